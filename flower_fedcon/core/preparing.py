@@ -2,7 +2,8 @@
 
 They go the way of a round's: a `Request` in the phase "prepare" whose `round` is the number of the
 exchange, answered by `Reply`s, from everyone, each checked before it is used. What is in them:
-`flower_fedcon.tables.preparation`. A third exchange, where clients are on nodes, is the second half
+`flower_fedcon.tables.preparation`. Where the schema has `curve_times`, nodes count events and rows
+at risk in an exchange more. A last exchange, where clients are on nodes, is the second half
 of the handshake: the constants L and mu of the objectives that their rows have become.
 """
 
@@ -30,9 +31,11 @@ from flower_fedcon.tables.preparation import (
     conclude,
     expected,
     left_out_in_words,
+    packed_text,
 )
+from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.schema import Schema
-from flower_fedcon.tables.table import Table
+from flower_fedcon.tables.table import CURVES, SPREAD, SUMMARY, Table
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
@@ -41,7 +44,8 @@ LIMIT = Layout(((2**21,),), "float64", layered=False)
 """How many numbers a node may send in one array."""
 _LARGEST = 1e100
 _SAID = 10  # as many lines are logged of what stands out
-STAGES = ("summary", "spread", "constants")
+CONSTANTS = "constants"
+STAGES = (SUMMARY, SPREAD, CONSTANTS, CURVES)
 
 
 def info_of(objective: Any, name: str) -> ClientInfo:
@@ -109,12 +113,30 @@ class Preparing:
             more = len(said) - _SAID
             _log.warning("tables: %s more things stand out, see `fedcon data check`", more)
         found = conclude(schema, first, answers)
+        if schema.curve_times:
+            found = replace(found, curves=self._curves(found))
         if found.left_out:
             _log.warning(
                 "columns with one value or none over all clients are left out: %s",
                 left_out_in_words(found.left_out),
             )
         return replace(found, uplink_bytes=self._up, downlink_bytes=self._down)
+
+    def _curves(self, found: Preparation) -> Curves:
+        """Return what clients count at the schema's times, in an exchange of its own."""
+        schema = self._schema
+        by = schema.curve_by
+        arms = found.categories[by] if by else ("all",)
+        size = len(schema.curve_times) * len(arms)
+        down = {"categories": packed_text({by: list(arms)} if by else {})}
+        told = self._exchange(4, down, {"at_risk": size, "events": size})
+        at_risk, events = (
+            np.stack([answer[name] for answer in told])
+            .astype(np.int64)
+            .reshape(len(told), -1, len(arms))
+            for name in ("at_risk", "events")
+        )
+        return Curves(np.array(schema.curve_times), arms, at_risk, events, tuple(self._names))
 
     def constants(
         self, infos: Sequence[ClientInfo], preparation: Preparation
@@ -159,7 +181,7 @@ class Preparing:
                 clients, number, none, down, none, phase=PREPARE, wanted=len(clients),
                 attempt=attempt, seconds_left=left,
             )  # fmt: skip
-            if number < 3:
+            if number != 3:
                 self._down += len(clients) * payload_bytes(down)
             for reply in self._answer(request):
                 (client,) = reply.clients
@@ -185,7 +207,7 @@ class Preparing:
                 categories_of(payload[name], self._schema)
             else:
                 payload[name] = _numbers(name, payload[name], size)
-        if number < 3:
+        if number != 3:
             self._up += payload_bytes(payload)
         return payload
 

@@ -15,7 +15,7 @@ from flwr.client import NumPyClient
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.evaluation import spread_out
-from flower_fedcon.core.preparing import STAGES
+from flower_fedcon.core.preparing import CONSTANTS, STAGES
 from flower_fedcon.core.protocol import (
     CERTIFY,
     PREPARE,
@@ -44,7 +44,7 @@ from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
-from flower_fedcon.tables.table import Table
+from flower_fedcon.tables.table import CURVES, Table
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.ledgers import FileLedger, key_of
 from flower_fedcon.wire.own_code import own_places
@@ -218,7 +218,10 @@ class FlowerClient(NumPyClient):
             raise ConfigError("this client has an objective, and no table to prepare")
         (client,) = request.clients
         down = request.down(client)
-        if request.round == len(STAGES):
+        stage = STAGES[request.round - 1]
+        if stage == CURVES:
+            self.policy.check_phase(CURVES)
+        if stage == CONSTANTS:
             preparation = Preparation.from_payload(down)
             if self._store is not None:
                 Surveys(self._store, table).conclude(preparation)
@@ -229,7 +232,7 @@ class FlowerClient(NumPyClient):
         else:
             if request.round == 1:
                 log_notes([table])
-            answer = table.answer(STAGES[request.round - 1], down, least)
+            answer = table.answer(stage, down, least)
             if request.round == 2 and self._store is not None:
                 Surveys(self._store, table).asked(down)
         return Reply([client], request.round, {name: [value] for name, value in answer.items()})

@@ -26,10 +26,11 @@ import numpy as np
 from flower_fedcon.core.protocol import CERTIFY, PREPARE, QUERY, TRAIN, Request, RunInfo
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.solvers import SGD, LocalSolver
+from flower_fedcon.tables.table import CURVES
 from flower_fedcon.validation import Array, choice, count, fields_of_node, positive
 
 EVALUATE = "evaluate"
-PHASES = (TRAIN, QUERY, CERTIFY, EVALUATE, PREPARE)
+PHASES = (TRAIN, QUERY, CERTIFY, EVALUATE, PREPARE, CURVES)
 _PREFIX = "policy."
 _ANY = 2**62
 
@@ -47,9 +48,10 @@ class Policy:
     algorithms : sequence of str (default: all)
         Their names, such as "fedavg".
     phases : sequence of str (default: "train", "query", "evaluate", "prepare")
-        Of these and "certify", a certificate: the node's gradient at any model, and how far its
-        objective curves along each entry. "prepare" is what a node with a table tells of its
-        columns; see `flower_fedcon.tables.preparation`.
+        Of these, "curves", and "certify", a certificate: the node's gradient at any model, and how
+        far its objective curves along each entry. "prepare" is what a node with a table tells of
+        its columns; see `flower_fedcon.tables.preparation`. "curves", which no node tells unless it
+        is listed, is events and rows at risk at times that the schema names, `curve_times`.
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. Of a table nothing is told that
         stands on fewer: a column's mean, a category, the rows of a class of the outcome, a metric

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flower_fedcon.errors import clients_by_name, first_few
+from flower_fedcon.errors import ConfigError, clients_by_name, first_few
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.history import Record
+from flower_fedcon.tables.log_rank import LogRank
 from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
+from flower_fedcon.tables.own_files import CURVES as CURVES_HEADER
 from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in_words
+from flower_fedcon.tables.product_limit import KaplanMeier
+from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.survey import dependent
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import write_text
@@ -25,7 +29,7 @@ from flower_fedcon.wire.whole_files import write_text
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
 
-NAME, COEFFICIENTS = "report.txt", "coefficients.csv"
+NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
 RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio", "cox": "hazard ratio"}
 """What the exponential of a coefficient is, by loss; of others it is nothing. Of a multinomial
 model only differences between two classes have one."""
@@ -54,6 +58,8 @@ class Report:
         What the clients' Hessians show of the columns: which are combinations of others.
     reached : Convergence, optional
         Whether the run has converged, `reached.converged`; None of one that was interrupted.
+    curves : Curves, optional
+        What clients have counted for Kaplan-Meier curves, which the folder's file has.
     standardized : bool
         Whether columns were; else their coefficients are per unit alone.
     """
@@ -64,6 +70,7 @@ class Report:
     reached: Convergence | None = None
     standardized: bool = True
     doubts: tuple[str, ...] = ()
+    curves: Curves | None = None
 
     @classmethod
     def of(
@@ -84,8 +91,9 @@ class Report:
                 rows.append((name, value, unit, _exp(unit) if place < columns else math.nan))
         ratio = RATIOS.get(preparation.loss, "")
         doubts = tuple(_collinear(server, preparation))
-        lines = [*_lines(server, record, reached), *doubts]
-        return cls(rows, lines, ratio, reached, preparation.standardized, doubts)
+        curves = preparation.curves
+        lines = [*_lines(server, record, reached), *doubts, *_in_time(curves)]
+        return cls(rows, lines, ratio, reached, preparation.standardized, doubts, curves)
 
     @property
     def text(self) -> str:
@@ -124,6 +132,46 @@ class Report:
                  for name, *values in self.rows)  # fmt: skip
         writer.writerows(row[:shown] for row in cells)
         write_text(folder / COEFFICIENTS, out.getvalue())
+        if self.curves is not None:
+            out = io.StringIO()
+            writer = csv.writer(out, lineterminator="\n")
+            writer.writerow(CURVES_HEADER)
+            for arm, curve in _by_arm(self.curves).items():
+                columns = (getattr(curve, name).tolist() for name in CURVES_HEADER[1:])
+                writer.writerows([arm, *map(repr, row)] for row in zip(*columns, strict=True))
+            write_text(folder / CURVES, out.getvalue())
+
+
+def _by_arm(curves: Curves) -> dict[str, KaplanMeier]:
+    """Return the curve of each arm."""
+    names = np.array(curves.names)
+    return {
+        arm: KaplanMeier.of_counts(
+            curves.times, curves.at_risk[:, :, k], curves.events[:, :, k], names
+        )
+        for k, arm in enumerate(curves.arms)
+    }
+
+
+def _in_time(curves: Curves | None) -> Iterator[str]:
+    """Yield what is said of curves: medians, and the tests between arms."""
+    if curves is None:
+        return
+    found = _by_arm(curves)
+    medians = ", ".join(f"{arm} {curve.median:g}" for arm, curve in found.items())
+    yield f"median time to the event, up to the next of curve_times: {medians}"
+    for stratified in (False, True) if len(found) > 1 else ():
+        try:
+            arms = np.array(curves.arms)
+            test = LogRank.of_counts(curves.at_risk, curves.events, arms, stratified)
+        except ConfigError as error:
+            yield f"log-rank test: {error}"
+        else:
+            kind = "log-rank test, stratified by client" if stratified else "log-rank test"
+            yield (
+                f"{kind}: chi2 {test.statistic:.5g}, degrees of freedom {test.degrees}, "
+                f"p = {test.pvalue:.3g}"
+            )
 
 
 def centred(x: Array, preparation: Preparation, server: Server) -> Array:

@@ -5,7 +5,8 @@ merged: `flower_fedcon.tables.risk_counts`. For regression on times, see
 `flower_fedcon.estimators.FederatedCoxRegression`.
 """
 
-from flower_fedcon.survival.log_rank import LogRank, logrank
-from flower_fedcon.survival.product_limit import KaplanMeier, kaplan_meier
+from flower_fedcon.survival.pooled import kaplan_meier, logrank
+from flower_fedcon.tables.log_rank import LogRank
+from flower_fedcon.tables.product_limit import KaplanMeier
 
 __all__ = ["KaplanMeier", "LogRank", "kaplan_meier", "logrank"]

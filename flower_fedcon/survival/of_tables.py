@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.survival.log_rank import LogRank
-from flower_fedcon.survival.product_limit import KaplanMeier
-from flower_fedcon.survival.site_counts import counts_of_sites
+from flower_fedcon.survival.pooled import counts_of_sites
 from flower_fedcon.tables import Table
+from flower_fedcon.tables.log_rank import LogRank
+from flower_fedcon.tables.product_limit import KaplanMeier
 
 ALL = "all"
 

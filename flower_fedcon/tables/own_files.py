@@ -8,6 +8,7 @@ SURVEY = ("column", "client", "category", "values", "missing", "least", "mean", 
 PATH = ("kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes")  # after the weight
 COEFFICIENTS = ("column", "coefficient", "per_unit")
 PREDICTIONS = ("row", "prediction")
+CURVES = ("arm", "time", "at_risk", "events", "survival", "std_error", "lower", "upper")
 
 
 def written_by(names: Sequence[str]) -> str:
@@ -22,4 +23,5 @@ def written_by(names: Sequence[str]) -> str:
         return "`fedcon path --output`"
     if tuple(names[: len(PREDICTIONS)]) == PREDICTIONS:
         return "`fedcon predict`"
-    return "a run" if tuple(names[: len(COEFFICIENTS)]) == COEFFICIENTS else ""
+    own = (COEFFICIENTS, CURVES)
+    return "a run" if any(tuple(names[: len(header)]) == header for header in own) else ""

@@ -51,6 +51,7 @@ from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.tables.encoding import OTHER, WIDE, dummies, is_wide
 from flower_fedcon.tables.held_out import names as metric_names
 from flower_fedcon.tables.marks import number_in
+from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
@@ -97,9 +98,11 @@ class Preparation:
     held_out : tuple of str
         The names of the metrics on rows held out; none where there are no such rows.
     uplink_bytes, downlink_bytes : int
-        Of the two exchanges, all clients together.
+        Of the two exchanges, and that of curves, all clients together.
     stated : Schema, optional
         The schema itself, where it is concluded.
+    curves : Curves, optional
+        Events and rows at risk at the schema's `curve_times`.
     """
 
     schema: str
@@ -121,6 +124,7 @@ class Preparation:
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     stated: Schema | None = None
+    curves: Curves | None = None
 
     @property
     def centers(self) -> Array:

@@ -16,9 +16,31 @@ at the same times; an arm that is left with fewer than `min_rows` rows ends ther
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from flower_fedcon.validation import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """What clients have counted.
+
+    Parameters
+    ----------
+    times : array, shape (intervals,)
+    arms : tuple of str
+    at_risk, events : arrays, shape (clients, intervals, arms)
+    names : tuple of str
+        The clients'.
+    """
+
+    times: Array
+    arms: tuple[str, ...]
+    at_risk: Array
+    events: Array
+    names: tuple[str, ...]
 
 
 def risk_counts(

@@ -8,6 +8,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,12 @@ class Schema:
         Its two values, such as ``[1, 2]`` where 2 stands for the event.
     ties : {"breslow", "efron"} (default: "breslow")
         How events at one time are treated, for "cox": see `flower_fedcon.objectives.CoxRegression`.
+    curve_times : sequence of float, optional
+        For "cox", times at which nodes count events and rows at risk before round 1, each later
+        than the one before: the run's report then has Kaplan-Meier curves. A node's policy must
+        allow it; see `flower_fedcon.tables.risk_counts` for what is counted.
+    curve_by : str, optional
+        The categorical feature whose categories have a curve each, and are compared.
     weight : str, optional
         The column of the rows' weights, >= 0. They count in the model's loss, as `sample_weight` of
         scikit-learn; in means, scales and metrics of rows held out each row counts alike.
@@ -140,6 +147,8 @@ class Schema:
     event: str = ""
     event_values: tuple[str, ...] = ("0", "1")
     ties: str = TIES[0]
+    curve_times: tuple[float, ...] = ()
+    curve_by: str = ""
     weight: str = ""
     missing: tuple[str, ...] = _MISSING
     standardize: bool = True
@@ -175,6 +184,7 @@ class Schema:
                 f'ties = "{self.ties}" is for loss = "cox": name the column of the event, or leave '
                 "ties out"
             )
+        self._check_curves()
         if not isinstance(self.standardize, bool):
             raise ConfigError(f"standardize must be true or false, got {self.standardize!r}")
         if not _is_number(self.test_fraction) or not 0 <= self.test_fraction < 1:
@@ -191,6 +201,27 @@ class Schema:
             raise ConfigError(
                 f"target, event and weight must be different columns, got {', '.join(roles)}"
             )
+
+    def _check_curves(self) -> None:
+        times = _listed("curve_times", self.curve_times)
+        ascending = all(map(_is_number, times)) and all(a < b for a, b in pairwise(times))
+        if not ascending or (times and times[0] < 0):
+            raise ConfigError(
+                f"curve_times must be times >= 0, each later than the one before, got {times!r}"
+            )
+        object.__setattr__(self, "curve_times", tuple(map(float, times)))
+        if self.curve_times and not self.event:
+            raise ConfigError(
+                'curve_times is for loss = "cox": name the column of the event, or leave it out'
+            )
+        by = [feature.name for feature in self.categorical]
+        if self.curve_by and self.curve_by not in by:
+            raise ConfigError(
+                f"curve_by must be a categorical feature, got {self.curve_by!r}: "
+                f"{nearest(str(self.curve_by), by)}"
+            )
+        if self.curve_by and not self.curve_times:
+            raise ConfigError("curve_by is for the curves whose times curve_times gives: give both")
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> Schema:

@@ -21,11 +21,12 @@ from flower_fedcon.tables.encoding import codes, encoded, of_enough_rows
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.preparation import Preparation, packed_text, unpacked_text
+from flower_fedcon.tables.risk_counts import risk_counts
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
 
-SUMMARY, SPREAD = STAGES = "summary", "spread"
+SUMMARY, SPREAD, CURVES = STAGES = "summary", "spread", "curves"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +121,7 @@ class Table:
 
         Parameters
         ----------
-        stage : {"summary", "spread"}
+        stage : {"summary", "spread", "curves"}
         down : dict
             What the server has sent: nothing, or the means and categories agreed on.
         least : int
@@ -132,6 +133,8 @@ class Table:
             return self._summary(rows, least)
         if stage == SPREAD:
             return self._spread(rows, down, least)
+        if stage == CURVES and self.schema.curve_times:
+            return self._curves(rows, down, least)
         raise ConfigError(f"a server asks to prepare {stage!r}: run one version of flower-fedcon")
 
     def _summary(self, rows: Any, least: int) -> dict[str, Any]:
@@ -188,6 +191,18 @@ class Table:
             own = np.bincount(places[places >= 0], minlength=len(known)).astype(np.float64)
             counts.append(np.where(own >= least, own, 0.0))
         return {"squares": np.array(squares), "counts": np.concatenate([[], *counts])}
+
+    def _curves(self, rows: Any, down: dict[str, Any], least: int) -> dict[str, Any]:
+        schema, arm, arms = self.schema, np.zeros(len(rows), np.intp), 1
+        if schema.curve_by:
+            place = [feature.name for feature in schema.categorical].index(schema.curve_by)
+            known = tuple(unpacked_text(down["categories"])[schema.curve_by])
+            arm, arms = codes(self.categories[rows, place], known), len(known)
+        time, event = self.targets[rows].T
+        at_risk, events = risk_counts(
+            time, event == 1, arm, arms, np.array(schema.curve_times), least
+        )
+        return {"at_risk": at_risk.astype(float).ravel(), "events": events.astype(float).ravel()}
 
     # --- what they become ----------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ import numpy as np
 from scipy.stats import norm
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.survival.site_counts import checked, counts_of_sites
 from flower_fedcon.validation import Array, plain_array, real
 
 
@@ -142,61 +141,3 @@ class KaplanMeier:
             f"KaplanMeier({told} sites, {int(self.at_risk[:1].sum())} rows, "
             f"{int(self.events.sum())} events, {len(self.time)} times: median {self.median:g})"
         )
-
-
-def kaplan_meier(
-    time: Any,
-    event: Any,
-    groups: Any = None,
-    grid: Any = None,
-    min_rows: int = 1,
-    *,
-    alpha: float = 0.05,
-) -> KaplanMeier:
-    """Return the Kaplan-Meier curve of all sites' rows, of sums that each site could send.
-
-    Parameters
-    ----------
-    time : array, shape (rows,)
-        Until the event, or until the row was last seen; >= 0.
-    event : array, shape (rows,)
-        1 or True for an event, 0 or False for a censored row.
-    groups : array, shape (rows,), optional
-        The site of each row, as estimators take it; one by default.
-    grid : array, shape (intervals,), optional
-        The times at which sites count, each later than the one before: months, say. By default
-        all times of events, with which the curve is that of the pooled rows. On a coarser grid an
-        event counts at the next point. There the curve is exact without censoring; else it is
-        between the two that count all censored rows of an interval, or none, as gone before its
-        events, which is the error of the grid.
-    min_rows : int (default: 1)
-        No count below it leaves a site, but for 0: intervals are merged with the next.
-    alpha : float (default: 0.05)
-        1 - alpha is the coverage of the intervals.
-
-    Returns
-    -------
-    KaplanMeier
-
-    Raises
-    ------
-    ConfigError
-        If a time is negative or missing, an event is neither 0 nor 1, no row has one, or the grid
-        is not ascending.
-
-    Examples
-    --------
-    >>> from flower_fedcon.survival import kaplan_meier
-    >>> rng = np.random.default_rng(0)
-    >>> site, months = rng.integers(0, 3, 90), rng.exponential(10, 90)
-    >>> curve = kaplan_meier(months, months < 24, groups=site, grid=range(1, 25), min_rows=3)
-    >>> curve
-    KaplanMeier(3 sites, 90 rows, 76 events, 24 times: median 8)
-    >>> bool((curve.events[curve.events > 0] >= 3).all())
-    True
-    """
-    times, events = checked(time, event)
-    sites, points, n, d = counts_of_sites(
-        times, events, np.zeros(len(times), np.intp), 1, groups, grid, min_rows
-    )
-    return KaplanMeier.of_counts(points, n[:, :, 0], d[:, :, 0], sites, alpha)

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
-from flower_fedcon.errors import ConfigError, repr_of
-from flower_fedcon.estimators.argument_forms import clients_of
-from flower_fedcon.survival.site_counts import checked, counts_of_sites
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import Array
 
 _ROUNDING = 1e-10  # of a sum over the intervals, relative
@@ -109,54 +107,3 @@ class LogRank:
         kind = "stratified, " if self.stratified else ""
         found = f"chi2 {self.statistic:.4g}, p = {self.pvalue:.3g}"
         return f"LogRank({kind}{len(self.arms)} arms: {found})"
-
-
-def logrank(
-    time: Any,
-    event: Any,
-    by: Any,
-    groups: Any = None,
-    stratified: bool = False,
-    *,
-    grid: Any = None,
-    min_rows: int = 1,
-) -> LogRank:
-    """Return the log-rank test of arms over all sites' rows, of sums that each site could send.
-
-    Parameters
-    ----------
-    time, event, groups, grid, min_rows : see `kaplan_meier`
-    by : array, shape (rows,)
-        The arm of each row, of two arms or more.
-    stratified : bool (default: False)
-        Whether each site is a stratum: rows are compared with those of their own site.
-
-    Returns
-    -------
-    LogRank
-
-    Raises
-    ------
-    ConfigError
-        As `kaplan_meier` does, if there is one arm alone, or no event comes where rows of two arms
-        are at risk.
-
-    Examples
-    --------
-    >>> from flower_fedcon.survival import logrank
-    >>> rng = np.random.default_rng(0)
-    >>> site, treated = rng.integers(0, 3, 200), rng.integers(0, 2, 200)
-    >>> months = rng.exponential(np.where(treated, 14.0, 7.0) * (1 + site))
-    >>> logrank(months, months < 24, treated, groups=site, stratified=True)
-    LogRank(stratified, 2 arms: chi2 10.87, p = 0.000979)
-    """
-    times, events = checked(time, event)
-    if by is None:
-        raise ConfigError("by must have the arm of each row, got None")
-    if not isinstance(stratified, bool | np.bool_):
-        raise ConfigError(f"stratified must be True or False, got {repr_of(stratified)}")
-    arms, arm = clients_of(by, len(times), "by")
-    if len(arms) < 2:
-        raise ConfigError(f"by must have two arms or more, got {arms.tolist()[0]!r} in all rows")
-    _, _, n, d = counts_of_sites(times, events, arm, len(arms), groups, grid, min_rows)
-    return LogRank.of_counts(n, d, arms, bool(stratified))

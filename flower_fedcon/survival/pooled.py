@@ -1,0 +1,208 @@
+"""Curves and tests of rows of times, dealt to their sites."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, repr_of
+from flower_fedcon.estimators.argument_forms import clients_of
+from flower_fedcon.tables.log_rank import LogRank
+from flower_fedcon.tables.product_limit import KaplanMeier
+from flower_fedcon.tables.risk_counts import risk_counts
+from flower_fedcon.validation import Array, count, expect_unmasked, float_array
+
+
+def kaplan_meier(
+    time: Any,
+    event: Any,
+    groups: Any = None,
+    grid: Any = None,
+    min_rows: int = 1,
+    *,
+    alpha: float = 0.05,
+) -> KaplanMeier:
+    """Return the Kaplan-Meier curve of all sites' rows, of sums that each site could send.
+
+    Parameters
+    ----------
+    time : array, shape (rows,)
+        Until the event, or until the row was last seen; >= 0.
+    event : array, shape (rows,)
+        1 or True for an event, 0 or False for a censored row.
+    groups : array, shape (rows,), optional
+        The site of each row, as estimators take it; one by default.
+    grid : array, shape (intervals,), optional
+        The times at which sites count, each later than the one before: months, say. By default
+        all times of events, with which the curve is that of the pooled rows. On a coarser grid an
+        event counts at the next point. There the curve is exact without censoring; else it is
+        between the two that count all censored rows of an interval, or none, as gone before its
+        events, which is the error of the grid.
+    min_rows : int (default: 1)
+        No count below it leaves a site, but for 0: intervals are merged with the next.
+    alpha : float (default: 0.05)
+        1 - alpha is the coverage of the intervals.
+
+    Returns
+    -------
+    KaplanMeier
+
+    Raises
+    ------
+    ConfigError
+        If a time is negative or missing, an event is neither 0 nor 1, no row has one, or the grid
+        is not ascending.
+
+    Examples
+    --------
+    >>> from flower_fedcon.survival import kaplan_meier
+    >>> rng = np.random.default_rng(0)
+    >>> site, months = rng.integers(0, 3, 90), rng.exponential(10, 90)
+    >>> curve = kaplan_meier(months, months < 24, groups=site, grid=range(1, 25), min_rows=3)
+    >>> curve
+    KaplanMeier(3 sites, 90 rows, 76 events, 24 times: median 8)
+    >>> bool((curve.events[curve.events > 0] >= 3).all())
+    True
+    """
+    times, events = checked(time, event)
+    sites, points, n, d = counts_of_sites(
+        times, events, np.zeros(len(times), np.intp), 1, groups, grid, min_rows
+    )
+    return KaplanMeier.of_counts(points, n[:, :, 0], d[:, :, 0], sites, alpha)
+
+
+def logrank(
+    time: Any,
+    event: Any,
+    by: Any,
+    groups: Any = None,
+    stratified: bool = False,
+    *,
+    grid: Any = None,
+    min_rows: int = 1,
+) -> LogRank:
+    """Return the log-rank test of arms over all sites' rows, of sums that each site could send.
+
+    Parameters
+    ----------
+    time, event, groups, grid, min_rows : see `kaplan_meier`
+    by : array, shape (rows,)
+        The arm of each row, of two arms or more.
+    stratified : bool (default: False)
+        Whether each site is a stratum: rows are compared with those of their own site.
+
+    Returns
+    -------
+    LogRank
+
+    Raises
+    ------
+    ConfigError
+        As `kaplan_meier` does, if there is one arm alone, or no event comes where rows of two arms
+        are at risk.
+
+    Examples
+    --------
+    >>> from flower_fedcon.survival import logrank
+    >>> rng = np.random.default_rng(0)
+    >>> site, treated = rng.integers(0, 3, 200), rng.integers(0, 2, 200)
+    >>> months = rng.exponential(np.where(treated, 14.0, 7.0) * (1 + site))
+    >>> logrank(months, months < 24, treated, groups=site, stratified=True)
+    LogRank(stratified, 2 arms: chi2 10.87, p = 0.000979)
+    """
+    times, events = checked(time, event)
+    if by is None:
+        raise ConfigError("by must have the arm of each row, got None")
+    if not isinstance(stratified, bool | np.bool_):
+        raise ConfigError(f"stratified must be True or False, got {repr_of(stratified)}")
+    arms, arm = clients_of(by, len(times), "by")
+    if len(arms) < 2:
+        raise ConfigError(f"by must have two arms or more, got {arms.tolist()[0]!r} in all rows")
+    _, _, n, d = counts_of_sites(times, events, arm, len(arms), groups, grid, min_rows)
+    return LogRank.of_counts(n, d, arms, bool(stratified))
+
+
+def checked(time: Any, event: Any) -> tuple[Array, Array]:
+    """Return times and events of rows, shape (rows,), the events as bools.
+
+    Raises
+    ------
+    ConfigError
+        If a time is negative or missing, an event is neither 0 nor 1, or there is no row.
+    """
+    given = []
+    for name, column in (("time", time), ("event", event)):
+        expect_unmasked(name, column)
+        array = np.asarray(column)
+        if array.dtype.kind not in "biuf":
+            try:
+                array = np.array([np.nan if v is None else float(v) for v in array.tolist()])
+            except (TypeError, ValueError):
+                raise ConfigError(
+                    f"{name} must hold numbers, got {repr_of(column)}: convert it (`.astype(float)`"
+                    + (", or `== 'dead'`, say)" if name == "event" else ")")
+                ) from None
+        if array.ndim != 1 or not array.size:
+            raise ConfigError(f"{name} must have one number for each row, got shape {array.shape}")
+        array = array.astype(np.float64)
+        if not np.isfinite(array).all():
+            row = int(np.argmin(np.isfinite(array)))
+            raise ConfigError(
+                f"{name} must be finite, got {array[row]:g} in row {row}: fill it in, or drop the "
+                "row"
+            )
+        given.append(array)
+    times, events = given
+    if len(times) != len(events):
+        raise ConfigError(
+            f"time and event must be of the same rows, got {len(times)} and {len(events)}"
+        )
+    if (times < 0).any():
+        row = int(np.argmax(times < 0))
+        raise ConfigError(
+            f"time must be >= 0, got {times[row]:g} in row {row}: correct it, or drop the row"
+        )
+    other = events[(events != 0) & (events != 1)]
+    if other.size:
+        raise ConfigError(
+            f"event must be 1 for an event and 0 for none, got {other[0]:g}: where 2 stands for an "
+            "event, give event == 2"
+        )
+    return times, events == 1
+
+
+def counts_of_sites(
+    times: Array, events: Array, arm: Array, arms: int, groups: Any, grid: Any, min_rows: Any
+) -> tuple[Array, Array, Array, Array]:
+    """Return the sites, the grid, and each site's numbers at risk and of events.
+
+    Returns
+    -------
+    sites : array
+    grid : array, shape (intervals,)
+    at_risk, events : arrays of int, shape (sites, intervals, arms)
+
+    Raises
+    ------
+    ConfigError
+        If the grid is not ascending, or there is none and no row has an event.
+    """
+    least = count("min_rows", min_rows)
+    sites, place = clients_of(groups, len(times))
+    points = np.unique(times[events]) if grid is None else float_array("grid", grid, ndim=1)
+    if not points.size:
+        raise ConfigError(
+            "event is 0 in all rows: there is no event, and no time at which anything changes"
+            if grid is None
+            else "grid must have one time or more"
+        )
+    if points[0] < 0 or (np.diff(points) <= 0).any():
+        raise ConfigError(
+            f"grid must be times >= 0, each later than the one before, got {repr_of(grid)}"
+        )
+    found = [
+        risk_counts(times[own], events[own], arm[own], arms, points, least)
+        for own in (place == k for k in range(len(sites)))
+    ]
+    return sites, points, np.array([n for n, _ in found]), np.array([d for _, d in found])
