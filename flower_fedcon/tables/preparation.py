@@ -12,6 +12,10 @@ features, c_1, ..., c_q their categories, and n the rows:
              many rows have it (c_1 + ... + c_q numbers)
        down  with every later message: mean and scale of each column of the model
 
+Where the schema has `curve_times`, an exchange more is of events and rows at risk in the intervals
+between them (2 numbers for each time and arm), see `flower_fedcon.tables.risk_counts`; a node's
+policy must list it.
+
 A node says nothing that stands on fewer of its rows than its policy's `min_rows`: such a column
 counts as not observed, such a category as absent, and of its outcome it says nothing. Where a class
 has no row over all nodes there is no best model, and none is sought; what stands out among nodes is
