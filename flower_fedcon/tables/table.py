@@ -193,16 +193,26 @@ class Table:
         return {"squares": np.array(squares), "counts": np.concatenate([[], *counts])}
 
     def _curves(self, rows: Any, down: dict[str, Any], least: int) -> dict[str, Any]:
-        schema, arm, arms = self.schema, np.zeros(len(rows), np.intp), 1
+        schema, arm, own, known = self.schema, np.zeros(len(rows), np.intp), ("",), ("",)
         if schema.curve_by:
             place = [feature.name for feature in schema.categorical].index(schema.curve_by)
             known = tuple(unpacked_text(down["categories"])[schema.curve_by])
-            arm, arms = codes(self.categories[rows, place], known), len(known)
+            # Intervals are merged for this node's arms, whichever the server asks for: from two
+            # answers no other could then be found.
+            marks, counts = np.unique(self.categories[rows, place], return_counts=True)
+            pairs = zip(marks.tolist(), counts.tolist(), strict=True)
+            own = tuple(mark for mark, n in pairs if mark and n >= least)
+            arm = codes(self.categories[rows, place], own)
         time, event = self.targets[rows].T
-        at_risk, events = risk_counts(
-            time, event == 1, arm, arms, np.array(schema.curve_times), least
-        )
-        return {"at_risk": at_risk.astype(float).ravel(), "events": events.astype(float).ravel()}
+        size, times = max(1, len(own)), np.array(schema.curve_times)
+        told = risk_counts(time, event == 1, arm, size, times, least)
+        found = []
+        for counted in told:
+            columns = dict(zip(own, counted.T, strict=False))  # without any arm one of no row
+            none = np.zeros(len(schema.curve_times))
+            wanted = [columns.get(mark, none) for mark in known]
+            found.append(np.stack(wanted, axis=1).astype(float).ravel())
+        return {"at_risk": found[0], "events": found[1]}
 
     # --- what they become ----------------------------------------------------------------------
 

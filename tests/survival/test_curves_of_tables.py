@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import tomllib
-from pathlib import Path
 
 import pytest
-from fake_grid import FakeGrid, on_grid
 from harness import Command, refusal
 from trials import gbsg2
 
-from flower_fedcon import client_app, simulate
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.cohorts import unscaled
-from flower_fedcon.problems.tables import clients_of, prepared_problem, tables
-from flower_fedcon.regularizers import L1
-from flower_fedcon.strategies import FedNewton
+from flower_fedcon.problems.tables import clients_of, prepared_problem
 from flower_fedcon.survival import kaplan_meier, logrank
 from flower_fedcon.survival.of_tables import curves_of_tables
-from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables import Schema
 
 SCHEMA = """
 target = "time"
@@ -62,62 +56,14 @@ def test_tables_give_what_columns_give(study):
         curves_of_tables(clients, names, "age")
 
 
-FILES = ["I.csv", "II.csv", "III.csv"]
-TIMES = [200.0, 500.0, 1000.0, 1500.0, 2000.0]
-
-
-@pytest.fixture
-def sites(study):
-    """The same as a file for each site, of a schema with times of curves."""
-    for file in FILES:
-        study[study["tgrade"] == file.removesuffix(".csv")].to_csv(file, index=False)
-    return tomllib.loads(f'curve_times = {TIMES}\ncurve_by = "horTh"\n{SCHEMA}')
-
-
-def start(schema, policy, folder):
-    known = Schema.load(schema)
-
-    def make(load):
-        return client_app(lambda context: read_table(context.node_config["data"], known))
-
-    grid = FakeGrid(FILES, make=make)
-    for j, file in enumerate(FILES):
-        config = {"data": file, "name": file.removesuffix(".csv"), **policy}
-        grid.nodes[1000 - j].node_config |= config
-    strategy = FedNewton(L1(0.01))
-    return strategy.start(
-        grid, num_rounds=2, schema=schema, weighting="examples", run_dir=folder
-    ).history
-
-
-@on_grid
-def test_nodes_count_what_this_process_counts(sites, study):
-    policy = {"policy.phases": "train,query,evaluate,prepare,curves", "policy.min-rows": 5}
-    there = start(sites, policy, "nodes")
-    problem = tables(data=FILES, schema=sites, l1=0.01, min_rows=5)
-    here = simulate(FedNewton(L1(0.01)), problem, 2, run_dir="here")
-    assert there.report.text == here.report.text
-    assert there.x.tobytes() == here.x.tobytes()
-    assert Path("nodes/curves.csv").read_bytes() == Path("here/curves.csv").read_bytes()
-    time, event, arm, site = (study[name] for name in ("time", "cens", "horTh", "tgrade"))
-    test = logrank(time, event, arm, site, stratified=True, grid=TIMES, min_rows=5)
-    assert f"stratified by client: chi2 {test.statistic:.5g}, degrees" in here.report.text
-    _, *rows = csv.reader(Path("here/curves.csv").read_text().splitlines())
-    assert [row[0] for row in rows] == ["no"] * 5 + ["yes"] * 5
-    assert all(int(count) == 0 or int(count) >= 5 for row in rows for count in row[2:4])
-
-
-@on_grid
-def test_a_node_counts_only_where_its_policy_says_so(sites):
-    with pytest.raises(FedConError, match=r"policy has policy\.phases = train.*, not curves"):
-        start(sites, {}, "nodes")
-
-
 WRONG = {
     "descending": ({"curve_times": [2, 1]}, "each later than the one before"),
     "no categories": ({"curve_times": [1], "curve_by": "age"}, "must be a categorical feature"),
     "no times": ({"curve_by": "horTh"}, "curve_by is for the curves"),
-    "another loss": ({"event": "", "curve_times": [1]}, "curve_times is for loss"),
+    "another loss": (
+        {"event": "", "ties": "breslow", "curve_times": [1]},
+        "curve_times is for loss",
+    ),
     "ties": ({"event": "", "ties": "efron"}, "ties = .* is for loss"),
     "no such ties": ({"ties": "exact"}, "'breslow', 'efron'"),
 }
