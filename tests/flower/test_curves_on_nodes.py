@@ -89,3 +89,5 @@ def test_an_answer_says_no_more_of_other_arms(sites):
     for name in ("at_risk", "events"):
         np.testing.assert_array_equal(both[name].reshape(-1, 2)[:, 1], alone[name])
         assert not none[name].any()
+    asked = {"categories": packed_text({"horTh": ["no", "yes"]})}
+    assert not table.answer("curves", asked, 10_000)["at_risk"].any()  # of no arm enough rows
