@@ -39,7 +39,7 @@ def sites(tmp_path, monkeypatch):
     return study, SCHEMA
 
 
-def start(schema, policy, folder):
+def start(schema, policy, folder, **more):
     known = Schema.load(schema)
 
     def make(load):
@@ -51,7 +51,7 @@ def start(schema, policy, folder):
         grid.nodes[1000 - j].node_config |= config
     strategy = FedNewton(L1(0.01))
     return strategy.start(
-        grid, num_rounds=2, schema=schema, weighting="examples", run_dir=folder
+        grid, num_rounds=2, schema=schema, weighting="examples", run_dir=folder, **more
     ).history
 
 
@@ -62,7 +62,9 @@ def test_nodes_count_what_this_process_counts(sites):
     there = start(schema, policy, "nodes")
     problem = tables(data=FILES, schema=schema, l1=0.01, min_rows=5)
     here = simulate(FedNewton(L1(0.01)), problem, 2, run_dir="here")
-    assert there.report.text == here.report.text
+    said = [line for line in here.report.lines if "log-rank" in line or "median" in line]
+    assert len(said) == 3
+    assert said == there.report.lines[-3:]
     assert there.x.tobytes() == here.x.tobytes()
     assert Path("nodes/curves.csv").read_bytes() == Path("here/curves.csv").read_bytes()
     time, event, arm, site = (study[name] for name in ("time", "cens", "horTh", "tgrade"))
@@ -76,7 +78,7 @@ def test_nodes_count_what_this_process_counts(sites):
 @on_grid
 def test_a_node_counts_only_where_its_policy_says_so(sites):
     with pytest.raises(FedConError, match=r"policy has policy\.phases = train.*, not curves"):
-        start(sites[1], {}, "nodes")
+        start(sites[1], {}, "nodes", max_retries=0)
 
 
 def test_an_answer_says_no_more_of_other_arms(sites):
