@@ -164,7 +164,8 @@ class Clock:
     compute : (default: 0)
         Seconds of a client's work in a round, >= 0.
     gradient : (default: 0)
-        Seconds of each of its gradients, >= 0: for methods with `local_steps`.
+        Seconds of each of its gradients, >= 0: of the `local_steps`, or as many as a client's step
+        has counted. A `Deadline` then reckons with those of its last round.
 
     Raises
     ------
@@ -282,9 +283,7 @@ class Timekeeper:
     clock : Clock
     num_clients, seed : int
     steps : int, optional
-        How many gradients a client takes in a round, where that is known.
-    title : str
-        The method's.
+        How many gradients a client takes in a round, where that is known; else they are counted.
 
     Attributes
     ----------
@@ -294,17 +293,14 @@ class Timekeeper:
         The most bytes, down and up, of a client in the last round; (0, 0) before the first.
     most : float
         Seconds that a round lasts at most.
+    counts_gradients : bool
+        Whether it is to be told how many gradients each client took.
     """
 
-    def __init__(
-        self, clock: Clock, num_clients: int, seed: int, steps: int | None, title: str
-    ) -> None:
+    def __init__(self, clock: Clock, num_clients: int, seed: int, steps: int | None) -> None:
         clock.check(num_clients)
-        if steps is None and "gradient" in clock.stated:
-            raise ConfigError(
-                f"Clock(gradient) is for methods with local_steps, and {title} has none: give "
-                "Clock(compute=...), the seconds of a client's work in a round"
-            )
+        self.counts_gradients = steps is None and "gradient" in clock.stated
+        self._gradients = np.full(num_clients, np.nan)  # of each client's last exchange, counted
         self._clock, self._num_clients, self._seed = clock, num_clients, seed
         self._steps, self.seconds, self.sizes = steps or 0, 0.0, (0, 0)
         self._known: tuple[Any, dict[str, Any]] = (None, {})
@@ -313,6 +309,10 @@ class Timekeeper:
     def anew(self, vain: int) -> None:
         """Have a round's times drawn anew, as often as so many draws of it were in vain."""
         self._again = vain
+
+    def took(self, clients: Sequence[int], gradients: Any) -> None:
+        """Note how many gradients clients took in the exchange that is to be timed."""
+        self._gradients[clients] = gradients
 
     def times(
         self,
@@ -337,7 +337,10 @@ class Timekeeper:
         return self._sum(self._known[1], clients, down, up, work=work, exchanges=exchanges)
 
     def least_times(self, down: int, up: int, *, exchanges: int = 1) -> Array:
-        """Return the seconds of each client in the round that suits it best."""
+        """Return the seconds of each client in the round that suits it best.
+
+        Of gradients that are counted, none.
+        """
         n = self._num_clients
         best = {name: self._clock.best(name, n, self._seed) for name in Clock.NAMES}
         return self._sum(best, range(n), down, up, work=True, exchanges=exchanges)
@@ -354,10 +357,15 @@ class Timekeeper:
     ) -> Array:
         """Return what these numbers make of an exchange."""
         which, seconds = np.asarray(clients, dtype=np.intp), np.zeros(len(clients))
+        gradients: Any = work * self._steps
+        if self.counts_gradients:  # of whom nothing is known yet, as many as others took
+            known = self._gradients[np.isfinite(self._gradients)]
+            usual = known.mean() if len(known) else 0.0
+            gradients = np.nan_to_num(self._gradients[which], nan=usual)
         amounts = {
             "latency": exchanges,
             "compute": work,
-            "gradient": work * self._steps,
+            "gradient": gradients,
             "down": np.asarray(down),
             "up": np.asarray(up),
         }
@@ -380,12 +388,15 @@ class Timekeeper:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what a checkpoint holds."""
-        return {"seconds": self.seconds, "sizes": list(self.sizes)}
+        counted = {"gradients": self._gradients.tolist()} if self.counts_gradients else {}
+        return {"seconds": self.seconds, "sizes": list(self.sizes), **counted}
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.seconds, (down, up) = snapshot["seconds"], snapshot["sizes"]
         self.sizes = down, up
+        if self.counts_gradients and "gradients" in snapshot:
+            self._gradients = np.array(snapshot["gradients"])
 
 
 @dataclass(frozen=True)

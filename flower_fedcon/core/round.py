@@ -276,6 +276,9 @@ class Round:
         if server.clock is not None:
             for column in columns.values():
                 self._got.update(_each_bytes(column, reply.clients))
+            if server.clock.counts_gradients:
+                work = reply.work or [{}] * len(reply.clients)
+                server.clock.took(reply.clients, [one.get("gradients", 0) for one in work])
         if server.sums_suffice and 1 < len(reply.clients) < len(self.cohort) and not query:
             reply.payload = {name: self._sum(name, c) for name, c in columns.items()}
         return False

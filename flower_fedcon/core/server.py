@@ -131,7 +131,12 @@ class Server:
         if clock is not None:
             steps = getattr(known, "local_steps", None)
             n, seed = setup.num_clients, setup.seed
-            self.clock = Timekeeper(clock, n, seed, steps, known.title)
+            self.clock = Timekeeper(clock, n, seed, steps)
+            if self.clock.counts_gradients and self.private is not None:
+                raise ConfigError(
+                    f"Clock(gradient) needs to know how many gradients clients of {known.title} "
+                    "took, which runs with privacy do not tell: give Clock(compute=...)"
+                )
         self.acknowledgements = Acknowledgements(setup.num_clients)
         self.everyone = list(range(setup.num_clients))
         self.round = self.replies = 0

@@ -204,8 +204,13 @@ def _is_time(found: Any) -> bool:
     """Return whether this is what a simulated clock shows, or nothing."""
     if found is None:
         return True
-    known = isinstance(found, dict) and found.keys() == {"seconds", "sizes"}
-    return known and found["seconds"] >= 0 and all(map(_is_round, found["sizes"]))
+    known = isinstance(found, dict) and found.keys() - {"gradients"} == {"seconds", "sizes"}
+    return (
+        known
+        and isinstance(found.get("gradients", []), list)
+        and found["seconds"] >= 0
+        and all(map(_is_round, found["sizes"]))
+    )
 
 
 def _is_entry(entry: Any) -> bool:

@@ -68,7 +68,10 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
             with training.under_way():
                 end, self.num_examples = self._loop(training)
             if self.num_examples:
-                return training.finish(end)
+                sent = training.finish(end)
+                if training.steps:  # those that the method has seen; rows are the loop's own
+                    self.tally(gradients=training.steps)
+                return sent
         except ConfigError as error:
             place = own_places(error) or self._place
             raise ConfigError(f"{error} ({place})" if place else str(error)) from error

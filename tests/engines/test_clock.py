@@ -34,13 +34,24 @@ from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.figures import plot_histories
 from flower_fedcon.lab.experiments.runner import play
-from flower_fedcon.objectives import Quadratic
+from flower_fedcon.objectives import LeastSquares, Quadratic
+from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems import neyman_pearson
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.limits import Budget
 from flower_fedcon.runs.toml import argument, parse_toml, parse_value, tabled, write_value
 from flower_fedcon.sets import L1Ball
-from flower_fedcon.strategies import DualFL, FedAvg, FedDR, FedFW, FedProx, FedSGM, Scaffold
+from flower_fedcon.solvers import SGD
+from flower_fedcon.strategies import (
+    DualFL,
+    FedAvg,
+    FedDR,
+    FedFW,
+    FedProx,
+    FedSGM,
+    Scaffnew,
+    Scaffold,
+)
 
 DRAWN = Clock(
     up=LogNormal(median=2e3, spread=1.0),
@@ -81,6 +92,38 @@ def test_a_first_round_by_hand() -> None:
     assert seconds(history) == pytest.approx([first, 2 * first], rel=1e-15)
     assert "late" not in history
     assert "simulated_seconds" not in simulate(average(), two(), 1)
+
+
+SOLVED = FedProx(proximal=1.0, local_solver=SGD(epochs=2, batch_size=2, lr=0.01))
+
+
+def unequal() -> FederatedProblem:
+    """Clients of 2, 4 and 9 rows: 2, 4 and 8 gradients of two epochs."""
+    rows = np.random.default_rng(0).standard_normal((9, 2))
+    return FederatedProblem([LeastSquares(rows[:m], rows[:m, 0] + m) for m in (2, 4, 9)])
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked", "jax"])
+def test_gradients_of_local_solvers_are_counted(engine: str) -> None:
+    if engine == "jax":
+        pytest.importorskip("jax")
+    clock = Clock(compute=1.0, gradient=[5.0, 0.25, 0.5])
+    history = simulate(SOLVED, unequal(), 3, clock=clock, engine=engine)
+    assert seconds(history) == [11.0, 22.0, 33.0]  # 1 + 2 times 5
+    assert history["gradients"].tolist() == [14, 28, 42]
+    coin = simulate(Scaffnew(client_lr=0.01), two(), 4, clock=Clock(gradient=1.0), engine=engine)
+    assert seconds(coin) == [steps / 2 for steps in coin["gradients"]]
+
+
+def test_a_deadline_reckons_with_the_gradients_of_the_last_round(tmp_path: Path) -> None:
+    clock = Clock(gradient=[5.0, 0.25, 0.5])
+    made = FedProx(proximal=1.0, local_solver=SOLVED.local_solver, participation=Deadline(6.0))
+    history = simulate(made, unequal(), 3, clock=clock)
+    assert history["replies"].tolist() == [3, 2, 2]
+    folder = tmp_path / "run"
+    simulate(made, unequal(), 2, clock=clock, run_dir=folder)
+    resumed = simulate(made, unequal(), 3, clock=clock, run_dir=folder, resume=True)
+    assert seconds(resumed) == seconds(history) == [6.0, 10.0, 14.0]
 
 
 def test_a_query_is_an_exchange_of_its_own() -> None:
@@ -279,8 +322,13 @@ def test_methods_whose_theory_is_of_uniform_cohorts_refuse_a_deadline() -> None:
             "fastest client takes 2 seconds",
         ),
         (
-            lambda: simulate(FedProx(proximal=1.0), two(), 1, clock=Clock(gradient=1.0)),
-            "FedProx has none: give Clock.compute",
+            lambda: simulate(
+                FedProx(proximal=1.0, privacy=GaussianDP(1.0, 1.0, 1e-5)),
+                two(),
+                1,
+                clock=Clock(gradient=1.0),
+            ),
+            "FedProx took, which runs with privacy do not tell: give Clock.compute",
         ),
         (lambda: Budget(simulated_seconds=1.0)({"round": 1}), "needs a clock"),
     ],

@@ -207,14 +207,16 @@ def test_a_swept_setting_is_not_tuned(fedcon: Command) -> None:
 
 def test_a_cell_that_cannot_be_tuned_says_why(fedcon: Command) -> None:
     with_grid(
-        "[clock]\ngradient = 0.1\n[sweep]\ntune = true\nlocal_steps = [1, 2]\n",
+        '[sweep]\ntune = true\nlocal_steps = [1, 2]\n"FedFW.min_replies" = [99]\n',
     )
     code, out, error = fedcon("compare", "study.toml", "--workers", "1", "--run-dir", "s")
     assert (code, error) == (1, "")
-    assert "FedFW: failed: every run failed; the first: Clock(gradient)" in out
+    words = "failed: every run failed; the first: min_replies is 99"
+    assert f"FedFW, min_replies 99: {words}" in out
     table = out[out.index("Algorithm") :]
     assert "Mirror, 2 steps, local_steps 1" in table
-    assert not Path("s/fedfw").exists()
+    assert "FedFW, min_replies 99" in table.partition("figure:")[0]
+    assert not Path("s/fedfw-min-replies-99").exists()
 
 
 def test_a_number_for_each_client_is_a_setting_like_others(fedcon: Command) -> None:

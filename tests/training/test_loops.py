@@ -117,6 +117,15 @@ def test_scaffold_with_steps_of_the_loops_own_finds_the_optimum():
     assert np.linalg.norm(averaged - problem.optimum.x) > 1e-2  # what the correction is for
 
 
+def test_a_loop_s_steps_are_counted_as_gradients():
+    problem = q6()
+    own = sum(1 + int(f.smoothness) % 3 for f in problem.objectives)
+    history = by_loops(Scaffold(), problem, 2, counted)
+    assert history["gradients"][-1] == 2 * own
+    assert by_loops(FedAvg(**STEPS), problem, 2, own_steps)["gradients"][-1] == 2 * 6 * K
+    assert "examples_seen" not in history  # only the loop knows its rows
+
+
 @pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
 def test_unequal_numbers_of_steps_are_counted(kind):
     """One round by hand: the server's prox goes by the mean of the numbers of steps."""

@@ -150,6 +150,9 @@ class JaxEngine(StackedEngine):
         if type(server.audit) is not Audit:
             self._refuse("an audit log notes every exchange")
             return False
+        if server.clock is not None and server.clock.counts_gradients:
+            self._refuse("a clock asks how many gradients each client took in each round")
+            return False
         rounds = server.acknowledgements.rounds
         return bool(rounds.all()) if self._states is not None else server.round > 0
 
