@@ -228,6 +228,14 @@ def _clipping(kind: type[Any], fields: Sequence[str]) -> str:
     )
 
 
+def _noise(kind: type[Any]) -> str:
+    """Return whether noise in the sum may be correlated over the rounds."""
+    if kind.release.single:
+        return ""
+    why = kind.needs_independent
+    return f"; noise independent in each round: {why}" if why else "; noise of any mechanism"
+
+
 def _weights(kind: type[Any]) -> str:
     """Return what becomes of uploads of clients that take part unequally often."""
     if kind.needs_everyone:
@@ -250,7 +258,7 @@ def card_of(kind: type[Any], fields: Sequence[str]) -> Card:
     card = read_card(kind.title, (module and module.__doc__) or "", home.__module__)
     card = replace(
         card,
-        release=str(kind.release),
+        release=str(kind.release) + _noise(kind),
         weights=_weights(kind),
         regularizer=_psi(kind),
         step_sizes=_step_sizes(kind),

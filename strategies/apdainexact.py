@@ -96,6 +96,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     needs_exact = "its dual steps amplify errors: with error feedback it diverged"
     needs_mean = "the dual variables sum to 0 only if m is the mean of the u_i"
     release = Release(about={"u": "m"})
+    needs_independent = "its model is the last round's mean, and its duals add up the models"
     needs_everyone = "the dual variables sum to 0 over all"
 
     constants: APDAInexactConstants

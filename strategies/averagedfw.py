@@ -78,6 +78,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     uplink = ("delta",)
     needs_gradient = "its oracle looks at the direction of a gradient alone, which clipping leaves"
     release = Release()
+    needs_independent = "noise takes its model out of the set, where its clients begin"
 
     def __init__(
         self, constraint: ConstraintSet, *, local_steps: int = 1, **common: Unpack[Common]

@@ -105,6 +105,7 @@ class CFedDA(DualAveraging[CFedDAState]):
     needs_mean = needs_uniform = ""
     needs_convex = "its models hold psi once for every step, and have one minimiser if it is convex"
     release = Release()
+    needs_independent = ""
 
     constants: Damping
 

@@ -106,6 +106,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     needs_server_lr = "the clients take delta_bar from x_bar, as server_lr times the mean"
     needs_constant_lr = "c_i and the model follow from x_bar by the step length of one round"
     release = Release("with everyone and without mirror")
+    needs_independent = "its server takes a prox in each round, and its clients remember it"
     own_loop_decides = ()
 
     def __init__(

@@ -132,6 +132,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     needs_uniform = "its theory is of uniform cohorts"
     needs_convex = "it works on the dual problem, which holds the conjugate of psi"
     release = Release("without mirror", about={"theta": "theta"})
+    needs_independent = "its momentum gives each round another weight"
 
     def initialize(self, x0: Array) -> DualFLState:
         """Start at x0."""

@@ -120,6 +120,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     needs_mean = needs_uniform = ""
     needs_convex = "its models hold psi once for every step, and have one minimiser if it is convex"
     release = Release(about={"z": "z"})
+    needs_independent = ""
     own_loop_decides = ("local_steps",)
 
     constants: Weights

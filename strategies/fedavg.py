@@ -95,6 +95,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     needs_constant_lr = ""
     needs_exact = ""
     release = Release()
+    needs_independent = ""
     takes_sets = False
 
     def __init__(
@@ -120,6 +121,12 @@ class FedAvg(LocalSteps[FedAvgState]):
         if self.regularizer is not None:
             self.regularizer.subgradient(x0)  # refused here, not in round 1
         return FedAvgState(w=x0)
+
+    def why_independent(self) -> str:
+        """Return why noise must be independent in each round, as the method is set; "" if not."""
+        if self.server_momentum or self.server_optimizer is not None:
+            return "with server_momentum or a server_optimizer its model is no sum of the changes"
+        return ""
 
     def broadcast(self, state: FedAvgState) -> Payload:
         """Step 1."""

@@ -105,6 +105,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     needs_convex = ""
     needs_exact = ""
     release = Release("without mirror")
+    needs_independent = "its clients' states keep noise that is taken back later"
 
     def __init__(
         self,

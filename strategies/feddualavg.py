@@ -110,6 +110,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     needs_convex = "its prox step grows in every round, past any that such a psi has a prox for"
     needs_exact = ""
     release = Release()
+    needs_independent = ""
 
     def __init__(
         self,

@@ -99,6 +99,7 @@ class FedDyn(ControlVariates[FedDynState]):
     needs_uniform = "h is the mean of all g_i, whoever takes part"
     needs_exact = ""
     release = Release("without mirror", about={"theta": "theta"})
+    needs_independent = "its model is the last round's mean, corrected by the sum of all"
     constants: FedDynConstants
 
     def __init__(self, *, proximal: float | None = None, **common: Unpack[VariateOptions]) -> None:

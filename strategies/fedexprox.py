@@ -105,6 +105,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     needs_mean = "alpha is that of the mean, and would carry what is false further"
     needs_uniform = "alpha is derived for uniform cohorts"
     release = Release("with a constant extrapolation")
+    needs_independent = "its steps are extrapolated for exact means"
     constants: FedExProxConstants
 
     def __init__(

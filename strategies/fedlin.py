@@ -85,6 +85,7 @@ class FedLin(FedConStrategy[FedLinState]):
     needs_exact = "its steps are corrected by the exact gradients of a first exchange"
     needs_mean = "the corrections sum to 0 only if g is the mean of the gradients"
     release = Release()
+    needs_independent = "its clients' steps are corrected by one round's gradient alone"
     needs_everyone = "g and the steps that it corrects are of the same clients"
     constants: FedLinConstants
 

@@ -91,6 +91,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     needs_constant_lr = ""
     needs_exact = ""
     release = Release()
+    needs_independent = "its server takes a prox in each round: no sum of rounds is left"
 
     def initialize(self, x0: Array) -> FedMiDState:
         """Start at x0."""

@@ -108,6 +108,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     needs_uniform = "m is the mean of the latest m_i of all clients, whoever takes part"
     needs_convex = "its server minimises a model that is convex only if psi is"
     release = Release("with everyone")
+    needs_independent = "its server solves with each round's own Hessian"
 
     def __init__(self, regularizer: Any = None, **common: Unpack[Common]) -> None:
         super().__init__(**common)

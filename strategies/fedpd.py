@@ -89,6 +89,7 @@ class FedPD(LocalMinimization[FedPDState]):
     needs_exact = "after a skipped round client and server have no model in common; FedDR takes it"
     needs_mean = "the multipliers sum to 0 in the limit only if x_0 is the mean of the u_i"
     release = Release(about={"u": "x_0"})
+    needs_independent = "its server takes the last round's mean, and adds up none"
     needs_everyone = "the server averages what all clients hold"
 
     def __init__(

@@ -79,6 +79,7 @@ class FedProx(LocalMinimization[FedProxState]):
     needs_mean = needs_uniform = ""
     needs_exact = ""
     release = Release(about={"v": "w"})
+    needs_independent = "its server takes the mean of points, and adds up no changes"
 
     def __init__(self, *, proximal: float, **common: Unpack[MinimizationOptions]) -> None:
         super().__init__(**common)

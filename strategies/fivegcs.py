@@ -109,6 +109,9 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     needs_uniform = "its theory is of uniform cohorts"
     needs_exact = ""
     release = Release("without mirror")
+    needs_independent = (
+        "its model is made of the last round and of the sum of all, with other weights"
+    )
     constants: FiveGCSConstants
 
     def __init__(

@@ -110,6 +110,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     needs_mean = needs_uniform = ""
     needs_convex = "its models hold psi once for every step, and have one minimiser if it is convex"
     release = Release()
+    needs_independent = "its stages begin anew, and forget the sums of those before"
 
     constants: MCFedDAConstants
 

@@ -92,6 +92,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     needs_convex = "the h_i converge since the prox of a convex psi expands no distance"
     needs_exact = ""
     release = Release(about={"v": "x_bar"})
+    needs_independent = "its server takes a prox of each round's mean, and adds up none"
     needs_everyone = "all share one coin"
 
     constants: ScaffnewConstants

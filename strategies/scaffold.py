@@ -100,6 +100,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     needs_constant_lr = ""
     needs_exact = ""
     release = Release("without mirror")
+    needs_independent = "its control variates hold the noise of each round, beside the model"
 
     def __init__(
         self, *, option: str = "II", mirror: bool = True, **steps: Unpack[StepOptions]

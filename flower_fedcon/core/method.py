@@ -64,6 +64,8 @@ class Method(ABC, Generic[State]):
     """Why `client_lr` must stay the same; "" where a schedule will do."""
     release: ClassVar[Release] = Release(single="it does not declare that their sum is enough")
     """What the server needs of the uploads: whether their sum is enough."""
+    needs_independent: ClassVar[str] = "it is not declared that its server adds up all uploads"
+    """Why one round's noise must not make up for another's; "" where the state is a prefix sum."""
     compact: ClassVar[bool] = False
     """Whether an upload may take less than arrays of the model's shape: `decode` reads it."""
     takes_sets: ClassVar[bool] = True
@@ -215,6 +217,10 @@ class Method(ABC, Generic[State]):
     def why_not_private(self) -> str:
         """Return why noise in the sum of the uploads will not do in this run; "" if it will."""
         return ""
+
+    def why_independent(self) -> str:
+        """Return why noise must be independent in each round, as the method is set; "" if not."""
+        return self.needs_independent
 
     # --- what a run asks -------------------------------------------------------------------------
 

@@ -14,12 +14,21 @@ import numpy as np
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Bernoulli, Participation, Sample
 from flower_fedcon.core.protocol import UNIFORM, Reply
+from flower_fedcon.core.released import Released, separation_of
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import BudgetError, ConfigError
-from flower_fedcon.privacy.accountant import FIXED, FULL, POISSON, Accountant, Sampling
+from flower_fedcon.privacy.accountant import (
+    FIXED,
+    FULL,
+    POISSON,
+    NoisySum,
+    Sampling,
+    library,
+    spent_epsilon,
+)
 from flower_fedcon.privacy.clipping import CLIP, clipped, norms, rows, slack
-from flower_fedcon.privacy.gaussian import GaussianDP
+from flower_fedcon.privacy.gaussian import MECHANISMS, GaussianDP
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -36,11 +45,12 @@ class Private:
     Attributes
     ----------
     spent : int
-        Rounds that have been asked for, whether or not they were ever applied.
+        Rounds that have been asked for, whether or not they were ever applied; with a pattern of
+        participation (`core.released`) those that have been released.
     clip : float
         C of the coming round.
     before_round : callable
-        Told of `spent` before a round is asked for, to write it down.
+        Told of `spent` before it is true, to write it down.
     """
 
     def __init__(self, strategy: Method[Any]) -> None:
@@ -48,22 +58,25 @@ class Private:
         self._rule: GaussianDP = strategy.privacy
         self._participation, self._about = strategy.participation, strategy.release.about
         n = strategy.setup.num_clients
-        self._sampling = sampling_of(self._participation, n)
+        separation = separation_of(self._rule, self._participation, n)
+        self._sampling = sampling_of(self._participation, n, patterned=separation is not None)
         if strategy.clients_keep_state:  # others' states tell of earlier cohorts: no amplification
             self._sampling = self._sampling._replace(kind=FULL)
         self._num_clients = n
         layout = strategy.setup.layout
         self._shape = partial(strategy.upload_shape, layout=layout)
         self._dtype = layout.array_dtype
-        distance = 0.0
+        self._distance = 0.0
+        self._released: Released | None = None
         if self._rule.noise_multiplier > 0:
             entries = sum(math.prod(self._shape(name)) for name in strategy.uplink)
-            distance = self._grid(self._rule.clip).distance(entries)
+            if separation is not None:
+                rounds = strategy.setup.num_rounds
+                self._released = Released(self._rule, separation, n, rounds, entries)
+            self._distance = self._grid(self._rule.clip).distance(entries)
             if self._rule.quantile is not None:
-                distance += self._count_grid().distance(1)
-        self._accountant = Accountant(
-            self._rule.noise_multiplier, self._rule.target_delta, self._sampling, distance
-        )
+                self._distance += self._count_grid().distance(1)
+        library()
         self.spent, self.clip = 0, self._rule.clip
         self.before_round: Callable[[int], None] = lambda spent: None
 
@@ -72,16 +85,42 @@ class Private:
     @property
     def epsilon(self) -> float:
         """What has been spent."""
-        return self._accountant.epsilon(self.spent)
+        return self._epsilon()
 
     @property
     def exhausted(self) -> bool:
         """Whether one more round would exceed the budget."""
         budget = self._rule.budget
-        return budget is not None and self._accountant.epsilon(self.spent + 1) > budget
+        return budget is not None and self._epsilon(1) > budget
+
+    def account(self, more: int = 0) -> dict[str, Any]:
+        """Return of what epsilon is made, so many rounds from now, as a file holds it."""
+        kind, count = NoisySum(self._rule.noise_multiplier, self._sampling), self.spent + more
+        distance = count * self._distance
+        if self._released is not None:
+            kind, distance = self._released.cost(more)
+            count = min(count, 1)
+        return {
+            "mechanism": self._rule.mechanism,
+            "noise": self._rule.noise_multiplier,
+            "sums": [kind.noise_multiplier, list(kind.sampling), count],
+            "distance": distance,
+            "target_delta": self._rule.target_delta,
+            "budget": self._rule.budget,
+        }
+
+    def _epsilon(self, more: int = 0) -> float:
+        return epsilon_of(self.account(more))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether its noise goes on from that of earlier rounds, which a checkpoint must hold."""
+        return self._released is not None
 
     def begin(self) -> None:
         """Account for a round before anybody is asked.
+
+        With a pattern of participation it is accounted for when it is released.
 
         Raises
         ------
@@ -91,11 +130,21 @@ class Private:
         if self.exhausted:
             raise BudgetError(
                 f"one more round would exceed the privacy budget of epsilon = {self._rule.budget:g}"
-                f" (it would be {self._accountant.epsilon(self.spent + 1):.4g}, after {self.spent} "
+                f" (it would be {self._epsilon(1):.4g}, after {self.spent} "
                 "rounds): give a larger noise_multiplier or budget, or fewer rounds"
             )
+        if self._released is None:
+            self._spend()
+
+    def _spend(self) -> None:
         self.spent += 1
         self.before_round(self.spent)
+
+    def heard(self, rounds: int) -> None:
+        """Count what a file says has been spent, more than a checkpoint may know."""
+        if rounds > self.spent and self._released is not None:
+            self._released.abandon(rounds - self.spent)
+        self.spent = max(self.spent, rounds)
 
     def record(self) -> dict[str, float]:
         """Return what a history records."""
@@ -104,11 +153,16 @@ class Private:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what a checkpoint holds."""
-        return {"spent": self.spent, "clip": self.clip}
+        found: dict[str, Any] = {"spent": self.spent, "clip": self.clip}
+        if self._released is not None:
+            found["released"] = self._released.snapshot()
+        return found
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.spent, self.clip = snapshot["spent"], float(snapshot["clip"])
+        if self._released is not None:
+            self._released.resume(snapshot["released"])
 
     # --- a round ---------------------------------------------------------------------------------
 
@@ -123,6 +177,12 @@ class Private:
         if isinstance(rule, Bernoulli):
             return [client for client in range(n) if system.random() < rule.p]
         return sorted(system.sample(range(n), round(self._sampling.size)))
+
+    def kept(self, cohort: list[int], server_round: int) -> list[int]:
+        """Return a cohort without those who come back too soon."""
+        if self._released is None:
+            return cohort
+        return self._released.kept(cohort, server_round)
 
     def instructions(self) -> Payload:
         """Return what the broadcast says besides."""
@@ -196,8 +256,9 @@ class Private:
         shapes = [self._shape(name) for name in names]
         sizes = [math.prod(shape) for shape in shapes]
         centers = [np.asarray(about.get(name, 0.0), np.float64) for name in names]
-        grid, within = self._grid(self.clip), 0
-        total = grid.noise(sum(sizes))
+        known, within = self._released, 0
+        grid = self._grid(self.clip) if known is None else known.grid
+        total = np.zeros(sum(sizes), np.int64)
         for reply in replies:
             n = len(reply.clients)
             columns = {name: rows(reply.payload[name], n) for name in names}
@@ -208,16 +269,33 @@ class Private:
                 for name, center in zip(names, centers, strict=True)
             ]
             total += grid.steps(np.concatenate(moved, axis=1)).sum(axis=0)
+        if known is None:
+            noisy = grid.value(total + grid.noise(len(total)))
+        else:
+            known.rounds += 1
+            self._spend()
+            noisy = known.release(total, clients, server_round)
         payload: dict[str, Any] = {}
-        parts = np.split(grid.value(total), np.cumsum(sizes)[:-1])
+        parts = np.split(noisy, np.cumsum(sizes)[:-1])
         for name, shape, part in zip(names, shapes, parts, strict=True):
             released = np.asarray(part.reshape(shape), self._dtype)
             payload[name] = Summed(name, released, len(clients), 0, about.get(name))
         return within, [Reply(clients, server_round, payload)]
 
 
-def sampling_of(participation: Participation, num_clients: int) -> Sampling:
+def epsilon_of(account: Mapping[str, Any]) -> float:
+    """Return epsilon of what `Private.account` returns."""
+    noise, (kind, num_clients, size), count = account["sums"]
+    sums = NoisySum(noise, Sampling(kind, num_clients, size))
+    return spent_epsilon({sums: count}, account["target_delta"], account["distance"])
+
+
+def sampling_of(
+    participation: Participation, num_clients: int, *, patterned: bool = False
+) -> Sampling:
     """Return how a rule draws cohorts, for the accountant.
+
+    By a pattern, without amplification: any rule will do, of a known mean size.
 
     Raises
     ------
@@ -226,13 +304,16 @@ def sampling_of(participation: Participation, num_clients: int) -> Sampling:
     """
     if participation.is_full(num_clients):
         return Sampling(FULL, num_clients, num_clients)
-    if isinstance(participation, Bernoulli):
+    if isinstance(participation, Bernoulli) and not patterned:
         return Sampling(POISSON, num_clients, participation.p * num_clients)
-    if isinstance(participation, Sample):
+    if isinstance(participation, Sample) and not patterned:
         return Sampling(FIXED, num_clients, participation.size(num_clients))
+    if patterned:
+        return Sampling(FULL, num_clients, participation.rate(num_clients) * num_clients)
     raise ConfigError(
-        f"privacy=... needs Full(), Sample(...) or Bernoulli(p) as participation, got "
-        f"{participation!r}: what other draws leak is not known"
+        f"privacy=... needs Full(), Sample(...), Bernoulli(p) or Cyclic(groups) as participation, "
+        f"got {participation!r}: what other draws leak is not known, unless GaussianDP has a "
+        "min_separation"
     )
 
 
@@ -271,8 +352,16 @@ def check_private(strategy: Method[Any]) -> None:
     ConfigError
         With the reason, and the remedy where there is one.
     """
-    setup, rule = strategy.setup, strategy.participation
-    sampling_of(rule, setup.num_clients)
+    setup, rule, n = strategy.setup, strategy.participation, strategy.setup.num_clients
+    assert strategy.privacy is not None  # noqa: S101  (the caller's case)
+    mechanism = strategy.privacy.mechanism
+    if mechanism != MECHANISMS[0] and (reason := strategy.why_independent()):
+        raise ConfigError(
+            f"{strategy.title} takes no GaussianDP(mechanism={mechanism!r}): {reason}; `fedcon "
+            "info` says which methods do"
+        )
+    patterned = separation_of(strategy.privacy, rule, n) is not None
+    sampling_of(rule, n, patterned=patterned)
     reasons = [
         strategy.why_single(),
         strategy.why_not_private(),
@@ -284,7 +373,9 @@ def check_private(strategy: Method[Any]) -> None:
         if setup.any_own_loop
         else "",
         "its clients keep state, for cohorts of one size: use Sample(...) or Full()"
-        if strategy.clients_keep_state and setup.sampled and isinstance(rule, Bernoulli)
+        if strategy.clients_keep_state
+        and setup.sampled
+        and (patterned or isinstance(rule, Bernoulli))
         else "",
     ]
     for reason in filter(None, reasons):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.validation import nonnegative, optional, positive
+from flower_fedcon.validation import choice, count, nonnegative, optional, positive
+
+MECHANISMS = "independent", "tree", "banded"
+_LATER = {"later": True}  # runs from before can be resumed
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,20 @@ class GaussianDP:
     count_noise : float, optional
         The standard deviation of the count's noise, above z/2; by default a twentieth of the
         cohort, and at least z.
+    mechanism : {"independent", "tree", "banded"} (default: "independent")
+        Whether the noise of a round is independent of that of others, or, for methods whose server
+        adds up all uploads (`fedcon info`), makes up for part of it, so that the sum of all rounds
+        has less: by binary trees, or by the best matrix with `bands`. z is the noise's standard
+        deviation, by C, in each release of these.
+    min_separation : int, optional
+        b: a client that took part in a round is left out of the next b - 1. Known of `Full()`, 1,
+        and of `Cyclic(groups)`; for other participation with "tree" or "banded" it must be given.
+        What it costs is then counted by how often a client can take part, without amplification.
+    bands : int, optional
+        Of "banded": at most b, which is the default.
+    restart : int, optional
+        Of "tree": rounds of a tree; at most b, which is the default. With everyone in each round
+        any number, by default 1,024.
 
     Raises
     ------
@@ -53,7 +70,8 @@ class GaussianDP:
     ----------
     McMahan, Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language Models",
     ICLR 2018. Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive
-    Clipping", NeurIPS 2021, for the `quantile`.
+    Clipping", NeurIPS 2021, for the `quantile`. For "tree" and "banded" see
+    `flower_fedcon.privacy.prefix`.
 
     Examples
     --------
@@ -68,6 +86,10 @@ class GaussianDP:
     quantile: float | None = None
     clip_lr: float = 0.2
     count_noise: float | None = None
+    mechanism: str = field(default="independent", metadata=_LATER)
+    min_separation: int | None = field(default=None, metadata=_LATER)
+    bands: int | None = field(default=None, metadata=_LATER)
+    restart: int | None = field(default=None, metadata=_LATER)
 
     def __post_init__(self) -> None:
         positive("GaussianDP(clip)", self.clip)
@@ -86,6 +108,19 @@ class GaussianDP:
             raise ConfigError(
                 f"GaussianDP(count_noise) must be more than half the noise_multiplier, {z / 2:g}, "
                 f"got {self.count_noise!r}"
+            )
+        choice("GaussianDP(mechanism)", self.mechanism, MECHANISMS)
+        for name, owner in (("min_separation", ""), ("bands", "banded"), ("restart", "tree")):
+            value = optional(count, f"GaussianDP({name})", getattr(self, name))
+            if value is not None and owner not in ("", self.mechanism):
+                raise ConfigError(
+                    f"GaussianDP({name}) is for mechanism={owner!r}, got {value} with "
+                    f"{self.mechanism!r}: leave it out"
+                )
+        if self.quantile is not None and (self.mechanism != MECHANISMS[0] or self.min_separation):
+            raise ConfigError(
+                "GaussianDP(quantile) changes the clip from round to round, and min_separation and "
+                f"mechanism={self.mechanism!r} need one for all rounds: leave one of them out"
             )
 
     def noise(self, clip: float, cohort: float) -> float:

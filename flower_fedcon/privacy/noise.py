@@ -61,6 +61,9 @@ class Grid:
         Standard deviation of the noise: 2^bits steps.
     summands : float
         How many there are at most.
+    coarser : int (default: 0)
+        Summands are multiples of 2^coarser steps, so that a matrix of whole multiples of
+        2^-coarser makes whole steps of their sums.
 
     Raises
     ------
@@ -75,7 +78,7 @@ class Grid:
            [0.3, 0.4]]))
     """
 
-    def __init__(self, clip: float, deviation: float, summands: float) -> None:
+    def __init__(self, clip: float, deviation: float, summands: float, coarser: int = 0) -> None:
         self.clip, ratio = clip, deviation / clip
         room = _SUM - math.log2(max(1.0, summands))
         self.bits = min(_FINEST, math.floor(math.log2(ratio) + min(room, _EXACT)))
@@ -85,10 +88,11 @@ class Grid:
                 f"of {summands:g}: give a larger noise_multiplier (0 with GaussianDP: no noise)"
             )
         self.step = deviation / 2.0**self.bits
-        self._radius = 2.0**self.bits / ratio
+        self._unit = self.step * 2.0**coarser
+        self._radius = 2.0 ** (self.bits - coarser) / ratio
 
     def steps(self, values: Array) -> Array:
-        """Return values as whole numbers of steps, each row of them of at most the clip.
+        """Return values as whole numbers of their steps, each row of at most the clip.
 
         Parameters
         ----------
@@ -128,7 +132,7 @@ class Grid:
             Of a sum, at most.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            scaled = values / self.step
+            scaled = values / self._unit
             found = np.rint(scaled)
             margin = (terms + 64) * 2.0**-52  # of a length in floating point
             fits = np.sqrt(sums(np.square(found))) <= self._radius * (1 - margin)

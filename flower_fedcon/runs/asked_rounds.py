@@ -1,4 +1,4 @@
-"""How many rounds a private run has asked for: written down before each of them.
+"""How many rounds a private run has asked for or released: written down before each of them.
 
 A server that is killed in the middle of a round may have released something of it. Its checkpoint
 does not know; this file does.
@@ -7,7 +7,7 @@ does not know; this file does.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.errors import FedConError
 from flower_fedcon.wire import state_files
@@ -26,20 +26,32 @@ def keep(private: Private, folder: Path) -> None:
     FedConError
         If the file is damaged.
     """
+    path, found = folder / NAME, account(folder)
+    private.heard(found["rounds"])
+
+    def write(spent: int) -> None:
+        state_files.write(path, {"rounds": spent, **private.account()})
+
+    private.before_round = write
+
+
+def account(folder: Path) -> dict[str, Any]:
+    """Return what the folder's file says: "rounds", 0 if there is none, and `Private.account`.
+
+    Raises
+    ------
+    FedConError
+        If the file is damaged.
+    """
     path = folder / NAME
     try:
         found = state_files.read(path, {})
     except FileNotFoundError:
-        found = {"rounds": 0}
+        return {"rounds": 0}
     except state_files.DamagedError as error:
         raise FedConError(
             f"what this run has spent is not known: {error}. Start again in another run directory"
         ) from None
     if not isinstance(found, dict) or type(found.get("rounds")) is not int or found["rounds"] < 0:
         raise FedConError(f"{path} does not say what this run has spent: use another run directory")
-    private.spent = max(private.spent, found["rounds"])
-
-    def write(spent: int) -> None:
-        state_files.write(path, {"rounds": spent})
-
-    private.before_round = write
+    return found

@@ -319,7 +319,10 @@ class Run:
             return False
         if self.plan.checkpoint_every is not None:
             return server_round % self.plan.checkpoint_every == 0
-        return time.monotonic() - self._saved > _CHECKPOINT_SECONDS
+        private = self.server.private
+        return (private is not None and private.remembers) or (
+            time.monotonic() - self._saved > _CHECKPOINT_SECONDS
+        )
 
     def _content(self, history: History) -> dict[str, Any]:
         """Return what the server's checkpoint holds."""

@@ -28,7 +28,8 @@ def digest(value: Any) -> str:
     a text or a number that says all that matters of it; else by its class and what pickle would
     keep of it, without what `functools.cached_property` has added. A function counts by its name,
     its defaults and the variables that it closes over, and what cannot be pickled (a lock, a file)
-    by its class alone. Classes and functions of the user's own count with their code (`own_code`).
+    by its class alone. A dataclass's field whose metadata say `later` counts where it is not at its
+    default. Classes and functions of the user's own count with their code (`own_code`).
 
     Raises
     ------
@@ -120,7 +121,11 @@ class Content:
             parts = {
                 f.name: getattr(value, f.name)
                 for f in dataclasses.fields(value)
+<<<<<<< HEAD
                 if LATER not in f.metadata or getattr(value, f.name) != f.default
+=======
+                if not (f.metadata.get("later") and getattr(value, f.name) == f.default)
+>>>>>>> b2e6cc9 (Correlated noise for prefix sums: trees and bands, accounted exactly by how often a client takes part)
             }
             self.add(parts)
         else:

@@ -129,6 +129,7 @@ def ledgers_of(objectives: Iterable[Any]) -> dict[str, Ledger]:
     return found
 
 
+<<<<<<< HEAD
 def key_of(objective: Any) -> str:
     """Return the digest by which a ledger knows a client's data.
 
@@ -138,17 +139,20 @@ def key_of(objective: Any) -> str:
 
 
 def spent_in(folder: Path) -> dict[str, dict[str, Any]]:
+=======
+def spent_in(folder: Path, least: int = 1) -> dict[str, dict[str, Any]]:
+>>>>>>> b2e6cc9 (Correlated noise for prefix sums: trees and bands, accounted exactly by how often a client takes part)
     """Return what the ledgers of a node's state-dir, or of a run directory, say, by their data.
 
     Raises
     ------
     StorageError
-        If there are none, or one cannot be read.
+        If there are fewer than `least`, or one cannot be read.
     """
     files = [*folder.glob(SPENT), *folder.glob(f"*/{SPENT}"), *folder.glob(f"privacy/*/{SPENT}")]
     found = {path.parent.name: _read(path) or {} for path in files}
     found |= _read(folder / RUN) or {}
-    if not found:
+    if len(found) < least:
         raise StorageError(
             f"{folder} has no privacy ledger: give a node's state-dir, or the directory of a run "
             "with private examples"

@@ -65,6 +65,7 @@ class FrankWolfe(Mirrored[State]):
     needs_gradient = "its oracle weighs the gradient against the pull to x_bar"
     needs_uniform = "x_bar is the mean of all x_i, whoever takes part"
     release = Release("with everyone")
+    needs_independent = "its server gives each round another weight"
 
     def __init__(
         self,
