@@ -3,8 +3,8 @@
     python docs/privacy_cost.py docs/privacy_cost.png
 
 Three methods, 10, 100 and 1,000 clients, everyone in each of 25 rounds, five seeds of data and
-noise; two minutes. Bands are 95% intervals of the mean, by Student's t. Settings were not tuned for the noise: 5 local steps of 0.3, clip 0.5, l1
-weight 0.02.
+noise; two minutes. Bands are 95% intervals of the mean, by Student's t. Settings were not tuned for
+the noise: 5 local steps of 0.3, clip 0.5, l1 weight 0.02.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ class Banded(Encoder):
     @property
     def longest(self) -> int:
         """How many rounds' sums one release is the sum of, at most."""
-        return sum(map(abs, self.coefficients)) // 2**self.bits + 1
+        total: int = sum(map(abs, self.coefficients))
+        return (total >> self.bits) + 1
 
     def begin(self) -> dict[str, Any]:
         """Return what is remembered before the first round."""
@@ -190,7 +191,7 @@ class Tree(Encoder):
 
     def squares(self, rounds: int) -> Array:
         """Return the squared norms of the columns of C after so many rounds."""
-        found = np.concatenate([*map(self._in_one, self._trees(rounds)), np.zeros(0)])
+        found: Array = np.concatenate([*map(self._in_one, self._trees(rounds)), np.zeros(0)])
         return found
 
     def sensitivity(self, rounds: int) -> float:
