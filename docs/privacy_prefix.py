@@ -57,6 +57,8 @@ def best(clients: int, seed: int, known: dict = {}) -> float:  # noqa: B006
 def main(path: str) -> None:
     """Measure and draw."""
     figure, axes = plt.subplots(2, 3, figsize=(10, 6), sharex=True, layout="constrained")
+    axes[0, 0].set_ylabel("objective above its minimum")
+    axes[1, 0].set_ylabel("F1 of the support")
     places = np.arange(len(EPSILONS))
     for column, clients in enumerate(SIZES):
         for label, (mechanism, participation) in LINES.items():
@@ -67,16 +69,15 @@ def main(path: str) -> None:
             for row, title in enumerate(("gap", "F1")):
                 band(axes[row, column], places, found[:, :, row], label)
                 means = found[:, :, row].mean(axis=1)
-                print(clients, label, title, means.round(4).tolist(), flush=True)
+                spread = found[:, :, row].std(axis=1, ddof=1)
+                print(clients, label, title, means.round(3), spread.round(3), flush=True)
         axes[0, column].set_title(f"{clients:,} clients")
         axes[0, column].set_yscale("log")
         axes[1, column].set_ylim(0, 1.05)
         axes[1, column].set_xlabel("epsilon")
         axes[1, column].set_xticks(places, [f"{epsilon:g}" for epsilon in EPSILONS])
-    axes[0, 0].set_ylabel("objective above its minimum")
-    axes[1, 0].set_ylabel("F1 of the support")
-    axes[0, 0].legend(fontsize=7)
-    figure.savefig(path, dpi=110)
+        axes[0, 0].legend(fontsize=7)
+        figure.savefig(path, dpi=110)  # what there is so far
 
 
 if __name__ == "__main__":

@@ -368,6 +368,10 @@ def check_private(strategy: Method[Any]) -> None:
         "weights by numbers of examples would be released: give weighting='uniform'"
         if setup.weighting != UNIFORM
         else "",
+        "uploads would be weighed by how often their clients take part: give the participation "
+        "unbiased=False"
+        if strategy.inclusion is not None
+        else "",
         "train loops of one's own send metrics and buffers besides: give nodes an objective, such "
         "as a TorchObjective"
         if setup.any_own_loop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tomllib
 from fractions import Fraction
 
 import dp_accounting as dp
@@ -28,6 +29,7 @@ from flower_fedcon.cli import main
 from flower_fedcon.core.private import Private
 from flower_fedcon.core.released import Released, separation_of
 from flower_fedcon.errors import BudgetError, ConfigError, FedConError, RoundError
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.optimizers import Momentum
 from flower_fedcon.privacy import GaussianDP
@@ -458,6 +460,7 @@ def test_what_else_is_refused_says_why():
         (lambda: fedavg(rule(), server_momentum=0.5), "no sum of the changes"),
         (lambda: fedavg(rule(), server_optimizer=Momentum(0.5)), "no sum of the changes"),
         (lambda: fedavg(rule(), Sample(count=2)), "or min_separation"),
+        (lambda: fedavg(rule(), Cyclic(4, unbiased=True)), "give the participation unbiased=False"),
         (lambda: fedavg(rule("banded"), Only(1)), "or min_separation"),
         (lambda: fedavg(rule("banded"), Full()), "is independent noise"),
         (lambda: fedavg(rule(min_separation=5)), "with Cyclic.* come back after 4 rounds"),
@@ -490,6 +493,23 @@ def test_patterns_are_known_of_everyone_and_of_turns():
         (separation_of(rule(), Full(), 8), 1),
     ):
         assert found == expected
+
+
+def test_an_experiment_file_says_it_in_the_same_words():
+    text = """
+        problem = {name = "l1_logistic", clients = 6, rows = 9, columns = 8, nonzeros = 3}
+        run = {rounds = 3}
+        [algorithm]
+        name = "FedAvg"
+        client_lr = 0.1
+        local_steps = 1
+        participation = {type = "Cyclic", groups = 3}
+        privacy = {type = "GaussianDP", clip = 0.5, noise_multiplier = 1.5, target_delta = 1e-4,
+                   mechanism = "banded", min_separation = 2, bands = 2}
+    """
+    found = Experiment(tomllib.loads(text.replace("\n                   ", " ")), "file.toml", ())
+    (made,) = found.strategies().values()
+    assert made.privacy == rule("banded", min_separation=2, bands=2)
 
 
 def test_runs_from_before_can_be_resumed():
