@@ -121,11 +121,7 @@ class Content:
             parts = {
                 f.name: getattr(value, f.name)
                 for f in dataclasses.fields(value)
-<<<<<<< HEAD
                 if LATER not in f.metadata or getattr(value, f.name) != f.default
-=======
-                if not (f.metadata.get("later") and getattr(value, f.name) == f.default)
->>>>>>> b2e6cc9 (Correlated noise for prefix sums: trees and bands, accounted exactly by how often a client takes part)
             }
             self.add(parts)
         else:

@@ -129,7 +129,6 @@ def ledgers_of(objectives: Iterable[Any]) -> dict[str, Ledger]:
     return found
 
 
-<<<<<<< HEAD
 def key_of(objective: Any) -> str:
     """Return the digest by which a ledger knows a client's data.
 
@@ -138,10 +137,7 @@ def key_of(objective: Any) -> str:
     return str(getattr(objective, "rows_key", None) or digest(objective))
 
 
-def spent_in(folder: Path) -> dict[str, dict[str, Any]]:
-=======
 def spent_in(folder: Path, least: int = 1) -> dict[str, dict[str, Any]]:
->>>>>>> b2e6cc9 (Correlated noise for prefix sums: trees and bands, accounted exactly by how often a client takes part)
     """Return what the ledgers of a node's state-dir, or of a run directory, say, by their data.
 
     Raises
