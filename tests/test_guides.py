@@ -114,7 +114,7 @@ def test_privacy(folder):
     history = run_page("privacy")[-1]["history"]
     assert history.stopped
     assert 3.5 < history["epsilon"][-1] <= 4.0
-    (line,) = blocks("toml", page("privacy"))
+    line = blocks("toml", page("privacy"))[0]
     (folder / "mine.toml").write_text(PRIVATE + line)
     assert "epsilon 3." in bash("fedcon run mine.toml", folder)
 

@@ -86,7 +86,11 @@ PASTED = {
     "docs/own_oracles.md": [("python", f"{GUIDES}test_own_oracles")] * 4,
     "docs/participation.md": [("toml", "engines/test_clock.py::test_the_page_s_block")],
     "docs/policy.md": [("toml", f"{NODES}test_a_node_s_file_sets_its_policy")],
-    "docs/privacy.md": [("python", f"{GUIDES}test_privacy"), ("toml", f"{GUIDES}test_privacy")],
+    "docs/privacy.md": [
+        ("python", f"{GUIDES}test_privacy"),
+        ("toml", f"{GUIDES}test_privacy"),
+        ("toml", "privacy/test_prefix.py::test_the_page_s_block_is_an_experiment_s"),
+    ],
     "docs/pytorch.md": [("python", f"{GUIDES}test_pytorch")],
     "docs/many_clients.md": [
         *[("python", f"{GUIDES}test_many_clients_in_one_array")] * 2,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from contract import strategy
 from dp_accounting import rdp
+from pages import blocks
 from test_mechanism import PRIVATE, empirical_epsilon
 from test_release import shown, suited
 
@@ -495,21 +496,20 @@ def test_patterns_are_known_of_everyone_and_of_turns():
         assert found == expected
 
 
-def test_an_experiment_file_says_it_in_the_same_words():
+def test_the_page_s_block_is_an_experiment_s():
     text = """
-        problem = {name = "l1_logistic", clients = 6, rows = 9, columns = 8, nonzeros = 3}
+        problem = {name = "l1_logistic", clients = 10, rows = 9, columns = 8, nonzeros = 3}
         run = {rounds = 3}
         [algorithm]
         name = "FedAvg"
         client_lr = 0.1
         local_steps = 1
-        participation = {type = "Cyclic", groups = 3}
-        privacy = {type = "GaussianDP", clip = 0.5, noise_multiplier = 1.5, target_delta = 1e-4,
-                   mechanism = "banded", min_separation = 2, bands = 2}
     """
-    found = Experiment(tomllib.loads(text.replace("\n                   ", " ")), "file.toml", ())
+    block = blocks("toml", "docs/privacy.md")[1]
+    found = Experiment(tomllib.loads(text + block), "file.toml", ())
     (made,) = found.strategies().values()
-    assert made.privacy == rule("banded", min_separation=2, bands=2)
+    assert made.privacy == rule("banded", noise_multiplier=2.0)
+    assert simulate(made, found.problem(), 2)["epsilon"][-1] > 0
 
 
 def test_runs_from_before_can_be_resumed():
