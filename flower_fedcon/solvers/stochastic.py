@@ -21,7 +21,8 @@ class SGD(LocalSolver):
     An epoch goes over a client's rows in a new order, without replacement, in floor(m / batch_size)
     batches: rows that fill no batch wait for another epoch's order. With psi in the local problem
     every step is followed by its prox. There is no tolerance: where the steps end is the solution.
-    Batches are drawn from the run's stream of the client and round, the same in every engine.
+    Batches are drawn from the run's stream of the client and round, the same in every engine; those
+    of private examples (`ExampleDP`) are Poisson samples of that size on average.
 
     For methods that use the local minimiser alone: FedProx, FedDyn, FedDR, FedPD and DualFL with
     ``stopping="solver"``. A constant lr leaves an error of the gradients' noise times lr in every

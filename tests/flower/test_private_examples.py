@@ -30,7 +30,7 @@ from flower_fedcon.objectives.private_objective import Steps
 from flower_fedcon.privacy import ExampleDP
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.regularizers import L1
-from flower_fedcon.solvers import AOGM, GradientDescent
+from flower_fedcon.solvers import AOGM, SGD, GradientDescent
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedExProx, FedNewton, FedProx
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.noisy_sums import check_public
@@ -69,6 +69,17 @@ def test_noise_has_the_stated_deviation_and_no_seed():
     assert kstest(noise.ravel(), "norm").pvalue > 1e-9
     assert np.abs(np.corrcoef(noise.T) - np.eye(4)).max() < 0.12
     assert private.ledger.spent == {1.0: 2000}
+
+
+@pytest.mark.parametrize("clip", [None, 0.3])
+def test_epochs_of_a_local_solver_are_counted(clip):
+    """Two rounds of two epochs of five batches, each a Poisson sample of a fifth of the rows."""
+    private = [PrivateObjective(regression(seed=j), LOUD) for j in range(2)]
+    solver = SGD(epochs=2, batch_size=10, lr=0.1, clip=clip)
+    made = FedProx(proximal=1.0, local_solver=solver)
+    history = simulate(made, FederatedProblem(private), 2, evaluate_every=0)
+    assert np.isfinite(history.x).all()
+    assert [f.ledger.spent for f in private] == [{0.2: 20}] * 2
 
 
 def test_batches_are_poisson_samples(monkeypatch):
