@@ -127,7 +127,9 @@ def test_the_card_has_all_its_parts(name):
     parts = asdict(strategy_class(name).card())
     del parts["symbols"]  # where the code has the paper's own
     takes = parameters(strategy_class(name))
-    assert bool(parts.pop("step_sizes")) == ("server_optimizer" in takes)
+    assert bool(parts.pop("step_sizes")) == bool({"server_optimizer", "client_lr"} & takes.keys())
+    steps = {"batch_size", "local_solver"} & {*client_class(name).fields}
+    assert bool(parts.pop("clipping")) == bool(steps)
     assert bool(parts.pop("regularizer")) == ("regularizer" in takes)
     assert bool(parts.pop("weights")) != bool(strategy_class(name).needs_everyone)
     assert parts.keys() == {
