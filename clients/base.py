@@ -16,7 +16,15 @@ from flower_fedcon.core.batches import ORDER, Batches, EpochRows, rows_of_gradie
 from flower_fedcon.core.compressing import SETTING
 from flower_fedcon.core.evaluation import own_distance, spread_of
 from flower_fedcon.core.preparing import info_of
-from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.core.protocol import (
+    CERTIFY,
+    QUERY,
+    STATISTICS,
+    ClientInfo,
+    Reply,
+    Request,
+    RunInfo,
+)
 from flower_fedcon.core.rng import BATCH, NOISE, stream
 from flower_fedcon.errors import AlgorithmError, ConfigError, RefusedError, RoundError
 from flower_fedcon.flower.client import FlowerClient
@@ -30,6 +38,7 @@ from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.solvers import GradientDescent, LocalProblem, LocalSolver, Solution
 from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.solvers.stochastic import SGD, check_noise
+from flower_fedcon.tables.statistics import free_parameters, sums_of
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.payloads import Payload
 
@@ -469,6 +478,9 @@ class FedConClient(FlowerClient, Generic[State]):
             own = own_distance(versions.at(acknowledged) if acknowledged else None, down["x"])
             spread = spread_of(self._exact, down["x"]) if "units" in down else {}
             return {"gradient": self._exact.gradient(down["x"]), **spread, **own}
+        if phase == STATISTICS:
+            self.policy.check_parameters(free_parameters(down["x"].shape), self.num_examples)
+            return sums_of(self._own_objective, down, self.policy.min_rows)
         late = at != versions.incarnation or server_round < versions.pending_round
         if late and versions.outdated(server_round, at):  # rarely: the call is saved
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, cast
 
 from flower_fedcon.compiled.threads import VARIABLE, using
@@ -106,6 +107,8 @@ def simulate(
     elif plan is None:
         raise ConfigError("simulate needs num_rounds, or a plan")
     plan = cast("Plan", with_fields("simulate", settings, plan or Plan(num_rounds=0))[0])
+    if plan.inference is None and getattr(problem, "inference", None) is not None:
+        plan = replace(plan, inference=problem.inference)
     if not isinstance(strategy, FedConStrategy):
         raise ConfigError(f"strategy must be one of flower_fedcon.strategies, got {strategy!r}")
     if not isinstance(problem, FederatedProblem):

@@ -25,6 +25,7 @@ UNIFORM, EXAMPLES = WEIGHTINGS = "uniform", "examples"
 MOST_EXAMPLES = 1e12
 """That a client may have, where they are its weight."""
 TRAIN, QUERY, CERTIFY, PREPARE = "train", "query", "certify", "prepare"
+STATISTICS = "statistics"
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,10 @@ class Request:
     personal, restore : dict
         What individual clients are sent in addition, and the state that is handed back to those
         that have none, by client.
-    phase : {"train", "query", "certify", "prepare"}
+    phase : {"train", "query", "certify", "prepare", "statistics"}
         A query comes before the step, in algorithms that ask first. A certificate is no part of a
-        round (the gradient at the model, no state changes), nor is `flower_fedcon.core.preparing`.
+        round (the gradient at the model, no state changes), nor are `flower_fedcon.core.preparing`,
+        and the sums that `flower_fedcon.tables.statistics` makes at a final model.
     held : set of int
         The clients for which `broadcast` only adds to what they hold from this round's query.
     names, wanted : tuple of str, int

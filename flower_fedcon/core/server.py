@@ -323,13 +323,15 @@ class Server:
 
         With `units` also for what the units of the model's entries follow from.
         """
-        rounds, everyone = self.acknowledgements.rounds, self.everyone
-        none = np.zeros_like(rounds)
         at = self.x if x is None else x
-        down: Payload = {"x": at, "units": 1.0} if units else {"x": at}
-        return Request(
-            everyone, self.round, rounds, down, none, phase=CERTIFY, wanted=len(everyone)
-        )
+        return self.question(CERTIFY, {"x": at, "units": 1.0} if units else {"x": at})
+
+    def question(self, phase: str, down: Payload, clients: Sequence[int] | None = None) -> Request:
+        """Return what asks everyone, or some, for what is no part of a round."""
+        asked = self.everyone if clients is None else list(clients)
+        rounds = self.acknowledgements.rounds[asked]
+        none = np.zeros_like(rounds)
+        return Request(asked, self.round, rounds, down, none, phase=phase, wanted=len(asked))
 
     def spent(self) -> dict[str, float]:
         """Return what privacy the rounds have cost so far; nothing where they are not private."""

@@ -15,7 +15,7 @@ from flower_fedcon import __version__
 from flower_fedcon.core import evaluation
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
-from flower_fedcon.core.protocol import CERTIFY, ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.core.protocol import CERTIFY, STATISTICS, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.quarantine import Quarantine
 from flower_fedcon.core.round import Round
 from flower_fedcon.engines.patience import Patience
@@ -27,6 +27,7 @@ from flower_fedcon.flower.nodes import Nodes, alike, in_words
 from flower_fedcon.regularizers import Indicator
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.statistics import most_numbers
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class GridEngine(Engine):
             if end
         }
         enough = len(request.clients) - len(out) >= request.wanted
-        return out if enough and request.phase != CERTIFY else {}
+        return out if enough and request.phase not in (CERTIFY, STATISTICS) else {}
 
     def _await(self, request: Request, clients: Sequence[int]) -> dict[str, int]:
         """Return who is online; wait for somebody to be, and before a retry for all to be."""
@@ -207,6 +208,9 @@ class GridEngine(Engine):
     ) -> dict[int, tuple[list[Array], codec.Config]]:
         """Return the arrays and configuration for each node."""
         self._asked: dict[int, int] = {}  # which client is on a node, of those that are asked
+        self._most = self._strategy.most_entries(self._run.layout)
+        if request.phase == STATISTICS:
+            self._most = max(self._most, most_numbers(self._run.layout.size))
         asks = {}
         for place, client in enumerate(request.clients):
             if client in silent:
@@ -240,7 +244,7 @@ class GridEngine(Engine):
             found = messages.reply_parts(content, messages.TRAIN)
             return found if self._app is None else self._app.hear(client, found)
 
-        return incoming.reply(client, self._strategy.most_entries(self._run.layout), parts)
+        return incoming.reply(client, self._most, parts)
 
     def _arrivals(self, received: Iterable[Message]) -> list[Arrival]:
         """Return messages by whom they were asked of, whatever they say themselves."""

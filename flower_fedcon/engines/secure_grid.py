@@ -13,7 +13,7 @@ from flwr.app import Message
 
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Bernoulli
-from flower_fedcon.core.protocol import TRAIN, Reply, Request
+from flower_fedcon.core.protocol import STATISTICS, TRAIN, Reply, Request
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError
@@ -116,6 +116,11 @@ class SecureGridEngine(GridEngine):
         self, request: Request, online: Mapping[str, int], silent: dict[int, str]
     ) -> list[tuple[int, Reply | Fault]]:
         """Return one reply of all whose uploads are in the sum, and what became of the others."""
+        if request.phase == STATISTICS:
+            raise ConfigError(
+                "secure_aggregation shows the server no single upload, and the sums asked for "
+                "after the last round are not masked: leave inference out"
+            )
         if request.phase != TRAIN:  # tables are prepared in sums of each node's own rows
             return super()._exchange(request, online, silent)
         asks = self._asks(request, online, silent)

@@ -17,7 +17,7 @@ import numpy as np
 from flower_fedcon.arrays import as_column
 from flower_fedcon.core.acknowledgements import Versions, state_before
 from flower_fedcon.core.evaluation import own_distance, spread_of
-from flower_fedcon.core.protocol import CERTIFY, Reply, Request, RunInfo, Work
+from flower_fedcon.core.protocol import CERTIFY, STATISTICS, Reply, Request, RunInfo, Work
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.selected import Selected
 from flower_fedcon.engines.stacked_states import States, as_rows, every
@@ -39,6 +39,7 @@ from flower_fedcon.runs.history import Record
 from flower_fedcon.solvers.problem import ClientsError
 from flower_fedcon.solvers.served import CohortSolver, why_one_at_a_time
 from flower_fedcon.solvers.stochastic import SGD
+from flower_fedcon.tables.statistics import sums_of
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -146,6 +147,9 @@ class StackedEngine(InProcess):
         """Yield them; if a pass fails, the clients that are not served yet are served singly."""
         if request.phase == CERTIFY:
             yield from self._certificates(request)
+            return
+        if request.phase == STATISTICS:
+            yield from self._statistics(request)
             return
         done: list[list[int]] = []
         try:
@@ -292,6 +296,16 @@ class StackedEngine(InProcess):
                 payload |= {name: [value] for name, value in found.items()}
             replies.append(Reply([client], request.round, payload))
         return replies
+
+    def _statistics(self, request: Request) -> Iterator[Reply]:
+        """Answer a request for sums as clients do, one after the other."""
+        for client in request.clients:
+            try:
+                sums = sums_of(self._problem.objectives[client], request.broadcast)
+            except Exception as error:
+                yield Reply([client], request.round, error=self._told(client, error))
+                continue
+            yield Reply([client], request.round, {name: [value] for name, value in sums.items()})
 
     def evaluate(self, x: Array) -> Record:
         """Return the problem's record of a model."""

@@ -8,6 +8,10 @@ from flower_fedcon.estimators.cox_regression import (
     FederatedCoxRegression,
     FederatedCoxRegressionCV,
 )
+from flower_fedcon.estimators.dispersed import (
+    FederatedGammaRegressor,
+    FederatedNegativeBinomial,
+)
 from flower_fedcon.estimators.linear_regression import (
     FederatedElasticNet,
     FederatedElasticNetCV,
@@ -24,10 +28,12 @@ __all__ = [
     "FederatedCoxRegressionCV",
     "FederatedElasticNet",
     "FederatedElasticNetCV",
+    "FederatedGammaRegressor",
     "FederatedLasso",
     "FederatedLassoCV",
     "FederatedLogisticRegression",
     "FederatedLogisticRegressionCV",
+    "FederatedNegativeBinomial",
     "FederatedPoissonRegressor",
     "FederatedPoissonRegressorCV",
 ]

@@ -21,20 +21,24 @@ from sklearn.utils.validation import (
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of, folds_of
+from flower_fedcon.estimators.inference import Inferring
+from flower_fedcon.objectives.offset import WithOffset
 from flower_fedcon.paths import CrossValidation, RegularizationPath, cross_validate
-from flower_fedcon.paths.path import default_strategy, regularization_path
+from flower_fedcon.paths.path import Walk, default_strategy, regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import ElasticNet, Regularizer, WithIntercept
 from flower_fedcon.runs.convergence import separated_by, separating
 from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.tables.statistics import set_clusters
+from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.validation import Array, choice, expect_unmasked, real, total
 
 _APPROACH = 10  # points of a path to the weight wanted, for a method that starts from nearby
 
 
-class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
+class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
     """An estimator that is fitted over the clients that hold the rows.
 
     A subclass says by `_objective` what one client minimises, and by `_penalty` the regularizer.
@@ -94,7 +98,16 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         products: Array = safe_sparse_dot(X, self.coef_.T)
         return products
 
-    def _problem(self, X: Any, y: Array, groups: Any, sample_weight: Any) -> FederatedProblem:
+    def _problem(
+        self,
+        X: Any,
+        y: Array,
+        groups: Any,
+        sample_weight: Any,
+        offset: Any = None,
+        exposure: Any = None,
+        clusters: Any = None,
+    ) -> FederatedProblem:
         """Return the problem of the clients that the groups name."""
         n = X.shape[0]
         expect_unmasked("sample_weight", sample_weight)
@@ -110,13 +123,25 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
                 stacklevel=4,
             )
         self.groups_, self._place = clients_of(groups, n)
+        known = self._offset(offset, exposure, n)
+        codes = self._clusters(clusters, n)
         clients, names, self._rows = [], [], []
         for k, name in enumerate(self.groups_):
             rows = np.flatnonzero(self._place == k)
             own = None if weight is None else weight[rows]
             if own is not None and not own.any():
                 continue  # such rows count for nothing
-            clients.append(self._objective(X[rows], y[rows], own))
+            part, targets = X[rows], y[rows]
+            if known is None:
+                made = self._objective(part, targets, own)
+            else:
+                made = WithOffset(
+                    lambda A, y=targets, w=own: self._objective(A, y, w), part, known[rows]
+                )
+            made = self._completed(made)
+            if codes is not None:
+                set_clusters(made, codes[rows])
+            clients.append(made)
             names.append(str(name))
             self._rows.append(rows)
         if not clients:
@@ -125,6 +150,47 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         self._total = total("sample_weight", np.array(weights))
         start = self._start(clients)
         return FederatedProblem(clients, weights=weights, names=names, x0=start)
+
+    def _completed(self, objective: Any) -> Any:
+        """Return a client's objective, made of its loss."""
+        return objective
+
+    def _offset(self, offset: Any, exposure: Any, n: int) -> Array | None:
+        """Return what is added to each row's score; None for nothing."""
+        total: Array | None = None
+        for name, given in (("offset", offset), ("exposure", exposure)):
+            if given is None:
+                continue
+            expect_unmasked(name, given)
+            column = np.asarray(given, dtype=np.float64).reshape(-1)
+            if column.shape != (n,) or not np.isfinite(column).all():
+                raise ValueError(
+                    f"{name} must have one finite value for each of {n} rows, got shape "
+                    f"{np.shape(given)}"
+                )
+            if name == "exposure":
+                if family_of(self.family).link != "log" or self.family == "cox":
+                    raise ConfigError(
+                        f"exposure is for models with a log link, and {type(self).__name__} has "
+                        "none: give offset, which is added to the scores"
+                    )
+                if column.min() <= 0:
+                    raise ValueError(
+                        f"exposure must be > 0, got {column.min():g}: leave such rows out"
+                    )
+                column = np.log(column)
+            total = column if total is None else total + column
+        return total
+
+    def _clusters(self, clusters: Any, n: int) -> Array | None:
+        """Return the cluster of each row, by number; None where each client is one."""
+        if clusters is None:
+            return None
+        if self.inference != "cluster":
+            raise ConfigError(
+                f'clusters are for inference="cluster", and inference is {self.inference!r}'
+            )
+        return clients_of(clusters, n, "clusters")[1]
 
     def _start(self, clients: list[Any]) -> Array | None:
         """Return where to start, if zeros are far away: of sums that each client could send."""
@@ -167,6 +233,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit_at(self, problem: FederatedProblem, l1_ratio: float, alpha: float) -> Self:
         """Fit for one weight."""
+        method = self._wanted(alpha)
         psi, strategy = self._psi(l1_ratio), self._strategy(problem)
         options = self._options()
         grid = [float(alpha)]
@@ -176,7 +243,16 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             top = float(short.values[0])
             if top > alpha:
                 grid = np.geomspace(top, alpha, _APPROACH).tolist()
-        self._finish(regularization_path(problem, psi, strategy, values=grid, **options), -1)
+        if method is None:
+            self._finish(regularization_path(problem, psi, strategy, values=grid, **options), -1)
+            return self
+        walk = Walk(problem, psi, strategy, self.tol, self.max_iter, "local", options["seed"])
+        try:
+            path = walk.along(np.array(grid))
+            self._finish(path, -1)
+            self._infer(walk, np.asarray(path.x[-1]), method, self._separating(path, -1))
+        finally:
+            walk.close()
         return self
 
     def _finish(self, path: RegularizationPath, place: int) -> None:
@@ -203,15 +279,20 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _separated(self, path: RegularizationPath, place: int) -> str:
         """Return which columns separate the outcome, in words; "" for none."""
+        columns, held = self._separating(path, place), bool(path.values[place])
+        return columns and separated_by(columns, "take a penalty", held=held)
+
+    def _separating(self, path: RegularizationPath, place: int) -> str:
+        """Return which columns separate the outcome; "" for none."""
         if place not in (-1, len(path) - 1):
             return ""
-        columns = separating(path.runaway, np.shape(path.x[place]), self._feature_names)
-        held = bool(path.values[place])
-        return columns and separated_by(columns, "take a penalty", held=held)
+        return separating(path.runaway, np.shape(path.x[place]), self._feature_names)
 
     def _alike(self, path: RegularizationPath, place: int) -> str:
         """Return of which column rounding leaves little, and how much; "" if of none."""
         x = np.asarray(path.x[place])
+        if x.ndim > 1 and not path.values[place]:
+            return ""  # without a penalty classes are alike up to a number that changes nothing
         if path.apart is None or path.apart.size != x.size:
             return ""
         used = np.where(x.reshape(-1) != 0, path.apart, 1.0)

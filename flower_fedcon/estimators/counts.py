@@ -16,6 +16,7 @@ from flower_fedcon.estimators.linear_regression import (
     FederatedElasticNet,
     FederatedElasticNetCV,
     LinearRegressor,
+    _offset,
 )
 from flower_fedcon.objectives import PoissonRegression
 from flower_fedcon.validation import Array
@@ -23,6 +24,8 @@ from flower_fedcon.validation import Array
 
 class _Counts(LinearRegressor):
     """What the regressors of counts share."""
+
+    family = "poisson"
 
     def _check(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Array]:
         X, y = self._validated(X, y, y_numeric=True, **checks)
@@ -35,8 +38,9 @@ class _Counts(LinearRegressor):
 
     def _start(self, clients: list[Any]) -> Array | None:
         """Return the null model: with counts in thousands a Newton step from 0 overshoots."""
-        mean = self._mean_target(clients)
-        return self._with_intercept(clients, math.log(mean)) if mean > 0 else None
+        mean = self._mean(clients, lambda f: f.targets)
+        exposed = self._mean(clients, lambda f: np.exp(_offset(f) + np.zeros(f.num_examples)))
+        return self._with_intercept(clients, math.log(mean / exposed)) if mean > 0 else None
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return D^2, the share of the deviance that is explained: `PoissonRegressor.score`.
@@ -74,7 +78,8 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
         >= 0.
     l1_ratio : float (default: 0.0)
         In [0, 1]: 0 is scikit-learn's penalty, 1 selects columns.
-    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+    fit_intercept, tol, max_iter, algorithm, participation, random_state, inference
+        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -100,6 +105,7 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        inference: str | None = None,
     ) -> None:
         super().__init__(
             alpha,
@@ -110,6 +116,7 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
             algorithm=algorithm,
             participation=participation,
             random_state=random_state,
+            inference=inference,
         )
 
 

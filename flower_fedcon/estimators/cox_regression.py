@@ -72,6 +72,7 @@ class Proportionality:
 class _Stratified(FederatedEstimator):
     """What the estimators of proportional hazards share."""
 
+    family = "cox"
     fit_intercept = False
     ties: str
     stratified: bool
@@ -80,14 +81,20 @@ class _Stratified(FederatedEstimator):
     _strata: Array | None
 
     def _strata_problem(
-        self, X: Any, y: Any, groups: Any, sample_weight: Any, strata: Any
+        self,
+        X: Any,
+        y: Any,
+        groups: Any,
+        sample_weight: Any,
+        strata: Any,
+        clusters: Any = None,
     ) -> FederatedProblem:
         """Return the problem of clients whose rows are in strata."""
         if self.stratified is not True:
             raise ConfigError(_POOLED)
         labels, stratum = clients_of(strata, len(y), "strata")
         self._strata = None if strata is None else labels
-        problem = self._problem(X, np.c_[y, stratum], groups, sample_weight)
+        problem = self._problem(X, np.c_[y, stratum], groups, sample_weight, clusters=clusters)
         if all(f.smoothness == 0 for f in problem.clients):
             raise ValueError(f"n_samples={X.shape[0]}: {NOTHING_COMPARED}")
         self._sites = [f.objective if isinstance(f, Scaled) else f for f in problem.objectives]
@@ -220,7 +227,8 @@ class FederatedCoxRegression(_Stratified):
         error says why.
     share_baseline : bool (default: False)
         Whether clients send their baseline hazards, which tell the times of their events.
-    tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+    tol, max_iter, algorithm, participation, random_state, inference
+        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -259,6 +267,7 @@ class FederatedCoxRegression(_Stratified):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        inference: str | None = None,
     ) -> None:
         self.alpha = alpha
         self.l1_ratio = l1_ratio
@@ -270,9 +279,17 @@ class FederatedCoxRegression(_Stratified):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.inference = inference
 
     def fit(
-        self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, strata: Any = None
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        sample_weight: Any = None,
+        strata: Any = None,
+        *,
+        clusters: Any = None,
     ) -> Self:
         """Fit the model of all clients' rows.
 
@@ -285,19 +302,23 @@ class FederatedCoxRegression(_Stratified):
         groups : array, shape (rows,), optional
             The client of each row, which is its stratum; one by default.
         sample_weight : array, shape (rows,), optional
-            Weights >= 0.
+            Weights >= 0; with inference they count rows.
         strata : array, shape (rows,), optional
             The stratum of each row within its client: a baseline hazard for each sex, say.
+        clusters : array, shape (rows,), optional
+            Labels, for inference="cluster": a cluster is a label within a client; by default each
+            client is one.
 
         Raises
         ------
         ConfigError
-            If `stratified` is not True, or `alpha` negative.
+            If `stratified` is not True, `alpha` is negative, or inference is asked for beside a
+            penalty, of columns that order all events, or that cannot be told apart.
         ValueError
             If X or y cannot be used, or no two rows can be compared.
         """
         X, y = self._check(X, y)
-        problem = self._strata_problem(X, y, groups, sample_weight, strata)
+        problem = self._strata_problem(X, y, groups, sample_weight, strata, clusters)
         return self._fit_at(problem, self.l1_ratio, nonnegative("alpha", self.alpha))
 
     @property

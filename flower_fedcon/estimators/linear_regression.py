@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,14 +11,21 @@ from sklearn.base import RegressorMixin
 
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
-from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.objectives import LeastSquares, WithOffset
 from flower_fedcon.validation import Array, nonnegative
 
 _ROUNDING = 1e-8  # of sums of products: relative to the largest target times the largest entry
 
 
+def _offset(f: Any) -> Any:
+    """Return the offsets of a client's rows; 0 without any."""
+    return f.offset if isinstance(f, WithOffset) else 0.0
+
+
 class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     """What the regressors share."""
+
+    family = "squared"
 
     def _check(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Array]:
         return self._validated(X, y, y_numeric=True, **checks)
@@ -28,7 +35,7 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
 
     def _start(self, clients: list[Any]) -> Array | None:
         """Return the null model, from which on gradients say what the columns explain."""
-        return self._with_intercept(clients, self._mean_target(clients))
+        return self._with_intercept(clients, self._mean(clients, lambda f: f.targets - _offset(f)))
 
     def _with_intercept(self, clients: list[Any], value: float) -> Array | None:
         if not self.fit_intercept:
@@ -37,12 +44,12 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         start[-1] = value
         return start
 
-    def _mean_target(self, clients: list[Any]) -> float:
-        """Return the mean of all clients' targets, of sums that each could send."""
+    def _mean(self, clients: list[Any], values: Callable[[Any], Array]) -> float:
+        """Return the mean of what all clients' rows have, of sums that each could send."""
         sums = (
-            float(f.targets.sum() if f.weights is None else f.weights @ f.targets)
-            * f.total_weight / f.num_examples for f in clients
-        )  # fmt: skip
+            float(v.sum() if f.weights is None else f.weights @ v) * f.total_weight / f.num_examples
+            for f, v in ((f, values(f)) for f in clients)
+        )
         return math.fsum(sums) / self._total
 
     def _take(self, x: Array) -> None:
@@ -50,7 +57,8 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         self.intercept_ = float(x[-1]) if self.fit_intercept else 0.0
 
     def _scores(self, X: Any) -> Array:
-        return self._products(X) + self.intercept_
+        scores: Array = self._products(X) + self.intercept_
+        return scores
 
     def predict(self, X: Any) -> Array:
         """Return the expected targets, shape (rows,)."""
@@ -69,7 +77,8 @@ class FederatedElasticNet(LinearRegressor):
         >= 0.
     l1_ratio : float (default: 0.5)
         In [0, 1].
-    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+    fit_intercept, tol, max_iter, algorithm, participation, random_state, inference
+        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -96,6 +105,7 @@ class FederatedElasticNet(LinearRegressor):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        inference: str | None = None,
     ) -> None:
         self.alpha = alpha
         self.l1_ratio = l1_ratio
@@ -105,8 +115,19 @@ class FederatedElasticNet(LinearRegressor):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.inference = inference
 
-    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        sample_weight: Any = None,
+        *,
+        offset: Any = None,
+        exposure: Any = None,
+        clusters: Any = None,
+    ) -> Self:
         """Fit the model of all clients' rows.
 
         Parameters
@@ -116,10 +137,23 @@ class FederatedElasticNet(LinearRegressor):
         groups : array, shape (rows,), optional
             The client of each row; one client by default.
         sample_weight : array, shape (rows,), optional
-            Weights >= 0.
+            Weights >= 0; with inference they count rows.
+        offset : array, shape (rows,), optional
+            Added to the scores, with no coefficient.
+        exposure : array, shape (rows,), optional
+            > 0, of models with a log link: its log is added to the scores.
+        clusters : array, shape (rows,), optional
+            Labels, for inference="cluster": a cluster is a label within a client; by default each
+            client is one.
+
+        Raises
+        ------
+        ConfigError
+            If inference is asked for beside a penalty, the outcome is separated, or columns cannot
+            be told apart.
         """
         X, y = self._check(X, y)
-        problem = self._problem(X, y, groups, sample_weight)
+        problem = self._problem(X, y, groups, sample_weight, offset, exposure, clusters)
         return self._fit_at(problem, self.l1_ratio, nonnegative("alpha", self.alpha))
 
 
@@ -147,6 +181,10 @@ class FederatedLasso(FederatedElasticNet):
         Who takes part in a round; everyone by default.
     random_state : int, optional
         The seed of the cohorts.
+    inference : {"model", "robust", "cluster"}, optional
+        Of fits without a penalty: standard errors by the model, robust ones (HC1), or by cluster
+        (clients, or `clusters` of `fit`), at the cost of one exchange of sums. Then there are
+        `bse_`, `pvalues_`, `conf_int()`, `summary()` and what else `Inferring` has.
 
     Attributes
     ----------
@@ -180,6 +218,7 @@ class FederatedLasso(FederatedElasticNet):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        inference: str | None = None,
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
@@ -188,6 +227,7 @@ class FederatedLasso(FederatedElasticNet):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.inference = inference
 
     l1_ratio = 1.0
 

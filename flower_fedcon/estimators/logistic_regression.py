@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -34,8 +35,16 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
             return LogisticRegression(X, 2.0 * y - 1.0, **own)  # type: ignore[arg-type]
         return SoftmaxRegression(X, y, len(self.classes_), **own)  # type: ignore[arg-type]
 
-    def _problem(self, X: Any, y: Array, groups: Any, sample_weight: Any) -> FederatedProblem:
-        problem = super()._problem(X, y, groups, sample_weight)
+    @property
+    def family(self) -> str:  # type: ignore[override]
+        """The loss, as schemas call it."""
+        several = len(getattr(self, "classes_", ())) > 2
+        return "multinomial" if several else "logistic"
+
+    def _problem(
+        self, X: Any, y: Array, groups: Any, sample_weight: Any, *more: Any
+    ) -> FederatedProblem:
+        problem = super()._problem(X, y, groups, sample_weight, *more)
         counted = y if sample_weight is None else y[np.asarray(sample_weight) > 0]
         if len(np.unique(counted)) < 2:
             raise ValueError("y must have two classes or more, got 1 class of positive weight")
@@ -50,7 +59,7 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
 
     def decision_function(self, X: Any) -> Array:
         """Return the scores: shape (rows,) for two classes, else (rows, classes)."""
-        scores = self._products(X) + self.intercept_
+        scores: Array = self._products(X) + self.intercept_
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict_proba(self, X: Any) -> Array:
@@ -79,10 +88,11 @@ class FederatedLogisticRegression(_LogisticClassifier):
     Parameters
     ----------
     C : float (default: 1.0)
-        > 0; smaller is sparser.
+        > 0; smaller is sparser, and numpy.inf stands for no penalty.
     l1_ratio : float (default: 1.0)
         In [0, 1].
-    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+    fit_intercept, tol, max_iter, algorithm, participation, random_state, inference
+        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -112,6 +122,7 @@ class FederatedLogisticRegression(_LogisticClassifier):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        inference: str | None = None,
     ) -> None:
         self.C = C
         self.l1_ratio = l1_ratio
@@ -121,12 +132,24 @@ class FederatedLogisticRegression(_LogisticClassifier):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.inference = inference
 
-    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        sample_weight: Any = None,
+        *,
+        offset: Any = None,
+        exposure: Any = None,
+        clusters: Any = None,
+    ) -> Self:
         """Fit the model of all clients' rows; see `FederatedLasso.fit`."""
         X, y = self._check(X, y)
-        problem = self._problem(X, y, groups, sample_weight)
-        alpha = 1.0 / (positive("C", self.C) * self._total)
+        problem = self._problem(X, y, groups, sample_weight, offset, exposure, clusters)
+        free = isinstance(self.C, float | int) and math.isinf(self.C)
+        alpha = 0.0 if free else 1.0 / (positive("C", self.C) * self._total)
         return self._fit_at(problem, self.l1_ratio, alpha)
 
 

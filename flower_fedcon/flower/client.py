@@ -20,6 +20,8 @@ from flower_fedcon.core.protocol import (
     CERTIFY,
     PREPARE,
     QUERY,
+    STATISTICS,
+    TRAIN,
     ClientInfo,
     Reply,
     Request,
@@ -188,7 +190,7 @@ class FlowerClient(NumPyClient):
                     self._prepare(run.preparation)
                     self.configure(run)
                     steps = 0
-                    if request.phase != CERTIFY:  # a certificate asks for none
+                    if request.phase not in (CERTIFY, STATISTICS):  # which ask for none
                         steps = self.steps_asked(run, request.down(request.clients[0]))
                     self.policy.check(run, request, int(self.num_examples), steps, summed)
                     self._count_request()
@@ -203,7 +205,7 @@ class FlowerClient(NumPyClient):
                     reply = released(self.handle(request), run, request)
                     if summed > 1:
                         reply.payload = {k: [_dense(v)] for k, (v,) in reply.payload.items()}
-                if store is not None and phase != CERTIFY and not reply.lost:
+                if store is not None and phase in (TRAIN, QUERY) and not reply.lost:
                     store.save(run, self.versions)
         except Exception as error:
             reply = Reply([-1], 0, error=self._answer(error))

@@ -23,14 +23,22 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.core.protocol import CERTIFY, PREPARE, QUERY, TRAIN, Request, RunInfo
+from flower_fedcon.core.protocol import (
+    CERTIFY,
+    PREPARE,
+    QUERY,
+    STATISTICS,
+    TRAIN,
+    Request,
+    RunInfo,
+)
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.solvers import SGD, LocalSolver
 from flower_fedcon.tables.table import CURVES
 from flower_fedcon.validation import Array, choice, count, fields_of_node, positive
 
 EVALUATE = "evaluate"
-PHASES = (TRAIN, QUERY, CERTIFY, EVALUATE, PREPARE, CURVES)
+PHASES = (TRAIN, QUERY, CERTIFY, EVALUATE, PREPARE, CURVES, STATISTICS)
 _PREFIX = "policy."
 _ANY = 2**62
 
@@ -47,15 +55,20 @@ class Policy:
     ----------
     algorithms : sequence of str (default: all)
         Their names, such as "fedavg".
-    phases : sequence of str (default: "train", "query", "evaluate", "prepare")
+    phases : sequence of str (default: "train", "query", "evaluate", "prepare", "statistics")
         Of these, "curves", and "certify", a certificate: the node's gradient at any model, and how
         far its objective curves along each entry. "prepare" is what a node with a table tells of
         its columns; see `flower_fedcon.tables.preparation`. "curves", which no node tells unless it
         is listed, is events and rows at risk at times that the schema names, `curve_times`.
+        "statistics" are sums over its rows at a fitted model, of which standard errors are made;
+        see `flower_fedcon.tables.statistics.site_sums`.
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. Of a table nothing is told that
         stands on fewer: a column's mean, a category, the rows of a class of the outcome, a metric
         of rows held out; nor does a column of the model stand on fewer (`tables.encoding`).
+    max_parameters : float (default: 0.33)
+        Of a model for which a node tells "statistics", at most so many for each of its rows, as in
+        DataSHIELD; a model of as many parameters as rows says of each row what it is.
     min_summed : int (default: 1)
         In a sum of at least how many clients' uploads a server may see this node's: more than 1
         asks for secure aggregation, whose reconstruction threshold this is then the least of.
@@ -102,8 +115,9 @@ class Policy:
     """
 
     algorithms: Sequence[str] = ()
-    phases: Sequence[str] = (TRAIN, QUERY, EVALUATE, PREPARE)
+    phases: Sequence[str] = (TRAIN, QUERY, EVALUATE, PREPARE, STATISTICS)
     min_rows: int = 1
+    max_parameters: float = 0.33
     min_summed: int = 1
     min_range: float = 1e-3
     min_batch_size: int = 4
@@ -140,6 +154,7 @@ class Policy:
         """Return the policy that refuses nothing: of simulations, whose data is the server's."""
         return cls(
             phases=PHASES,
+            max_parameters=math.inf,
             min_range=sys.float_info.min,
             min_batch_size=1,
             batches="seeded",
@@ -187,6 +202,19 @@ class Policy:
         """
         if phase not in self.phases:
             raise _refused("phases", f"{', '.join(self.phases)}, not {phase}")
+
+    def check_parameters(self, parameters: int, rows: int) -> None:
+        """Raise if a model has too many parameters for the rows that statistics are of.
+
+        Raises
+        ------
+        RefusedError
+        """
+        if parameters > self.max_parameters * rows:
+            raise _refused(
+                "max-parameters",
+                f"{self.max_parameters:g} for each row, and there are {parameters} and {rows} rows",
+            )
 
     def check_range(self, name: str, most: float) -> None:
         """Raise if the entries of an upload are to be summed in too small a range.

@@ -12,14 +12,20 @@ from flower_fedcon.objectives.base import SmoothFunction as SmoothFunction
 from flower_fedcon.objectives.bounds import GroupLossBounds as GroupLossBounds
 from flower_fedcon.objectives.bounds import LossBound as LossBound
 from flower_fedcon.objectives.completion import MatrixCompletion as MatrixCompletion
+from flower_fedcon.objectives.dispersion import WithDispersion as WithDispersion
+from flower_fedcon.objectives.losses import GammaRegression as GammaRegression
 from flower_fedcon.objectives.losses import HuberRegression as HuberRegression
 from flower_fedcon.objectives.losses import LeastSquares as LeastSquares
 from flower_fedcon.objectives.losses import LogisticRegression as LogisticRegression
+from flower_fedcon.objectives.losses import (
+    NegativeBinomialRegression as NegativeBinomialRegression,
+)
 from flower_fedcon.objectives.losses import PoissonRegression as PoissonRegression
 from flower_fedcon.objectives.many import ManyClients as ManyClients
 from flower_fedcon.objectives.network import TanhNetwork as TanhNetwork
 from flower_fedcon.objectives.neyman_pearson import NeymanPearson as NeymanPearson
 from flower_fedcon.objectives.noisy import Noisy as Noisy
+from flower_fedcon.objectives.offset import WithOffset as WithOffset
 from flower_fedcon.objectives.private_objective import PrivateObjective as PrivateObjective
 from flower_fedcon.objectives.quadratic import Quadratic as Quadratic
 from flower_fedcon.objectives.quadratic_assignment import QuadraticAssignment as QuadraticAssignment

@@ -313,6 +313,144 @@ class PoissonRegression(LinearModel):
         return found
 
 
+class GammaRegression(LinearModel):
+    """Mean of y_i exp(-<a_i, x>) + <a_i, x>, plus l2/2 ||x||^2: a log-linear model of amounts.
+
+    This is the negative log-likelihood of gamma distributions with means exp(<a_i, x>), divided by
+    their common shape and without its constant. It has no Lipschitz gradient: `smoothness` is None.
+    Below a score of -200 (-40 in float32) exp is continued linearly.
+
+    Parameters
+    ----------
+    A : array of shape (m, *model shape), or sparse matrix
+    y : array, shape (m,)
+        Amounts > 0: costs, durations.
+    l2 : float
+        >= 0.
+    sample_weight, intercept
+        As for `LogisticRegression`.
+
+    Raises
+    ------
+    ConfigError
+        If A is empty, its rows do not match y, a value is not finite, or an amount is not > 0.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import GammaRegression
+    >>> f = GammaRegression(np.array([[1.0], [1.0]]), np.array([1.0, 3.0]))
+    >>> f.value(np.zeros(1)), f.gradient(np.zeros(1)), f.hessian(np.zeros(1))
+    (2.0, array([-1.]), array([[2.]]))
+    """
+
+    target_name = "y"
+
+    def _checked(self, targets: Any) -> Array:
+        amounts = super()._checked(targets)
+        if amounts.min() <= 0:
+            raise ConfigError(
+                f"GammaRegression(y) must be > 0, got {amounts.min():g}: model the zeros apart "
+                "(LogisticRegression of y > 0), or take PoissonRegression"
+            )
+        return amounts
+
+    def loss(self, scores: Array, targets: Array) -> Array:
+        """Return y exp(-score) + score."""
+        beyond = np.maximum(-scores - _LINEAR_FROM[scores.dtype], 0)
+        losses: Array = targets * _exp(-scores) * (1 + beyond) + scores
+        return losses
+
+    def slope(self, scores: Array, targets: Array) -> Array:
+        """Return 1 - y exp(-score)."""
+        slopes: Array = 1.0 - targets * _exp(-scores)
+        return slopes
+
+    def curvature(self, scores: Array, targets: Array) -> Array:
+        """Return y exp(-score)."""
+        curvatures: Array = targets * _exp(-scores)
+        return curvatures
+
+    def usual_curvatures(self) -> float:
+        """Return 1, which y exp(-score) is on average at a fit."""
+        return 1.0
+
+
+class NegativeBinomialRegression(LinearModel):
+    """Counts of variance mu + alpha mu^2, mu = exp(<a_i, x>), of a known alpha; plus l2/2 ||x||^2.
+
+    Mean of (y_i + 1/alpha) log(1 + alpha exp(<a_i, x>)) - y_i <a_i, x>, the negative log-likelihood
+    (NB2) without what does not depend on x. `WithDispersion` finds alpha, too.
+
+    Parameters
+    ----------
+    A : array of shape (m, *model shape), or sparse matrix
+    y : array, shape (m,)
+        Counts >= 0.
+    alpha : float (default: 1.0)
+        > 0.
+    l2 : float
+        >= 0.
+    sample_weight, intercept
+        As for `LogisticRegression`.
+
+    Raises
+    ------
+    ConfigError
+        If A is empty, its rows do not match y, a value is not finite, or a count is negative.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import NegativeBinomialRegression
+    >>> f = NegativeBinomialRegression(np.array([[1.0], [2.0]]), np.array([3, 0]))
+    >>> f.gradient(np.zeros(1)), f.hessian(np.zeros(1))
+    (array([0.]), array([[1.]]))
+    """
+
+    target_name = "y"
+    separable = True
+
+    def __init__(
+        self,
+        A: object,
+        y: object,
+        alpha: float = 1.0,
+        l2: float = 0.0,
+        *,
+        sample_weight: object = None,
+        intercept: bool = False,
+    ) -> None:
+        super().__init__(A, y, l2, sample_weight=sample_weight, intercept=intercept)
+        self.alpha = positive("NegativeBinomialRegression(alpha)", alpha)
+
+    def _checked(self, targets: Any) -> Array:
+        counts = super()._checked(targets)
+        if counts.min() < 0:
+            raise ConfigError(f"NegativeBinomialRegression(y) must be >= 0, got {counts.min():g}")
+        return counts
+
+    def loss(self, scores: Array, targets: Array) -> Array:
+        """Return (y + 1/alpha) log(1 + alpha exp(score)) - y score."""
+        a = self.alpha
+        logs = np.logaddexp(0.0, scores + np.log(a))
+        losses: Array = (targets + 1.0 / a) * logs - targets * scores
+        return losses
+
+    def slope(self, scores: Array, targets: Array) -> Array:
+        """Return (y + 1/alpha) p - y, p = alpha mu / (1 + alpha mu)."""
+        a = self.alpha
+        p = np.exp(-np.logaddexp(0.0, -scores - np.log(a)))  # to its last digit, if small
+        slopes: Array = (targets + 1.0 / a) * p - targets
+        return slopes
+
+    def curvature(self, scores: Array, targets: Array) -> Array:
+        """Return (y + 1/alpha) p (1 - p)."""
+        a = self.alpha
+        z = scores + np.log(a)
+        both = np.exp(-np.logaddexp(0.0, z) - np.logaddexp(0.0, -z))  # p (1 - p)
+        curvatures: Array = (targets + 1.0 / a) * both
+        return curvatures
+
+
 def _exp(scores: Array) -> Array:
     result: Array = np.exp(np.minimum(scores, _LINEAR_FROM[scores.dtype]))
     return result

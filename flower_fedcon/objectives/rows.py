@@ -33,7 +33,16 @@ _GRAM = 2000  # rows or columns of a sparse matrix, up to which its Gram matrix 
 _TOP = 0.025  # relative error of the largest eigenvalue of a large Gram matrix
 _DATA = ("rows", "targets", "weights")  # what has an axis of rows
 _NUMBERS = ("scale", "l2")  # of each client
-_SAID = {*_DATA, *_NUMBERS, "total_weight", "num_examples", "_constants", "clients", "_bound"}
+_SAID = {
+    *_DATA,
+    *_NUMBERS,
+    "clusters",
+    "total_weight",
+    "num_examples",
+    "_constants",
+    "clients",
+    "_bound",
+}
 _FORM = ("shape", "dtype", "intercept", "_row_shape", "_plain")
 
 
@@ -74,6 +83,8 @@ class LinearModel(Objective, Stackable):
     """Bounds of `curvature`; None where there is none, and `smoothness` is unknown."""
     separable: ClassVar[bool] = False
     """Whether there are data for which it falls for ever: see `flower_fedcon.solvers.runaway`."""
+    clusters: Array | None = None
+    """The cluster of each row, from 0, where standard errors are to be by cluster."""
     clients: int | None = None
     """How many there are, where arrays have an axis for them."""
     rows: Any
@@ -197,6 +208,7 @@ class LinearModel(Objective, Stackable):
         part.__dict__.pop("_constants", None)
         part.rows, part.targets = self.rows[rows], self.targets[rows]
         part.num_examples = len(part.targets)
+        part.clusters = None if self.clusters is None else self.clusters[rows]
         part.weights, part.total_weight = None, float(part.num_examples)
         if self.weights is not None:
             part._weigh(self.weights[rows] * (self.total_weight / self.num_examples))

@@ -267,6 +267,54 @@ class CoxRegression(LinearModel):
             found[float(self.strata[start])] = np.stack([times[seen], hazard], axis=1)
         return found
 
+    def score_residuals(self, x: Array) -> Array:
+        """Return each row's part in the score of the log partial likelihood, longest time first.
+
+        With the terms of the risk sets that it is in: the residuals of R's `survival`. Their sum,
+        by weight, is the score.
+
+        Returns
+        -------
+        array, shape (m, features)
+            Of one copy of each row.
+        """
+        self._expect(x)
+        scores = self._scores(x, self.rows)
+        risks, sums, _, _ = self._terms(scores)
+        dense = self.rows.toarray() if self.sparse else self.rows
+        groups, d = len(self._last), dense.shape[1]
+        moments = risks[:, None] * dense
+        running = self._running(moments)[self._last][self._own]
+        if self._share.any():
+            tied = np.zeros((groups, d))
+            np.add.at(tied, self._group[self.events], moments[self.events])
+            running = running - self._share[:, None] * tied[self._own]
+        sums = np.maximum(sums, np.finfo(sums.dtype).tiny)
+        means, hazards = running / sums[:, None], self._term_weights / sums
+        sizes = np.diff(self._starts, append=self.num_examples)
+        top = np.repeat(np.maximum.reduceat(scores, self._starts), sizes)
+        alone = np.exp(scores - top)  # of one copy
+
+        def summed(values: Array) -> Array:
+            found = np.zeros((groups, d))
+            np.add.at(found, self._own, values)
+            return found
+
+        def onward(values: Array) -> Array:
+            parts = np.split(values, self._group[self._starts[1:]])
+            return np.concatenate([np.cumsum(part[::-1], axis=0)[::-1] for part in parts])
+
+        met = onward(np.bincount(self._own, hazards, minlength=groups))
+        met_means = onward(summed(hazards[:, None] * means))
+        shared = np.bincount(self._own, self._share * hazards, minlength=groups)
+        shared_means = summed((self._share * hazards)[:, None] * means)
+        events, g = self.events.astype(np.float64)[:, None], self._group
+        mean = summed(means) / np.maximum(np.bincount(self._own, minlength=groups), 1)[:, None]
+        meets = (met[g] - self.events * shared[g])[:, None]
+        expected = meets * dense - (met_means[g] - events * shared_means[g])
+        found: Array = events * (dense - mean[g]) - alone[:, None] * expected
+        return found
+
     def usual_curvatures(self) -> float:
         """Return the share of the rows with an event."""
         return float(self._w[self.events].sum()) / self._size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Regularizer, WithIntercept, Zero, as_regularizer
 from flower_fedcon.runs.certificates import certify, pooled_gradient
 from flower_fedcon.runs.convergence import falling, separated_by, separating
+from flower_fedcon.runs.final_sums import total_sums
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
 from flower_fedcon.simulation import hold
@@ -316,6 +317,12 @@ class Walk:
             raise ConfigError("a path needs the gradients of all clients: see the log")
         self._count(1 if found[1] is None else 2, 1.0 if units else None)
         return found
+
+    def total_sums(
+        self, statistic: str, shapes: Mapping[str, tuple[int, ...]], **more: float
+    ) -> dict[str, Array]:
+        """Return the totals of a statistic at the model; see `flower_fedcon.runs.final_sums`."""
+        return total_sums(self._run.server, self._engine, statistic, shapes, None, **more)
 
     def _count(self, vectors: int, number: float | None = None) -> None:
         """Count an exchange of gradients: so many vectors up, one and perhaps a number down."""

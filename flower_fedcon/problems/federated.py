@@ -83,6 +83,8 @@ class FederatedProblem:
     -1.0
     """
 
+    inference: str | None = None
+    """Which standard errors a run on tables is to find; see `Plan`."""
     stated: Mapping[str, Any] | None = None
     """Name and arguments of what made it, as an experiment file states them; see `stated`."""
 

@@ -46,6 +46,7 @@ def tables(
     penalty_factor: dict[str, float] | None = None,
     weighting: str = "examples",
     min_rows: int = 1,
+    inference: str | None = None,
 ) -> FederatedProblem:
     r"""Return the problem whose clients have tables, prepared as nodes prepare them.
 
@@ -89,6 +90,9 @@ def tables(
     min_rows : int
         What the policy of every node would say; see `flower_fedcon.Policy`.
 
+    inference : {"model", "robust", "cluster"}, optional
+        Without a penalty: standard errors of the coefficients, in a run's report; see `Plan`.
+
     Raises
     ------
     ConfigError
@@ -107,7 +111,11 @@ def tables(
     (('north', 'south'), ('dose', 'sex=m'), (3,))
     """
     read, names = clients_of(data, schema, client_column, partition)
-    return prepared_problem(
+    if inference is not None and weighting == UNIFORM:
+        raise ConfigError(
+            'inference needs weighting = "examples": errors are those of the likelihood of all rows'
+        )
+    problem = prepared_problem(
         read,
         names,
         l1=l1,
@@ -117,6 +125,8 @@ def tables(
         weighting=weighting,
         min_rows=min_rows,
     )
+    problem.inference = inference
+    return problem
 
 
 def clients_of(

@@ -165,7 +165,7 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
     asked, psi, shape = "kkt" in record, server.strategy.regularizer, server.x.shape
     if server.strategy.privacy is not None:
         return Convergence(math.nan, why="noise covers the gradients of a private run")
-    weight, separated = _weight(psi, shape), _separated(server)
+    weight, separated = least_weight(psi, shape), _separated(server)
     prepared = server.setup.preparation
     unknown = Convergence(math.nan, weight, separated=separated)
     if not asked and engine.clients_keep_states:
@@ -179,7 +179,7 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
         if at_start is not None:
             gradient, curvatures = at_start
             units = units_of(Zero() if psi is None else psi, curvatures, shape)
-            counts = _weight(units.psi, shape) / weight if weight else 1.0
+            counts = least_weight(units.psi, shape) / weight if weight else 1.0
             columns = len(prepared.names) if prepared is not None else len(gradient)
             if not weight and not separated and prepared is not None and prepared.loss in _LINEAR:
                 entries = falling(server, engine, start, gradient, units, columns)
@@ -265,7 +265,7 @@ def _remedy(server: Server) -> str:
     return "allow more rounds, or take FedNewton, which needs a few"
 
 
-def _weight(psi: Regularizer | None, shape: tuple[int, ...]) -> float:
+def least_weight(psi: Regularizer | None, shape: tuple[int, ...]) -> float:
     """Return the least weight of a penalty that is above 0; 0 where there is none."""
     if psi is None:
         return 0.0

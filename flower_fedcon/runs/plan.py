@@ -10,7 +10,8 @@ from flower_fedcon.core.clock import Clock
 from flower_fedcon.core.rng import check_seed
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.history import Callback, Record
-from flower_fedcon.validation import Array, count
+from flower_fedcon.tables.statistics import METHODS
+from flower_fedcon.validation import Array, choice, count
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,10 @@ class Plan:
         Of a run with `privacy=GaussianDP(...)` and noise: whether to record, and show to callbacks,
         what no noise covers, too: the objective, the residual, clients' metrics, their states.
         Epsilon counts none of it. By default nobody is asked for it.
+    inference : {"model", "robust", "cluster"}, optional
+        Of runs on tables without a penalty: standard errors of the coefficients, by one exchange of
+        sums after the last round; see `flower_fedcon.tables.statistics.site_sums`. "cluster": the
+        clients are the clusters.
     """
 
     num_rounds: int
@@ -78,6 +83,7 @@ class Plan:
     config: str | None = None
     clock: Clock | None = None
     unsafe: bool = False
+    inference: str | None = None
 
     def __post_init__(self) -> None:
         count("num_rounds", self.num_rounds, minimum=0)
@@ -89,6 +95,8 @@ class Plan:
             raise ConfigError(f"unsafe must be True or False, got {self.unsafe!r}")
         if not isinstance(self.clock, Clock | None):
             raise ConfigError(f"clock must be a flower_fedcon.Clock, got {self.clock!r}")
+        if self.inference is not None:
+            choice("inference", self.inference, METHODS)
         for callback in self.callbacks:
             if not callable(callback):
                 raise ConfigError(f"a callback must be callable, got {callback!r}")

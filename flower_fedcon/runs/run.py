@@ -31,6 +31,7 @@ from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
 from flower_fedcon.runs.certificates import certify
+from flower_fedcon.runs.coefficients import check_inference, estimates_of
 from flower_fedcon.runs.convergence import convergence
 from flower_fedcon.runs.directory import RunDirectory, versions
 from flower_fedcon.runs.history import EarlyStopping, History, Record
@@ -38,6 +39,7 @@ from flower_fedcon.runs.observing import is_unsafe, observed
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.table_report import Report, centred
 from flower_fedcon.tables.fitted import FittedModel
+from flower_fedcon.tables.statistics import Estimates
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.ledgers import RunLedgers
 
@@ -77,6 +79,7 @@ class Run:
                 "certificates are made of the clients' gradients, which no noise covers: with "
                 "privacy=... leave certificates out"
             )
+        self._inference = check_inference(plan.inference, strategy, setup)
         noisy = strategy.privacy is not None and strategy.privacy.noise_multiplier > 0
         self._covered = noisy and not plan.unsafe  # what no noise covers is not recorded
         if self._covered:
@@ -177,22 +180,27 @@ class Run:
         # Of clients' gradients: none without noise in a private run, and noisy ones say little.
         if asked and not self._covered and not self._engine.ledgers():
             reached = convergence(server, self._engine, self._start, last)
-        history.report = Report.of(server, last, reached)
+        found: Estimates | str | None = None
+        if ended and server.round and self._inference is not None:
+            found = estimates_of(server, self._engine, self._inference, reached)
+            if isinstance(found, str):
+                _strategies_log.warning("%s", found)
+        history.report = Report.of(server, last, reached, found)
         if self._directory is not None:
             beside = dict(zip(server.buffer_names, server.buffers, strict=True))
             self._directory.save_model(history, server.setup.layout.names, beside)
             if history.report is not None:
                 history.report.write(self._directory.path)
-                self._fitted(server).write(self._directory.path)
+                self._fitted(server, history.report.covariance).write(self._directory.path)
 
     @staticmethod
-    def _fitted(server: Server) -> FittedModel:
+    def _fitted(server: Server, covariance: Array | None) -> FittedModel:
         """Return the model of named columns, as other rows need it."""
         preparation, names = server.setup.preparation, server.setup.names
         assert preparation is not None  # noqa: S101  (it has a report)
         assert preparation.stated is not None  # noqa: S101  (it was concluded here)
         x = centred(np.asarray(server.x, dtype=np.float64), preparation, server)
-        return FittedModel(preparation.stated, preparation, x, None, names, versions())
+        return FittedModel(preparation.stated, preparation, x, covariance, names, versions())
 
     def close(self) -> None:
         """Leave the run directory to others."""

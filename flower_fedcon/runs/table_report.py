@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, clients_by_name, first_few
 from flower_fedcon.regularizers import WithIntercept
+from flower_fedcon.runs.coefficients import by_class
 from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.log_rank import LogRank
@@ -22,6 +23,8 @@ from flower_fedcon.tables.own_files import CURVES as CURVES_HEADER
 from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in_words
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.risk_counts import Curves
+from flower_fedcon.tables.statistics import Estimates
+from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.tables.survey import dependent
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import write_text
@@ -62,6 +65,13 @@ class Report:
         What clients have counted for Kaplan-Meier curves, which the folder's file has.
     standardized : bool
         Whether columns were; else their coefficients are per unit alone.
+    estimates : Estimates, optional
+        Where inference was asked for: the coefficients in the columns' own units, of a multinomial
+        model of each class against the first.
+    errors : list of list of float
+        Then, of each row: standard error, z or t, p-value, and the interval's ends, per unit.
+    covariance : array, optional
+        Then, of the coefficients per unit, by column and class.
     """
 
     rows: list[tuple[str, float, float, float]]
@@ -71,12 +81,22 @@ class Report:
     standardized: bool = True
     doubts: tuple[str, ...] = ()
     curves: Curves | None = None
+    estimates: Estimates | None = None
+    errors: list[list[float]] = field(default_factory=list)
+    covariance: Array | None = None
 
     @classmethod
     def of(
-        cls, server: Server, record: Record, reached: Convergence | None = None
+        cls,
+        server: Server,
+        record: Record,
+        reached: Convergence | None = None,
+        found: Estimates | str | None = None,
     ) -> Report | None:
-        """Return the report of a run after a record; None without tables."""
+        """Return the report of a run after a record; None without tables.
+
+        `found` are its estimates, or a line that says why there are none.
+        """
         preparation, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
         if preparation is None:
             return None
@@ -93,7 +113,18 @@ class Report:
         doubts = tuple(_collinear(server, preparation))
         curves = preparation.curves
         lines = [*_lines(server, record, reached), *doubts, *_in_time(curves)]
-        return cls(rows, lines, ratio, reached, preparation.standardized, doubts, curves)
+        own = cls(rows, lines, ratio, reached, preparation.standardized, doubts, curves)
+        if isinstance(found, str):
+            lines.append(found)
+        if not isinstance(found, Estimates):
+            return own
+        shown = by_class(found, x.shape)
+        ends = shown.conf_int()
+        parts = [shown.bse, shown.statistics, shown.pvalues, ends[:, 0], ends[:, 1]]
+        # By column and class, as models are; rows stand class by class.
+        errors = np.stack(parts, axis=1).reshape(-1, classes, len(parts)).swapaxes(0, 1)
+        each = errors.reshape(-1, len(parts)).tolist()
+        return replace(own, estimates=found, errors=each, covariance=shown.covariance)
 
     @property
     def text(self) -> str:
@@ -118,7 +149,8 @@ class Report:
         unused = [row[0] for row in self.rows if not row[1]]
         if unused:
             notes.append(f"coefficient 0: {first_few(unused, _SHOWN)}")
-        return "\n".join([*map(str.rstrip, table), *notes, *self.lines]) + "\n"
+        known = [] if self.estimates is None else ["", Summary.of(self.estimates)]
+        return "\n".join([*map(str.rstrip, table), *notes, *self.lines, *known]) + "\n"
 
     def write(self, folder: Path) -> None:
         """Write the text, and the coefficients to the last digit, into a run's folder."""
@@ -127,10 +159,13 @@ class Report:
         writer = csv.writer(out, lineterminator="\n")
         header = [*HEADER, self.ratio.replace(" ", "_")]
         shown = len(header) if self.ratio else 3
-        writer.writerow(header[:shown])
-        cells = ([name, *("" if math.isnan(v) else repr(v) for v in values)]
-                 for name, *values in self.rows)  # fmt: skip
-        writer.writerows(row[:shown] for row in cells)
+        header = header[:shown]
+        if self.estimates is not None:
+            header += ["std_error", self.estimates.letter, "p_value", "lower", "upper"]
+        writer.writerow(header)
+        for place, (name, *values) in enumerate(self.rows):
+            cells = [*values[: shown - 1], *(self.errors[place] if self.errors else [])]
+            writer.writerow([name, *("" if math.isnan(v) else repr(v) for v in cells)])
         write_text(folder / COEFFICIENTS, out.getvalue())
         if self.curves is not None:
             out = io.StringIO()

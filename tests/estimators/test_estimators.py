@@ -45,9 +45,14 @@ WEIGHTS = np.random.default_rng(1).uniform(0, 2, len(X))
 @pytest.mark.parametrize("name", estimators.__all__)
 def test_scikit_learns_checks(name):
     short = {"num": 2, "cv": 2, "min_ratio": 0.3} if name.endswith("CV") else {}
+    failing = {}
+    if name == "FederatedNegativeBinomial":  # of 15 rows and 30 columns many fits are as good
+        why = "without a penalty such a table has no one best model"
+        data = ("dense", "sparse")
+        failing = {f"check_sample_weight_equivalence_on_{kind}_data": why for kind in data}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check_estimator(getattr(estimators, name)(**short))
+        check_estimator(getattr(estimators, name)(**short), expected_failed_checks=failing)
 
 
 def test_linear_models_of_the_pooled_rows():

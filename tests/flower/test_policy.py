@@ -129,7 +129,7 @@ def test_private_batches_are_batches(objective):
     assert len({seeded.ask(np.ones(DIMENSION))[0][0].tobytes() for _ in range(5)}) == 1
 
 
-_NOT_CERTIFY = "phases = train, query, evaluate, prepare, not certify"
+_NOT_CERTIFY = "phases = train, query, evaluate, prepare, statistics, not certify"
 ASKED = {
     "certify": (avg(), {"phase": CERTIFY}, {}, _NOT_CERTIFY),
     "steps": (avg(), {"local_steps": 10**12}, {}, "max-local-steps = 10000, not 1000000000000"),

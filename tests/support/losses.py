@@ -47,6 +47,10 @@ LOSSES = {
     "softmax": lambda A, rows, **more: losses.SoftmaxRegression(A, CLASSES[rows], 3, 0.3, **more),
     "huber": lambda A, rows, **more: losses.HuberRegression(A, B[rows], 0.7, 0.3, **more),
     "poisson": lambda A, rows, **more: losses.PoissonRegression(A, COUNTS[rows], 0.3, **more),
+    "gamma": lambda A, rows, **more: losses.GammaRegression(A, 0.5 + COUNTS[rows], 0.3, **more),
+    "negative_binomial": lambda A, rows, **more: losses.NegativeBinomialRegression(
+        A, COUNTS[rows], 0.7, 0.3, **more
+    ),
     "pseudo_huber": lambda A, rows, **more: PseudoHuber(A, B[rows], 0.3, **more),
 }
 SURVIVAL = {

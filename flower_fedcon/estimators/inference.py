@@ -1,0 +1,198 @@
+"""What an estimator says of its coefficients' uncertainty, after a fit with `inference=`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.paths.path import Walk
+from flower_fedcon.runs.convergence import separated_by
+from flower_fedcon.tables.preparation import INTERCEPT
+from flower_fedcon.tables.statistics.estimates import (
+    PENALISED,
+    Estimates,
+    check_method,
+    estimate,
+    shapes_of,
+)
+from flower_fedcon.tables.statistics.site_sums import KINDS, free_parameters
+from flower_fedcon.tables.statistics.summary_text import Summary
+from flower_fedcon.validation import Array
+
+_UNPENALISED = "alpha=0, of logistic regression C=numpy.inf"
+
+
+class Inferring:
+    """Standard errors, tests and intervals of an estimator that was fitted with `inference=`.
+
+    Attributes
+    ----------
+    bse_, pvalues_ : array, in the shape of `coef_`
+        Standard errors, and two-sided p-values.
+    intercept_bse_, intercept_pvalues_ : float or array, as `intercept_`
+    loglik_, aic_, bic_, deviance_, dispersion_ : float
+        The log-likelihood with all its constants; 2 p - 2 l; p log n - 2 l; phi.
+    covariance_ : array, shape (p, p)
+        Of the parameters in `estimates_.names`: the columns, the intercept, log alpha.
+    estimates_ : flower_fedcon.tables.statistics.Estimates
+    """
+
+    inference: str | None = None
+    family: str
+    """The loss, as schemas call it."""
+    fit_intercept: bool
+    coef_: Array
+    intercept_: Any
+    n_features_in_: int
+    estimates_: Estimates
+
+    def _wanted(self, alpha: float) -> str | None:
+        """Return the method of inference, if one is asked for and can be had.
+
+        Raises
+        ------
+        ConfigError
+            If there is a penalty.
+        """
+        if self.inference is None:
+            return None
+        method = check_method(self.family, self.inference)
+        if alpha:
+            raise ConfigError(
+                f"inference={self.inference!r} of {type(self).__name__} with a penalty: "
+                + PENALISED.format(how=_UNPENALISED)
+            )
+        return method
+
+    def _infer(self, walk: Walk, x: Array, method: str, separated: str) -> None:
+        """Ask for the sums at a model, and set what follows."""
+        if separated:
+            raise ConfigError(
+                f"no standard errors: {separated_by(separated, 'fit with inference=None')}"
+            )
+        shape, names = x.shape, self._parameter_names()
+        shapes = shapes_of(free_parameters(shape), method)
+        sums = walk.total_sums("estimates", shapes, method=KINDS[method])
+        free = x if x.ndim == 1 else x[:, 1:] - x[:, :1]
+        if x.ndim == 2:
+            names = [f"{name} [{label}]" for name in names for label in self.classes_[1:]]  # type: ignore[attr-defined]
+        found = estimate(self.family, method, names, free.reshape(-1), sums)
+        self._show(found, shape)
+
+    def _parameter_names(self) -> list[str]:
+        names = getattr(self, "feature_names_in_", None)
+        known = [f"x{j}" for j in range(self.n_features_in_)] if names is None else list(names)
+        return [*map(str, known), *([INTERCEPT] if self.fit_intercept else [])]
+
+    def _show(self, found: Estimates, shape: tuple[int, ...]) -> None:
+        """Set the attributes from estimates of the free parameters."""
+        self.estimates_, self.covariance_ = found, found.covariance
+        self.loglik_, self.aic_, self.bic_ = found.loglik, found.aic, found.bic
+        self.deviance_, self.dispersion_ = found.deviance, found.dispersion
+        self._centred = found
+        if len(shape) == 2:  # of all equal models, that whose coefficients sum to 0
+            rows, classes = shape
+            centring = np.eye(classes)[:, 1:] - 1.0 / classes
+            self._centred = found.mapped(np.kron(np.eye(rows), centring), ())
+            values = self._centred.values.reshape(shape).T
+            self.coef_ = values[:, : self.n_features_in_].copy()
+            self.intercept_ = values[:, -1].copy() if self.fit_intercept else np.zeros(classes)
+        self.bse_, self.intercept_bse_ = self._laid_out(self._centred.bse)
+        self.pvalues_, self.intercept_pvalues_ = self._laid_out(self._centred.pvalues)
+
+    def _laid_out(self, values: Array) -> tuple[Array, Any]:
+        """Return numbers of each parameter as `coef_` and as `intercept_`."""
+        classes = len(self.coef_) if self.coef_.ndim == 2 else 1
+        columns = self.n_features_in_
+        table = values[: len(values) - len(values) % classes].reshape(
+            -1, classes, *values.shape[1:]
+        )
+        own = np.moveaxis(table[:columns], 0, 1)
+        if self.coef_.ndim == 1:
+            one: Any = (
+                table[columns, 0] if self.fit_intercept else np.full(values.shape[1:], np.nan)
+            )
+            return own[0].copy(), one if one.ndim else float(one)
+        many = (
+            table[columns] if self.fit_intercept else np.full((classes, *values.shape[1:]), np.nan)
+        )
+        return own.copy(), many
+
+    def _inferred(self) -> Estimates:
+        check_is_fitted(self)
+        if not hasattr(self, "estimates_"):
+            raise ConfigError(
+                f"{type(self).__name__} was fitted without inference: give inference="
+                '"model", "robust" or "cluster", and fit again'
+            )
+        return self._centred
+
+    def conf_int(self, alpha: float = 0.05) -> Array:
+        """Return Wald intervals of the coefficients, of coverage 1 - alpha.
+
+        Parameters
+        ----------
+        alpha : float
+            In (0, 1).
+
+        Returns
+        -------
+        array, shape (*coef_.shape, 2)
+
+        Raises
+        ------
+        ConfigError
+            If the fit was without inference, or alpha is out of range.
+        """
+        return self._laid_out(self._inferred().conf_int(alpha))[0]
+
+    def intercept_conf_int(self, alpha: float = 0.05) -> Array:
+        """Return the interval of the intercept, shape (2,) or (*intercept_.shape, 2)."""
+        return np.asarray(self._laid_out(self._inferred().conf_int(alpha))[1])
+
+    def ratios(self, alpha: float = 0.05) -> Array:
+        """Return the coefficients' exponentials, and their intervals: odds, rate, hazard ratios.
+
+        Returns
+        -------
+        array, shape (*coef_.shape, 3)
+            The ratio of one unit more, and the ends of its interval.
+
+        Raises
+        ------
+        ConfigError
+            If exponentials mean nothing, as of a linear model; or as for `conf_int`.
+        """
+        found = self._inferred()
+        if not found.family.ratio:
+            raise ConfigError(f"the exponential of a {found.family.name} coefficient is no ratio")
+        both = np.concatenate([self.coef_[..., None], self.conf_int(alpha)], axis=-1)
+        return np.asarray(np.exp(both))
+
+    def likelihood_ratio(self, smaller: Any) -> tuple[float, int, float]:
+        """Return the likelihood-ratio test of this fit against one without some columns.
+
+        Parameters
+        ----------
+        smaller : estimator
+            Of the same kind, fitted with inference to the same rows without the columns.
+
+        Returns
+        -------
+        tuple
+            Chi^2, its degrees of freedom, and the p-value.
+        """
+        self._inferred()
+        smaller._inferred()
+        return self.estimates_.likelihood_ratio(smaller.estimates_)
+
+    def summary(self, alpha: float = 0.05) -> Summary:
+        """Return the fit as a table, as statsmodels prints it.
+
+        Of a multinomial model the coefficients are those of each class against the first.
+        """
+        self._inferred()
+        return Summary.of(self.estimates_, alpha, sites=len(self.groups_))  # type: ignore[attr-defined]

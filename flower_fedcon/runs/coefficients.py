@@ -1,0 +1,85 @@
+"""Standard errors of a run on tables: what is asked after the last round, and refused before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.method import Method
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.server import Server
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.runs.convergence import Convergence, least_weight
+from flower_fedcon.runs.final_sums import total_sums
+from flower_fedcon.tables.statistics.estimates import (
+    PENALISED,
+    Estimates,
+    check_method,
+    estimate,
+    shapes_of,
+)
+from flower_fedcon.tables.statistics.site_sums import KINDS, free_parameters
+
+
+def check_inference(method: str | None, strategy: Method[Any], setup: Setup) -> str | None:
+    """Return the method of inference of a run, if it can be had.
+
+    Raises
+    ------
+    ConfigError
+        If the run is not on tables, is penalised, constrained or private, or its loss has no such
+        errors.
+    """
+    if method is None:
+        return None
+    prepared = setup.preparation
+    if prepared is None:
+        raise ConfigError(
+            f"inference={method!r} is for runs on tables; of arrays, give the estimators inference="
+        )
+    if strategy.privacy is not None:
+        raise ConfigError(
+            f"inference={method!r} beside privacy={strategy.privacy!r}: no noise covers the sums "
+            'of scores and second derivatives ("information", "score", "meat") that it is made of'
+        )
+    if strategy.constraint is not None or least_weight(strategy.regularizer, setup.layout.shape):
+        raise ConfigError(
+            f"inference={method!r} of a run with a penalty: "
+            + PENALISED.format(how="l1 = 0 and l2 = 0")
+        )
+    return check_method(prepared.loss, method)
+
+
+def estimates_of(
+    server: Server, engine: Engine, method: str, reached: Convergence | None
+) -> Estimates | str:
+    """Return the coefficients of a run in their columns' units, with errors; or why there are none.
+
+    Of a multinomial model those of each class against the first.
+    """
+    if reached is not None and (reached.separated or reached.converged is False):
+        return f"no standard errors: {reached.text}"
+    prepared, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
+    assert prepared is not None  # noqa: S101  (checked before round 1)
+    try:
+        shapes = shapes_of(free_parameters(x.shape), method)
+        sums = total_sums(server, engine, "estimates", shapes, method=KINDS[method])
+        names = np.array(prepared.entries(x.shape), dtype=object).reshape(x.shape)
+        free = x if x.ndim == 1 else x[:, 1:] - x[:, :1]
+        own = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
+        found = estimate(prepared.loss, method, own, free.reshape(-1), sums)
+    except FedConError as error:  # it must not end a run that is done
+        return f"no standard errors: {error}"
+    units = np.kron(prepared.in_units(np.eye(len(x))), np.eye(free.size // len(x)))
+    return found.mapped(units, own)
+
+
+def by_class(found: Estimates, shape: tuple[int, ...]) -> Estimates:
+    """Return multinomial estimates of all classes, which sum to 0; others as they are."""
+    if len(shape) == 1:
+        return found
+    rows, classes = shape
+    centring = np.eye(classes)[:, 1:] - 1.0 / classes
+    return found.mapped(np.kron(np.eye(rows), centring), [""] * (rows * classes))

@@ -1,0 +1,126 @@
+"""The exchange after a fit, in which every client sums a statistic over its rows at the model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import numpy as np
+
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.evaluation import LARGEST
+from flower_fedcon.core.protocol import STATISTICS, Reply
+from flower_fedcon.core.server import Server
+from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
+from flower_fedcon.tables.statistics.site_sums import ASKS
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload, payload_bytes
+
+_log = logging.getLogger("flwr")
+
+
+def total_sums(
+    server: Server,
+    engine: Engine,
+    statistic: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    x: Array | None = None,
+    **more: float | Array,
+) -> dict[str, Array]:
+    """Return the totals of what all clients answer, added in client order.
+
+    No part of a round: no state changes.
+
+    Parameters
+    ----------
+    server : Server
+    engine : Engine
+    statistic : str
+        A name of `flower_fedcon.tables.statistics.site_sums.STATISTICS`.
+    shapes : dict
+        Of each array of an answer.
+    x : array, optional
+        The model; by default the server's.
+    more
+        What else the statistic takes.
+
+    Raises
+    ------
+    ConfigError
+        If the run is private: no noise covers these sums.
+    RoundError
+        If a client's answer is missing: the others' sums are of another table. It says whose, and
+        why.
+    """
+    if server.strategy.privacy is not None:
+        raise ConfigError(
+            f"privacy={server.strategy.privacy!r} covers the uploads of rounds, and not the sums "
+            f"of the exchange {statistic!r} ({', '.join(shapes)}): leave inference out, or privacy"
+        )
+    down: Payload = {"x": server.x if x is None else x, f"{ASKS}{statistic}": 1.0, **more}
+    found: dict[int, Payload] = {}
+    faults: dict[int, str] = {}
+    most = 3 if engine.max_retries is None else engine.max_retries
+    for attempt in range(1 + most):
+        missing = [c for c in server.everyone if c not in found]
+        if not missing:
+            break
+        request = server.question(STATISTICS, down, missing)
+        request.attempt = attempt + 1
+        server.audit.asked(request)
+        server.count_bytes(down=len(missing) * payload_bytes(down))
+        for reply in engine.answer(request):
+            for one in reply.single() if reply.payload else [reply]:
+                (client,) = one.clients
+                try:
+                    server.gate.check_round(one, server.round)
+                    answer = _admitted(one, shapes)
+                except FedConError as error:
+                    faults[client] = printable(str(error))
+                    if one.silent:
+                        server.audit.silent([client], faults[client])
+                    else:
+                        server.audit.dropped(client, faults[client])
+                    continue
+                if client in missing:
+                    server.audit.used(one)
+                    server.count_bytes(up=payload_bytes(answer))
+                    found[client] = answer
+        if not any(_may_change(faults.get(c, "")) for c in missing if c not in found):
+            break
+    missing = [c for c in server.everyone if c not in found]
+    if missing:
+        why = server.in_words({c: faults.get(c, "no answer") for c in missing})
+        raise RoundError(f"the sums {statistic!r} need every client's answer: {'; '.join(why)}")
+    totals = {name: np.zeros(shape) for name, shape in shapes.items()}
+    for client in sorted(found):
+        for name, value in found[client].items():
+            totals[name] += value
+    return totals
+
+
+def _may_change(fault: str) -> bool:
+    """Return whether asking once more may help: not a node that refuses."""
+    return not fault.startswith("refused")
+
+
+def _admitted(reply: Reply, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
+    """Return an answer that can be added up.
+
+    Raises
+    ------
+    ConfigError
+    """
+    answer = {name: value for name, (value,) in reply.payload.items()}
+    if answer.keys() != shapes.keys():
+        raise ConfigError(f"it holds {sorted(answer)}, expected {sorted(shapes)}")
+    for name, shape in shapes.items():
+        value = np.asarray(answer[name])
+        if value.dtype != np.float64 or value.shape != shape:
+            raise ConfigError(
+                f"{name!r} has shape {value.shape} and dtype {value.dtype}, expected {shape} and "
+                "float64"
+            )
+        if not (np.abs(value) <= LARGEST).all():
+            raise ConfigError(f"{name!r} holds numbers that cannot be added up")
+    return answer

@@ -1,0 +1,12 @@
+"""Statistics on tables that stay where they are: what a site sums, and what follows of the sums.
+
+`families` says what a loss is as a likelihood, `site_sums` what a site tells at a model, and
+`estimates` what a server makes of the totals. Nothing here knows who carries a message.
+"""
+
+from flower_fedcon.tables.statistics.estimates import Estimates as Estimates
+from flower_fedcon.tables.statistics.site_sums import METHODS as METHODS
+from flower_fedcon.tables.statistics.site_sums import free_parameters as free_parameters
+from flower_fedcon.tables.statistics.site_sums import most_numbers as most_numbers
+from flower_fedcon.tables.statistics.site_sums import set_clusters as set_clusters
+from flower_fedcon.tables.statistics.site_sums import sums_of as sums_of

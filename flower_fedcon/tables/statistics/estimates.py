@@ -1,0 +1,353 @@
+"""What a server makes of the sums at an unpenalised fit: covariances, tests and intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.tables.statistics.families import NONE, PEARSON, RESIDUAL, Family, family_of
+from flower_fedcon.tables.statistics.site_sums import (
+    CLUSTER,
+    METHODS,
+    MODEL,
+    NUMBERS,
+    ROBUST,
+    most_numbers,
+    unpacked,
+)
+from flower_fedcon.validation import Array, choice
+
+PENALISED = (
+    "standard errors of a penalised fit say nothing: a penalty biases coefficients towards 0, and "
+    "an interval after selection leaves out that columns were selected by these very rows. Fit "
+    "without a penalty ({how}), or leave inference out; a debiased lasso has intervals of its own"
+)
+_FEW_CLUSTERS = 30
+_SINGULAR = 1e3  # machine epsilons, and parameters: an eigenvalue that is rounding
+_NAMED = 0.1  # of a direction's largest entry
+_STOPPED = 1e-4  # Newton's decrement, in squared standard errors, of a fit that has not ended
+_NO_LIKELIHOOD = (
+    'inference="model" of a {name} loss: it is no likelihood, since its scale is given and not '
+    'estimated. Take inference="robust" or "cluster"'
+)
+
+
+def check_method(name: str, method: Any) -> str:
+    """Return a method of inference that a family offers.
+
+    Parameters
+    ----------
+    name : str
+        Of the family, as schemas call its loss.
+    method : {"model", "robust", "cluster"}
+
+    Raises
+    ------
+    ConfigError
+    """
+    wanted = choice("inference", method, METHODS)
+    if wanted == MODEL and family_of(name).scale == NONE:
+        raise ConfigError(_NO_LIKELIHOOD.format(name=name))
+    return wanted
+
+
+def shapes_of(size: int, method: str) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each array in a site's answer, for so many free parameters."""
+    own: dict[str, tuple[int, ...]] = {"information": (most_numbers(size),), "score": (size,)}
+    if method != MODEL:
+        own["meat"] = (most_numbers(size),)
+    return {**own, "numbers": (len(NUMBERS),)}
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Estimates with their covariance, and how well the model fits.
+
+    Attributes
+    ----------
+    family : Family
+    method : {"model", "robust", "cluster"}
+    names : tuple of str
+        Of the parameters.
+    values : array, shape (p,)
+    covariance : array, shape (p, p)
+    n : float
+        The sum of the rows' weights.
+    loglik, deviance, pearson : float
+        NaN where there is no likelihood.
+    dispersion : float
+        phi, by which the model's own covariance is multiplied.
+    shape : float
+        Of gamma distributions, by maximum likelihood; else NaN.
+    clusters : int
+        0 where errors are not by cluster.
+    df : float
+        Degrees of freedom of t; inf for the normal distribution.
+    more : int
+        Parameters beside `values` that AIC and BIC count.
+    counted : int
+        How many parameters there are, in the fit that they come from.
+    notes : tuple of str
+    """
+
+    family: Family
+    method: str
+    names: tuple[str, ...]
+    values: Array
+    covariance: Array
+    n: float
+    loglik: float
+    deviance: float
+    pearson: float
+    dispersion: float
+    shape: float = math.nan
+    clusters: int = 0
+    df: float = math.inf
+    more: int = 0
+    counted: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bse(self) -> Array:
+        """The standard errors, shape (p,)."""
+        found: Array = np.sqrt(np.diag(self.covariance))
+        return found
+
+    @property
+    def statistics(self) -> Array:
+        """The estimates over their standard errors, shape (p,): z, or t where `df` is finite."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found: Array = self.values / self.bse
+        return found
+
+    @property
+    def letter(self) -> str:
+        """What `statistics` are called: "z", or "t"."""
+        return "z" if math.isinf(self.df) else "t"
+
+    @property
+    def pvalues(self) -> Array:
+        """Of the two-sided tests that a parameter is 0, shape (p,)."""
+        found: Array = 2.0 * self._distribution.sf(np.abs(self.statistics))
+        return found
+
+    def conf_int(self, alpha: float = 0.05) -> Array:
+        """Return Wald intervals of coverage 1 - alpha, shape (p, 2).
+
+        Raises
+        ------
+        ConfigError
+            If alpha is not in (0, 1).
+        """
+        if not 0 < alpha < 1:
+            raise ConfigError(f"alpha must be in (0, 1), 0.05 for 95 %, got {alpha!r}")
+        reach = float(self._distribution.ppf(1.0 - alpha / 2.0)) * self.bse
+        return np.stack([self.values - reach, self.values + reach], axis=1)
+
+    @property
+    def _distribution(self) -> Any:
+        from scipy.stats import norm, t
+
+        return norm if math.isinf(self.df) else t(self.df)
+
+    @property
+    def aic(self) -> float:
+        """The criterion 2 p - 2 l."""
+        return 2.0 * (self.counted + self.more) - 2.0 * self.loglik
+
+    @property
+    def bic(self) -> float:
+        """The criterion p log n - 2 l, n the sum of the rows' weights."""
+        return (self.counted + self.more) * math.log(self.n) - 2.0 * self.loglik
+
+    def mapped(self, matrix: Array, names: Sequence[str]) -> Estimates:
+        """Return the estimates of linear combinations, those of the rows of a matrix."""
+        V = matrix @ self.covariance @ matrix.T
+        return replace(self, values=matrix @ self.values, covariance=V, names=tuple(names))
+
+    def likelihood_ratio(self, smaller: Estimates) -> tuple[float, int, float]:
+        """Return the test of this model against one without some of its columns.
+
+        Parameters
+        ----------
+        smaller : Estimates
+            Of the fit without them, to the same rows.
+
+        Returns
+        -------
+        tuple
+            Chi^2, its degrees of freedom, and the p-value.
+
+        Raises
+        ------
+        ConfigError
+            If the two are no such pair.
+        """
+        from scipy.stats import chi2
+
+        df = self.counted - smaller.counted
+        if smaller.family.name != self.family.name or df < 1 or smaller.n != self.n:
+            raise ConfigError(
+                "a likelihood ratio compares two fits of one loss to the same rows, the second "
+                f"with fewer columns: got {self.family.name} with {self.counted} parameters and "
+                f"{self.n:g} rows, and {smaller.family.name} with {smaller.counted} and "
+                f"{smaller.n:g}"
+            )
+        if math.isnan(self.loglik):
+            raise ConfigError(f"a {self.family.name} loss is no likelihood: there is no such test")
+        ratio = max(0.0, 2.0 * (self.loglik - smaller.loglik))
+        return ratio, df, float(chi2.sf(ratio, df))
+
+
+def estimate(
+    name: str, method: str, names: Sequence[str], values: Array, sums: Mapping[str, Array]
+) -> Estimates:
+    """Return the estimates that follow from all sites' sums.
+
+    Parameters
+    ----------
+    name : str
+        Of the family, as schemas call its loss.
+    method : {"model", "robust", "cluster"}
+    names : sequence of str
+        Of the free parameters.
+    values : array, shape (p,)
+    sums : dict
+        The totals of what `site_sums.estimates` returns.
+
+    Raises
+    ------
+    ConfigError
+        If columns cannot be told apart, there are no more rows than parameters, or one cluster.
+    """
+    family, p, names = family_of(name), len(names), tuple(names)
+    n, loglik, deviance, pearson, log_y, clusters = sums["numbers"].tolist()
+    inverse = inverted(unpacked(sums["information"], p), names)
+    notes = list(_unfinished(inverse, sums["score"]))
+    left = n - p
+    if left <= 0 and (family.scale in (RESIDUAL, PEARSON) or method != MODEL):
+        raise ConfigError(
+            f"{n:g} rows leave nothing to estimate a variance of {p} parameters from: leave "
+            'columns out, or take inference="model" where phi is known'
+        )
+    phi, shape, more = 1.0, math.nan, 0
+    if family.scale == RESIDUAL:
+        phi = deviance / left
+        loglik = -0.5 * n * (math.log(2.0 * math.pi * deviance / n) + 1.0) if deviance else math.inf
+    elif family.scale == PEARSON:
+        phi, more = pearson / left, 1
+        shape, loglik = gamma_shape(n, deviance, log_y)
+    elif family.scale == NONE:
+        phi = loglik = deviance = pearson = math.nan
+    df = math.inf
+    if method == MODEL:
+        V = phi * inverse
+        df = left if family.scale == RESIDUAL else math.inf
+    else:
+        V = inverse @ unpacked(sums["meat"], p) @ inverse
+        if method == ROBUST:
+            V *= 1.0 if family.name == "cox" else n / left
+    if method == CLUSTER:
+        if clusters < 2:
+            raise ConfigError(
+                'inference="cluster" needs two clusters or more, and there is one: give a column '
+                'of clusters, more sites, or take inference="robust"'
+            )
+        if family.name != "cox":
+            V *= clusters / (clusters - 1.0) * (n - 1.0) / left
+        if clusters < _FEW_CLUSTERS:
+            df = clusters - 1.0
+            notes.append(
+                f"{clusters:.0f} clusters are few: their errors are known roughly, and tests are "
+                f"by t with {df:.0f} degrees of freedom"
+            )
+    return Estimates(
+        family=family,
+        method=method,
+        names=names,
+        values=np.asarray(values, dtype=np.float64),
+        covariance=0.5 * (V + V.T),
+        n=n,
+        loglik=loglik,
+        deviance=deviance,
+        pearson=pearson,
+        dispersion=phi,
+        shape=shape,
+        clusters=int(clusters),
+        df=df,
+        more=more,
+        counted=p,
+        notes=tuple(notes),
+    )
+
+
+def inverted(information: Array, names: Sequence[str]) -> Array:
+    """Return the inverse of an information matrix, in units in which its diagonal is 1.
+
+    Raises
+    ------
+    ConfigError
+        If it is singular; the error names the columns that are alike.
+    """
+    diagonal = np.diag(information)
+    empty = [names[j] for j in np.flatnonzero(~(diagonal > 0)).tolist()]
+    if empty:
+        raise ConfigError(
+            f"the rows tell nothing of {first_few(empty, what='parameter')}: the information is 0 "
+            "there, as of a column that is 0 in all rows. Leave it out"
+        )
+    sizes = np.sqrt(diagonal)
+    values, vectors = np.linalg.eigh(information / sizes / sizes[:, None])
+    least = _SINGULAR * len(sizes) * float(np.finfo(np.float64).eps)
+    if values[0] < least:
+        own = np.abs(vectors[:, 0])
+        alike = [names[j] for j in np.flatnonzero(own > _NAMED * own.max()).tolist()]
+        what = "not positive" if values[0] < -least else "singular"
+        raise ConfigError(
+            f"the information matrix is {what}: {first_few(alike, what='parameter')} cannot be "
+            "told apart, as of a constant column beside an intercept, all levels of a category, "
+            "or more columns than rows. Leave one out"
+        )
+    found: Array = (vectors / values) @ vectors.T / sizes / sizes[:, None]
+    return found
+
+
+def _unfinished(inverse: Array, score: Array) -> list[str]:
+    """Return that the sum of the scores is not 0, if it is not."""
+    decrement = float(score @ inverse @ score)
+    if decrement <= _STOPPED:
+        return []
+    return [
+        f"the fit has not ended: the sum of the scores moves estimates by {decrement**0.5:.2g} "
+        "standard errors. Allow more rounds, or a smaller tolerance"
+    ]
+
+
+def gamma_shape(n: float, deviance: float, log_y: float) -> tuple[float, float]:
+    """Return the shape of gamma distributions by maximum likelihood, and the log-likelihood.
+
+    It solves log k - digamma(k) = deviance / (2 n).
+
+    >>> shape, loglik = gamma_shape(10.0, 2.0, 0.0)
+    >>> round(shape, 6), round(loglik, 6)
+    (5.161552, -6.003962)
+    """
+    from scipy.special import digamma, gammaln, polygamma
+
+    half = 0.5 * deviance
+    if not half > 0:
+        return math.inf, math.inf
+    target = half / n
+    k = (3.0 - target + math.sqrt((target - 3.0) ** 2 + 24.0 * target)) / (12.0 * target)
+    for _ in range(50):
+        step = (math.log(k) - float(digamma(k)) - target) / (1.0 / k - float(polygamma(1, k)))
+        k, before = max(k - step, 0.1 * k), k
+        if abs(k - before) <= 1e-14 * k:
+            break
+    loglik = n * (k * math.log(k) - float(gammaln(k)) - k) - k * half - log_y
+    return k, loglik

@@ -1,0 +1,282 @@
+"""What one site tells at the final model: sums over its rows, and nothing of a row.
+
+The message of the statistic "estimates" holds, for p free parameters (the columns, the intercept,
+and where there is one log alpha; of a multinomial model those of all classes but the first):
+
+information : p (p + 1) / 2 numbers
+    The upper triangle of the negative log-likelihood's second derivatives, summed over the rows
+    (the gamma family's own errors take the expected ones).
+score : p numbers
+    The sum of the rows' scores. Over all sites it vanishes at the estimate.
+meat : p (p + 1) / 2 numbers
+    For robust errors the sum of s_i s_i' over rows, for clustered ones over clusters of the square
+    of each one's sum; absent for "model".
+numbers : 6 numbers, `NUMBERS`
+    The sum of the weights; the log-likelihood; the deviance; Pearson's chi^2; log y (of the gamma
+    family, else 0); how many clusters there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, RefusedError
+from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.dispersion import WithDispersion
+from flower_fedcon.objectives.offset import WithOffset
+from flower_fedcon.objectives.private_objective import is_private
+from flower_fedcon.objectives.rows import LinearModel
+from flower_fedcon.objectives.softmax import SoftmaxRegression
+from flower_fedcon.objectives.survival import CoxRegression
+from flower_fedcon.tables.statistics.families import FAMILIES, Family
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+ASKS = "asks."
+"""Begins the name under which a request says which statistic it asks for."""
+NUMBERS = ("n", "loglik", "deviance", "pearson", "log_y", "clusters")
+MODEL, ROBUST, CLUSTER = METHODS = ("model", "robust", "cluster")
+KINDS = {name: float(place) for place, name in enumerate(METHODS)}
+"""The methods as numbers on the wire."""
+
+
+class Fitted(NamedTuple):
+    """A site's loss at a model, without what scales it."""
+
+    f: Any  # the objective: a loss of rows, perhaps with an offset, or alpha
+    loss: LinearModel  # that of the rows
+    x: Array  # the model of f
+    at: Array  # that of the loss
+    family: Family
+    w: Array  # the rows' weights, as they were given: they count rows
+
+    @property
+    def scores(self) -> Array:
+        """The rows' scores, offsets included."""
+        return self.loss._scores(self.at, self.loss.rows)
+
+    @property
+    def size(self) -> int:
+        """How many free parameters there are."""
+        return free_parameters(self.x.shape)
+
+
+def free_parameters(shape: tuple[int, ...]) -> int:
+    """Return how many parameters of a model are free: of K classes' those of K - 1."""
+    return shape[0] * (shape[1] - 1) if len(shape) == 2 else shape[0]
+
+
+def most_numbers(size: int) -> int:
+    """Return how many numbers an array of an answer has at most, for a model of so many."""
+    return size * (size + 1) // 2
+
+
+def fitted(objective: Any, x: Array) -> Fitted:
+    """Return a site's loss at a model.
+
+    Raises
+    ------
+    ConfigError
+        If it is no loss whose likelihood is known, or has an l2 of its own.
+    """
+    f = objective
+    while type(f) is Scaled:
+        f = f.objective
+    if is_private(f):
+        raise RefusedError(
+            "refused: this node's examples are private (ExampleDP), and no noise covers the sums "
+            "of scores and second derivatives that standard errors are made of"
+        )
+    known = f.loss if type(f) is WithOffset else f
+    family = FAMILIES.get(type(known).__name__) if _is_known(known) else None
+    if family is None:
+        raise ConfigError(
+            f"standard errors need a loss whose likelihood is known ({', '.join(FAMILIES)}), got "
+            f"{type(known).__name__}"
+        )
+    at: Array = x
+    loss: Any = f
+    if type(f) is WithDispersion:
+        loss, at = f.at(x), x[:-1]
+    if type(loss) is WithOffset:
+        loss, at = loss.loss, loss.full(at)
+    if loss.l2:
+        raise ConfigError(
+            f"standard errors are those of unpenalised fits, and the loss has l2 = {loss.l2:g}"
+        )
+    m = loss.num_examples
+    weights = np.ones(m) if loss.weights is None else np.asarray(loss.weights, np.float64)
+    return Fitted(f, loss, x, at, family, weights * (loss.total_weight / m))
+
+
+def _is_known(f: Any) -> bool:
+    return type(f).__module__.startswith("flower_fedcon.objectives.")
+
+
+def sums_of(objective: Any, down: Payload, least: int = 1) -> Payload:
+    """Return a site's answer to a request for a statistic.
+
+    Parameters
+    ----------
+    objective : object
+        The site's.
+    down : dict
+        "x", the model; "asks.<name>", which statistic; and what that takes.
+    least : int
+        Nothing is told that stands on fewer rows.
+
+    Raises
+    ------
+    ConfigError
+        If the statistic is not known here, or the loss has none.
+    """
+    asked = [name.removeprefix(ASKS) for name in down if name.startswith(ASKS)]
+    if len(asked) != 1 or asked[0] not in STATISTICS:
+        raise ConfigError(
+            f"the server asks for the statistics {asked}, and here is "
+            f"{', '.join(STATISTICS)}: run one version of flower-fedcon"
+        )
+    return STATISTICS[asked[0]](objective, down, least)
+
+
+def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
+    """Return the sums that standard errors are made of; see the module."""
+    at = fitted(objective, down["x"])
+    method = METHODS[int(down["method"])]
+    scores, total = row_scores(at), 0.0
+    answer: Payload = {}
+    information = _information(at, expected=at.family.expected and method == MODEL)
+    answer["information"] = packed(information)
+    answer["score"] = scores.total()
+    if method == ROBUST:
+        answer["meat"] = packed(scores.squares())
+    if method == CLUSTER:
+        codes = clusters_of(at.f)
+        sums = answer["score"][None] if codes is None else scores.by(codes)
+        total = float(len(sums))
+        answer["meat"] = packed(sums.T @ sums)
+    answer["numbers"] = np.array([*_fit(at), total])
+    return answer
+
+
+STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {"estimates": estimates}
+"""What a server may ask for at a model, by name: (objective, down, least) -> sums."""
+
+
+def clusters_of(f: Any) -> Array | None:
+    """Return the cluster of each row, from 0, in the loss's order; None where a site is one."""
+    codes: Array | None = getattr(f, "clusters", None)
+    return codes
+
+
+def set_clusters(objective: Any, codes: Array) -> None:
+    """Say to which cluster each row belongs, by numbers in the order in which rows were given."""
+    loss = objective
+    while isinstance(loss, WithOffset | WithDispersion):
+        loss = loss.loss
+    order = loss.order if isinstance(loss, CoxRegression) else slice(None)
+    objective.clusters = np.unique(codes, return_inverse=True)[1][order]
+
+
+def packed(square: Array) -> Array:
+    """Return the upper triangle of a symmetric matrix, row after row."""
+    found: Array = square[np.triu_indices(len(square))].astype(np.float64)
+    return found
+
+
+def unpacked(triangle: Array, size: int) -> Array:
+    """Return the symmetric matrix of an upper triangle.
+
+    >>> unpacked(np.array([1.0, 2.0, 3.0]), 2)
+    array([[1., 2.],
+           [2., 3.]])
+    """
+    square = np.zeros((size, size))
+    square[np.triu_indices(size)] = triangle
+    square += np.triu(square, 1).T
+    return square
+
+
+class RowScores(NamedTuple):
+    """The scores of all rows: rows times numbers, or a whole matrix."""
+
+    w: Array  # the rows' weights
+    slopes: Array | None  # of each row, where its score is -slope times the row
+    rows: Any  # the rows, or where there are no slopes the scores themselves
+
+    def total(self) -> Array:
+        """Return their sum, by weight."""
+        found = self.w if self.slopes is None else -self.w * self.slopes
+        return np.asarray(self.rows.T @ found, dtype=np.float64).reshape(-1)
+
+    def squares(self) -> Array:
+        """Return the sum of s s', by weight."""
+        each = self.w if self.slopes is None else self.w * np.square(self.slopes)
+        if not isinstance(self.rows, np.ndarray):
+            found: Array = (self.rows.T @ self.rows.multiply(each[:, None])).toarray()
+            return found
+        return np.asarray(self.rows.T @ (each[:, None] * self.rows))
+
+    def by(self, codes: Array) -> Array:
+        """Return their sums by group, shape (groups, p)."""
+        from scipy import sparse
+
+        each = self.w if self.slopes is None else -self.w * self.slopes
+        member = sparse.csr_array((each, (codes, np.arange(len(codes)))))
+        found = member @ self.rows
+        return found if isinstance(found, np.ndarray) else found.toarray()
+
+
+def row_scores(at: Fitted) -> RowScores:
+    """Return the rows' scores: the log-likelihood's derivatives in the free parameters."""
+    loss = at.loss
+    if isinstance(loss, CoxRegression):
+        whole = loss.score_residuals(at.at)
+        return RowScores(at.w, None, whole[:, _kept(at)])
+    scores = at.scores
+    slopes = np.asarray(loss.slope(scores, loss.targets), dtype=np.float64)
+    if isinstance(loss, SoftmaxRegression):
+        rows = loss.rows.toarray() if loss.sparse else loss.rows
+        each = -rows[:, :, None] * slopes[1:].T[:, None, :]
+        return RowScores(at.w, None, each.reshape(len(rows), -1))
+    rows = loss.rows[:, _kept(at)]
+    if isinstance(at.f, WithDispersion):
+        dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
+        more = -at.f.terms(at.x)[1]
+        return RowScores(at.w, None, np.concatenate([-slopes[:, None] * dense, more[:, None]], 1))
+    return RowScores(at.w, slopes, rows)
+
+
+def _kept(at: Fitted) -> Any:
+    """Return which columns of the loss's rows are parameters: all but an offset."""
+    f = at.f.loss if isinstance(at.f, WithDispersion) else at.f
+    return f.entries if isinstance(f, WithOffset) else slice(None)
+
+
+def _information(at: Fitted, *, expected: bool) -> Array:
+    """Return minus the second derivatives of the log-likelihood, or what is expected of them."""
+    if expected:
+        found: Array = at.loss._gram(at.w, None)[_kept(at)][:, _kept(at)]
+        return found
+    total, x = at.loss.total_weight / at.loss.scale, at.x
+    if isinstance(at.loss, SoftmaxRegression):
+        free = np.arange(x.size).reshape(x.shape)[:, 1:].reshape(-1)
+        found = at.loss.hessian(x)[np.ix_(free, free)]
+    elif isinstance(at.f, WithDispersion):
+        found = at.f.information(x)
+    else:
+        found = at.f.hessian(x)
+    return np.asarray(total * found)
+
+
+def _fit(at: Fitted) -> list[float]:
+    """Return the numbers that say how well the model fits, but for the clusters."""
+    n = at.loss.total_weight
+    if at.family.rows is None:
+        loglik = -n * float(at.loss.value(at.at))
+        return [n, loglik, -2.0 * loglik, 0.0, 0.0]
+    parts = at.family.rows(at.loss, at.scores, at.loss.targets)
+    return [n, *(float(at.w @ part) for part in parts)]

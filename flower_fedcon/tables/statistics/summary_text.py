@@ -1,0 +1,81 @@
+"""Estimates as the table that users of statsmodels know."""
+
+from __future__ import annotations
+
+import math
+
+from flower_fedcon.tables.statistics.estimates import Estimates
+from flower_fedcon.tables.statistics.site_sums import CLUSTER, MODEL
+
+_WIDTH = 78
+
+
+class Summary(str):
+    """A text that shows itself as it is printed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    @classmethod
+    def of(cls, found: Estimates, alpha: float = 0.05, *, sites: int | None = None) -> Summary:
+        """Return the summary of estimates.
+
+        Parameters
+        ----------
+        found : Estimates
+        alpha : float
+            Intervals have coverage 1 - alpha.
+        sites : int, optional
+            How many sites the rows are at.
+        """
+        errors = {MODEL: "model-based", CLUSTER: f"{found.clusters} clusters"}.get(
+            found.method, "robust (HC0)" if found.family.name == "cox" else "robust (HC1)"
+        )
+        facts = [
+            ("Observations", f"{found.n:.10g}"),
+            *([] if sites is None else [("Sites", str(sites))]),
+            ("Parameters", str(found.counted)),
+            ("Standard errors", errors),
+            ("Log-likelihood", _number(found.loglik)),
+            ("AIC", _number(found.aic)),
+            ("BIC", _number(found.bic)),
+            ("Deviance", _number(found.deviance)),
+            ("Dispersion", _number(found.dispersion)),
+        ]
+        if math.isfinite(found.shape):
+            facts.append(("Shape", _number(found.shape)))
+        half = (len(facts) + 1) // 2
+        lines = [found.family.title.center(_WIDTH).rstrip(), "=" * _WIDTH]
+        for place in range(half):
+            pair = facts[place::half]
+            lines.append("    ".join(f"{name + ':':<18}{value:>19}" for name, value in pair))
+        letter = found.letter
+        low, high = (f"{100 * share:.4g}%" for share in (alpha / 2, 1 - alpha / 2))
+        ratio = found.family.ratio
+        head = ["coef", "std err", letter, f"P>|{letter}|", low, high]
+        head += [ratio] if ratio else []
+        rows = zip(
+            found.names, found.values.tolist(), found.bse.tolist(), found.statistics.tolist(),
+            found.pvalues.tolist(), found.conf_int(alpha).tolist(), strict=True,
+        )  # fmt: skip
+        cells = []
+        for name, value, error, z, p, ends in rows:
+            shown = [_number(value), _number(error), f"{z:.3f}", f"{p:.3f}", *map(_number, ends)]
+            shown += [_number(math.exp(min(value, 700.0)))] if ratio else []
+            cells.append([name, *shown])
+        widths = [max(len(row[i]) for row in [["", *head], *cells]) for i in range(len(head) + 1)]
+        widths[1:] = [max(width, 8) for width in widths[1:]]
+        table = [
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+            for row in [["", *head], *cells]
+        ]
+        rule = max(_WIDTH, *map(len, table))
+        lines += ["=" * rule, table[0], "-" * rule, *table[1:], "=" * rule]
+        lines += [f"note: {note}" for note in found.notes]
+        return cls("\n".join(lines))
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.5g}" if abs(value) < 1e5 else f"{value:.8g}"

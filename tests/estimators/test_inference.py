@@ -1,0 +1,292 @@
+"""Uncertainty of unpenalised fits: equal to statsmodels and R's survival."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lifelines.datasets import load_rossi
+from sklearn.exceptions import ConvergenceWarning
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.estimators import (
+    FederatedCoxRegression,
+    FederatedElasticNet,
+    FederatedGammaRegressor,
+    FederatedLasso,
+    FederatedLogisticRegression,
+    FederatedNegativeBinomial,
+    FederatedPoissonRegressor,
+)
+
+CLOSE = {"rtol": 1e-6, "atol": 1e-12}
+
+
+@pytest.fixture(scope="module")
+def fair():
+    d = sm.datasets.fair.load_pandas().data
+    X = d[["rate_marriage", "age", "yrs_married", "children", "religious"]].to_numpy()
+    occupation = d["occupation"].to_numpy(int)
+    return X, d["affairs"].to_numpy(), np.arange(len(X)) % 4, occupation
+
+
+@pytest.fixture(scope="module")
+def randhie():
+    d = sm.datasets.randhie.load_pandas().data
+    y = d.pop("mdvis").to_numpy()
+    return d.to_numpy(), y, (d["lncoins"].rank(method="dense") % 6).to_numpy(int)
+
+
+def with_one(X):
+    return np.column_stack([X, np.ones(len(X))])
+
+
+def same(model, found, *, factor=1.0, pvalues=True):
+    """Coefficients and errors of a model with an intercept are those of statsmodels."""
+    p = model.coef_.size + 1
+    params, bse = np.asarray(found.params)[:p], np.asarray(found.bse)[:p] * factor
+    np.testing.assert_allclose(np.append(model.coef_, model.intercept_), params, **CLOSE)
+    np.testing.assert_allclose(np.append(model.bse_, model.intercept_bse_), bse, **CLOSE)
+    if factor == 1.0 and pvalues:
+        known = np.asarray(found.pvalues)[: p - 1]
+        np.testing.assert_allclose(np.ravel(model.pvalues_), known, rtol=1e-5, atol=1e-12)
+        ends = np.asarray(found.conf_int(0.1))[: p - 1]
+        np.testing.assert_allclose(model.conf_int(0.1).reshape(-1, 2), ends, **CLOSE)
+
+
+def fits(model, found):
+    np.testing.assert_allclose(model.loglik_, found.llf, **CLOSE)
+    np.testing.assert_allclose(model.aic_, found.aic, **CLOSE)
+
+
+@pytest.mark.parametrize("inference", ["model", "robust", "cluster"])
+def test_linear(fair, inference):
+    X, y, sites, _ = fair
+    how = {
+        "model": {},
+        "robust": {"cov_type": "HC1"},
+        "cluster": {"cov_type": "cluster", "cov_kwds": {"groups": sites}, "use_t": True},
+    }
+    found = sm.OLS(y, with_one(X)).fit(**how[inference])
+    model = FederatedElasticNet(alpha=0, inference=inference).fit(X, y, sites)
+    same(model, found)
+    fits(model, found)
+    np.testing.assert_allclose([model.bic_, model.dispersion_], [found.bic, found.scale], **CLOSE)
+
+
+def test_logistic(fair):
+    X, y, sites, occupation = fair
+    y, n, p = y > 0, len(y), X.shape[1] + 1
+    known = sm.Logit(y, with_one(X))
+    found = known.fit(disp=0)
+    model = FederatedLogisticRegression(C=np.inf, inference="model").fit(X, y, sites)
+    same(model, found)
+    fits(model, found)
+    np.testing.assert_allclose(model.ratios()[0, :, 0], np.exp(found.params[:-1]), **CLOSE)
+    model = FederatedLogisticRegression(C=np.inf, inference="robust").fit(X, y, sites)
+    same(model, known.fit(disp=0, cov_type="HC0"), factor=np.sqrt(n / (n - p)))
+    pairs = np.unique(100 * sites + occupation, return_inverse=True)[1]
+    found = known.fit(disp=0, cov_type="cluster", cov_kwds={"groups": pairs})
+    model = FederatedLogisticRegression(C=np.inf, inference="cluster")
+    same(model.fit(X, y, sites, clusters=occupation), found, pvalues=False)
+    assert model.estimates_.df == pairs.max()  # G - 1, below 30 clusters
+    assert "24 clusters are few" in model.summary()
+
+
+def test_a_likelihood_ratio_is_that_of_two_fits(fair):
+    X, y, sites, _ = fair
+    kind = FederatedLogisticRegression(C=np.inf, inference="model")
+    whole = FederatedLogisticRegression(C=np.inf, inference="model").fit(X, y > 0, sites)
+    null = sm.Logit(y > 0, with_one(X)[:, [0, 1, 5]]).fit(disp=0)
+    chi2, df, p = whole.likelihood_ratio(kind.fit(X[:, :2], y > 0, sites))
+    found = sm.Logit(y > 0, with_one(X)).fit(disp=0)
+    assert df == 3
+    np.testing.assert_allclose(chi2, 2 * (found.llf - null.llf), **CLOSE)
+    assert 0 <= p < 1e-6
+    with pytest.raises(ConfigError, match="fewer columns"):
+        kind.likelihood_ratio(whole)
+
+
+def test_multinomial(fair):
+    X, y, sites, _ = fair
+    X, y = X[:, :3], np.digitize(y, [0.1, 3.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = sm.MNLogit(y, with_one(X)).fit(disp=0, method="newton", maxiter=50)
+    model = FederatedLogisticRegression(C=np.inf, inference="model").fit(X, y, sites)
+    shape = (4, 2)
+    np.testing.assert_allclose(model.estimates_.values.reshape(shape), found.params, **CLOSE)
+    np.testing.assert_allclose(model.estimates_.bse.reshape(shape), found.bse, **CLOSE)
+    fits(model, found)
+    assert model.bse_.shape == model.coef_.shape == (3, 3)
+    np.testing.assert_allclose(model.coef_.sum(axis=0), 0, atol=1e-12)
+    # Of centred coefficients: by the differences from the first class.
+    V = np.asarray(found.cov_params())  # class by class
+    C = np.eye(3)[:, 1:] - 1 / 3
+    age = [1, 5]
+    np.testing.assert_allclose(
+        model.bse_[:, 1], np.sqrt(np.diag(C @ V[np.ix_(age, age)] @ C.T)), **CLOSE
+    )
+
+
+def test_poisson_with_exposure_and_offset(randhie):
+    X, y, sites = randhie
+    X = X[:, :6]
+    exposure = 0.5 + (np.arange(len(y)) % 7) / 4
+    offset = np.sin(np.arange(len(y))) / 5
+    pooled = sm.GLM(y, with_one(X), sm.families.Poisson(), offset=offset, exposure=exposure)
+    model = FederatedPoissonRegressor(alpha=0, inference="model")
+    model.fit(X, y, sites, offset=offset, exposure=exposure)
+    found = pooled.fit(tol=1e-12)
+    same(model, found)
+    fits(model, found)
+    np.testing.assert_allclose(model.deviance_, found.deviance, **CLOSE)
+    np.testing.assert_allclose(model.estimates_.pearson, found.pearson_chi2, **CLOSE)
+
+
+def test_weights_count_rows(randhie):
+    X, y, sites = (v[:600] for v in randhie)
+    X, counts = X[:, [0, 5]], 1 + np.arange(600) % 3
+    for inference in ("model", "robust", "cluster"):
+        weighted = FederatedPoissonRegressor(alpha=0, inference=inference)
+        weighted.fit(X, y, sites, sample_weight=counts)
+        copies = FederatedPoissonRegressor(alpha=0, inference=inference)
+        copies.fit(*(np.repeat(v, counts, axis=0) for v in (X, y, sites)))
+        for name in ("coef_", "bse_", "loglik_", "bic_", "deviance_"):
+            np.testing.assert_allclose(getattr(weighted, name), getattr(copies, name), rtol=1e-9)
+
+
+def test_negative_binomial(randhie):
+    X, y, sites = (v[:4000] for v in randhie)
+    X = X[:, :6]
+    start = sm.Poisson(y, with_one(X)).fit(disp=0).params
+    found = sm.NegativeBinomial(y, with_one(X)).fit(
+        start_params=np.append(start, 0.7), method="newton", disp=0, tol=1e-12
+    )
+    model = FederatedNegativeBinomial(inference="model").fit(X, y, sites)
+    same(model, found)
+    fits(model, found)
+    np.testing.assert_allclose(model.alpha_, found.params[-1], **CLOSE)
+    np.testing.assert_allclose(model.alpha_ * model.estimates_.bse[-1], found.bse[-1], **CLOSE)
+    few = X[:60, :1], np.arange(60) % 2
+    with pytest.warns(ConvergenceWarning, match="vary no more than Poisson's"):
+        assert FederatedNegativeBinomial().fit(*few).n_iter_ < 50
+    with pytest.raises(ConfigError, match="vary no more than Poisson's"):
+        FederatedNegativeBinomial(inference="model").fit(*few)
+
+
+@pytest.mark.parametrize("inference", ["model", "robust"])
+def test_gamma(randhie, inference):
+    X, y, sites = (v[randhie[1] > 0] for v in randhie)
+    X, n = X[:, :6], len(y)
+    known = sm.GLM(y, with_one(X), sm.families.Gamma(sm.families.links.Log()))
+    found = known.fit(tol=1e-13, cov_type="nonrobust" if inference == "model" else "HC0")
+    model = FederatedGammaRegressor(alpha=0, inference=inference).fit(X, y, sites)
+    same(model, found, factor=1.0 if inference == "model" else np.sqrt(n / (n - 7)))
+    np.testing.assert_allclose(model.dispersion_, found.scale, **CLOSE)
+    np.testing.assert_allclose(model.deviance_, found.deviance, **CLOSE)
+    # At the likelihood's own shape, which statsmodels takes as given.
+    np.testing.assert_allclose(
+        model.loglik_, known.loglike(found.params, 1 / model.shape_), **CLOSE
+    )
+    for other in (0.99, 1.01):
+        assert known.loglike(found.params, 1 / (other * model.shape_)) < model.loglik_
+    np.testing.assert_allclose(model.aic_, 2 * 8 - 2 * model.loglik_, **CLOSE)
+
+
+# R 4.2, survival 3.5: coxph(Surv(week, arrest) ~ fin + age + wexp + paro + prio + strata(site)),
+# site = 2 race + mar: vcov, with robust=TRUE, and with cluster(100 site + age).
+ROSSI = {
+    "efron": (
+        [-0.3785731194227, -0.0576781077194, -0.1374768352299, -0.0881767765199, 0.0942838741619],
+        [0.1914236553619, 0.0220310699474, 0.2130608501741, 0.1958489964197, 0.0289409874390],
+        [0.1940305113399, 0.0253311067115, 0.2188984310943, 0.1981386480741, 0.0290867814420],
+        [0.1938786089780, 0.0264931063202, 0.2085506771660, 0.1774141391827, 0.0261795167017],
+        -591.84754591690,
+    ),
+    "breslow": (
+        [-0.3781355626842, -0.0574428546351, -0.1391351633643, -0.0878779100076, 0.0940101895099],
+        [0.1914077632864, 0.0220101655537, 0.2129847129254, 0.1958372722897, 0.0289316434144],
+        [0.1931676605553, 0.0252097449869, 0.2178335334453, 0.1972355528725, 0.0289178668615],
+        [0.1932101467989, 0.0263384940324, 0.2078169644931, 0.1768101496302, 0.0259868014994],
+        -592.21789978734,
+    ),
+}
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_cox(ties):
+    d = load_rossi()
+    X = d[["fin", "age", "wexp", "paro", "prio"]].to_numpy()
+    y, sites = d[["week", "arrest"]].to_numpy(), 2 * d["race"] + d["mar"]
+    coefficients, *errors, loglik = ROSSI[ties]
+    for inference, known in zip(("model", "robust", "cluster"), errors, strict=True):
+        clusters = d["age"] if inference == "cluster" else None
+        model = FederatedCoxRegression(0, ties=ties, inference=inference)
+        model.fit(X, y, sites, clusters=clusters)
+        np.testing.assert_allclose(model.coef_, coefficients, rtol=1e-6)
+        np.testing.assert_allclose(model.bse_, known, rtol=1e-6)
+        np.testing.assert_allclose(model.loglik_, loglik, rtol=1e-9)
+    assert "hazard ratio" in model.summary()
+    assert "intercept" not in model.summary()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 3))
+def test_sites_change_no_number(seed, columns, sites):
+    """Small random tables: the same errors as statsmodels', however rows are dealt out."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(40, columns)) * 10.0 ** rng.integers(-3, 3, columns)
+    y = rng.poisson(np.exp(0.4 * X @ (1.0 / (np.abs(X).max(axis=0) * columns)))) + 0.0
+    groups = np.append(np.arange(sites), rng.integers(sites, size=40 - sites))
+    found = sm.GLM(y, with_one(X), sm.families.Poisson()).fit(tol=1e-12)
+    model = FederatedPoissonRegressor(alpha=0, inference="model").fit(X, y, groups)
+    np.testing.assert_allclose(model.bse_, found.bse[:-1], rtol=1e-5)
+    np.testing.assert_allclose(model.loglik_, found.llf, rtol=1e-8)
+    found = sm.OLS(y, with_one(X)).fit(cov_type="HC1")
+    linear = FederatedElasticNet(alpha=0, inference="robust").fit(X, y, groups)
+    np.testing.assert_allclose(linear.bse_, found.bse[:-1], rtol=1e-6)
+
+
+def test_what_cannot_be_had_is_refused(fair):
+    X, y, sites, _ = (v[::32] for v in fair)
+    with pytest.raises(ConfigError, match="columns were selected by these very rows"):
+        FederatedLasso(alpha=0.1, inference="model").fit(X, y, sites)
+    with pytest.raises(ConfigError, match=r"C=numpy\.inf"):
+        FederatedLogisticRegression(inference="model").fit(X, y > 0, sites)
+    with pytest.raises(ConfigError, match="inference must be"):
+        FederatedElasticNet(alpha=0, inference="HC1").fit(X, y, sites)
+    with pytest.raises(ConfigError, match="two clusters or more"):
+        FederatedElasticNet(alpha=0, inference="cluster").fit(X, y)
+    with pytest.raises(ConfigError, match='clusters are for inference="cluster"'):
+        FederatedElasticNet(alpha=0, inference="model").fit(X, y, clusters=sites)
+    with pytest.raises(ConfigError, match="exposure is for models with a log link"):
+        FederatedElasticNet(alpha=0).fit(X, y, exposure=np.ones(len(X)))
+    with pytest.raises(ConfigError, match="was fitted without inference"):
+        FederatedElasticNet(alpha=0).fit(X, y).conf_int()
+    with pytest.raises(ConfigError, match="alpha must be in"):
+        FederatedElasticNet(alpha=0, inference="model").fit(X, y).conf_int(95)
+    with pytest.raises(ConfigError, match="is no ratio"):
+        FederatedElasticNet(alpha=0, inference="model").fit(X, y).ratios()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_rows_do_not_tell_is_named(fair):
+    X, y, sites, _ = (v[::32] for v in fair)
+    linear = FederatedElasticNet(alpha=0, inference="model")
+    with pytest.raises(ConfigError, match="x0, x5 cannot be told apart"):
+        linear.fit(np.column_stack([X, X[:, 0]]), y, sites)
+    with pytest.raises(ConfigError, match=r"x5, \(intercept\) cannot be told apart"):
+        linear.fit(np.column_stack([X, np.full(len(X), 2.0)]), y, sites)
+    with pytest.raises(ConfigError, match="nothing of parameter x5"):
+        linear.fit(np.column_stack([X, np.zeros(len(X))]), y, sites)
+    with pytest.raises(ConfigError, match="cannot be told apart"):
+        linear.fit(X[:4], y[:4])
+    with pytest.raises(ConfigError, match="separated by column"):
+        FederatedLogisticRegression(C=np.inf, inference="model").fit(
+            np.column_stack([X[:, 1], y]), y > 0.05, sites
+        )

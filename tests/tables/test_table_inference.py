@@ -1,0 +1,133 @@
+"""Standard errors of runs on tables: of the pooled rows, whoever holds the clients."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+
+from flower_fedcon import simulate
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.problems.tables import tables
+from flower_fedcon.runs.history import History
+from flower_fedcon.strategies import FedAvg, FedNewton
+
+COLUMNS = ["rate_marriage", "age", "yrs_married"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    where = tmp_path_factory.mktemp("sites")
+    d = sm.datasets.fair.load_pandas().data[::10].reset_index(drop=True)
+    d["kind"] = np.array(["none", "few", "many"])[np.digitize(d["affairs"], [0.1, 3.0])]
+    d["any"] = np.where(d["affairs"] > 0, "yes", "no")
+    d.to_csv(where / "all.txt", index=False)
+    for site in range(4):
+        d[site::4].to_csv(where / f"site{site}.csv", index=False)
+    return where
+
+
+def problem(folder, target, loss, inference="model", **more):
+    schema = {"target": target, "loss": loss, "features": dict.fromkeys(COLUMNS, "numeric")}
+    if loss == "logistic":
+        schema["positive"] = ["yes"]
+    data = f"{folder}/site*.csv"
+    return tables(data=data, schema=schema, inference=inference, **more)
+
+
+def pooled(folder):
+    d = pd.read_csv(folder / "all.txt", keep_default_na=False)
+    return d, sm.add_constant(d[COLUMNS], prepend=False)
+
+
+def run(problem, rounds=12, **settings) -> History:
+    return simulate(FedNewton(problem.regularizer), problem, rounds, **settings)
+
+
+def test_a_run_leaves_coefficients_with_errors(folder, tmp_path):
+    d, X = pooled(folder)
+    found = sm.Logit(d["any"] == "yes", X).fit(disp=0)
+    history = run(problem(folder, "any", "logistic"), run_dir=tmp_path / "run")
+    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    ends = found.conf_int()
+    for name, known in {
+        "per_unit": found.params,
+        "std_error": found.bse,
+        "z": found.tvalues,
+        "p_value": found.pvalues,
+        "lower": ends[0],
+        "upper": ends[1],
+    }.items():
+        np.testing.assert_allclose(file[name], known, rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(history.report.estimates.loglik, found.llf, rtol=1e-9)
+    assert "P>|z|" in (tmp_path / "run" / "report.txt").read_text()
+    model = json.loads((tmp_path / "run" / "model.json").read_text())
+    np.testing.assert_allclose(model["covariance"], found.cov_params(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", [{"engine": "stacked"}, {"workers": 2}, {"resumed": True}])
+def test_the_same_numbers_whoever_holds_the_clients(folder, tmp_path, how):
+    made = problem(folder, "any", "logistic", inference="robust")
+    known = run(made).report.errors
+    if how.pop("resumed", False):
+        run(made, 3, run_dir=tmp_path / "run")
+        how = {"run_dir": tmp_path / "run", "resume": True}
+    np.testing.assert_allclose(run(made, **how).report.errors, known, rtol=1e-9)
+
+
+def test_multinomial_errors_are_of_the_centred_classes(folder, tmp_path):
+    d, X = pooled(folder)
+    found = sm.MNLogit(d["kind"], X).fit(disp=0, method="newton", maxiter=50)
+    schema = {
+        "target": "kind",
+        "loss": "multinomial",
+        "classes": ["few", "many", "none"],
+        "features": dict.fromkeys(COLUMNS, "numeric"),
+    }
+    made = tables(data=f"{folder}/site*.csv", schema=schema, inference="model")
+    report = run(made, run_dir=tmp_path / "run").report
+    estimates = report.estimates
+    np.testing.assert_allclose(estimates.values.reshape(4, 2), found.params, rtol=1e-5)
+    np.testing.assert_allclose(estimates.bse.reshape(4, 2), found.bse, rtol=1e-5)
+    V, C = np.asarray(found.cov_params()), np.eye(3)[:, 1:] - 1 / 3
+    age = [1, 5]
+    known = np.sqrt(np.diag(C @ V[np.ix_(age, age)] @ C.T))
+    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    own = file[file.index.str.startswith("age")]["std_error"]
+    np.testing.assert_allclose(own, known, rtol=1e-5)
+
+
+def test_sites_are_the_clusters(folder):
+    d, X = pooled(folder)
+    how = {"groups": np.arange(len(d)) % 4}
+    found = sm.OLS(d["affairs"], X).fit(cov_type="cluster", cov_kwds=how, use_t=True)
+    report = run(problem(folder, "affairs", "squared", inference="cluster")).report
+    errors = np.array(report.errors)
+    np.testing.assert_allclose(errors[:, 0], found.bse, rtol=1e-6)
+    np.testing.assert_allclose(errors[:, 2], found.pvalues, rtol=1e-5, atol=1e-12)
+
+
+def test_what_cannot_be_had_is_refused_before_round_1(folder):
+    with pytest.raises(ConfigError, match="with a penalty"):
+        run(problem(folder, "any", "logistic", l1=0.01))
+    with pytest.raises(ConfigError, match='weighting = "examples"'):
+        problem(folder, "any", "logistic", weighting="uniform")
+    with pytest.raises(ConfigError, match="no likelihood"):
+        run(problem(folder, "affairs", "huber"))
+    made = problem(folder, "any", "logistic")
+    private = FedAvg(
+        client_lr=0.1, local_steps=1, regularizer=made.regularizer,
+        privacy=GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5),
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="no noise covers the sums"):
+        simulate(private, made, 2)
+
+
+def test_a_run_that_has_not_converged_has_no_errors(folder):
+    report = run(problem(folder, "any", "logistic"), 1).report
+    assert report.estimates is None
+    assert "no standard errors: " in report.text
