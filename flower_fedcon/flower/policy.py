@@ -111,7 +111,7 @@ class Policy:
     Examples
     --------
     >>> Policy.of({"partition-id": 3, "policy.min-batch-size": 32, "policy.phases": "train"})
-    Policy(algorithms=(), phases=('train',), min_rows=1, min_summed=1, min_range=0.001, ...
+    Policy(algorithms=(), phases=('train',), min_rows=1, max_parameters=0.33, ...
     """
 
     algorithms: Sequence[str] = ()

@@ -33,7 +33,7 @@ class WithDispersion(Objective):
     >>> from flower_fedcon.objectives import NegativeBinomialRegression, WithDispersion
     >>> f = WithDispersion(NegativeBinomialRegression(np.ones((3, 1)), np.array([0.0, 1.0, 5.0])))
     >>> f.shape, f.gradient(np.array([np.log(2.0), 0.0])).round(4)
-    ((2,), array([ 0.   , -0.0597]))
+    ((2,), array([-0.    , -0.0042]))
     """
 
     def __init__(self, loss: Any) -> None:
