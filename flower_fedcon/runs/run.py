@@ -34,11 +34,13 @@ from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.coefficients import check_inference, estimates_of
 from flower_fedcon.runs.convergence import convergence
 from flower_fedcon.runs.directory import RunDirectory, versions
+from flower_fedcon.runs.final_quality import final_quality
 from flower_fedcon.runs.history import EarlyStopping, History, Record
 from flower_fedcon.runs.observing import is_unsafe, observed
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.table_report import Report, centred
 from flower_fedcon.tables.fitted import FittedModel
+from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.statistics import Estimates
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.ledgers import RunLedgers
@@ -176,6 +178,7 @@ class Run:
         outputs = server.strategy.outputs(server.state)
         history.outputs = {name: unpack(value) for name, value in outputs.items()}
         last, reached = history.rows[-1] if history.rows else {}, None
+        quality: Quality | None = None
         asked = ended and server.round and server.setup.preparation is not None
         # Of clients' gradients: none without noise in a private run, and noisy ones say little.
         if asked and not self._covered and not self._engine.ledgers():
@@ -185,7 +188,9 @@ class Run:
             found = estimates_of(server, self._engine, self._inference, reached)
             if isinstance(found, str):
                 _strategies_log.warning("%s", found)
-        history.report = Report.of(server, last, reached, found)
+        if asked and not self._engine.ledgers():
+            quality = final_quality(server, self._engine)
+        history.report = Report.of(server, last, reached, found, quality)
         if self._directory is not None:
             beside = dict(zip(server.buffer_names, server.buffers, strict=True))
             self._directory.save_model(history, server.setup.layout.names, beside)

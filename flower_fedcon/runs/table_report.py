@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
 from flower_fedcon.tables.own_files import CURVES as CURVES_HEADER
 from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in_words
 from flower_fedcon.tables.product_limit import KaplanMeier
+from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.statistics import Estimates
 from flower_fedcon.tables.statistics.summary_text import Summary
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
 
 NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
+QUALITY = "quality.json"
 RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio", "cox": "hazard ratio"}
 """What the exponential of a coefficient is, by loss; of others it is nothing. Of a multinomial
 model only differences between two classes have one."""
@@ -72,6 +75,8 @@ class Report:
         Then, of each row: standard error, z or t, p-value, and the interval's ends, per unit.
     covariance : array, optional
         Then, of the coefficients per unit, by column and class.
+    quality : Quality, optional
+        How good the model is on rows held out, at each client and together.
     """
 
     rows: list[tuple[str, float, float, float]]
@@ -84,6 +89,7 @@ class Report:
     estimates: Estimates | None = None
     errors: list[list[float]] = field(default_factory=list)
     covariance: Array | None = None
+    quality: Quality | None = None
 
     @classmethod
     def of(
@@ -92,6 +98,7 @@ class Report:
         record: Record,
         reached: Convergence | None = None,
         found: Estimates | str | None = None,
+        quality: Quality | None = None,
     ) -> Report | None:
         """Return the report of a run after a record; None without tables.
 
@@ -112,8 +119,9 @@ class Report:
         ratio = RATIOS.get(preparation.loss, "")
         doubts = tuple(_collinear(server, preparation))
         curves = preparation.curves
-        lines = [*_lines(server, record, reached), *doubts, *_in_time(curves)]
+        lines = [*_lines(server, record, reached, quality), *doubts, *_in_time(curves)]
         own = cls(rows, lines, ratio, reached, preparation.standardized, doubts, curves)
+        own = replace(own, quality=quality)
         if isinstance(found, str):
             lines.append(found)
         if not isinstance(found, Estimates):
@@ -175,6 +183,8 @@ class Report:
                 columns = (getattr(curve, name).tolist() for name in CURVES_HEADER[1:])
                 writer.writerows([arm, *map(repr, row)] for row in zip(*columns, strict=True))
             write_text(folder / CURVES, out.getvalue())
+        if self.quality is not None:
+            write_text(folder / QUALITY, json.dumps(self.quality.stated, indent=1) + "\n")
 
 
 def _by_arm(curves: Curves) -> dict[str, KaplanMeier]:
@@ -230,7 +240,9 @@ def centred(x: Array, preparation: Preparation, server: Server) -> Array:
     return np.where(free[:, None], x - x.mean(axis=1, keepdims=True), x)
 
 
-def _lines(server: Server, record: Record, reached: Convergence | None) -> list[str]:
+def _lines(
+    server: Server, record: Record, reached: Convergence | None, quality: Quality | None
+) -> list[str]:
     preparation, setup = server.setup.preparation, server.setup
     assert preparation is not None  # noqa: S101  (the caller's case)
     rule = server.strategy.regularizer
@@ -247,6 +259,7 @@ def _lines(server: Server, record: Record, reached: Convergence | None) -> list[
         )
     if record:
         lines += [_metric(name, record, setup.names) for name in preparation.held_out]
+    lines += [] if quality is None else quality.lines
     up, down = (server.uplink_bytes / 1e6, server.downlink_bytes / 1e6)
     lines.append(f"{server.strategy.title}, {server.round} rounds: {up:.3f} MB up, {down:.3f} down")
     used = server.acknowledgements.rounds.tolist()

@@ -27,16 +27,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import first_few
+from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.tables.held_out import HeldOut, auc
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 BINS = 1000
+MOST_COUNTS = 4 * BINS
+"""How many numbers an array holds at most that a site tells."""
 NUMBERS = (
     "rows", "outcomes", "deviance", "null_deviance", "squares", "auc", "intercept", "slope",
     "in_the_large", "calibrated",
@@ -65,6 +69,12 @@ def why_absent(loss: str, held_out: Sequence[str]) -> str:
 
 
 # --- at a site -----------------------------------------------------------------------------------
+
+
+def shapes_of(loss: str) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each array that a site tells of a model."""
+    counts = {"counts": (4, BINS)} if loss == "logistic" else {}
+    return {"numbers": (len(NUMBERS),), **counts}
 
 
 def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
@@ -112,6 +122,34 @@ def calibration_sums(held: HeldOut, x: Array, at: Array) -> dict[str, Array]:
     if not _tells(held):
         return {"calibration": np.zeros(CALIBRATION)}
     return {"calibration": _calibration(held.loss, *_scores(held, x), at)}
+
+
+def told_quality(objective: Any, down: Payload, least: int = 1) -> Payload:
+    """Return what a site tells of the model "x"; see `quality_sums`."""
+    return quality_sums(_held_out(objective, least), down["x"])
+
+
+def told_calibration(objective: Any, down: Payload, least: int = 1) -> Payload:
+    """Return what a site tells at a step "at" towards the calibration line of the model "x"."""
+    at = np.asarray(down["at"], dtype=np.float64)
+    if at.shape != (3,) or not np.isfinite(at).all():
+        raise ConfigError(f"a calibration line is asked for at {at.shape}, expected 3 numbers")
+    return calibration_sums(_held_out(objective, least), down["x"], at)
+
+
+def _held_out(objective: Any, least: int) -> HeldOut:
+    """Return the rows that a site holds out.
+
+    Raises
+    ------
+    ConfigError
+        If there are none.
+    """
+    while not isinstance(held := getattr(objective, "metrics", None), HeldOut):
+        if type(objective) is not Scaled:
+            raise ConfigError("no rows are held out here: give the schema a test_fraction")
+        objective = objective.objective
+    return replace(held, least=max(held.least, least))
 
 
 def binned_counts(probabilities: Array, event: Any, least: int) -> Array:
@@ -221,7 +259,7 @@ class Line:
     steps: int
 
     @classmethod
-    def fit(cls, sums: Callable[[Array], Array]) -> Line | None:
+    def fit(cls, sums: Callable[[Array], Array | None]) -> Line | None:
         """Return the line whose scores vanish; None where there is none.
 
         Parameters
@@ -232,6 +270,8 @@ class Line:
         at = np.array([0.0, 1.0, 0.0])
         for steps in range(1, _STEPS + 1):
             s = sums(at)
+            if s is None:
+                return None
             information = np.array([[s[2], s[3]], [s[3], s[4]]])
             if not (np.isfinite(s).all() and s[6] > 0) or _singular(information):
                 return None
@@ -286,7 +326,8 @@ class Quality:
         cls,
         loss: str,
         told: Mapping[str, Mapping[str, Array]],
-        calibration: Callable[[Array], Array],
+        calibration: Callable[[Array], Array | None],
+        absent: Mapping[str, str] | None = None,
     ) -> Quality:
         """Return what follows of all sites' `quality_sums`.
 
@@ -296,13 +337,16 @@ class Quality:
         told : dict of dict
             By site.
         calibration : callable
-            Returns the sum over sites of their `calibration_sums` at a point.
+            Returns the sum over sites of their `calibration_sums` at a point; None where one has
+            not answered.
+        absent : dict, optional
+            By site why it has told nothing.
         """
         numbers = {
             site: dict(zip(NUMBERS, own["numbers"].tolist(), strict=True))
             for site, own in told.items()
         }
-        absent, sites = {}, {}
+        absent, sites = dict(absent or {}), {}
         for site, own in numbers.items():
             if not own["rows"]:
                 absent[site] = "too few rows held out, or of one class (the node's min_rows)"

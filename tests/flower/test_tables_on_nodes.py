@@ -80,8 +80,23 @@ def test_nodes_find_what_this_process_finds(method, tmp_path):
         assert known == {k: v for k, v in other.items() if k not in ("seconds", "nonzeros")}
     assert result.history.report.text == ours.report.text
     assert "va (150 rows)" in ours.report.text
-    for name in ("coefficients.csv", "report.txt"):
+    assert "AUC of all sites' rows together: 0." in ours.report.text
+    for name in ("coefficients.csv", "model.json", "quality.json", "report.txt"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "nodes" / name).read_bytes()
+
+
+@on_grid
+def test_nodes_that_tell_no_statistics_are_named(tmp_path):
+    """A run goes on without them; nothing of theirs is pooled."""
+    options = {"policy.phases": "train,evaluate,prepare"}
+    run = {"num_rounds": 2, "schema": SCHEMA, "weighting": "examples"}
+    found = FedNewton(PSI).start(make_grid(HEART, **options), **run).history.report
+    assert found.quality.pooled == {}
+    assert all("policy.phases = train" in why for why in found.quality.absent.values())
+    assert "quality on rows held out: of no site" in found.text
+    few = FedNewton(PSI).start(make_grid(HEART, **{"policy.min-rows": 20}), **run).history.report
+    assert list(few.quality.sites) == ["cleveland", "hungarian"]  # the others have 2 and 14 without
+    assert "not known: switzerland: too few rows held out" in few.text
 
 
 @on_grid
@@ -127,7 +142,9 @@ def test_what_crosses_the_wire_before_round_1():
     FedDR(PSI, step_size=3.0).start(grid, num_rounds=1, schema=SCHEMA)
     sent = [asked(m) for m in grid.pushed]
     kinds = [config["action"] for config in sent]
-    assert kinds == ["describe"] * 4 + ["prepare"] * 12 + ["train"] * 4 + ["evaluate"] * 4
+    rounds = ["describe"] * 4 + ["prepare"] * 12 + ["train"] * 4 + ["evaluate"] * 4
+    assert kinds[:24] == rounds
+    assert set(kinds[24:]) == {"statistics"}  # of rows held out, at the end
     problem = heart()
     p, counts = 6, sum(len(f.categories) for f in SCHEMA.categorical)
     header = 128

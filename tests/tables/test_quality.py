@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from hypothesis import given, settings
@@ -18,6 +20,10 @@ from sklearn.metrics import (
     roc_curve,
 )
 
+from flower_fedcon import load_model, simulate
+from flower_fedcon.problems.tables import tables
+from flower_fedcon.strategies import FedNewton
+from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.quality import (
     BINS,
@@ -26,6 +32,7 @@ from flower_fedcon.tables.quality import (
     calibration_sums,
     pooled_auc,
     quality_sums,
+    why_absent,
 )
 
 X = np.array([0.8, -0.5, 0.3])  # two columns and the intercept
@@ -177,3 +184,41 @@ def test_the_lines_of_a_report_name_sites_and_errors():
     assert "(s.e. 0." in text
     assert "Brier score: s0 0." in text
     assert math.isfinite(quality("logistic", held).pooled["brier"])
+
+
+def test_a_run_leaves_what_scikit_learn_says_of_all_rows_held_out(tmp_path):
+    rng, both = np.random.default_rng(3), []
+    for site, n in (("north", 240), ("south", 160)):
+        frame = pd.DataFrame({"a": rng.normal(size=n), "b": rng.normal(size=n) + (site == "south")})
+        frame["ill"] = np.where(rng.random(n) < 1 / (1 + np.exp(-frame["a"])), "yes", "no")
+        frame.to_csv(tmp_path / f"{site}.csv", index=False)
+        both.append(frame)
+    schema = {"target": "ill", "positive": ["yes"], "features": {"a": "numeric", "b": "numeric"},
+              "test_fraction": 0.5}  # fmt: skip
+    problem = tables(data=f"{tmp_path}/*.csv", schema=schema)
+    run = tmp_path / "run"
+    simulate(FedNewton(), problem, num_rounds=6, run_dir=run, engine="stacked")
+    found = json.loads((run / "quality.json").read_text())
+    model, scores, y = load_model(run), [], []
+    for site, frame in zip(("north", "south"), both, strict=True):
+        _, held = read_table(tmp_path / f"{site}.csv", Schema.load(schema))._split
+        p = model.predict_proba(frame)[held, 1]
+        ill = (frame["ill"] == "yes").to_numpy()[held]
+        assert found["sites"][site]["auc"] == pytest.approx(roc_auc_score(ill, p))
+        assert found["sites"][site]["brier"] == pytest.approx(brier_score_loss(ill, p))
+        scores.append(p)
+        y.append(ill)
+    p, ill = np.concatenate(scores), np.concatenate(y)
+    pooled = found["pooled"]
+    assert pooled["rows"] == 200
+    assert abs(pooled["auc"] - roc_auc_score(ill, p)) <= pooled["auc_error"] < 0.002
+    assert pooled["deviance_explained"] == pytest.approx(d2_log_loss_score(ill, p))
+    line = sm.Logit(ill, sm.add_constant(np.log(p / (1 - p)))).fit(disp=0)
+    got = [pooled["calibration_intercept"], pooled["calibration_slope"]]
+    assert got == pytest.approx(line.params, abs=1e-6)
+    assert pooled["calibration_slope_bse"] == pytest.approx(line.bse[1], rel=1e-5)
+
+
+def test_losses_without_probabilities_say_so():
+    for loss in ("cox", "multinomial"):
+        assert "alone" in why_absent(loss, ["test_loss"])
