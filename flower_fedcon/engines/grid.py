@@ -27,6 +27,7 @@ from flower_fedcon.flower.nodes import Nodes, alike, in_words
 from flower_fedcon.regularizers import Indicator
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.quality import MOST_COUNTS
 from flower_fedcon.tables.statistics import most_numbers
 from flower_fedcon.validation import Array
 
@@ -210,7 +211,7 @@ class GridEngine(Engine):
         self._asked: dict[int, int] = {}  # which client is on a node, of those that are asked
         self._most = self._strategy.most_entries(self._run.layout)
         if request.phase == STATISTICS:
-            self._most = max(self._most, most_numbers(self._run.layout.size))
+            self._most = max(self._most, most_numbers(self._run.layout.size), MOST_COUNTS)
         asks = {}
         for place, client in enumerate(request.clients):
             if client in silent:

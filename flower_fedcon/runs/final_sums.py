@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -57,12 +57,43 @@ def total_sums(
             f"privacy={server.strategy.privacy!r} covers the uploads of rounds, and not the sums "
             f"of the exchange {statistic!r} ({', '.join(shapes)}): leave inference out, or privacy"
         )
+    found, faults = asked(server, engine, statistic, shapes, None, x, **more)
+    if faults:
+        why = server.in_words(faults)
+        raise RoundError(f"the sums {statistic!r} need every client's answer: {'; '.join(why)}")
+    totals = {name: np.zeros(shape) for name, shape in shapes.items()}
+    for client in sorted(found):
+        for name, value in found[client].items():
+            totals[name] += value
+    return totals
+
+
+def asked(
+    server: Server,
+    engine: Engine,
+    statistic: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    clients: Sequence[int] | None = None,
+    x: Array | None = None,
+    **more: float | Array,
+) -> tuple[dict[int, Payload], dict[int, str]]:
+    """Return the answers by client, and of those that give none why.
+
+    No part of a round: no state changes.
+
+    Parameters
+    ----------
+    server, engine, statistic, shapes, x, more : see `total_sums`
+    clients : sequence of int, optional
+        Who is asked; by default everyone.
+    """
+    wanted = server.everyone if clients is None else list(clients)
     down: Payload = {"x": server.x if x is None else x, f"{ASKS}{statistic}": 1.0, **more}
     found: dict[int, Payload] = {}
     faults: dict[int, str] = {}
     most = 3 if engine.max_retries is None else engine.max_retries
     for attempt in range(1 + most):
-        missing = [c for c in server.everyone if c not in found]
+        missing = [c for c in wanted if c not in found]
         if not missing:
             break
         request = server.question(STATISTICS, down, missing)
@@ -88,15 +119,7 @@ def total_sums(
                     found[client] = answer
         if not any(_may_change(faults.get(c, "")) for c in missing if c not in found):
             break
-    missing = [c for c in server.everyone if c not in found]
-    if missing:
-        why = server.in_words({c: faults.get(c, "no answer") for c in missing})
-        raise RoundError(f"the sums {statistic!r} need every client's answer: {'; '.join(why)}")
-    totals = {name: np.zeros(shape) for name, shape in shapes.items()}
-    for client in sorted(found):
-        for name, value in found[client].items():
-            totals[name] += value
-    return totals
+    return found, {c: faults.get(c, "no answer") for c in wanted if c not in found}
 
 
 def _may_change(fault: str) -> bool:

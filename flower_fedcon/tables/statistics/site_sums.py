@@ -31,6 +31,7 @@ from flower_fedcon.objectives.private_objective import is_private
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.survival import CoxRegression
+from flower_fedcon.tables.quality import told_calibration, told_quality
 from flower_fedcon.tables.statistics.families import FAMILIES, Family
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -162,7 +163,11 @@ def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
     return answer
 
 
-STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {"estimates": estimates}
+STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {
+    "estimates": estimates,
+    "quality": told_quality,
+    "calibration": told_calibration,
+}
 """What a server may ask for at a model, by name: (objective, down, least) -> sums."""
 
 
