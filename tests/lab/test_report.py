@@ -255,6 +255,27 @@ def test_coefficients_are_shown_by_name(tmp_path):
     assert "1 coefficients are 0" in part
 
 
+def test_how_good_a_model_is_stands_by_site(tmp_path):
+    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
+    stated = {
+        "sites": {"<north>": {"rows": 40.0, "auc": 0.75}}, "absent": {"south": "too few rows"},
+        "pooled": {"rows": 40.0, "auc": 0.7421, "auc_error": 0.003, "calibration_slope": 0.9,
+                   "calibration_slope_bse": 0.1},
+        "roc": {"false_positive_rate": [0.0, 0.5, 1.0], "true_positive_rate": [0.0, 0.8, 1.0]},
+        "calibration_curve": {"predicted": [0.2, 0.8], "observed": [0.1, 0.9]},
+    }  # fmt: skip
+    (tmp_path / "quality.json").write_text(json.dumps(stated))
+    text = page(read_folders([tmp_path]), "")
+    part = text.partition("<h2>On rows held out")[2].partition("</section>")[0]
+    assert "&lt;north&gt;" in part
+    assert "0.7421" in part
+    assert "0.9000 ± 0.1000" in part
+    assert "at most 0.003 off" in part
+    assert "Not known: south: too few rows" in part
+    assert "M30.0,250.0 L140.0,74.0 L250.0,30.0" in part
+    assert part.count("<circle") == 2
+
+
 # --- what it cannot read -------------------------------------------------------------------------
 
 
@@ -268,6 +289,7 @@ def test_coefficients_are_shown_by_name(tmp_path):
         ("environment.json", "{", "environment.json is damaged"),
         ("environment.json", "[]", "environment.json is damaged"),
         ("coefficients.csv", "column\nage\n", "coefficients.csv is damaged"),
+        ("quality.json", '{"sites": 1}', "quality.json is damaged"),
         ("audit.jsonl", "\x00\n", "1 lines of the audit log cannot be read"),
     ],
 )

@@ -18,7 +18,7 @@ from flower_fedcon.lab.report.exchanges import Exchanges, read_exchanges
 from flower_fedcon.runs.directory import CONFIG, ENVIRONMENT, HISTORY
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.limits import Forecast
-from flower_fedcon.runs.table_report import COEFFICIENTS
+from flower_fedcon.runs.table_report import COEFFICIENTS, QUALITY
 from flower_fedcon.runs.toml import read_toml, write_value
 from flower_fedcon.wire.whole_files import in_use, read_bytes
 
@@ -41,6 +41,8 @@ class RunContents:
         Of its environment.json: Python, the platform, and packages.
     coefficients : dict
         Column -> its coefficient in the column's own unit.
+    quality : dict
+        Of its quality.json: how good the model is on rows held out.
     exchanges : Exchanges, optional
         Of its audit log.
     missing : list of str
@@ -57,6 +59,7 @@ class RunContents:
     settings: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     coefficients: dict[str, float] = field(default_factory=dict)
+    quality: dict[str, Any] = field(default_factory=dict)
     exchanges: Exchanges | None = None
     missing: list[str] = field(default_factory=list)
     running: bool = False
@@ -148,6 +151,7 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
     run.settings = part(_settings, CONFIG, {}, "its settings are not known")
     run.versions = part(_versions, ENVIRONMENT, {}, "its versions are not known")
     run.coefficients = part(_coefficients, COEFFICIENTS, {})
+    run.quality = part(_quality, QUALITY, {})
     try:
         run.exchanges = read_exchanges(folder, cells)
     except StorageError as error:
@@ -184,6 +188,18 @@ def _versions(path: Path) -> dict[str, str]:
         return {str(key): str(value) for key, value in {**stated, **packages}.items()}
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         raise ConfigError(f"{path} is damaged: its versions are not known") from None
+
+
+def _quality(path: Path) -> dict[str, Any]:
+    kinds = ("sites", "pooled", "roc", "calibration_curve", "absent")
+    try:
+        stated: Any = json.loads(read_bytes(path, follow=True))
+        good = all(isinstance(stated[kind], dict) for kind in kinds)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        good = False
+    if not good:
+        raise ConfigError(f"{path} is damaged: how good the model is is not known")
+    return dict(stated)
 
 
 def _coefficients(path: Path) -> dict[str, float]:

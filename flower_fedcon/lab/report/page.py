@@ -18,6 +18,7 @@ from flower_fedcon.lab.report import sections
 from flower_fedcon.lab.report.contents import Curves, read_folders
 from flower_fedcon.lab.report.curves import charts
 from flower_fedcon.lab.report.html import embedded
+from flower_fedcon.lab.report.quality_section import quality
 
 
 def write_report(folders: Sequence[Path], path: Path) -> Path:
@@ -69,6 +70,7 @@ def page(curves: Sequence[Curves], library: str) -> str:
         missing=sections.missing(curves),
         clients=sections.clients(curves),
         coefficients=sections.coefficients(curves),
+        quality=quality(curves),
         settings=sections.settings(curves),
         data=embedded(data),
         library=library,
