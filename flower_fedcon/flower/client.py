@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -43,6 +44,7 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.private_objective import PrivateObjective
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
+from flower_fedcon.tables.fitted import write_held_out
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
@@ -53,8 +55,6 @@ from flower_fedcon.wire.own_code import own_places
 from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flwr.app import Context
 
 _log = logging.getLogger("flwr")
@@ -127,6 +127,9 @@ class FlowerClient(NumPyClient):
         if (private := ExampleDP.of(node, privacy)) is not None:
             self._make_private(private)
         self._oracles = oracles
+        own_folder = node.get("predictions-dir")
+        self._predictions = None if own_folder is None else Path(str(own_folder))
+        self._prepared: tuple[Table, Preparation] | None = None
         self.versions = Versions()
         self.work: dict[str, float] = {}
         self.num_examples = getattr(objective, "num_examples", 1)
@@ -250,6 +253,7 @@ class FlowerClient(NumPyClient):
             )
         if self._store is not None:
             Surveys(self._store, self._own_objective).check(preparation)
+        self._prepared = self._own_objective, preparation
         objective = self._own_objective.objective(preparation, self.policy.min_rows)
         self.objective = self._own_objective = objective
 
@@ -318,6 +322,8 @@ class FlowerClient(NumPyClient):
         own = spread_out(metrics(x)) if callable(metrics) else {}
         if hasattr(objective, "constraint_value"):
             own["constraint"] = float(objective.constraint_value(x))
+        if self._predictions is not None and self._prepared is not None:
+            write_held_out(self._predictions, self.name or "", *self._prepared, x)
         examples = int(getattr(objective, "num_examples", 1))
         return float(objective.value(x)), examples, {"client": int(config["client"]), **own}
 

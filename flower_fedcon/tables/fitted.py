@@ -30,8 +30,9 @@ category null in a column named "feature=(other)", that column is 1 for rows in 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,19 +42,21 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.encoding import dummies, is_wide
 from flower_fedcon.tables.misfits import DataError
+from flower_fedcon.tables.own_files import PREDICTIONS
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.raw_cells import Cells
 from flower_fedcon.tables.read import columns_of, guarded
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, choice
-from flower_fedcon.wire.whole_files import write_text
+from flower_fedcon.wire.whole_files import storage, write_csv, write_text
 
 NAME, FORMAT, VERSION = "model.json", "flower-fedcon model", 1
 LINKS = {
     "squared": "identity", "huber": "identity", "logistic": "logit", "multinomial": "softmax",
     "poisson": "log", "cox": "log hazard ratio",
 }  # fmt: skip
+_UNSAFE = re.compile(r"[^\w.-]|^[.]+")  # in the name of a file
 _PREPARED = ("means", "scales", "kept", "groups")
 
 
@@ -392,6 +395,45 @@ def load_model(run_dir: str | Path) -> FittedModel:
     FittedModel : its `predict` and `predict_proba`, with an example.
     """
     return FittedModel.read(Path(run_dir) / NAME)
+
+
+def write_held_out(
+    folder: Path, name: str, table: Table, preparation: Preparation, x: Array
+) -> None:
+    """Write a node's predictions for its own rows held out into a folder of its own.
+
+    The file bears the node's name. It holds the columns of `FittedModel.columns_of`, the number of
+    each row among the node's, and its outcome.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str
+    table : Table
+    preparation : Preparation
+        As a node has been sent it.
+    x : array
+        The model.
+    """
+    rows, schema = table.held_out_rows, table.schema
+    known = replace(
+        preparation, numeric=len(schema.numeric), standardized=schema.standardize, stated=schema
+    )
+    found = FittedModel(schema, known, x).columns_of(table.of_rows(rows))
+    number, _ = PREDICTIONS
+    own = table.targets[rows]
+    if schema.loss == "cox":
+        outcome = {"time": own[:, 0].tolist(), "event": own[:, 1].astype(int).tolist()}
+    elif schema.loss == "logistic":
+        outcome = {"outcome": (own > 0).astype(int).tolist()}
+    elif schema.loss == "multinomial":
+        outcome = {"outcome": [schema.classes[k] for k in own.astype(int).tolist()]}
+    else:
+        outcome = {"outcome": own.tolist()}
+    columns = {number: (rows + 1).tolist(), **{k: v.tolist() for k, v in found.items()}, **outcome}
+    with storage(f"make the folder {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_csv(folder / f"{_UNSAFE.sub('_', name) or 'node'}.csv", columns)
 
 
 def _cells(path: Path, source: Any, wanted: Sequence[str]) -> Cells:

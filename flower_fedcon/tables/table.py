@@ -104,6 +104,11 @@ class Table:
         return self._split[0]
 
     @property
+    def held_out_rows(self) -> Any:
+        """The rows that are held out, by number from 0."""
+        return self._split[1]
+
+    @property
     def num_examples(self) -> int:
         """The number of rows that are trained on."""
         return len(self._split[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from row_weights import LOSSES, pooled_model, write_sites
 from row_weights import SCHEMA as WEIGHTED
 
-from flower_fedcon import Policy, client_app, simulate
+from flower_fedcon import Policy, client_app, load_model, simulate
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.errors import ConfigError, FedConError
@@ -83,6 +84,28 @@ def test_nodes_find_what_this_process_finds(method, tmp_path):
     assert "AUC of all sites' rows together: 0." in ours.report.text
     for name in ("coefficients.csv", "model.json", "quality.json", "report.txt"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "nodes" / name).read_bytes()
+
+
+@on_grid
+def test_nodes_write_predictions_for_their_own_rows_held_out(tmp_path):
+    """Where their configuration names a folder, which the server does not see."""
+    folder = tmp_path / "own"
+    FedNewton(PSI).start(
+        make_grid(HEART, **{"predictions-dir": str(folder)}), num_rounds=3, schema=SCHEMA,
+        weighting="examples", run_dir=tmp_path / "run",
+    )  # fmt: skip
+    model = load_model(tmp_path / "run")
+    assert len(list(folder.iterdir())) == 4
+    for file in HEART:
+        held = read_table(file, SCHEMA).held_out_rows
+        (own,) = [path for path in folder.iterdir() if file.stem in path.name]
+        with own.open() as lines:
+            found = list(csv.DictReader(lines))
+        assert [int(row["row"]) - 1 for row in found] == held.tolist()
+        p = np.array([float(row["probability"]) for row in found])
+        assert p == pytest.approx(model.predict_proba(file)[held, 1], rel=1e-12)
+        y = np.array([int(row["outcome"]) for row in found])
+        assert (y == (read_table(file, SCHEMA).targets[held] > 0)).all()
 
 
 @on_grid
