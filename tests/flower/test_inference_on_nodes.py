@@ -1,0 +1,51 @@
+"""Standard errors on nodes: those of this process, where a node's policy allows their sums."""
+
+from __future__ import annotations
+
+import numpy as np
+from fake_grid import on_grid
+from test_tables_on_nodes import make_grid
+
+from flower_fedcon import Policy, simulate
+from flower_fedcon.problems.tables import tables
+from flower_fedcon.strategies import FedNewton
+from flower_fedcon.tables import Schema
+
+STATED = {"target": "ill", "positive": ["yes"], "features": {"a": "numeric", "b": "numeric"}}
+SCHEMA = Schema.load(STATED)
+
+
+def written(folder):
+    rng, files = np.random.default_rng(0), []
+    for site in range(3):
+        rows = [
+            f"{a:.2f},{b:.2f},{'yes' if rng.random() < 1 / (1 + np.exp(b - a)) else 'no'}"
+            for a, b in rng.normal(size=(40, 2))
+        ]
+        files.append(folder / f"s{site}.csv")
+        files[-1].write_text("\n".join(["a,b,ill", *rows]))
+    return files
+
+
+@on_grid
+def test_nodes_find_the_errors_that_this_process_finds(tmp_path):
+    files = written(tmp_path)
+    problem = tables(data=f"{tmp_path}/s*.csv", schema=STATED, inference="robust")
+    here = simulate(FedNewton(problem.regularizer), problem, 10).report
+
+    def there(policy=None, **more):
+        return FedNewton(problem.regularizer).start(
+            make_grid(files, SCHEMA, policy), num_rounds=10, schema=SCHEMA, weighting="examples",
+            inference="robust", **more,
+        ).history.report  # fmt: skip
+
+    folder = {"run_dir": tmp_path / "run"}
+    assert there(**folder).errors == here.errors
+    assert there(**folder, resume=True).errors == here.errors
+    for policy, reason in (
+        (Policy(max_parameters=0.05), "max-parameters = 0.05 for each row, and there are 3 and 40"),
+        (Policy(phases="train,prepare,evaluate"), "phases = train, prepare, evaluate, not stat"),
+    ):
+        refused = there(policy)
+        assert refused.estimates is None
+        assert reason in refused.text
