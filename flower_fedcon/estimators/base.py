@@ -28,12 +28,13 @@ from flower_fedcon.paths.path import Walk, default_strategy, regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import ElasticNet, Regularizer, WithIntercept
+from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.runs.convergence import separated_by, separating
 from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.tables.statistics import set_clusters
 from flower_fedcon.tables.statistics.families import family_of
-from flower_fedcon.validation import Array, choice, expect_unmasked, real, total
+from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
 
 _APPROACH = 10  # points of a path to the weight wanted, for a method that starts from nearby
 
@@ -61,6 +62,7 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
     algorithm: Any
     participation: Participation | None
     random_state: int | None
+    penalty_factor: Any = None
     __metadata_request__fit: ClassVar = {"groups": True}  # as of scikit-learn's group splitters
     history_: RegularizationPath
     coef_: Array
@@ -228,8 +230,22 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
         share = real("l1_ratio", l1_ratio)
         if not 0 <= share <= 1:
             raise ConfigError(f"l1_ratio must be in [0, 1], got {l1_ratio!r}")
-        psi = ElasticNet(share, 1.0 - share)
+        psi: Regularizer = ElasticNet(share, 1.0 - share)
+        if self.penalty_factor is not None:
+            factors = self._factors()
+            psi = Entrywise(share * factors, (1.0 - share) * factors)
         return WithIntercept(psi) if self.fit_intercept else psi
+
+    def _factors(self) -> Array:
+        """Return the factors of the penalty, shape of the coefficients without an intercept."""
+        given = float_array("penalty_factor", self.penalty_factor, ndim=1)
+        if given.shape != (self.n_features_in_,) or given.min() < 0:
+            raise ConfigError(
+                f"penalty_factor must be a number >= 0 for each of {self.n_features_in_} columns, "
+                f"got {repr_of(self.penalty_factor)}"
+            )
+        classes = len(getattr(self, "classes_", ()))
+        return given if classes < 3 else np.repeat(given[:, None], classes, axis=1)
 
     def _fit_at(self, problem: FederatedProblem, l1_ratio: float, alpha: float) -> Self:
         """Fit for one weight."""

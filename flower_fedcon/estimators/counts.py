@@ -78,7 +78,7 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
         >= 0.
     l1_ratio : float (default: 0.0)
         In [0, 1]: 0 is scikit-learn's penalty, 1 selects columns.
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, inference
+    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor, inference
         See `FederatedLasso`.
 
     Attributes
@@ -105,6 +105,7 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        penalty_factor: Any = None,
         inference: str | None = None,
     ) -> None:
         super().__init__(
@@ -116,6 +117,7 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
             algorithm=algorithm,
             participation=participation,
             random_state=random_state,
+            penalty_factor=penalty_factor,
             inference=inference,
         )
 
@@ -128,7 +130,8 @@ class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
     l1_ratio : float, or list of several (default: 1.0)
         In (0, 1]; of several, that with the least mean deviance is chosen.
     num, min_ratio, cv, rule : see `FederatedElasticNetCV`
-    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
+        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -164,6 +167,7 @@ class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        penalty_factor: Any = None,
     ) -> None:
         super().__init__(
             l1_ratio=l1_ratio,
@@ -177,6 +181,7 @@ class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
             algorithm=algorithm,
             participation=participation,
             random_state=random_state,
+            penalty_factor=penalty_factor,
         )
 
     @staticmethod

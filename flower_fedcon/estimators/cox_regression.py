@@ -227,7 +227,7 @@ class FederatedCoxRegression(_Stratified):
         error says why.
     share_baseline : bool (default: False)
         Whether clients send their baseline hazards, which tell the times of their events.
-    tol, max_iter, algorithm, participation, random_state, inference
+    tol, max_iter, algorithm, participation, random_state, penalty_factor, inference
         See `FederatedLasso`.
 
     Attributes
@@ -267,6 +267,7 @@ class FederatedCoxRegression(_Stratified):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        penalty_factor: Any = None,
         inference: str | None = None,
     ) -> None:
         self.alpha = alpha
@@ -279,6 +280,7 @@ class FederatedCoxRegression(_Stratified):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.penalty_factor = penalty_factor
         self.inference = inference
 
     def fit(
@@ -415,7 +417,8 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
         In (0, 1]; of several, that with the least mean loss is chosen.
     ties, stratified : see `FederatedCoxRegression`
     num, min_ratio, cv, rule : see `FederatedElasticNetCV`
-    tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+    tol, max_iter, algorithm, participation, random_state, penalty_factor
+        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -452,6 +455,7 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        penalty_factor: Any = None,
     ) -> None:
         self.l1_ratio = l1_ratio
         self.ties = ties
@@ -465,6 +469,7 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.penalty_factor = penalty_factor
 
     def fit(
         self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, strata: Any = None

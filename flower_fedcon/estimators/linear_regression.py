@@ -77,7 +77,7 @@ class FederatedElasticNet(LinearRegressor):
         >= 0.
     l1_ratio : float (default: 0.5)
         In [0, 1].
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, inference
+    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor, inference
         See `FederatedLasso`.
 
     Attributes
@@ -105,6 +105,7 @@ class FederatedElasticNet(LinearRegressor):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        penalty_factor: Any = None,
         inference: str | None = None,
     ) -> None:
         self.alpha = alpha
@@ -115,6 +116,7 @@ class FederatedElasticNet(LinearRegressor):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.penalty_factor = penalty_factor
         self.inference = inference
 
     def fit(
@@ -181,6 +183,9 @@ class FederatedLasso(FederatedElasticNet):
         Who takes part in a round; everyone by default.
     random_state : int, optional
         The seed of the cohorts.
+    penalty_factor : array, shape (features,), optional
+        >= 0: what the penalty of each column is multiplied by, 1 by default; 0 leaves it free. They
+        count as they are given, while glmnet divides its `penalty.factor` by their mean.
     inference : {"model", "robust", "cluster"}, optional
         Of fits without a penalty: standard errors by the model, robust ones (HC1), or by cluster
         (clients, or `clusters` of `fit`), at the cost of one exchange of sums. Then there are
@@ -218,6 +223,7 @@ class FederatedLasso(FederatedElasticNet):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        penalty_factor: Any = None,
         inference: str | None = None,
     ) -> None:
         self.alpha = alpha
@@ -227,6 +233,7 @@ class FederatedLasso(FederatedElasticNet):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.penalty_factor = penalty_factor
         self.inference = inference
 
     l1_ratio = 1.0
@@ -247,7 +254,8 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
     rule : {"min", "1se"} (default: "min")
         The alpha of least mean loss, or the largest within a standard error of it, which takes two
         folds or more.
-    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
+        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -282,6 +290,7 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        penalty_factor: Any = None,
     ) -> None:
         self.l1_ratio = l1_ratio
         self.num = num
@@ -294,6 +303,7 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.penalty_factor = penalty_factor
 
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Choose alpha and fit; see `FederatedElasticNet.fit`."""
@@ -313,7 +323,8 @@ class FederatedLassoCV(FederatedElasticNetCV):
     Parameters
     ----------
     num, min_ratio, cv, rule : see `FederatedElasticNetCV`
-    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
+        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -344,6 +355,7 @@ class FederatedLassoCV(FederatedElasticNetCV):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        penalty_factor: Any = None,
     ) -> None:
         self.num = num
         self.min_ratio = min_ratio
@@ -355,5 +367,6 @@ class FederatedLassoCV(FederatedElasticNetCV):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.penalty_factor = penalty_factor
 
     l1_ratio = 1.0

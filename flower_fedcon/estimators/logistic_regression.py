@@ -91,7 +91,7 @@ class FederatedLogisticRegression(_LogisticClassifier):
         > 0; smaller is sparser, and numpy.inf stands for no penalty.
     l1_ratio : float (default: 1.0)
         In [0, 1].
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, inference
+    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor, inference
         See `FederatedLasso`.
 
     Attributes
@@ -122,6 +122,7 @@ class FederatedLogisticRegression(_LogisticClassifier):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        penalty_factor: Any = None,
         inference: str | None = None,
     ) -> None:
         self.C = C
@@ -132,6 +133,7 @@ class FederatedLogisticRegression(_LogisticClassifier):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.penalty_factor = penalty_factor
         self.inference = inference
 
     def fit(
@@ -161,7 +163,8 @@ class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
     l1_ratio : float, or list of several (default: 1.0)
         In (0, 1]; of several, that with the least mean loss is chosen.
     num, min_ratio, cv, rule : see `FederatedElasticNetCV`
-    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
+        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -196,6 +199,7 @@ class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
         algorithm: Any = None,
         participation: Participation | None = None,
         random_state: int | None = None,
+        penalty_factor: Any = None,
     ) -> None:
         self.l1_ratio = l1_ratio
         self.num = num
@@ -208,6 +212,7 @@ class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
+        self.penalty_factor = penalty_factor
 
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Choose C and fit; see `FederatedLasso.fit`."""

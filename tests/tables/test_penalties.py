@@ -8,6 +8,11 @@ import pytest
 
 from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.estimators import (
+    FederatedLasso,
+    FederatedLogisticRegression,
+    FederatedPoissonRegressor,
+)
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
 
@@ -92,3 +97,25 @@ def test_without_factors_the_elastic_net_is_one(problem_of):
 def test_what_cannot_be_is_refused(problem_of, arguments, said):
     with pytest.raises(ConfigError, match=said):
         problem_of(more={"sex": "categorical"}, **arguments)
+
+
+def test_estimators_find_what_glmnet_finds_too():
+    """Of standardised columns: l1_ratio is glmnet's alpha, and alpha its lambda."""
+    X = ROWS[["x1", "x2", "x3"]].to_numpy()
+    means, sizes = X.mean(axis=0), X.std(axis=0)
+    sites, factor = np.repeat([0, 1], [5, 7]), np.array([0.0, 1.0, 2.0])
+    logistic = FederatedLogisticRegression(C=1 / (0.05 * 12), l1_ratio=0.6, penalty_factor=factor)
+    poisson = FederatedPoissonRegressor(0.1, l1_ratio=0.6, penalty_factor=factor)
+    for model, y, key in (
+        (logistic, "b", ("logistic", 0.05, 0.6)),
+        (poisson, "k", ("poisson", 0.1, 0.6)),
+    ):
+        model.fit((X - means) / sizes, ROWS[y].to_numpy(), groups=sites)
+        slopes = np.ravel(model.coef_) / sizes
+        intercept = np.ravel(model.intercept_)[0] - slopes @ means
+        assert [intercept, *slopes] == pytest.approx(GLMNET[key], rel=1e-6, abs=1e-8)
+    three = np.resize([0, 1, 2], 12)
+    free = FederatedLogisticRegression(C=0.1, penalty_factor=[0, 1, 1]).fit(X, three, groups=sites)
+    assert (free.coef_[:, 0] != 0).any()
+    with pytest.raises(ConfigError, match="penalty_factor must be a number >= 0 for each of 3"):
+        FederatedLasso(penalty_factor=[1.0, 2.0]).fit(X, ROWS["y"])
