@@ -313,6 +313,8 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
             return ""
         used = np.where(x.reshape(-1) != 0, path.apart, 1.0)
         used = used.reshape(len(x), -1).min(axis=1)[: self.n_features_in_]  # of each column
+        if x.ndim > 1 and self.penalty_factor is not None:  # of free columns as without a penalty
+            used = np.where(np.asarray(self.penalty_factor) == 0, 1.0, used)
         return hardly_apart(used, [f"column {name!r}" for name in self._feature_names])
 
     def __sklearn_tags__(self) -> Tags:
