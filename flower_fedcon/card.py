@@ -40,7 +40,7 @@ class Card:
     update : str
         The steps of a round, a line for each.
     symbols : str
-        What the paper's symbols are in the code.
+        What the paper's symbols are in the code, and what is taken where they are left out.
     state : str
         What client and server remember.
     wire : str
@@ -201,6 +201,30 @@ def _psi(kind: type[Any]) -> str:
     )
 
 
+def _defaults(kind: type[Any]) -> str:
+    """Return what a method takes for arguments that are left out, by its own docstring.
+
+    >>> class Halving:
+    ...     '''Steps.
+    ...
+    ...     Parameters
+    ...     ----------
+    ...     client_lr : float or "auto", optional
+    ...         eta > 0; by default 1/(2 L), and
+    ...         1 without L.
+    ...     '''
+    >>> _defaults(Halving)
+    'client_lr is 1/(2 L), and 1 without L'
+    """
+    found = []
+    text = inspect.getdoc(kind) or ""
+    for name, described in re.findall(r'^(\w+) : .*"auto".*\n((?: {4}.*\n?)+)', text, re.M):
+        rule = re.search(r"by default (.+?)(?:[.:;](?:\s|$)|$)", one_line(described))
+        if rule:
+            found.append(f"{name} is {rule.group(1)}")
+    return "; ".join(found)
+
+
 def _step_sizes(kind: type[Any]) -> str:
     """Return which server optimizers and schedules a method takes."""
     known, said = parameters(kind), []
@@ -264,6 +288,8 @@ def card_of(kind: type[Any], fields: Sequence[str]) -> Card:
         step_sizes=_step_sizes(kind),
         clipping=_clipping(kind, fields),
     )
+    if known := _defaults(kind):
+        card = replace(card, symbols=f"{card.symbols} Left out, {known}.".strip())
     if kind.needs_mean:  # said once, where it is refused
         card = replace(card, aggregation=f"the mean alone: {kind.needs_mean}")
     if kind.needs_exact:

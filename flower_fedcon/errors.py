@@ -21,12 +21,23 @@ class ConfigError(FedConError):
     """An argument, file entry or setting that cannot be used."""
 
 
+class UnknownScaleError(ConfigError):
+    """A rule needs a constant of the clients' objectives that not all of them state.
+
+    A run finds it from a few of their gradients, where it may; elsewhere it is an error.
+    """
+
+
 class ParticipationError(FedConError):
     """A participation rule that the algorithm cannot work with."""
 
 
 class RoundError(FedConError):
     """A round that could not be completed with enough valid replies."""
+
+
+class DivergedError(RoundError):
+    """Numbers of a run that are no longer finite: its steps are too long."""
 
 
 class BudgetError(FedConError):

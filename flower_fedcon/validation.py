@@ -55,6 +55,21 @@ def optional(check: Callable[[str, object], float], name: str, value: object) ->
     return None if value is None else check(name, value)
 
 
+AUTO = "auto"
+"""An argument that a run is to choose by a race of a few values."""
+
+
+def chosen(check: Callable[[str, object], Any], name: str, value: object) -> Any:
+    """Return None (a rule's), "auto" (a race's), or what `check` makes of a value that is given.
+
+    >>> chosen(positive, "client_lr", "auto"), chosen(positive, "client_lr", 2)
+    ('auto', 2.0)
+    """
+    if value is None or (isinstance(value, str) and value == AUTO):
+        return value
+    return check(name, value)
+
+
 def nonnegative(name: str, value: object) -> float:
     """Return `value` as a float if it is finite and >= 0."""
     number = _number(name, value)

@@ -32,13 +32,13 @@ known: give a fixed number of steps, O(kappa^(1/3)) of gradient descent, or solv
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple, Unpack
+from collections.abc import Callable
+from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
-from flower_fedcon.validation import Array, optional, positive
+from flower_fedcon.validation import Array, chosen, positive
 from flower_fedcon.wire.payloads import Payload
 
 _log = logging.getLogger("flwr.strategies")
@@ -62,12 +62,13 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
 
     Parameters
     ----------
-    primal_lr : float
-        eta_x > 0; about 1/sqrt(mu L) at most.
-    dual_lr : float, optional (default: None)
-        eta_y > 0; None for 1/(32 eta_x).
-    dual_damping : float, optional (default: None)
-        beta_y > 0; None for 1/L, where the clients know it.
+    primal_lr : float or "auto", optional
+        eta_x > 0, about 1/sqrt(mu L) at most; by default 0.5/sqrt(mu L), at most 5/L, and 0.15/L
+        where mu is unknown.
+    dual_lr : float or "auto", optional
+        eta_y > 0; by default 1/(32 eta_x).
+    dual_damping : float or "auto", optional
+        beta_y > 0; by default 1/L.
     local_solver : str or LocalSolver (default: "exact")
         For step 3, such as `GradientDescent(steps=20)`.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -104,24 +105,27 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     def __init__(
         self,
         *,
-        primal_lr: float,
-        dual_lr: float | None = None,
-        dual_damping: float | None = None,
+        primal_lr: float | str | None = None,
+        dual_lr: float | str | None = None,
+        dual_damping: float | str | None = None,
         **common: Unpack[MinimizationOptions],
     ) -> None:
         super().__init__(**common)
-        self.primal_lr = positive("primal_lr", primal_lr)
-        self.dual_lr = (
-            1 / (32 * self.primal_lr) if dual_lr is None else positive("dual_lr", dual_lr)
-        )
-        self.dual_damping = optional(positive, "dual_damping", dual_damping)
+        self.primal_lr = chosen(positive, "primal_lr", primal_lr)
+        self.dual_lr = chosen(positive, "dual_lr", dual_lr)
+        self.dual_damping = chosen(positive, "dual_damping", dual_damping)
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules for eta_x, eta_y and beta_y."""
+        return {
+            "primal_lr": lambda: 0.5 * self.usual_prox("primal_lr"),
+            "dual_lr": lambda: 1 / (32 * self.primal_lr),
+            "dual_damping": lambda: 1 / self.smoothness_for("dual_damping", "about 1/L"),
+        }
 
     def derive(self) -> APDAInexactConstants:
-        """Settle beta_y and theta."""
-        L, mu = self.setup.smoothness, self.setup.strong_convexity
-        if self.dual_damping is None and not L:
-            raise ConfigError("the clients' smoothness L is unknown: give dual_damping, about 1/L")
-        damping = self.dual_damping or 1 / (L or 1.0)
+        """Settle theta."""
+        mu, damping = self.setup.strong_convexity, self.dual_damping
         if mu is None:
             _log.warning(
                 "APDAInexact: the clients' strong convexity is unknown, so theta = 1, which may "

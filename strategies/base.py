@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from flower_fedcon.card import Card, card_of
@@ -16,15 +17,26 @@ from flower_fedcon.core.method import Method, State
 from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.private import check_argument, check_private
 from flower_fedcon.core.protocol import Setup
-from flower_fedcon.errors import ConfigError, ParticipationError
+from flower_fedcon.core.scales import UNIT
+from flower_fedcon.errors import ConfigError, ParticipationError, UnknownScaleError
 from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class
+from flower_fedcon.regularizers.base import LONGEST
 from flower_fedcon.server.aggregation import Aggregation, as_aggregation
 from flower_fedcon.server.schedules import Schedule, rate_or_schedule
 from flower_fedcon.strategies.families.arguments import COMMON, check_convexity, names_checked
 from flower_fedcon.strategies.families.arguments import Common as Common
-from flower_fedcon.validation import Array, choice, count, optional, parameters, positive
+from flower_fedcon.validation import (
+    AUTO,
+    Array,
+    choice,
+    chosen,
+    count,
+    optional,
+    parameters,
+    positive,
+)
 
 
 class FedConStrategy(Method[State], FlowerStrategy):
@@ -142,16 +154,14 @@ class FedConStrategy(Method[State], FlowerStrategy):
         return "its client does not declare `clip`, nor hand it to its local pass"
 
     def step_length(self, client_lr: Any) -> Any:
-        """Return a `client_lr` as a float or, for methods that take one, a schedule.
+        """Return a `client_lr` as a float, None, "auto" or, for methods that take one, a schedule.
 
         Raises
         ------
         ConfigError
             If it is neither.
         """
-        if client_lr is None:
-            return None
-        found = rate_or_schedule("client_lr", client_lr)
+        found = chosen(rate_or_schedule, "client_lr", client_lr)
         if isinstance(found, Schedule) and self.needs_constant_lr:
             raise ConfigError(
                 f"{self.title} takes no schedule for client_lr, got {found!r}: "
@@ -169,6 +179,48 @@ class FedConStrategy(Method[State], FlowerStrategy):
         if set(parts) != {""}:
             raise ConfigError(f"{name!r} is made of {sorted(parts)}, expected one array")
         return parts[""]
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return what finds an argument that is left out, by its name.
+
+        A rule knows `setup`, and what the rules before it have found. One that needs the clients'
+        L asks `smoothness_for` for it.
+        """
+        return {}
+
+    def smoothness_for(self, name: str, about: str) -> float:
+        """Return L, of which the rule for the argument `name` makes `about`; 1 where it is 0.
+
+        Raises
+        ------
+        UnknownScaleError
+            If not all clients state it, and it is not estimated.
+        """
+        L = self.setup.smoothness
+        if L is None:
+            raise UnknownScaleError(
+                f"{self.title}: the clients' smoothness L is unknown: give {name}, {about}"
+            )
+        return L or UNIT
+
+    def within_prox(self, step: float, multiple: float = 1.0) -> float:
+        """Return a step, or a shorter one so that `multiple` times it is one of psi's prox."""
+        modulus = 0.0 if self.regularizer is None else self.regularizer.weak_convexity
+        longest = 0.9 * LONGEST / (modulus * multiple) if modulus else math.inf
+        return min(step, longest)
+
+    def _settle(self) -> None:
+        """Give the arguments that are left out what their rules find."""
+        theirs = getattr(self, "own_loop_decides", ()) if self.setup.own_loops else ()
+        for name, rule in self.rules().items():
+            given = getattr(self, name)
+            if isinstance(given, str) and given == AUTO:
+                raise ConfigError(
+                    f'{self.title}: {name}="auto" is chosen within a run, by simulate, start or '
+                    "`fedcon run`: here give a number, or leave it to its rule"
+                )
+            if given is None and name not in theirs:
+                setattr(self, name, rule())
 
     def refuse_participation(self, reason: str, instead: str) -> None:
         """Refuse this run's cohort rule."""
@@ -222,6 +274,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
                     f"{self.title} draws the number of its local steps, and takes no batch_order="
                     f"{self.batch_order!r}: leave it out"
                 )
+        bound._settle()
         check_convexity(bound)  # again: a path gives other regularizers
         bound.constants = bound.derive()
         if self.privacy is not None:

@@ -70,12 +70,13 @@ class CFedDA(DualAveraging[CFedDAState]):
     regularizer : Regularizer or ConstraintSet
         psi; a set stands for its indicator, any object with `prox(v, step)` will do. With a
         radius, one made of a norm: L1, L2Norm, L2Squared, GroupLasso or NuclearNorm.
-    strong_convexity : float
-        mu > 0: of every f_i, or a guess of the restricted modulus.
-    damping : float, optional
-        gamma > 0; by default 5 L K, where the clients know L.
-    local_steps : int
-        K >= 1.
+    strong_convexity : float or "auto", optional
+        mu > 0: of every f_i, or a guess of the restricted modulus; by default the clients' mu, and
+        L/1000 where that is 0 or unknown.
+    damping : float or "auto", optional
+        gamma > 0; by default 5 L K.
+    local_steps : int or "auto", optional
+        K >= 1; by default 1.
     radius : float, optional
         rho > 0, of the ball around the start in psi's own norm; by default there is none.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -118,8 +119,8 @@ class CFedDA(DualAveraging[CFedDAState]):
             norm_ball(self.regularizer, self.radius)  # refused here, not in round 1
 
     def derive(self) -> Damping:
-        """Return gamma: as given, else 5 L K."""
-        return Damping(self.damping_or(5 * self.local_steps))
+        """Return gamma."""
+        return Damping(self.damping)
 
     def initialize(self, x0: Array) -> CFedDAState:
         """Start at w_0 = x0, with no gradient yet."""

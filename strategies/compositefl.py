@@ -64,10 +64,10 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     ----------
     regularizer : Regularizer or ConstraintSet
         psi; a set stands for its indicator, any object with `prox(v, step)` will do.
-    client_lr : float
-        eta > 0; about 1/(4 L K).
-    local_steps : int
-        K >= 1.
+    client_lr : float or "auto", optional
+        eta > 0; by default 1/(4 L K).
+    local_steps : int or "auto", optional
+        K >= 1; by default 5.
     server_lr : float (default: 1.0)
         eta_g > 0; in [1, sqrt N].
     mirror : bool (default: True)
@@ -107,15 +107,24 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     needs_constant_lr = "c_i and the model follow from x_bar by the step length of one round"
     release = Release("with everyone and without mirror")
     needs_independent = "its server takes a prox in each round, and its clients remember it"
+    usual_steps = 5
     own_loop_decides = ()
 
     def __init__(
         self, regularizer: Any, *, mirror: bool = True, **steps: Unpack[StepOptions]
     ) -> None:
         super().__init__(**steps)
-        self.needs("client_lr", "local_steps")
         self.regularizer = as_regularizer(regularizer)
         self.mirror = bool(mirror)
+
+    def safe_share(self) -> float:
+        """Return eta L: a quarter over all K steps and the server's."""
+        return float(1 / (4 * self.local_steps * max(1.0, self.server_lr)))
+
+    def _longest_rate(self) -> float:
+        """Return the rule's eta, of which T is at most what psi has a prox for."""
+        longest = max(1.0, self.server_lr) * self.local_steps
+        return self.within_prox(super()._longest_rate(), longest)
 
     def initialize(self, x0: Array) -> CompositeFLState:
         """Start at x0, with c_i = 0."""

@@ -45,6 +45,7 @@ Method", 2019 (q = 2); their constants, here a = 2 q kappa and gamma = 5 L (1 + 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -82,16 +83,17 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     ----------
     regularizer : Regularizer or ConstraintSet
         psi; a set stands for its indicator, any object with `prox(v, step)` will do.
-    strong_convexity : float
-        mu > 0: of every f_i, or a guess of the restricted modulus.
-    damping : float, optional
-        gamma > 0; by default 5 L, where the clients know L.
-    local_steps : int
-        K >= 1.
+    strong_convexity : float or "auto", optional
+        mu > 0: of every f_i, or a guess of the restricted modulus; by default the clients' mu, and
+        L/1000 where that is 0 or unknown.
+    damping : float or "auto", optional
+        gamma > 0; by default 5 L.
+    local_steps : int or "auto", optional
+        K >= 1; by default 1.
     weight_power : float (default: 0.0)
         q >= 0 of the weights alpha_t = (t + a)^q; 2 is Stich's.
     weight_shift : float, optional
-        a >= 0; by default 2 q L/mu, where the clients know L.
+        a >= 0; by default 2 q L/mu.
     output : {"last", "average"} (default: "last")
         The model: w, or the average of all points, for one more vector up.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -136,13 +138,8 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     ) -> None:
         super().__init__(regularizer, **options)
         self.weight_power = nonnegative("weight_power", weight_power)
-        self.weight_shift = optional(nonnegative, "weight_shift", weight_shift)
+        self.weight_shift: Any = optional(nonnegative, "weight_shift", weight_shift)
         self.output = choice("output", output, ("last", "average"))
-        if self.local_steps is None and (self.weight_power or self.average):
-            raise ConfigError(
-                "FastFedDA with weights, or with the average as output, counts its steps: give "
-                "local_steps"
-            )
 
     @property
     def average(self) -> bool:
@@ -150,12 +147,31 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         return self.output == "average"
 
     def derive(self) -> Weights:
-        """Return gamma and a: as given, else 5 L (1 + a)^q and 2 q L/mu."""
-        q, a = self.weight_power, self.weight_shift or 0.0
-        if self.weight_shift is None and q:
-            a = 2 * q * self.known_smoothness("weight_shift", 2 * q) / self.strong_convexity
-        gamma = self.damping or 5 * self.known_smoothness("damping", 5) * step_weight(1, q, a)
-        return Weights(gamma, a)
+        """Return gamma and a."""
+        if self.local_steps is None and (self.weight_power or self.average):
+            raise ConfigError(
+                "FastFedDA with weights, or with the average as output, counts its steps: give "
+                "local_steps"
+            )
+        return Weights(self.damping, self.weight_shift)
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules; that of a, 2 q L/mu, comes before that of gamma."""
+        known = super().rules()
+        last = known.pop("damping")
+        return {**known, "weight_shift": self._shift, "damping": last}
+
+    def _shift(self) -> float:
+        q = self.weight_power
+        if not q:
+            return 0.0
+        about = f"about {2 * q:g} L/mu"
+        return float(2 * q * self.smoothness_for("weight_shift", about) / self.strong_convexity)
+
+    def usual_damping(self) -> float:
+        """Return 5 L (1 + a)^q."""
+        L = self.smoothness_for("damping", "about 5 L")
+        return 5 * L * step_weight(1, self.weight_power, self.weight_shift)
 
     def expects(self, state: FastFedDAState) -> tuple[str, ...]:
         """Return what step 3 uploads."""

@@ -31,6 +31,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Unpack
 
+import numpy as np
+
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
@@ -39,6 +41,8 @@ from flower_fedcon.server.optimizers import OptimizerState
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
 from flower_fedcon.validation import Array, nonnegative
 from flower_fedcon.wire.payloads import Payload
+
+_FAR = 1e8  # where a norm's slope is nothing beside a square's
 
 
 class FedAvgState(NamedTuple):
@@ -54,10 +58,11 @@ class FedAvg(LocalSteps[FedAvgState]):
 
     Parameters
     ----------
-    client_lr : float or Schedule
-        eta_c > 0; at most 1/L. A schedule of `flower_fedcon.schedules` is that of the round.
-    local_steps : int
-        K >= 1.
+    client_lr : float, Schedule or "auto", optional
+        eta_c > 0, at most 1/L; by default 1/L. A schedule of `flower_fedcon.schedules` is
+        that of the round.
+    local_steps : int or "auto", optional
+        K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_lr : float (default: 1.0)
         eta_s > 0.
     server_momentum : float (default: 0.0)
@@ -115,6 +120,15 @@ class FedAvg(LocalSteps[FedAvgState]):
                 f"{self.server_optimizer!r}: leave one out"
             )
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
+
+    def smoothness_for(self, name: str, about: str) -> float:
+        """Return L and what psi bends by far out, as a square does, since psi has no prox here."""
+        L = super().smoothness_for(name, about)
+        if self.regularizer is None:
+            return L
+        far = np.full(self.setup.layout.shape, _FAR, dtype=self.setup.layout.dtype)
+        there, back = self.regularizer.subgradient(far), self.regularizer.subgradient(-far)
+        return L + float(np.linalg.norm(there - back) / np.linalg.norm(2 * far))
 
     def initialize(self, x0: Array) -> FedAvgState:
         """Start at x0."""

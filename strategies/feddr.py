@@ -39,6 +39,7 @@ optimization", NeurIPS 2020.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.mirror import Mirror
@@ -48,7 +49,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.validation import Array, chosen, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -70,8 +71,9 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     regularizer : Regularizer or ConstraintSet
         psi; a set stands for its indicator, any object with `prox(v, step)` will do, and None is
         zero.
-    step_size : float
-        eta > 0; 1/L is a good start. Nonconvex objectives need it small.
+    step_size : float or "auto", optional
+        eta > 0; by default 1/sqrt(mu L), at most 10/L, and 0.3/L where mu is unknown: nonconvex
+        objectives need it small.
     relaxation : float (default: 1.0)
         alpha in (0, 2]. 2 is Peaceman-Rachford splitting (FedSplit), which the paper leaves out: it
         converges for smooth and strongly convex f_i.
@@ -111,18 +113,22 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
         self,
         regularizer: Any,
         *,
-        step_size: float,
+        step_size: float | str | None = None,
         relaxation: float = 1.0,
         mirror: bool = True,
         **common: Unpack[MinimizationOptions],
     ) -> None:
         super().__init__(**common)
         self.regularizer = as_regularizer(regularizer)
-        self.step_size = positive("step_size", step_size)
+        self.step_size = chosen(positive, "step_size", step_size)
         self.relaxation = positive("relaxation", relaxation)
         if self.relaxation > 2:
             raise ConfigError(f"relaxation must be in (0, 2], got {relaxation!r}")
         self.mirror = bool(mirror)
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rule for eta."""
+        return {"step_size": lambda: self.usual_prox("step_size")}
 
     def initialize(self, x0: Array) -> FedDRState:
         """Start everywhere at x0."""
@@ -142,7 +148,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
 
     def longest_prox(self) -> float:
         """Return eta."""
-        return self.step_size
+        return float(self.step_size)
 
     def needs_whole_cohort(self) -> bool:
         """Without a mirror, a client that cannot come back must end the run, not drop out of it."""

@@ -66,11 +66,11 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     ----------
     regularizer : Regularizer or ConstraintSet
         psi; a set stands for its indicator, any object with `prox(v, step)` will do.
-    client_lr : float or Schedule
-        eta_c > 0; about 1/(2 L) for K = 1, less for more steps. By a schedule e_r is the sum of the
-        steps that there were; the theory is for one length.
-    local_steps : int
-        K >= 1.
+    client_lr : float, Schedule or "auto", optional
+        eta_c > 0; by default 1/(2 L K). By a schedule e_r is the sum of the steps that there were;
+        the theory is for one length.
+    local_steps : int or "auto", optional
+        K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_lr : float (default: 1.0)
         eta_s > 0.
     server_prox_only : bool (default: False)
@@ -132,6 +132,11 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
                     f"clients, got {regularizer!r} and server_prox_only={server_prox_only}"
                 )
             self.simplex_radius = simplex.radius
+
+    def safe_share(self) -> float:
+        """Return eta_c L: a half over all K steps; the entropy bends by 1/r on its simplex."""
+        bend = max(1.0, self.simplex_radius or 1.0)
+        return float(1 / (2 * bend * self.local_steps * max(1.0, self.server_lr)))
 
     def elapsed(self, r: float) -> float:
         """Return e_r = eta_s eta_c r K, the sum of the steps so far."""

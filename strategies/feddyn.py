@@ -36,16 +36,16 @@ Regularization", ICLR 2021, Algorithm 1. Re-entry is reconstructed.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Unpack
+from collections.abc import Callable
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
-from flower_fedcon.validation import Array, optional, positive
+from flower_fedcon.validation import Array, chosen, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -69,8 +69,9 @@ class FedDyn(ControlVariates[FedDynState]):
 
     Parameters
     ----------
-    proximal : float, optional
-        alpha > 0, from sqrt(mu L) to L; by default sqrt(mu L), where all clients state both.
+    proximal : float or "auto", optional
+        alpha > 0, from sqrt(mu L) to L; by default sqrt(mu L), of convex objectives with mu = 0
+        L/10, and 3 L where mu is unknown.
     mirror : bool (default: True)
         Keep the clients' g_i on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
@@ -81,7 +82,7 @@ class FedDyn(ControlVariates[FedDynState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range, or `proximal` is missing and its default not known.
+        If an argument is out of range.
 
     Examples
     --------
@@ -102,19 +103,25 @@ class FedDyn(ControlVariates[FedDynState]):
     needs_independent = "its model is the last round's mean, corrected by the sum of all"
     constants: FedDynConstants
 
-    def __init__(self, *, proximal: float | None = None, **common: Unpack[VariateOptions]) -> None:
+    def __init__(
+        self, *, proximal: float | str | None = None, **common: Unpack[VariateOptions]
+    ) -> None:
         super().__init__(**common)
-        self.proximal = optional(positive, "proximal", proximal)
+        self.proximal = chosen(positive, "proximal", proximal)
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rule for alpha: sqrt(mu L), else L/10, and 3 L where mu is unknown."""
+        return {"proximal": self._proximal}
+
+    def _proximal(self) -> float:
+        mu = self.setup.strong_convexity
+        if mu:
+            return math.sqrt(mu * self.smoothness_for("proximal", "from sqrt(mu L) to L"))
+        return 1 / self.usual_prox("proximal")
 
     def derive(self) -> FedDynConstants:
-        """Return alpha: as given, else sqrt(mu L)."""
-        mu, L = self.setup.strong_convexity or 0.0, self.setup.smoothness or 0.0
-        if self.proximal is None and mu * L == 0:
-            raise ConfigError(
-                "FedDyn needs proximal=...: its default, sqrt(mu L), is unknown, for not all "
-                "clients state a smoothness and a strong convexity > 0"
-            )
-        return FedDynConstants(self.proximal or math.sqrt(mu * L))
+        """Return alpha."""
+        return FedDynConstants(self.proximal)
 
     def initialize(self, x0: Array) -> FedDynState:
         """Start at x0, with g_i = h = 0."""

@@ -34,14 +34,15 @@ the steps and constants are reconstructed.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple, Unpack
+from collections.abc import Callable
+from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, UnknownScaleError
 from flower_fedcon.solvers.moreau import constant_extrapolation, square
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
-from flower_fedcon.validation import Array, choice, optional, positive, real
+from flower_fedcon.validation import Array, choice, chosen, optional, positive, real
 from flower_fedcon.wire.payloads import Payload
 
 _log = logging.getLogger("flwr.strategies")
@@ -67,8 +68,8 @@ class FedExProx(LocalMinimization[FedExProxState]):
 
     Parameters
     ----------
-    step_size : float
-        gamma > 0.
+    step_size : float or "auto", optional
+        gamma > 0; by default 1/sqrt(mu L), at most 10/L, and 0.3/L where mu is unknown.
     extrapolation : float or {"constant", "diversity", "polyak"} (default: "constant")
         alpha > 0, or how it is found; "constant" takes it from the clients' L_i.
     infimum : float, optional
@@ -111,14 +112,14 @@ class FedExProx(LocalMinimization[FedExProxState]):
     def __init__(
         self,
         *,
-        step_size: float,
+        step_size: float | str | None = None,
         extrapolation: float | str = "constant",
         infimum: float | None = None,
         max_extrapolation: float = 1000.0,
         **common: Unpack[MinimizationOptions],
     ) -> None:
         super().__init__(**common)
-        self.step_size = positive("step_size", step_size)
+        self.step_size = chosen(positive, "step_size", step_size)
         self.extrapolation: float | str = (
             choice("extrapolation", extrapolation, ("constant", "diversity", "polyak"))
             if isinstance(extrapolation, str)
@@ -126,6 +127,10 @@ class FedExProx(LocalMinimization[FedExProxState]):
         )
         self.infimum = optional(real, "infimum", infimum)
         self.max_extrapolation = positive("max_extrapolation", max_extrapolation)
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rule for gamma."""
+        return {"step_size": lambda: self.usual_prox("step_size")}
 
     def why_no_epochs(self) -> str:
         """Return why SGD is refused, where alpha is found from values."""
@@ -148,7 +153,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
         if alpha == "constant":
             known = self.setup.smoothnesses
             if not known or max(known) == 0:
-                raise ConfigError(
+                raise UnknownScaleError(
                     "the clients' smoothness L_i is unknown: give extrapolation a number, at most "
                     '1/(gamma L_gamma), or take "diversity"'
                 )
@@ -192,7 +197,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
         if length == 0:
             return 1.0
         if self.constants.polyak and min(uploads["gap"]) > 0:
-            return self.step_size * uploads.mean_number("gap") / length
+            return float(self.step_size * uploads.mean_number("gap") / length)
         return uploads.mean_number("delta", of=square) / length
 
     def report(self, state: FedExProxState) -> dict[str, float]:

@@ -73,9 +73,8 @@ class FedFW(FrankWolfe[FedFWState]):
     ----------
     constraint : ConstraintSet
         D, bounded, with a linear minimization oracle.
-    penalty : float
-        lambda_0 > 0. The rule (see `flower_fedcon.strategies.fedfw`):
-        max_i ||grad f_i(x0)|| / (N diameter).
+    penalty : float or "auto", optional
+        lambda_0 > 0; by default max_i ||grad f_i(x0)|| / (N diameter).
     schedule : {"convex", "nonconvex"} (default: "convex")
         Steps that fall with t, or constant ones that need the number of rounds: for networks.
     gradient : {"full", "stochastic"} (default: "full")

@@ -56,8 +56,8 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
     ----------
     constraint : ConstraintSet
         D, bounded, with a linear minimization oracle.
-    penalty : float
-        lambda_0 > 0. FedFW's rule is a start.
+    penalty : float or "auto", optional
+        lambda_0 > 0; by default FedFW's, max_i ||grad f_i(x0)|| / (N diameter).
     schedule : {"convex", "nonconvex"} (default: "convex")
         Steps that fall with t, or constant ones that need the number of rounds.
     gradient : {"full", "stochastic"} (default: "full")

@@ -24,14 +24,14 @@ clients; the steps are second-hand.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Unpack
+from collections.abc import Callable
+from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.server.schedules import Schedule
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, count
+from flower_fedcon.validation import Array, chosen, count
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -42,29 +42,23 @@ class FedLinState(NamedTuple):
     g: Array | None  # mean gradient at x, shape of x0; None if the coming round asks for it
 
 
-class FedLinConstants(NamedTuple):
-    """What follows from the setup."""
-
-    client_lr: float | Schedule  # eta
-
-
 class FedLin(FedConStrategy[FedLinState]):
     """FedLin.
 
     Parameters
     ----------
-    local_steps : int
-        H >= 1.
-    client_lr : float or Schedule, optional (default: None)
-        eta > 0, or a schedule of `flower_fedcon.schedules`, by rounds, which come in pairs; None
-        for 1/(6 L H), where the clients know L.
+    local_steps : int or "auto", optional
+        H >= 1; by default 5.
+    client_lr : float, Schedule or "auto", optional
+        eta > 0; by default 1/(6 L H). A schedule of `flower_fedcon.schedules` is by rounds, which
+        come in pairs.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
     ConfigError
-        If an argument is out of range, or client_lr is None and L unknown.
+        If an argument is out of range, or L unknown where a rule needs it.
     ParticipationError
         If somebody would be left out.
 
@@ -87,27 +81,25 @@ class FedLin(FedConStrategy[FedLinState]):
     release = Release()
     needs_independent = "its clients' steps are corrected by one round's gradient alone"
     needs_everyone = "g and the steps that it corrects are of the same clients"
-    constants: FedLinConstants
 
     def __init__(
         self,
         *,
-        local_steps: int,
-        client_lr: float | Schedule | None = None,
+        local_steps: int | str | None = None,
+        client_lr: float | str | Schedule | None = None,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        self.local_steps = count("local_steps", local_steps)
+        self.local_steps = chosen(count, "local_steps", local_steps)
         self.client_lr = self.step_length(client_lr)
 
-    def derive(self) -> FedLinConstants:
-        """Settle eta."""
-        if self.client_lr is None and not self.setup.smoothness:
-            raise ConfigError(
-                "the clients' smoothness L is unknown: give client_lr, about 1/(6 L local_steps)"
-            )
-        smoothness = self.setup.smoothness or 1.0
-        return FedLinConstants(self.client_lr or 1 / (6 * smoothness * self.local_steps))
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules for H and eta."""
+        return {"local_steps": lambda: 5, "client_lr": self._rate}
+
+    def _rate(self) -> float:
+        L = self.smoothness_for("client_lr", "about 1/(6 L local_steps)")
+        return float(1 / (6 * L * self.local_steps))
 
     def initialize(self, x0: Array) -> FedLinState:
         """Start at x0."""

@@ -51,10 +51,11 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     ----------
     regularizer : Regularizer or ConstraintSet
         psi; a set stands for its indicator, any object with `prox(v, step)` will do.
-    client_lr : float or Schedule
-        eta_c > 0; at most 1/L. A schedule of `flower_fedcon.schedules` is that of the round.
-    local_steps : int
-        K >= 1.
+    client_lr : float, Schedule or "auto", optional
+        eta_c > 0, at most 1/L; by default 1/L. A schedule of `flower_fedcon.schedules` is
+        that of the round.
+    local_steps : int or "auto", optional
+        K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_lr : float (default: 1.0)
         eta_s > 0.
     server_prox_only : bool (default: False)

@@ -32,14 +32,15 @@ takes the old lambda_i in step 4, which here takes 74 rounds for what the new on
 
 from __future__ import annotations
 
-from typing import NamedTuple, Unpack
+from collections.abc import Callable
+from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
-from flower_fedcon.validation import Array, nonnegative, positive
+from flower_fedcon.validation import Array, chosen, nonnegative, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -57,9 +58,10 @@ class FedPD(LocalMinimization[FedPDState]):
 
     Parameters
     ----------
-    step_size : float
-        eta > 0. For convex objectives and exact local solves any will do, 1/(2L) is a good one;
-        the nonconvex theory asks for eta < (sqrt(5) - 1)/(4L).
+    step_size : float or "auto", optional
+        eta > 0; by default 1/sqrt(mu L), at most 10/L, and 0.3/L where mu is unknown. For convex
+        objectives and exact local solves any will do; the nonconvex theory asks for
+        eta < (sqrt(5) - 1)/(4L).
     skip_probability : float (default: 0.0)
         q in [0, 1): how often a round goes without communication.
     local_solver : str or LocalSolver (default: "exact")
@@ -95,15 +97,19 @@ class FedPD(LocalMinimization[FedPDState]):
     def __init__(
         self,
         *,
-        step_size: float,
+        step_size: float | str | None = None,
         skip_probability: float = 0.0,
         **common: Unpack[MinimizationOptions],
     ) -> None:
         super().__init__(**common)
-        self.step_size = positive("step_size", step_size)
+        self.step_size = chosen(positive, "step_size", step_size)
         self.skip_probability = nonnegative("skip_probability", skip_probability)
         if self.skip_probability >= 1:
             raise ConfigError(f"skip_probability must be in [0, 1), got {skip_probability!r}")
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rule for eta."""
+        return {"step_size": lambda: self.usual_prox("step_size")}
 
     def skips(self, t: int) -> bool:
         """Return the coin of round t: whether it goes without communication."""

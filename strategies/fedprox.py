@@ -30,12 +30,13 @@ Networks", MLSys 2020, Algorithm 2.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Unpack
+from collections.abc import Callable
+from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
-from flower_fedcon.validation import Array, nonnegative
+from flower_fedcon.validation import Array, chosen, nonnegative
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -50,8 +51,8 @@ class FedProx(LocalMinimization[FedProxState]):
 
     Parameters
     ----------
-    proximal : float
-        mu >= 0; from L/10 to L.
+    proximal : float or "auto", optional
+        mu >= 0; from L/10 to L, by default L.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -81,9 +82,15 @@ class FedProx(LocalMinimization[FedProxState]):
     release = Release(about={"v": "w"})
     needs_independent = "its server takes the mean of points, and adds up no changes"
 
-    def __init__(self, *, proximal: float, **common: Unpack[MinimizationOptions]) -> None:
+    def __init__(
+        self, *, proximal: float | str | None = None, **common: Unpack[MinimizationOptions]
+    ) -> None:
         super().__init__(**common)
-        self.proximal = nonnegative("proximal", proximal)
+        self.proximal = chosen(nonnegative, "proximal", proximal)
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rule for mu: L."""
+        return {"proximal": lambda: self.smoothness_for("proximal", "from L/10 to L")}
 
     def initialize(self, x0: Array) -> FedProxState:
         """Start at x0."""

@@ -38,17 +38,16 @@ solver's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
-from flower_fedcon.validation import Array, optional, positive
+from flower_fedcon.validation import Array, chosen, positive
 from flower_fedcon.wire.payloads import Payload
 
 _CLEARLY = 1e-3  # a constraint above it draws a warning at the end of a run
@@ -84,8 +83,8 @@ class FedProxAL(LocalMinimization[FedProxALState]):
         psi, on the server alone.
     penalty : float (default: 10.0)
         beta > 0. A larger one takes fewer stages, of more rounds.
-    coupling : float, optional
-        rho > 0; by default L/N, where the clients know L.
+    coupling : float or "auto", optional
+        rho > 0; by default L/N.
     accuracy : float (default: 1.0)
         s > 0, of the first stage.
     local_solver : str or LocalSolver (default: "exact")
@@ -137,22 +136,27 @@ class FedProxAL(LocalMinimization[FedProxALState]):
         regularizer: Any = None,
         *,
         penalty: float = 10.0,
-        coupling: float | None = None,
+        coupling: float | str | None = None,
         accuracy: float = 1.0,
         **common: Unpack[MinimizationOptions],
     ) -> None:
         super().__init__(**common)
         self.regularizer = as_regularizer(regularizer)
         self.penalty = positive("penalty", penalty)
-        self.coupling = optional(positive, "coupling", coupling)
+        self.coupling = chosen(positive, "coupling", coupling)
         self.accuracy = positive("accuracy", accuracy)
 
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rule for rho: L/N."""
+        return {"coupling": self._coupling}
+
+    def _coupling(self) -> float:
+        return self.smoothness_for("coupling", "about L/N") / self.setup.num_clients
+
     def derive(self) -> FedProxALConstants:
-        """Settle rho and kappa."""
-        n, L = self.setup.num_clients, self.setup.smoothness
-        if self.coupling is None and not L:
-            raise ConfigError("the clients' smoothness L is unknown: give coupling, about L/N")
-        return FedProxALConstants(self.coupling or (L or 1.0) / n, 1 / ((n + 1) * self.penalty))
+        """Settle kappa."""
+        kappa = 1 / ((self.setup.num_clients + 1) * self.penalty)
+        return FedProxALConstants(self.coupling, kappa)
 
     def initialize(self, x0: Array) -> FedProxALState:
         """Start at x0, with mu_j = 0."""

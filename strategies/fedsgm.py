@@ -100,9 +100,10 @@ class FedSGM(Switching[FedSGMState]):
     client_lr, tolerance : float, optional
         eta > 0, and eps > 0, what g may exceed 0 by; by default the theorem's, from D and G.
     distance, lipschitz : float, optional
-        D >= ||w_0 - w*|| and G, the Lipschitz constant of every f_j and g_j.
-    local_steps : int
-        E >= 1.
+        D >= ||w_0 - w*|| and G, the Lipschitz constant of every f_j and g_j; by default guesses, G
+        the longest gradient of an f_j at the start, D = G/L.
+    local_steps : int or "auto", optional
+        E >= 1; by default 1.
     switching : {"soft", "hard"} (default: "soft")
         Weigh the gradients of f and g near the tolerance, or take one of them.
     sharpness : float, optional

@@ -33,7 +33,8 @@ machine precision for every C, also with inexact local solves. Re-entry is recon
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Unpack
+from collections.abc import Callable
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -43,7 +44,7 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
-from flower_fedcon.validation import Array, optional, positive
+from flower_fedcon.validation import Array, chosen, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -74,9 +75,9 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         L, only used for primal_lr's default; by default what the clients state.
     strong_convexity : float, optional
         mu > 0, or less than the true one; by default what the clients state.
-    primal_lr : float, optional
+    primal_lr : float or "auto", optional
         gamma > 0; by default (3/16) sqrt(C/(L mu N)).
-    dual_lr : float, optional
+    dual_lr : float or "auto", optional
         tau >= mu/N; by default 1/(2 gamma N).
     mirror : bool (default: True)
         Keep the clients' u_m on the server, for clients that lose their state.
@@ -119,24 +120,39 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         *,
         smoothness: float | None = None,
         strong_convexity: float | None = None,
-        primal_lr: float | None = None,
-        dual_lr: float | None = None,
+        primal_lr: float | str | None = None,
+        dual_lr: float | str | None = None,
         **common: Unpack[VariateOptions],
     ) -> None:
         super().__init__(**common)
         self.smoothness = optional(positive, "smoothness", smoothness)
         self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)
-        self.primal_lr = optional(positive, "primal_lr", primal_lr)
-        self.dual_lr = optional(positive, "dual_lr", dual_lr)
+        self.primal_lr = chosen(positive, "primal_lr", primal_lr)
+        self.dual_lr = chosen(positive, "dual_lr", dual_lr)
 
-    def derive(self) -> FiveGCSConstants:
-        """Settle mu, gamma and tau."""
-        n = self.setup.num_clients
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules for gamma and tau."""
+        return {
+            "primal_lr": self._primal_lr,
+            "dual_lr": lambda: 1 / (2 * self.primal_lr * self.setup.num_clients),
+        }
+
+    def _primal_lr(self) -> float:
+        n, mu = self.setup.num_clients, self._known_modulus()
+        about = "or primal_lr, about 3/16 sqrt(C/(L mu N))"
+        L = self.smoothness or self.smoothness_for("smoothness", about)
+        return 3 / 16 * math.sqrt(self._size() / (L * mu * n))
+
+    def _size(self) -> int:
+        """Return C."""
         if self.setup.sampled and not isinstance(self.participation, Sample):
             self.refuse_participation("needs cohorts of one size", "Sample(count=...) or Full()")
-        size, mu = round(self.setup.rate * n), self._known("strong_convexity")
-        gamma = self.primal_lr or 3 / 16 * math.sqrt(size / (self._known("smoothness") * mu * n))
-        tau = self.dual_lr or 1 / (2 * gamma * n)
+        return round(self.setup.rate * self.setup.num_clients)
+
+    def derive(self) -> FiveGCSConstants:
+        """Settle mu."""
+        n, size, mu = self.setup.num_clients, self._size(), self._known_modulus()
+        gamma, tau = self.primal_lr, self.dual_lr
         if n * tau < mu:
             raise ConfigError(
                 f"dual_lr must be at least mu/N = {mu / n:.3g}, got {tau:.3g}: a larger "
@@ -171,12 +187,11 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         x = (1 + self.constants.gamma * self.constants.mu) * self.model(state)
         return state._replace(x=x, v=np.zeros_like(state.v), resets=state.resets + 1)
 
-    def _known(self, name: str) -> float:
-        """Return a constant as given, or else from the clients."""
-        value: float | None = getattr(self, name) or getattr(self.setup, name)
-        if not value:
+    def _known_modulus(self) -> float:
+        """Return mu as given, or else from the clients."""
+        mu = self.strong_convexity or self.setup.strong_convexity
+        if not mu:
             raise ConfigError(
-                f"5GCS needs {name}=...: not all clients state one that is > 0"
-                + (" (or give primal_lr)" if name == "smoothness" else "")
+                "5GCS needs strong_convexity=...: not all clients state one that is > 0"
             )
-        return value
+        return mu

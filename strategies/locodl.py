@@ -32,7 +32,7 @@ Local Training and Compression", ICLR 2025. The steps and the mirror are reconst
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -44,7 +44,7 @@ from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, optional, positive
+from flower_fedcon.validation import Array, chosen, optional, positive, up_to_one
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -79,9 +79,9 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         s in (0, 1): how much of the strong convexity is g's.
     strong_convexity : float, optional
         mu > 0, or less than the true one; by default what the clients state.
-    client_lr : float, optional
-        gamma > 0, less than 2/L~; by default 2/(L~ + mu~), where the clients know L.
-    communication_probability : float, optional
+    client_lr : float or "auto", optional
+        gamma > 0, less than 2/L~; by default 2/(L~ + mu~).
+    communication_probability : float or "auto", optional
         p in (0, 1]; by default as above.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     batch_order, compression : see `FedConStrategy`
@@ -120,8 +120,8 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         uplink_compressor: Compressor | None = None,
         share: float = 0.5,
         strong_convexity: float | None = None,
-        client_lr: float | None = None,
-        communication_probability: float | None = None,
+        client_lr: float | str | None = None,
+        communication_probability: float | str | None = None,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
@@ -133,28 +133,44 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         self.share = positive("share", share)
         self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)
         self.client_lr = self.step_length(client_lr)
-        p = optional(positive, "communication_probability", communication_probability)
-        for argument, value in (("share", share), ("communication_probability", p)):
-            if value is not None and (value > 1 or (value == 1 and argument == "share")):
-                raise ConfigError(f"{argument} must be in (0, 1], share below 1, got {value!r}")
+        if self.share >= 1:
+            raise ConfigError(f"share must be in (0, 1), got {share!r}")
+        p = chosen(up_to_one, "communication_probability", communication_probability)
         self.communication_probability = p
 
-    def derive(self) -> LoCoDLConstants:
-        """Settle gamma, p, rho and w."""
-        L, mu = self.setup.smoothness, self.strong_convexity or self.setup.strong_convexity
-        if not mu or not (L or self.client_lr):
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules for gamma and p."""
+        return {"client_lr": self._client_lr, "communication_probability": self._probability}
+
+    def _client_lr(self) -> float:
+        mu = self._modulus()
+        L = self.smoothness_for("client_lr", "less than 2/L")
+        return 2 / (L - self.share * mu + (1 - self.share) * mu)
+
+    def _probability(self) -> float:
+        omega, rho = self._noise()
+        left = (1 - self.share) * self._modulus()
+        rate = (1 - (1 - self.client_lr * left) ** 2) * (1 + 2 * omega) / rho
+        return math.sqrt(min(1.0, rate)) if rate > 0 else 1.0
+
+    def _modulus(self) -> float:
+        """Return mu as given, or else from the clients."""
+        mu = self.strong_convexity or self.setup.strong_convexity
+        if not mu:
             raise ConfigError(
-                "LoCoDL needs what not all clients state: give strong_convexity"
-                " > 0 (mu), and client_lr, less than 2/L"
+                "LoCoDL needs what not all clients state: give strong_convexity > 0 (mu)"
             )
+        return mu
+
+    def _noise(self) -> tuple[float, float]:
+        """Return omega and rho."""
         omega = self.uplink_compressor.q(self.setup.layout.size)
-        left = (1 - self.share) * mu
-        gamma = self.client_lr or 2 / ((L or 0.0) - self.share * mu + left)
-        rho = 1 / (1 + omega / self.setup.num_clients)
-        p = self.communication_probability
-        if p is None:
-            rate = (1 - (1 - gamma * left) ** 2) * (1 + 2 * omega) / rho
-            p = math.sqrt(min(1.0, rate)) if rate > 0 else 1.0
+        return omega, 1 / (1 + omega / self.setup.num_clients)
+
+    def derive(self) -> LoCoDLConstants:
+        """Settle rho and w."""
+        (omega, rho), mu = self._noise(), self._modulus()
+        gamma, p = self.client_lr, self.communication_probability
         w = p * rho / (gamma * (1 + 2 * omega))
         return LoCoDLConstants(gamma, p, self.share * mu, rho, w)
 

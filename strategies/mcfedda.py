@@ -71,12 +71,13 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     ----------
     regularizer : Regularizer or ConstraintSet
         psi of the last stage, the one that is minimised; with a radius, as for `CFedDA`.
-    strong_convexity : float
-        mu > 0: of every f_i, or a guess of the restricted modulus.
-    damping : float, optional
-        gamma > 0; by default 5 L K, where the clients know L.
-    local_steps : int
-        K >= 1.
+    strong_convexity : float or "auto", optional
+        mu > 0: of every f_i, or a guess of the restricted modulus; by default the clients' mu, and
+        L/1000 where that is 0 or unknown.
+    damping : float or "auto", optional
+        gamma > 0; by default 5 L K.
+    local_steps : int or "auto", optional
+        K >= 1; by default 1.
     stages : list of (multiple, radius, rounds), optional
         Multiples > 0 that do not increase and end in 1; a radius > 0, or None or infinity for no
         ball; rounds >= 1. By default 4, 2, 1 without balls, for 1/8, 1/8 and 3/4 of the run.
@@ -138,7 +139,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
 
     def derive(self) -> MCFedDAConstants:
         """Settle gamma and the stages."""
-        damping, stages = self.damping_or(5 * self.local_steps), self.stages
+        damping, stages = self.damping, self.stages
         if stages is None:
             eighth = max(1, self.setup.num_rounds // 8)
             stages = as_stages([(4.0, None, eighth), (2.0, None, eighth), (1.0, None, 1)])

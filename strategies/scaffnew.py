@@ -28,15 +28,15 @@ Richtarik, "RandProx", ICLR 2023, where u_i = -h_i. The round with psi is recons
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, optional, up_to_one
+from flower_fedcon.validation import Array, chosen, up_to_one
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -59,10 +59,10 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
 
     Parameters
     ----------
-    client_lr : float, optional (default: None)
-        gamma > 0, at most 1/L; None for 1/L, where the clients know it.
-    communication_probability : float, optional (default: None)
-        p in (0, 1]; None for 1/sqrt(kappa) where L and mu > 0 are known, else 0.1.
+    client_lr : float or "auto", optional
+        gamma > 0, at most 1/L; by default 1/L.
+    communication_probability : float or "auto", optional
+        p in (0, 1]; by default 1/sqrt(kappa) where mu > 0 is known, else 0.1.
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi, on the server alone.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -100,26 +100,31 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     def __init__(
         self,
         *,
-        client_lr: float | None = None,
-        communication_probability: float | None = None,
+        client_lr: float | str | None = None,
+        communication_probability: float | str | None = None,
         regularizer: Any = None,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
         self.client_lr = self.step_length(client_lr)
-        p = optional(up_to_one, "communication_probability", communication_probability)
+        p = chosen(up_to_one, "communication_probability", communication_probability)
         self.communication_probability = p
         self.regularizer = as_regularizer(regularizer)
 
-    def derive(self) -> ScaffnewConstants:
-        """Settle gamma and p."""
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules for gamma and p."""
+        return {
+            "client_lr": lambda: 1 / self.smoothness_for("client_lr", "at most 1/L"),
+            "communication_probability": self._probability,
+        }
+
+    def _probability(self) -> float:
         L, mu = self.setup.smoothness, self.setup.strong_convexity
-        if self.client_lr is None and not L:
-            raise ConfigError("the clients' smoothness L is unknown: give client_lr, at most 1/L")
-        p = self.communication_probability
-        if p is None:
-            p = min(1.0, (mu / L) ** 0.5) if mu and L else 0.1
-        return ScaffnewConstants(self.client_lr or 1 / (L or 1.0), p)
+        return min(1.0, (mu / L) ** 0.5) if mu and L else 0.1
+
+    def derive(self) -> ScaffnewConstants:
+        """Return gamma and p."""
+        return ScaffnewConstants(self.client_lr, self.communication_probability)
 
     def initialize(self, x0: Array) -> ScaffnewState:
         """Start at x0."""

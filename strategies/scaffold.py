@@ -59,11 +59,11 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     Parameters
     ----------
-    client_lr : float or Schedule
-        eta_l > 0; 1/(4 L K) is sensible. A schedule of `flower_fedcon.schedules` is that of the
+    client_lr : float, Schedule or "auto", optional
+        eta_l > 0; by default 1/(4 L K). A schedule of `flower_fedcon.schedules` is that of the
         round.
-    local_steps : int
-        K >= 1.
+    local_steps : int or "auto", optional
+        K >= 1; by default 5.
     server_lr : float (default: 1.0)
         eta_g > 0.
     server_optimizer : ServerOptimizer, optional
@@ -101,6 +101,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     needs_exact = ""
     release = Release("without mirror")
     needs_independent = "its control variates hold the noise of each round, beside the model"
+    usual_steps = 5
 
     def __init__(
         self, *, option: str = "II", mirror: bool = True, **steps: Unpack[StepOptions]
@@ -108,6 +109,10 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         super().__init__(**steps)
         self.option = choice("option", option, ("I", "II"))
         self.mirror = bool(mirror)
+
+    def safe_share(self) -> float:
+        """Return eta_l L: a quarter over all K steps and the server's."""
+        return float(1 / (4 * self.local_steps * max(1.0, self.server_lr)))
 
     def initialize(self, x0: Array) -> ScaffoldState:
         """Start at x0, with c = c_i = 0."""

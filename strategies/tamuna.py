@@ -33,8 +33,8 @@ they reach the optimum to machine precision, also with half of the replies missi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple, Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -46,7 +46,7 @@ from flower_fedcon.core.rng import COIN, COMPRESS
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, count, optional, up_to_one
+from flower_fedcon.validation import Array, chosen, count, up_to_one
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -74,10 +74,10 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
 
     Parameters
     ----------
-    client_lr : float, optional (default: None)
-        gamma > 0; None for 2/(L + mu) (1/L without mu), where the clients know it.
-    communication_probability : float, optional (default: None)
-        p in (0, 1]; None for the default above where mu > 0 is known, else 0.1.
+    client_lr : float or "auto", optional
+        gamma > 0; by default 2/(L + mu), and 1/L without mu.
+    communication_probability : float or "auto", optional
+        p in (0, 1]; by default as above where mu > 0 is known, else 0.1.
     copies : int, optional (default: None)
         s, how many of a cohort send an entry, from 2 to c; None for c, all of them.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -113,22 +113,34 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     def __init__(
         self,
         *,
-        client_lr: float | None = None,
-        communication_probability: float | None = None,
+        client_lr: float | str | None = None,
+        communication_probability: float | str | None = None,
         copies: int | None = None,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
         self.client_lr = self.step_length(client_lr)
-        p = optional(up_to_one, "communication_probability", communication_probability)
+        p = chosen(up_to_one, "communication_probability", communication_probability)
         self.communication_probability = p
         self.copies = None if copies is None else count("copies", copies, minimum=2)
 
-    def derive(self) -> TAMUNAConstants:
-        """Settle c, s, gamma, p and eta."""
-        n, L, mu = self.setup.num_clients, self.setup.smoothness, self.setup.strong_convexity
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules for gamma and p."""
+        return {"client_lr": self._client_lr, "communication_probability": self._probability}
+
+    def _client_lr(self) -> float:
+        L, mu = self.smoothness_for("client_lr", "at most 1/L"), self.setup.strong_convexity
+        return 2 / (L + mu) if mu else 1 / L
+
+    def _probability(self) -> float:
+        n, mu, (_, s) = self.setup.num_clients, self.setup.strong_convexity, self._sizes()
+        rate = (1 - (1 - self.client_lr * mu) ** 2) * (n - 1) / (s - 1) if mu else 0.01
+        return math.sqrt(min(1.0, rate)) if rate > 0 else 1.0
+
+    def _sizes(self) -> tuple[int, int]:
+        """Return c and s."""
         rule = self.participation
-        c = rule.size(n) or 0
+        c = rule.size(self.setup.num_clients) or 0
         if c < 2 or (self.setup.sampled and not isinstance(rule, Sample)):
             self.refuse_participation(
                 "needs cohorts of one size of at least 2", "Sample(count=2) or more, or Full()"
@@ -136,13 +148,12 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
         s = self.copies or c
         if s > c:
             raise ConfigError(f"copies must be from 2 to {c}, the size of a cohort, got {s}")
-        if self.client_lr is None and not L:
-            raise ConfigError("the clients' smoothness L is unknown: give client_lr, at most 1/L")
-        gamma = self.client_lr or (2 / (L + mu) if mu and L else 1 / (L or 1.0))
-        p = self.communication_probability
-        if p is None:
-            rate = (1 - (1 - gamma * mu) ** 2) * (n - 1) / (s - 1) if mu else 0.01
-            p = math.sqrt(min(1.0, rate)) if rate > 0 else 1.0
+        return c, s
+
+    def derive(self) -> TAMUNAConstants:
+        """Settle c, s and eta."""
+        n, (c, s) = self.setup.num_clients, self._sizes()
+        gamma, p = self.client_lr, self.communication_probability
         return TAMUNAConstants(gamma, p, c, s, dual_lr=p * n * (s - 1) / (s * (n - 1)))
 
     def initialize(self, x0: Array) -> TAMUNAState:

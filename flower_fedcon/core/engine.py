@@ -35,6 +35,8 @@ class Engine(ABC):
     max_retries: int | None = 3
     round_deadline: float = math.inf
     wall_clock: ClassVar[bool] = False
+    why_no_gradients: str = ""
+    """Why no client may be asked for its gradient; "" if each may."""
 
     @abstractmethod
     def describe(self) -> Sequence[ClientInfo]:

@@ -27,7 +27,7 @@ from flower_fedcon.core.protocol import (
     Reply,
 )
 from flower_fedcon.core.summed import Summed
-from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError, RoundError
+from flower_fedcon.errors import AlgorithmError, ConfigError, DivergedError, RoundError
 from flower_fedcon.layout import Layout, array_bytes
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.validation import Array, squared_norm
@@ -115,14 +115,14 @@ class Gate:
 
         Raises
         ------
-        FedConError
+        DivergedError
             If not: the round is not applied.
         """
         for value in state:
             if not isinstance(value, np.ndarray) or squared_norm(value) < math.inf:
                 continue
             if not np.isfinite(value).all():
-                raise FedConError(
+                raise DivergedError(
                     f"round {server_round}: its replies lead to a model that is not finite, and "
                     "are not applied: the run diverges. Take smaller steps, or drop what is too "
                     "long (norm_bound)"
@@ -201,12 +201,12 @@ def largest_norm(dtype: np.dtype[Any]) -> float:
 def _check_norms(name: str, values: Array, most: float) -> None:
     """Raise unless all values, stacked, are finite and their square norms at most `most`."""
     if not np.isfinite(values).all():
-        raise ConfigError(
+        raise DivergedError(
             f"{name!r} holds non-finite values: check the data, or take smaller steps"
         )
     longest = max(float(squared_norm(value)) for value in values)
     if longest > most:
-        raise ConfigError(
+        raise DivergedError(
             f"{name!r} has norm {math.sqrt(longest):.3g}, more than {math.sqrt(most):.3g} "
             "(norm_bound, or what arithmetic bears): check the data, or take smaller steps"
         )

@@ -16,6 +16,7 @@ from flower_fedcon.core.infos import ClientInfos
 from flower_fedcon.core.infos import check_objective as check_objective
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.rng import check_seed, stream
+from flower_fedcon.core.scales import Scales
 from flower_fedcon.layout import Layout
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import choice
@@ -257,6 +258,8 @@ class Setup:
         weights by the sums of these.
     preparation : Preparation, optional
         What clients with tables have agreed on.
+    scales : Scales, optional
+        What their gradients at the start have said, where a rule needs it.
     """
 
     clients: Sequence[ClientInfo]
@@ -267,6 +270,7 @@ class Setup:
     seed: int
     weighting: str = UNIFORM
     preparation: Preparation | None = None
+    scales: Scales | None = None
 
     @classmethod
     def of(
@@ -300,13 +304,19 @@ class Setup:
 
     @property
     def smoothness(self) -> float | None:
-        """The largest smoothness constant L of the clients; None unless all are known."""
+        """The largest smoothness constant L of the clients, or an estimate; None if unknown."""
         return max(self.smoothnesses, default=None)
 
     @property
     def smoothnesses(self) -> list[float]:
-        """The smoothness constant L_i of each client; empty unless all are known."""
-        return self._scaled("smoothness")
+        """The smoothness constant L_i of each client, or an estimate; empty if unknown."""
+        known = self._scaled("smoothness")
+        return self.scales.smoothnesses if not known and self.scales is not None else known
+
+    @property
+    def estimated(self) -> bool:
+        """Whether the L_i are an estimate."""
+        return self.scales is not None and bool(self.scales.smoothnesses)
 
     @property
     def strong_convexity(self) -> float | None:

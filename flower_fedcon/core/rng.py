@@ -9,6 +9,7 @@ from flower_fedcon.errors import ConfigError
 COHORT, BATCH, COMPRESS, COIN, NOISE, EPOCH = 1, 2, 3, 4, 5, 6
 FOLDS = 12
 CLOCK = 13
+SCALES = 14
 MAX_SEED = 2**63 - 1
 _WORD = 2**32 - 1
 

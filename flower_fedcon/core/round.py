@@ -17,7 +17,14 @@ from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request, total_work
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import AlgorithmError, FedConError, RoundError, StateLostError, printable
+from flower_fedcon.errors import (
+    AlgorithmError,
+    DivergedError,
+    FedConError,
+    RoundError,
+    StateLostError,
+    printable,
+)
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
@@ -87,6 +94,7 @@ class Round:
         self._quorum = self._server.strategy.quorum(len(self.cohort))
         self._attempt, self._ask_again = 0, False
         self._faults: dict[int, str] = {}
+        self._diverged = False
         self._refusing: set[int] = set()
 
     def _forget_replies(self) -> None:
@@ -300,6 +308,7 @@ class Round:
         self._server.counts["dropped"] += 1
         reason = printable(str(error), _REASON)
         self._faults[client] = self._dropped[client] = reason
+        self._diverged |= isinstance(error, DivergedError)
         self._server.audit.dropped(client, reason)
         self._refusing.add(client)
 
@@ -352,7 +361,7 @@ class Round:
             return True
         if self._is_hopeless():
             reasons = "; ".join(self._server.in_words(self.missing()))
-            raise RoundError(
+            raise (DivergedError if self._diverged else RoundError)(
                 f"round {self.number}: {self._count} usable replies of {len(self.cohort)}, "
                 f"{self._quorum} needed, after {self._attempt} attempts ({reasons})"
             )

@@ -383,6 +383,34 @@ class Server:
         server.state = server.strategy.renew(server.state)
         return server
 
+    def anew(
+        self, strategy: Method[Any], setup: Setup, x0: Array, clock: Clock | None = None
+    ) -> Server:
+        """Return a start from x0 in the coming round, whose clients know nothing of this one.
+
+        Rounds and all that is counted go on.
+        """
+        server = Server(
+            strategy,
+            setup,
+            x0,
+            incarnation=self.info.incarnation,
+            max_retries=self.max_retries,
+            round_deadline=self.round_deadline,
+            clock=clock,
+        )
+        server.round, server.audit = self.round, self.audit
+        if self.clock is not None and server.clock is not None:
+            server.clock.resume(self.clock.snapshot())
+        server.cohort, server.replies = self.cohort, self.replies
+        server.counts, server.work = self.counts, self.work
+        server.buffers, server.buffer_names = self.buffers, self.buffer_names
+        server.count_bytes(
+            up=self.uplink_bytes - server.uplink_bytes,
+            down=self.downlink_bytes - server.downlink_bytes,
+        )
+        return server
+
     def snapshot(self) -> dict[str, Any]:
         """Return what a later start needs to continue from the last complete round."""
         private = {} if self.private is None else {"privacy": self.private.snapshot()}
@@ -390,11 +418,14 @@ class Server:
         draws = self.strategy.draws
         memory = {"participation": draws.memory(self.round)} if draws.remembers else {}
         clock = {} if self.clock is None else {"clock": self.clock.snapshot()}
+        scales = self.setup.scales
+        known = {} if scales is None else {"scales": [*scales]}
         return (
             private
             | received
             | memory
             | clock
+            | known
             | {
                 "run_id": self.info.run_id,
                 "incarnation": self.info.incarnation,

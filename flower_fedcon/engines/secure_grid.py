@@ -44,6 +44,8 @@ class SecureGridEngine(GridEngine):
         super().__init__(*options, **more)
         self._secure = secure
 
+    why_no_gradients = "secure aggregation shows no client's gradient: give the settings"
+
     def check(self, strategy: Method[Any], *, certificates: bool) -> None:
         """Refuse what needs single uploads, and say what the rounding costs.
 

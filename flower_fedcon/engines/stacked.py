@@ -282,10 +282,11 @@ class StackedEngine(InProcess):
 
     def _certificates(self, request: Request) -> list[Reply]:
         """Answer a request for a certificate as clients do; no state changes."""
-        x, replies = request.broadcast["x"], []
+        replies = []
         for client, acknowledged in zip(
             request.clients, request.acknowledged.tolist(), strict=True
         ):
+            x = request.down(client)["x"]
             group, place = self._groups[self._group_of[client]], int(self._place[client])
             payload: Payload = {"gradient": [group.stack.gradient(x, slice(place, place + 1))[0]]}
             if "units" in request.broadcast:

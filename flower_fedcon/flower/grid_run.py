@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result
 from flower_fedcon.core.preparing import LIMIT, Preparing
 from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, ClientInfo, RunInfo
 from flower_fedcon.core.round import Round
+from flower_fedcon.core.server import Server
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
@@ -167,6 +168,11 @@ class GridRun:
         named = [*bound.queries, *bound.expects(self._server.state)]
         _log.info("A client uploads %s in round %d", ", ".join(named) or "nothing", coming)
 
+    @property
+    def _server(self) -> Server:
+        """The run's, which is another one once it has started again."""
+        return self._run.server
+
     def open(self, initial: ArrayRecord | Any | None, plan: Plan) -> None:
         """Meet the clients, and agree on the start."""
         infos, preparation = self._prepared(self._engine.describe())
@@ -184,7 +190,6 @@ class GridRun:
         self._form = agreed.form
         self._check_loops(agreed.loops, plan)
         self._run = Run(plan, self._strategy, agreed.setup, agreed.x0, self._engine)
-        self._server = self._run.server
         self._engine.check(self._server.strategy, certificates=plan.certificates)
         if agreed.form is not None and agreed.loops:
             app = self._app = AppSide(agreed.form, self._train_config, self._evaluate_config)

@@ -10,7 +10,7 @@ import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.gate import NUMBERS
-from flower_fedcon.core.protocol import CERTIFY
+from flower_fedcon.core.protocol import CERTIFY, Request
 from flower_fedcon.errors import FedConError, printable
 from flower_fedcon.regularizers import Indicator, Zero
 from flower_fedcon.solvers.units import Units, units_of
@@ -100,14 +100,18 @@ def pooled_gradient(
 
 def _answers(server: Server, engine: Engine, x: Array | None, units: bool) -> dict[int, Payload]:
     """Return the usable answers, by client."""
+    return answers_to(server.certificate_request(x, units=units), server, engine)
+
+
+def answers_to(request: Request, server: Server, engine: Engine) -> dict[int, Payload]:
+    """Return the usable answers to a request for gradients, by client."""
     found: dict[int, Payload] = {}
     everyone = frozenset(server.everyone)
-    request = server.certificate_request(x, units=units)
     server.audit.asked(request)
     for reply in engine.answer(request):
         for one in reply.single() if reply.payload else [reply]:
             (client,) = one.clients
-            optional = (*NUMBERS, "spread") if units else NUMBERS
+            optional = (*NUMBERS, "spread") if "units" in request.broadcast else NUMBERS
             names = ("gradient", *(name for name in optional if name in one.payload))
             try:
                 server.gate.check_round(one, server.round)

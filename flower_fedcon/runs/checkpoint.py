@@ -46,7 +46,7 @@ _SERVER_FORM: dict[str, Any] = {
 }  # fmt: skip
 
 
-_OPTIONAL = {"privacy", "compression", "participation", "clock"}
+_OPTIONAL = {"privacy", "compression", "participation", "clock", "scales"}
 
 Fingerprint: TypeAlias = dict[str, dict[str, Any]]
 """What must not change when a run is resumed: name -> its digest, and how it is shown."""
@@ -176,6 +176,7 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
         and _is_spent(server.get("privacy"))
         and isinstance(server.get("compression"), Mirror | None)
         and _is_time(server.get("clock"))
+        and _are_scales(server.get("scales"), num_clients)
         and all(map(_is_entry, content["fingerprint"].values()))
         and all(isinstance(version, str) for version in content["versions"].values())
     )
@@ -210,6 +211,18 @@ def _is_time(found: Any) -> bool:
         and isinstance(found.get("gradients", []), list)
         and found["seconds"] >= 0
         and all(map(_is_round, found["sizes"]))
+    )
+
+
+def _are_scales(found: Any, num_clients: int) -> bool:
+    """Return whether this is what clients' gradients have said, or nothing."""
+    if found is None:
+        return True
+    if not isinstance(found, list) or len(found) != 2 or not isinstance(found[0], list):
+        return False
+    numbers = [*found[0], found[1]]
+    return len(found[0]) in (0, num_clients) and all(
+        isinstance(value, float) and value >= 0 for value in numbers
     )
 
 

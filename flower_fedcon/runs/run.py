@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,9 +26,10 @@ from flower_fedcon.core.private import Private
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.round import Round
+from flower_fedcon.core.scales import Scales
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.start import short_of_rows
-from flower_fedcon.errors import ConfigError, FedConError, StorageError
+from flower_fedcon.errors import ConfigError, DivergedError, StorageError
 from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
 from flower_fedcon.runs.certificates import certify
@@ -38,6 +40,7 @@ from flower_fedcon.runs.final_quality import final_quality
 from flower_fedcon.runs.history import EarlyStopping, History, Record
 from flower_fedcon.runs.observing import is_unsafe, observed
 from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.scouting import Guard, sharper, with_scales
 from flower_fedcon.runs.table_report import Report, centred
 from flower_fedcon.tables.fitted import FittedModel
 from flower_fedcon.tables.quality import Quality
@@ -47,6 +50,7 @@ from flower_fedcon.wire.ledgers import RunLedgers
 
 _log, _strategies_log = logging.getLogger("flwr"), logging.getLogger("flwr.strategies")
 _CHECKPOINT_SECONDS = 10.0
+_RESTARTS = 40
 
 
 class Run:
@@ -76,6 +80,7 @@ class Run:
     ) -> None:
         self._problem = problem
         self.plan, self._engine, self._start = plan, engine, x0
+        self._strategy, self._restarts = strategy, 0
         if plan.certificates and strategy.privacy is not None:
             raise ConfigError(
                 "certificates are made of the clients' gradients, which no noise covers: with "
@@ -95,6 +100,10 @@ class Run:
         try:
             self._found = self._checkpoint_to_resume(strategy, setup, x0)
             snapshot = {} if self._found is None else self._found["server"]
+            if "scales" in snapshot:
+                setup = replace(setup, scales=Scales(*snapshot["scales"]))
+            else:
+                setup = with_scales(strategy, setup, x0, engine)
             self.server = Server(
                 strategy,
                 setup,
@@ -108,6 +117,7 @@ class Run:
             if snapshot:
                 self.server.resume(snapshot)
             engine.open(self.server.info)
+            self._guard = Guard(self.server, x0, engine) if setup.estimated else None
             if few := short_of_rows(strategy.batch_size, setup.clients):
                 _strategies_log.warning("%s", few)
         except BaseException:
@@ -236,14 +246,22 @@ class Run:
             round_: Round | None = None
             if server.round >= stop_at:
                 stop_at = plan.next_stop(server.round)
-            if not self._engine.advance(server, stop_at - server.round):
-                if self._engine.clients_keep_states and self._directory is not None:
-                    self._whole = self._content(history)
-                try:
-                    round_ = self.play_round()
-                finally:
-                    if ledgers is not None:
-                        ledgers.save()
+            try:
+                rounds = stop_at - server.round
+                if self._guard is not None:
+                    rounds = min(rounds, self._guard.until_due(server.round))
+                if not self._engine.advance(server, rounds):
+                    if self._engine.clients_keep_states and self._directory is not None:
+                        self._whole = self._content(history)
+                    try:
+                        round_ = self.play_round()
+                    finally:
+                        if ledgers is not None:
+                            ledgers.save()
+                if self._guard is not None and self._guard.is_due(server.round):
+                    self._guard.check(server)
+            except DivergedError as error:
+                server = self._shortened(error)
             server_round, ended = server.round, time.perf_counter()
             self._seconds += ended - began
             if after_round is not None and round_ is not None:
@@ -251,7 +269,14 @@ class Run:
             stop = private is not None and private.exhausted
             due = stop or (plan.evaluate_every and server_round % plan.evaluate_every == 0)
             if due or server_round == plan.num_rounds:
-                raw = {} if self._covered and not _unsafe(plan) else self._engine.evaluate(server.x)
+                covered = self._covered and not _unsafe(plan)
+                raw = {} if covered else self._engine.evaluate(server.x)
+                try:
+                    if self._guard is not None and not covered:
+                        self._guard.check(server, raw.get("objective"))
+                except DivergedError as error:
+                    server = self._shortened(error)
+                    raw = self._engine.evaluate(server.x)
                 more: Record = {}
                 if plan.evaluate is not None:
                     more = plan.evaluate(server_round, np.array(server.x))  # its own copy
@@ -280,6 +305,32 @@ class Run:
             if stop:
                 history.stopped = server_round < plan.num_rounds
                 break
+
+    def _shortened(self, error: DivergedError) -> Server:
+        """Start again from x0 with shorter steps, in the next round, if L is an estimate.
+
+        Raises
+        ------
+        DivergedError
+            If it is not, or this has not helped again and again.
+        """
+        old = self.server
+        if self._guard is None or self._restarts >= _RESTARTS:
+            raise error
+        self._restarts += 1
+        setup = sharper(old.setup)
+        _strategies_log.warning(
+            "%s: %s. The clients' smoothness was estimated, and is taken as %.3g from here on: the "
+            "run starts again from x0",
+            old.strategy.title,
+            str(error).partition(": the run diverges")[0],
+            setup.smoothness,
+        )
+        self._whole = None
+        self.server = old.anew(self._strategy, setup, self._start, self.plan.clock)
+        self._engine.open(self.server.info)
+        self._guard = Guard(self.server, self._start, self._engine)
+        return self.server
 
     def play_round(self, begun: Round | None = None) -> Round:
         """Play the next round, or the rest of one that has begun: ask until it can be applied."""
@@ -405,7 +456,7 @@ def _check_stops(callbacks: Sequence[Any]) -> None:
 def _record(server: Server, evaluation: Record, seconds: float) -> Record:
     objective = evaluation.get("objective", 0.0)
     if not math.isfinite(objective):
-        raise FedConError(
+        raise DivergedError(
             f"round {server.round}: the objective is {objective}: the run diverges. Take smaller "
             "steps, or drop what is too long (norm_bound)"
         )

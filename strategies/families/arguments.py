@@ -13,7 +13,7 @@ from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.regularizers.base import LONGEST
 from flower_fedcon.server.aggregation import Aggregation
-from flower_fedcon.validation import Parameters, parameters
+from flower_fedcon.validation import AUTO, Parameters, parameters
 
 if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
@@ -105,6 +105,10 @@ def check_convexity(strategy: FedConStrategy[Any]) -> None:
             f"{title} needs a convex regularizer, and {psi!r} is weakly convex (modulus "
             f"{modulus:g}): {strategy.needs_convex}. `fedcon info` says which methods take it"
         )
+    if getattr(strategy, "setup", None) is None and any(
+        getattr(strategy, name) in (None, AUTO) for name in strategy.rules()
+    ):
+        return  # known once it is bound
     longest = strategy.longest_prox()
     if longest * modulus >= LONGEST:
         raise ConfigError(

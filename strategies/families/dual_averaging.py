@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Required, TypeVar, Unpack
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack
 
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.base import Common
 from flower_fedcon.strategies.families.local_steps import OwnSteps
-from flower_fedcon.validation import count, positive
+from flower_fedcon.validation import chosen, count, positive
 
 State = TypeVar("State")
 
@@ -16,9 +16,9 @@ State = TypeVar("State")
 class DampingOptions(Common, total=False):
     """The arguments of `DualAveraging`."""
 
-    strong_convexity: Required[float]
-    damping: float | None
-    local_steps: int | None
+    strong_convexity: float | str | None
+    damping: float | str | None
+    local_steps: int | str | None
 
 
 class Damping(NamedTuple):
@@ -34,12 +34,13 @@ class DualAveraging(OwnSteps[State]):
     ----------
     regularizer : Regularizer or ConstraintSet
         psi; a set stands for its indicator, any object with `prox(v, step)` will do.
-    strong_convexity : float
-        mu > 0: of every f_i, or a guess of the restricted modulus.
-    damping : float, optional
-        gamma > 0; by default a multiple of L, where the clients know L.
-    local_steps : int
-        K >= 1.
+    strong_convexity : float or "auto", optional
+        mu > 0: of every f_i, or a guess of the restricted modulus; by default the clients' mu, and
+        L/1000 where that is 0 or unknown.
+    damping : float or "auto", optional
+        gamma > 0; by default a multiple of L.
+    local_steps : int or "auto", optional
+        K >= 1; by default 1.
     """
 
     own_loop_decides: ClassVar[tuple[str, ...]] = ()
@@ -50,29 +51,30 @@ class DualAveraging(OwnSteps[State]):
         self,
         regularizer: Any,
         *,
-        strong_convexity: float,
-        damping: float | None = None,
-        local_steps: int | None = None,
+        strong_convexity: float | str | None = None,
+        damping: float | str | None = None,
+        local_steps: int | str | None = None,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
         self.regularizer = as_regularizer(regularizer)
-        self.strong_convexity = positive("strong_convexity", strong_convexity)
-        self.damping = None if damping is None else positive("damping", damping)
-        if local_steps is None and not self.own_loop_decides:
-            raise ConfigError(f"{self.title} needs local_steps")
-        self.local_steps = None if local_steps is None else count("local_steps", local_steps)
+        self.strong_convexity = chosen(positive, "strong_convexity", strong_convexity)
+        self.damping = chosen(positive, "damping", damping)
+        self.local_steps = chosen(count, "local_steps", local_steps)
 
-    def damping_or(self, multiple: int) -> float:
-        """Return gamma as given, else multiple L."""
-        return self.damping or multiple * self.known_smoothness("damping", multiple)
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules for K, mu and gamma."""
+        return {
+            "local_steps": lambda: 1,
+            "strong_convexity": self._modulus,
+            "damping": self.usual_damping,
+        }
 
-    def known_smoothness(self, name: str, multiple: float) -> float:
-        """Return L, by which the default of the argument `name` is made."""
-        smoothness = self.setup.smoothness
-        if not smoothness:
-            raise ConfigError(
-                f"{self.title} takes its {name} from the clients' smoothness L, which is unknown: "
-                f"give {name}, about {multiple:g} L{'/mu' if name == 'weight_shift' else ''}"
-            )
-        return smoothness
+    def _modulus(self) -> float:
+        mu = self.setup.strong_convexity
+        return mu or 1e-3 * self.smoothness_for("strong_convexity", "a guess below L")
+
+    def usual_damping(self) -> float:
+        """Return the rule's gamma."""
+        multiple: float = 5 * self.local_steps
+        return multiple * self.smoothness_for("damping", f"about {multiple:g} L")

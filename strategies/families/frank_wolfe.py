@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, TypeVar, Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar, Unpack
 
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scales import UNIT
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, UnknownScaleError
 from flower_fedcon.sets import Atom, ConstraintSet
 from flower_fedcon.strategies.base import Common
 from flower_fedcon.strategies.families.mirrored import HasMirror, Mirrored
-from flower_fedcon.validation import Array, choice, positive
+from flower_fedcon.validation import Array, choice, chosen, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -50,8 +51,8 @@ class FrankWolfe(Mirrored[State]):
     ----------
     constraint : ConstraintSet
         D, bounded, with a linear minimization oracle.
-    penalty : float
-        lambda_0 > 0. The rule: max_i ||grad f_i(x0)|| / (N diameter), see `FedFW`.
+    penalty : float or "auto", optional
+        lambda_0 > 0; by default max_i ||grad f_i(x0)|| / (N diameter).
     schedule : {"convex", "nonconvex"} (default: "convex")
         Steps that fall with t, or constant ones that need the number of rounds.
     gradient : {"full", "stochastic"} (default: "full")
@@ -71,14 +72,14 @@ class FrankWolfe(Mirrored[State]):
         self,
         constraint: ConstraintSet,
         *,
-        penalty: float,
+        penalty: float | str | None = None,
         schedule: str = "convex",
         gradient: str = "full",
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
         self.constraint = with_oracle(self.title, constraint)
-        self.penalty = positive("penalty", penalty)
+        self.penalty = chosen(positive, "penalty", penalty)
         self.schedule = choice("schedule", schedule, ("convex", "nonconvex"))
         self.uses_num_rounds = self.schedule == "nonconvex"
         self.gradient = choice("gradient", gradient, ("full", "stochastic"))
@@ -87,6 +88,21 @@ class FrankWolfe(Mirrored[State]):
                 f"gradient={self.gradient!r} with batch_size={self.batch_size!r}: give both "
                 'gradient="stochastic" and a batch_size, or neither'
             )
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rule for lambda_0."""
+        return {"penalty": self._balanced}
+
+    def _balanced(self) -> float:
+        """Return max_i ||grad f_i(x0)|| / (N diameter), which balances the terms of the bound."""
+        scales, size = self.setup.scales, self.constraint.diameter_for(self.setup.layout.shape)
+        if scales is None:
+            raise UnknownScaleError(
+                f"{self.title}: the clients' gradients at the start are unknown: give penalty, "
+                f"max_i ||grad f_i(x0)|| / {self.setup.num_clients * size:.3g}"
+            )
+        found = scales.steepest / (self.setup.num_clients * size) if size else 0.0
+        return found or UNIT  # of clients at rest, or a set of one point: any will do
 
     @property
     def stochastic(self) -> bool:

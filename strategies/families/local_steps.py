@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar, Unpack
 
 from flower_fedcon.core.protocol import Setup
@@ -11,7 +12,7 @@ from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.server.optimizers import OptimizerState, ServerOptimizer, as_optimizer
 from flower_fedcon.server.schedules import Schedule, at
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, count, positive
+from flower_fedcon.validation import Array, chosen, count, positive
 
 State = TypeVar("State")
 
@@ -19,8 +20,8 @@ State = TypeVar("State")
 class StepOptions(Common, total=False):
     """The arguments of `LocalSteps`."""
 
-    client_lr: float | Schedule | None
-    local_steps: int | None
+    client_lr: float | str | Schedule | None
+    local_steps: int | str | None
     server_lr: float
     server_optimizer: ServerOptimizer | None
 
@@ -39,12 +40,6 @@ class OwnSteps(FedConStrategy[State]):
 
     def bind(self, setup: Setup) -> Self:
         """Return a copy for one run, in which no number is missing."""
-        missing = [name for name in self.own_loop_decides if getattr(self, name) is None]
-        if missing and not setup.own_loops:
-            raise ConfigError(
-                f"{self.title} needs {' and '.join(missing)}: only clients with a train loop of "
-                "their own (flower_fedcon.training) can do without"
-            )
         if setup.own_loops and self.batch_size is not None:
             raise ConfigError(
                 f"{self.title}: batch_size={self.batch_size} is for clients with an objective; a "
@@ -76,11 +71,12 @@ class LocalSteps(OwnSteps[State]):
 
     Parameters
     ----------
-    client_lr : float or Schedule, optional
-        eta_c > 0; at most 1/L. A schedule of `flower_fedcon.schedules` changes it from round to
-        round, where the method bears that.
-    local_steps : int, optional
-        K >= 1. Both may be left out where the clients have a train loop of their own.
+    client_lr : float, Schedule or "auto", optional
+        eta_c > 0; at most 1/L, by default the rule's. A schedule of `flower_fedcon.schedules`
+        changes it from round to round, where the method bears that; "auto" lets a race choose.
+    local_steps : int or "auto", optional
+        K >= 1, by default the rule's. Where the clients have a train loop of their own, both are
+        theirs if they are left out.
     server_lr : float (default: 1.0)
         eta_s > 0.
     server_optimizer : ServerOptimizer, optional
@@ -89,6 +85,8 @@ class LocalSteps(OwnSteps[State]):
     """
 
     client_lr: Any
+    usual_steps: ClassVar[int] = 1
+    """The rule for K: more only where the limit stays the optimum."""
     own_loop_decides: ClassVar[tuple[str, ...]] = ("client_lr", "local_steps")
     counts = False
     needs_server_lr: ClassVar[str] = "it is not declared to be right with another server step"
@@ -99,15 +97,15 @@ class LocalSteps(OwnSteps[State]):
     def __init__(
         self,
         *,
-        client_lr: float | Schedule | None = None,
-        local_steps: int | None = None,
+        client_lr: float | str | Schedule | None = None,
+        local_steps: int | str | None = None,
         server_lr: float = 1.0,
         server_optimizer: ServerOptimizer | None = None,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
         self.client_lr = self.step_length(client_lr)
-        self.local_steps = None if local_steps is None else count("local_steps", local_steps)
+        self.local_steps = chosen(count, "local_steps", local_steps)
         self.server_lr = positive("server_lr", server_lr)
         self.server_optimizer = as_optimizer(server_optimizer)
         why = self.needs_server_lr
@@ -118,11 +116,40 @@ class LocalSteps(OwnSteps[State]):
                 f"{self.title} takes no server_optimizer={server_optimizer!r}: {why}. `fedcon "
                 f"info {type(server_optimizer).__name__}` says which methods take it"
             )
-        if (client_lr is None) != (local_steps is None) and "client_lr" in self.own_loop_decides:
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules for K and eta_c."""
+        return {"local_steps": lambda: self.usual_steps, "client_lr": self._longest_rate}
+
+    def _longest_rate(self) -> float:
+        """Return the rule's eta_c: a share of 1/L, for smaller batches less."""
+        L = self.smoothness_for("client_lr", "at most 1/L")
+        return self.safe_share() / (L * self._batch_factor())
+
+    def safe_share(self) -> float:
+        """Return what eta_c L may be: 1, where each step of a client brings it no further off.
+
+        With server_lr > 1 the server goes further than the clients do, and their K steps are so
+        much shorter.
+        """
+        return 1 / (self.server_lr * self.local_steps) if self.server_lr > 1 else 1.0
+
+    def _batch_factor(self) -> float:
+        """Return by how much a batch's L may be larger than that of all rows, at most."""
+        size = self.batch_size
+        if size is None:
+            return 1.0
+        return max(1.0, *(client.num_examples / size for client in self.setup.clients))
+
+    def bind(self, setup: Setup) -> Self:
+        """Return a copy for one run."""
+        both = {"client_lr", "local_steps"} <= {*self.own_loop_decides}
+        if setup.own_loops and both and (self.client_lr is None) != (self.local_steps is None):
             raise ConfigError(
                 f"{self.title} needs client_lr and local_steps, both or, for clients with a train "
-                f"loop of their own, neither: got {client_lr!r} and {local_steps!r}"
+                f"loop of their own, neither: got {self.client_lr!r} and {self.local_steps!r}"
             )
+        return super().bind(setup)
 
     def rate(self, uploads: Uploads) -> float:
         """Return the client_lr of the uploads' round."""
@@ -138,12 +165,6 @@ class LocalSteps(OwnSteps[State]):
         move: Array = self.server_lr * mean
         return move, after
 
-    def needs(self, *names: str) -> None:
-        """Raise unless these arguments are given."""
-        missing = [name for name in names if getattr(self, name) is None]
-        if missing:
-            raise ConfigError(f"{self.title} needs {' and '.join(missing)}")
-
 
 class LocalProxSteps(LocalSteps[State]):
     """FedMiD and FedDualAvg: steps with a prox, or with the prox on the server alone."""
@@ -155,6 +176,11 @@ class LocalProxSteps(LocalSteps[State]):
         self, regularizer: Any, *, server_prox_only: bool = False, **steps: Unpack[StepOptions]
     ) -> None:
         super().__init__(**steps)
-        self.needs("client_lr")
         self.regularizer = as_regularizer(regularizer)
         self.server_prox_only = bool(server_prox_only)
+
+    def _longest_rate(self) -> float:
+        """Return the rule's eta_c, at most what psi has a prox for."""
+        return self.within_prox(
+            super()._longest_rate(), max(1.0, self.server_lr * self.local_steps)
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Self, TypeVar, Unpack
 
 from flower_fedcon.core.protocol import Setup
@@ -32,6 +33,23 @@ class LocalMinimization(FedConStrategy[State]):
     ) -> None:
         super().__init__(**common)
         self.local_solver = as_solver(local_solver)
+
+    def usual_prox(self, name: str) -> float:
+        """Return the rule for the step of the clients' proximal points, about 1/sqrt(mu L).
+
+        Of convex objectives any will do; with mu below L/100, or 0, the step is 10/L. Of others,
+        whose mu is unknown, only one below 1/L makes their problems convex.
+
+        Parameters
+        ----------
+        name : str
+            The argument, for an error.
+        """
+        L = self.smoothness_for(name, "from 1/L to 1/sqrt(mu L), or its inverse")
+        mu = self.setup.strong_convexity
+        if mu is None:
+            return self.within_prox(0.3 / L)
+        return self.within_prox(1 / math.sqrt(max(mu, 0.01 * L) * L))
 
     def bind(self, setup: Setup) -> Self:
         """Return a copy for one run."""

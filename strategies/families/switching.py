@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 import numpy as np
 
 from flower_fedcon.compressors import Compressor
+from flower_fedcon.core.scales import UNIT
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError, clients_by_name
+from flower_fedcon.errors import ConfigError, UnknownScaleError, clients_by_name
 from flower_fedcon.strategies.families.compression import CompressedMessages, CompressionOptions
-from flower_fedcon.validation import Array, choice, count, optional, positive
+from flower_fedcon.validation import AUTO, Array, choice, chosen, count, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
@@ -69,12 +70,13 @@ class Switching(CompressedMessages[State]):
     ----------
     client_lr : float, optional
         eta > 0; by default the theorem's.
-    local_steps : int
-        E >= 1.
+    local_steps : int or "auto", optional
+        E >= 1; by default 1.
     tolerance : float, optional
         eps > 0, what g may exceed 0 by; by default the theorem's.
     distance, lipschitz : float, optional
-        D >= ||w_0 - w*|| and G, the Lipschitz constant of every f_j and g_j, for the theorem.
+        D >= ||w_0 - w*|| and G, the Lipschitz constant of every f_j and g_j, for the theorem; by
+        default guesses: G the longest gradient of an f_j at the start, D = G/L.
     switching : {"soft", "hard"} (default: "soft")
         Weigh the gradients of f and g near the tolerance, or take one of them.
     sharpness : float, optional
@@ -92,8 +94,8 @@ class Switching(CompressedMessages[State]):
     def __init__(
         self,
         *,
-        client_lr: float | None = None,
-        local_steps: int,
+        client_lr: float | str | None = None,
+        local_steps: int | str | None = None,
         tolerance: float | None = None,
         distance: float | None = None,
         lipschitz: float | None = None,
@@ -105,11 +107,16 @@ class Switching(CompressedMessages[State]):
         **common: Unpack[CompressionOptions],
     ) -> None:
         super().__init__(**common)
+        if client_lr == AUTO:
+            raise ConfigError(
+                f'{self.title} takes no client_lr="auto": a race compares objectives, and here a '
+                "lower one may break the constraint. Give a number, or leave it to the theorem"
+            )
         self.client_lr = self.step_length(client_lr)
-        self.local_steps = count("local_steps", local_steps)
+        self.local_steps = chosen(count, "local_steps", local_steps)
         self.tolerance = optional(positive, "tolerance", tolerance)
         self.distance = optional(positive, "distance", distance)
-        self.lipschitz = optional(positive, "lipschitz", lipschitz)
+        self.lipschitz: Any = optional(positive, "lipschitz", lipschitz)
         self.switching = choice("switching", switching, ("soft", "hard"))
         self.sharpness = optional(positive, "sharpness", sharpness)
         self.output = choice("output", output, ("last", "average"))
@@ -129,12 +136,26 @@ class Switching(CompressedMessages[State]):
                 )
             self.queries = names("sum", self.groups) + names("count", self.groups)
         self.uses_num_rounds = self.by_theorem
-        if self.by_theorem and (distance is None or lipschitz is None):
-            lacking = "client_lr" if client_lr is None else "tolerance"
-            raise ConfigError(
-                f"{self.title} needs {lacking}, or distance and lipschitz (||w_0 - w*|| and the "
-                "Lipschitz constant of every f_j and g_j), from which its theorem gives one"
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules for E, and for G and D where the theorem is to give eta or eps."""
+        known: dict[str, Callable[[], Any]] = {"local_steps": lambda: 1}
+        if self.by_theorem:
+            known |= {"lipschitz": self._steepness, "distance": self._reach}
+        return known
+
+    def _steepness(self) -> float:
+        """Return about G: the longest gradient of an objective at the start."""
+        if self.setup.scales is None:
+            raise UnknownScaleError(
+                f"{self.title}: the clients' gradients at the start are unknown: give lipschitz "
+                "(of every f_j and g_j) and distance (||w_0 - w*||), or client_lr and tolerance"
             )
+        return self.setup.scales.steepest or UNIT
+
+    def _reach(self) -> float:
+        """Return about D: how far a gradient step of 1/L would go, at least; a guess."""
+        return float(self.lipschitz) / self.smoothness_for("distance", "about ||w_0 - w*||")
 
     @property
     def by_theorem(self) -> bool:

@@ -8,7 +8,6 @@ from harness import OpenRun, settled
 from problems import q6
 from q6_runs import after, error, forget, gradients, lose, played, ten_digits, unknown
 
-from flower_fedcon import simulate
 from flower_fedcon.clients.apdainexact import APDAInexactClient
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.solvers import GradientDescent
@@ -69,7 +68,7 @@ def test_primal_dual_defaults(caplog):
     assert known["theta"] == pytest.approx(max(2 / 2.1, 1 - 1 / 64))
     assert not caplog.records
     with pytest.raises(ConfigError, match="smoothness L is unknown: give dual_damping"):
-        simulate(PRIMAL_DUAL, unknown(), 1)
+        OpenRun(PRIMAL_DUAL, unknown())
     strategy = APDAInexact(primal_lr=0.1, dual_damping=1 / 20)
     assert OpenRun(strategy, unknown()).play(3).server.info.settings["theta"] == 1.0
     assert [r.message for r in caplog.records if "theta = 1" in r.message] == [

@@ -168,10 +168,10 @@ class Unknown(Quadratic):
 def test_weights_need_the_smoothness_or_a_shift():
     unknown = FederatedProblem([Unknown(np.eye(2), np.ones(2))])
     options = {"strong_convexity": 1.0, "local_steps": 1, "weight_power": 2.0}
-    with pytest.raises(ConfigError, match=r"takes its weight_shift .* unknown: give weight_shift"):
-        simulate(FastFedDA(Zero(), **options), unknown, 1)
+    with pytest.raises(ConfigError, match=r"L is unknown: give weight_shift, about 4 L/mu"):
+        OpenRun(FastFedDA(Zero(), **options), unknown)
     with pytest.raises(ConfigError, match="give damping, about 5 L"):
-        simulate(FastFedDA(Zero(), **options, weight_shift=3.0), unknown, 1)
+        OpenRun(FastFedDA(Zero(), **options, weight_shift=3.0), unknown)
     with pytest.raises(ConfigError, match="output must be one of 'last', 'average'"):
         FastFedDA(Zero(), **options, output="mean")
 
@@ -289,7 +289,7 @@ def test_damping_comes_from_the_handshake(kind, multiple):
         value, gradient = problem.objectives[0].value, problem.objectives[0].gradient
 
     with pytest.raises(ConfigError, match=f"is unknown: give damping, about {multiple} L"):
-        simulate(strategy, FederatedProblem([Unknown()], regularizer=L1(0.6)), 1)
+        OpenRun(strategy, FederatedProblem([Unknown()], regularizer=L1(0.6)))
 
 
 @pytest.mark.parametrize("psi", [Zero(), ElasticNet(1.0, 1.0), L1Ball(1.0), L1([1.0, 2.0])])

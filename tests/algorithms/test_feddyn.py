@@ -12,7 +12,6 @@ from problems import q6
 from q6_runs import distance, first_below, lose
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.papers.quadratics import quadratics
 from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.solvers import GradientDescent
@@ -86,11 +85,11 @@ def test_resets_travel_through_messages():
     assert run.state.resets == direct.state.resets == 1
 
 
-def test_a_default_that_no_client_states():
+def test_the_default_where_no_client_is_strongly_convex():
     flat = LogisticRegression(np.array([[1.0, 2.0]]), np.array([1.0]))  # mu = 0
     problem = FederatedProblem([flat, flat])
-    with pytest.raises(ConfigError, match=r"FedDyn needs proximal=.*its default, sqrt\(mu L\)"):
-        simulate(FedDyn(), problem, 1)
+    tenth = simulate(FedDyn(proximal=flat.smoothness / 10), problem, 3).x
+    assert simulate(FedDyn(), problem, 3).x == pytest.approx(tenth, rel=1e-12)
 
 
 @pytest.mark.parametrize(

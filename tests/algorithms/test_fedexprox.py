@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import pytest
+from harness import OpenRun
 from problems import one_minimiser, q6, q6_shared
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
@@ -75,10 +76,10 @@ class Unknown:
         return 2 * x
 
 
-def test_an_unknown_smoothness_is_refused():
+def test_an_unknown_smoothness_is_refused_outside_a_run():
     problem = FederatedProblem([Unknown()], x0=np.ones(2))
     with pytest.raises(ConfigError, match="smoothness L_i is unknown: give extrapolation a number"):
-        simulate(FedExProx(step_size=1.0), problem, 1)
+        OpenRun(FedExProx(step_size=1.0), problem)
     assert simulate(FedExProx(step_size=1.0, extrapolation="diversity"), problem, 40).x == (
         pytest.approx(np.zeros(2), abs=1e-12)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from harness import OpenRun
 from problems import q6
 from q6_runs import unknown
 
@@ -20,4 +21,4 @@ def test_one_step_is_gradient_descent_in_pairs_of_rounds():
 
 def test_the_default_step_needs_the_smoothness():
     with pytest.raises(ConfigError, match="smoothness L is unknown: give client_lr, about 1/"):
-        simulate(FedLin(local_steps=2), unknown(), 1)
+        OpenRun(FedLin(local_steps=2), unknown())

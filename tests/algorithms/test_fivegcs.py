@@ -123,8 +123,8 @@ def test_constants_that_no_client_states():
         value, gradient = flat.value, flat.gradient
 
     problem = FederatedProblem([Unknown(), flat])
-    with pytest.raises(ConfigError, match=r"5GCS needs smoothness=.*\(or give primal_lr\)"):
-        simulate(FiveGCS(strong_convexity=0.1), problem, 1)
+    with pytest.raises(ConfigError, match=r"give smoothness, or primal_lr"):
+        OpenRun(FiveGCS(strong_convexity=0.1), problem)
     simulate(
         FiveGCS(strong_convexity=0.1, primal_lr=0.1), FederatedProblem([Quadratic([[1]], [1])]), 1
     )

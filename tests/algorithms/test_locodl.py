@@ -58,14 +58,14 @@ class Unknown:
         ({"uplink_compressor": TopK(count=2)}, "uplink_compressor must be unbiased, such as RandK"),
         ({"share": 1.0}, "share must be in"),
         ({"communication_probability": 1.5}, "communication_probability must be in"),
-        ({"strong_convexity": 1.0}, "give strong_convexity > 0 .mu., and client_lr"),
+        ({"strong_convexity": 1.0}, "L is unknown: give client_lr, less than 2/L"),
         ({"client_lr": 0.1}, "give strong_convexity > 0"),
     ],
 )
 def test_arguments_out_of_range(settings, words):
     problem = FederatedProblem([Unknown()], x0=np.ones(3))
     with pytest.raises(ConfigError, match=words):
-        simulate(LoCoDL(**settings), problem, 1)
+        OpenRun(LoCoDL(**settings), problem)
 
 
 def test_constants_that_clients_do_not_state_can_be_given():

@@ -29,7 +29,6 @@ from flower_fedcon.strategies import (
     FedDR,
     FedFW,
     FedFWPlus,
-    FedSGM,
     Scaffold,
 )
 
@@ -76,8 +75,7 @@ def test_certificates_do_without_the_gap_where_there_is_no_oracle(constraint):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: FedSGM(client_lr=0.1), "FedSGM needs local_steps: `fedcon info FedSGM`"),
-        (lambda: FastFedDA(L1(0.1)), "FastFedDA needs strong_convexity"),
+        (lambda: FastFedDA(), "FastFedDA needs regularizer: `fedcon info FastFedDA`"),
         (lambda: FedFW(penalty=1.0), "FedFW needs constraint"),
         (lambda: DualFL(L1(0.1)), r"DualFL takes no argument without a name, got L1\(weight=0.1\)"),
         (lambda: FedFW(L1Ball(1.0), 3.0), "FedFW takes constraint without a name, got 3.0 too"),

@@ -84,7 +84,7 @@ def test_scaffnew_defaults():
         "batch_size": None,
     }
     with pytest.raises(ConfigError, match="smoothness L is unknown: give client_lr"):
-        simulate(Scaffnew(), unknown(), 1)
+        OpenRun(Scaffnew(), unknown())
     for wrong in (0.0, 1.5):
         with pytest.raises(ConfigError, match="communication_probability must be"):
             Scaffnew(communication_probability=wrong)

@@ -184,7 +184,6 @@ def test_bundled_experiments_run(path: Path) -> None:
         ('"lasso"', '"laso"', ["[problem]", "'laso'", "did you mean 'lasso'"]),
         ('"FedFW"', '"FedWF"', ["[algorithm]", "'FedWF'", "did you mean 'FedFW'"]),
         ('name = "FedFW"', "", ["[algorithm]", "name is missing"]),
-        ("penalty = 5.0", "", ["[algorithm]", "FedFW needs penalty"]),
         ("rounds = 3", "", ["[run]", "rounds is missing"]),
         ("rounds = 3", "rounds = -1", ["[run]", "rounds", ">= 0", "-1"]),
         ("rounds = 3", 'rounds = "3"', ["[run]", "rounds must be a whole number", "'3'"]),

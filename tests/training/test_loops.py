@@ -202,16 +202,15 @@ def test_a_loop_that_leaves_the_method_out_is_refused(strategy, loop, said):
 
 
 def test_what_only_a_loop_can_decide_is_asked_of_a_strategy():
-    with pytest.raises(ConfigError, match=r"FedAvg .* needs client_lr and local_steps: only"):
-        simulate(FedAvg(), q6(), 1)
-    with pytest.raises(ConfigError, match="FedDualAvg needs local_steps: only clients"):
-        simulate(FedDualAvg(PSI, client_lr=LR), q6(PSI.weight), 1)
     with pytest.raises(ConfigError, match=r"Scaffold needs .* both or, .* got 0\.1 and None"):
-        Scaffold(client_lr=0.1)
-    with pytest.raises(ConfigError, match="CompositeFL needs local_steps"):
-        CompositeFL(PSI, client_lr=0.1)
-    with pytest.raises(ConfigError, match=r"FastFedDA .*local_steps: only clients"):
-        simulate(FastFedDA(PSI, strong_convexity=1.0), q6(PSI.weight), 1)
+        by_loops(Scaffold(client_lr=0.1), q6(), 1, corrected)
+    with pytest.raises(ConfigError, match=r"FedDualAvg: .* L is unknown: give client_lr"):
+        by_loops(FedDualAvg(PSI), q6(PSI.weight), 1, corrected)
+    weighted = FastFedDA(
+        PSI, weight_power=1.0, strong_convexity=1.0, damping=30.0, weight_shift=1.0
+    )
+    with pytest.raises(ConfigError, match=r"FastFedDA with weights.*counts its steps"):
+        by_loops(weighted, q6(PSI.weight), 1, corrected)
     with pytest.raises(ConfigError, match=r"batch_size=5 .* draws its batches"):
         by_loops(FedAvg(batch_size=5), q6(), 1, corrected)
     with pytest.raises(ConfigError, match='option="I" needs the gradient'):

@@ -1,0 +1,151 @@
+"""What a strategy's rules need to know before round 1, asked of the clients' gradients."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.method import Method
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.rng import SCALES, stream
+from flower_fedcon.core.scales import UNIT, Scales, estimate
+from flower_fedcon.core.server import Server
+from flower_fedcon.errors import ConfigError, DivergedError, RoundError, UnknownScaleError
+from flower_fedcon.runs.certificates import answers_to
+from flower_fedcon.validation import Array
+
+_log = logging.getLogger("flwr.strategies")
+_TRIES = 3
+_GROWTH, _FACTOR = 10.0, 4.0
+
+
+def with_scales(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) -> Setup:
+    """Return the setup with all that the strategy's rules need.
+
+    Where they need what clients do not state, everyone is asked for gradients at the start and, if
+    L is unknown, at points near it: one exchange, or nine. No client's state changes.
+
+    Raises
+    ------
+    UnknownScaleError
+        If a rule needs it and gradients may not be asked for.
+    RoundError
+        If a client does not answer.
+    """
+    try:
+        strategy.bind(setup)
+    except UnknownScaleError as error:
+        if strategy.privacy is not None:
+            raise UnknownScaleError(
+                f"{error}. (It is not estimated here: with privacy=... no noise would cover the "
+                "gradients that it takes)"
+            ) from None
+        if setup.any_own_loop:
+            raise
+    else:
+        return setup
+    if reason := engine.why_no_gradients:
+        raise ConfigError(f"{strategy.title} lacks a constant of the clients' objectives: {reason}")
+    n, unknown = setup.num_clients, False
+    trial = replace(setup, scales=Scales([], UNIT))
+    try:
+        strategy.bind(trial)
+    except UnknownScaleError:
+        unknown = True
+        trial = replace(setup, scales=Scales([UNIT] * n, UNIT))
+    server = Server(
+        strategy, trial, x0, max_retries=engine.max_retries, round_deadline=engine.round_deadline
+    )
+    engine.open(server.info)
+    rng = stream(setup.seed, SCALES, 0)
+
+    def gradients(points: Sequence[Array]) -> list[Array]:
+        """Return each client's gradient at its point."""
+        request = server.certificate_request(points[0])
+        if any(point is not points[0] for point in points):
+            request.personal = {c: {"x": point} for c, point in enumerate(points)}
+        found: dict[int, Any] = {}
+        for _ in range(_TRIES):
+            found |= answers_to(request, server, engine)
+            if len(found) == n:
+                return [found[c]["gradient"] for c in range(n)]
+        missing = [name for c, name in enumerate(setup.names) if c not in found]
+        raise RoundError(
+            f"no gradient at the start from {', '.join(missing)}, of which {strategy.title} makes "
+            "its default settings: give them, or wait for these clients"
+        )
+
+    scales = estimate(gradients, x0, n, rng, smoothness=unknown)
+    if not np.isfinite([scales.steepest, *scales.smoothnesses]).all():
+        raise ConfigError(
+            f"the clients' gradients at the start are not finite: {strategy.title} makes its "
+            "default settings of them: give it these, or another start"
+        )
+    if unknown:
+        _log.info(
+            "%s: the clients do not state their smoothness: L is about %.3g, by their gradients "
+            "near the start; where the objective should grow, steps are made shorter",
+            strategy.title,
+            max(scales.smoothnesses),
+        )
+    return replace(setup, scales=scales)
+
+
+class Guard:
+    """Whether a run whose L is an estimate grows, and what L to go on with.
+
+    Growth is an objective that is above that of the start by more than ten times the square of the
+    longest gradient there over L, or numbers that are no longer finite. The run then starts again
+    from x0, in its next round, with an L four times as large.
+
+    Parameters
+    ----------
+    server : Server
+    x0 : array
+    engine : Engine
+        Open.
+    """
+
+    def __init__(self, server: Server, x0: Array, engine: Engine) -> None:
+        scales = server.setup.scales
+        assert scales is not None  # noqa: S101  (the caller's case)
+        self._engine, self._began = engine, server.round
+        first = engine.evaluate(x0).get("objective", math.nan)
+        self._most = first + _GROWTH * scales.steepest**2 / max(scales.smoothnesses, default=UNIT)
+
+    def is_due(self, server_round: int) -> bool:
+        """Return whether to look, apart from where the objective is recorded."""
+        since = server_round - self._began
+        return since > 0 and not since & (since - 1)
+
+    def until_due(self, server_round: int) -> int:
+        """Return how many rounds there are until then, at least 1."""
+        since = server_round - self._began
+        return max(1, (1 << since.bit_length()) - since)
+
+    def check(self, server: Server, objective: float | None = None) -> None:
+        """Raise if the objective has grown.
+
+        Raises
+        ------
+        DivergedError
+        """
+        if objective is None:
+            objective = self._engine.evaluate(server.x).get("objective", 0.0)
+        if not objective <= self._most < math.inf and not math.isnan(self._most):
+            raise DivergedError(
+                f"round {server.round}: the objective has grown to {objective:.4g}: the run "
+                "diverges. Take smaller steps"
+            )
+
+
+def sharper(setup: Setup) -> Setup:
+    """Return a setup with an L four times as large."""
+    assert setup.scales is not None  # noqa: S101  (the caller's case)
+    return replace(setup, scales=setup.scales.sharper(_FACTOR))

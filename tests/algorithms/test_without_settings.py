@@ -1,0 +1,217 @@
+"""Strategies without a hyperparameter: rules that follow the units, and never diverge."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from contract import EACH, FIRST, build
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from problems import q6_objectives
+
+from flower_fedcon import FederatedProblem, Full, Sample, simulate
+from flower_fedcon.errors import ConfigError, DivergedError, FedConError
+from flower_fedcon.objectives import (
+    HuberRegression,
+    LeastSquares,
+    LogisticRegression,
+    PoissonRegression,
+    SoftmaxRegression,
+)
+from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.problems.mismatch import why_mismatched
+from flower_fedcon.registry import algorithms
+from flower_fedcon.regularizers import L1, ElasticNet, L2Squared
+from flower_fedcon.sets import Box, L1Ball, L2Ball
+from flower_fedcon.strategies import (
+    APDAInexact,
+    FedAvg,
+    FedDyn,
+    FedFW,
+    FedLin,
+    FedPD,
+    FedProx,
+    Scaffnew,
+    Scaffold,
+)
+
+SEVERAL = (FedAvg, Scaffold, FedLin, FedPD, FedDyn, FedProx, Scaffnew, APDAInexact)
+
+
+class Plain:
+    """An objective that states nothing but its values and gradients."""
+
+    def __init__(self, inner, scale=1.0, unit=1.0):
+        self._inner, self._scale, self._unit = inner, scale, unit
+        self.shape = inner.shape
+
+    def value(self, x):
+        return self._scale * self._inner.value(x / self._unit)
+
+    def gradient(self, x):
+        return self._scale / self._unit * self._inner.gradient(x / self._unit)
+
+
+@EACH
+def test_every_method_runs_without_a_setting(name):
+    problem = FIRST[name].problem()
+    rounds = 4 if name in SLOW else 30
+    history = simulate(build(name, problem), problem, rounds, engine="stacked", evaluate_every=0)
+    start = problem.objective(problem.start)
+    assert np.isfinite(history.x).all()
+    if not problem.has_functional_constraint:
+        assert history["objective"][-1] <= start + 1e-9
+
+
+@EACH
+def test_settings_given_are_not_touched(name):
+    case = FIRST[name]
+    made = build(name, case.problem(), **case.settings)
+    before = made.arguments()
+    simulate(made, case.problem(), 1, evaluate_every=0)
+    assert made.arguments() is not before
+    assert {k: repr(v) for k, v in made.arguments().items()} == {
+        k: repr(v) for k, v in before.items()
+    }
+
+
+def plain_problem(scale=1.0, unit=1.0):
+    clients = [Plain(objective, scale, unit) for objective in q6_objectives()]
+    return FederatedProblem(clients, x0=np.zeros(8))
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+@pytest.mark.parametrize(("scale", "unit"), [(1e6, 1.0), (1.0, 1e-5), (1e-4, 1e3)])
+def test_rules_follow_the_units_where_constants_are_estimated(kind, scale, unit):
+    """With x in other units, and f in others: the same model in those."""
+    first = simulate(kind(), plain_problem(), 4, evaluate_every=0).x
+    other = simulate(kind(), plain_problem(scale, unit), 4, evaluate_every=0).x
+    np.testing.assert_allclose(other / unit, first, rtol=1e-3, atol=1e-6)
+
+
+def test_the_penalty_of_frank_wolfe_is_the_rule_of_its_card(tmp_path):
+    constraint = L1Ball(0.3)
+    problem = FederatedProblem(q6_objectives(), constraint=constraint)
+    steepest = max(np.linalg.norm(f.gradient(np.zeros(8))) for f in problem.objectives)
+    rule = steepest / (6 * constraint.diameter_for((8,)))
+    left = simulate(FedFW(constraint), problem, 20).x
+    assert left.tobytes() == simulate(FedFW(constraint, penalty=rule), problem, 20).x.tobytes()
+    simulate(FedFW(constraint), problem, 8, run_dir=tmp_path, checkpoint_every=4)
+    resumed = simulate(FedFW(constraint), problem, 20, run_dir=tmp_path, resume=True)
+    assert resumed.x.tobytes() == left.tobytes()
+
+
+def poisson_problem(seed=0):
+    rng = np.random.default_rng(seed)
+    w, clients = np.array([1.5, -1.0, 0.5, 2.0]), []
+    for _ in range(4):
+        A = rng.normal(size=(30, 4))
+        clients.append(PoissonRegression(A, rng.poisson(np.exp(A @ w)).astype(float)))
+    return FederatedProblem(clients)
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+def test_an_estimate_that_is_too_small_is_made_larger(engine, caplog):
+    """The exponential bends more and more: the L of the start is no bound."""
+    problem = poisson_problem()
+    with caplog.at_level(logging.INFO):
+        history = simulate(FedAvg(), problem, 120, engine=engine, evaluate_every=30)
+    assert "do not state their smoothness" in caplog.text
+    assert "the run starts again from x0" in caplog.text
+    assert history["objective"][-1] - problem.optimum.value < 1e-8
+    assert list(history["round"]) == [30, 60, 90, 120]
+
+
+def test_a_run_that_has_started_again_is_resumed_to_the_same_bytes(tmp_path):
+    problem = poisson_problem()
+    whole = simulate(FedAvg(), problem, 60)
+    simulate(FedAvg(), problem, 20, run_dir=tmp_path)
+    resumed = simulate(FedAvg(), problem, 60, run_dir=tmp_path, resume=True)
+    assert resumed.x.tobytes() == whole.x.tobytes()
+
+
+def test_under_privacy_nothing_is_estimated():
+    private = FedAvg(privacy=GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5))
+    with pytest.raises(ConfigError, match=r"smoothness L is unknown: give client_lr.*no noise"):
+        simulate(private, plain_problem(), 2)
+
+
+# --- never diverges ------------------------------------------------------------------------
+
+
+def random_objective(kind, rng, rows, d, unit):
+    A = rng.normal(size=(rows, d)) * 10.0 ** rng.uniform(-1, 1, d) * unit
+    w = rng.normal(size=d) / unit / 10
+    if kind == "poisson":
+        A = A / np.abs(A).max()
+        return PoissonRegression(A, rng.poisson(1 + rng.uniform(0, 3, rows)).astype(float))
+    if kind == "logistic":
+        return LogisticRegression(A, np.where(A @ w + rng.normal(size=rows) > 0, 1.0, -1.0))
+    if kind == "softmax":
+        return SoftmaxRegression(A, rng.integers(0, 3, rows), 3)
+    targets = A @ w + rng.normal(size=rows) * 10.0 ** rng.uniform(-2, 2)
+    return (HuberRegression if kind == "huber" else LeastSquares)(A, targets)
+
+
+def random_problem(seed):
+    rng = np.random.default_rng(seed)
+    kind = rng.choice(["squares", "logistic", "huber", "poisson", "softmax"])
+    d, n, unit = int(rng.integers(1, 6)), int(rng.integers(2, 6)), 10.0 ** rng.uniform(-3, 3)
+    rows = int(rng.integers(1, 12))
+    clients = [random_objective(kind, rng, rows, d, unit) for _ in range(n)]
+    if rng.random() < 0.3:
+        clients = [Plain(c) for c in clients]
+    size = 10.0 ** rng.uniform(-2, 2) / unit
+    term = [
+        {}, {}, {"regularizer": L1(0.1 * unit)}, {"regularizer": ElasticNet(0.1, 0.1)},
+        {"regularizer": L2Squared(unit)}, {"constraint": L1Ball(size)},
+        {"constraint": L2Ball(size)}, {"constraint": Box(-size, size)},
+    ][rng.integers(8)]  # fmt: skip
+    shape = (d, 3) if kind == "softmax" else (d,)
+    rule = Full() if rng.random() < 0.5 else Sample(count=int(rng.integers(1, n + 1)))
+    return FederatedProblem(clients, x0=np.zeros(shape), **term), rule
+
+
+def growth(name, problem, rule, rounds):
+    """Return by how much the objective has grown, over what it had to fall at first; or None."""
+    try:
+        strategy = build(name, problem, participation=rule)
+        if why_mismatched(strategy, problem):
+            return None
+        history = simulate(strategy, problem, rounds, engine="stacked", evaluate_every=rounds)
+    except DivergedError:
+        return np.inf
+    except FedConError:  # a problem or cohorts that the method refuses
+        return None
+    if name in ("fedfw", "fedfwplus", "averagedfw"):  # each step may lead to any vertex of the set
+        assert problem.constraint.violation(history.x) < 1e-6 * (1 + np.abs(history.x).max())
+        return None
+    start = problem.objective(problem.start)
+    gradients = [np.linalg.norm(c.gradient(problem.start)) for c in problem.clients]
+    L = max(getattr(c, "smoothness", None) or 0.0 for c in problem.clients)
+    scale = max(gradients) ** 2 / L if L else abs(start) + 1
+    return (history["objective"][-1] - start) / (scale + 1e-9 * abs(start) + 1e-300)
+
+
+SLOW = {"fedproxal", "fednewton"}  # FedNewton takes no step of a length; FedProxAL takes minutes
+NAMES = [name for name in algorithms() if name not in SLOW and name != "fedsgm"]
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
+@given(st.integers(0, 10**6), st.sampled_from(NAMES))
+def test_no_method_diverges_by_its_rules(seed, name):
+    problem, rule = random_problem(seed)
+    found = growth(name, problem, rule, 20)
+    assert found is None or found < 30
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", range(10))
+def test_no_method_diverges_on_500_problems(part):
+    for seed in range(50 * part, 50 * part + 50):
+        problem, rule = random_problem(seed)
+        for name in NAMES:
+            found = growth(name, problem, rule, 60)
+            assert found is None or found < 30, (seed, name, found)
