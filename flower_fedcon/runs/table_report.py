@@ -170,9 +170,14 @@ class Report:
         header = header[:shown]
         if self.estimates is not None:
             header += ["std_error", self.estimates.letter, "p_value", "lower", "upper"]
+            own = self.ratio.replace(" ", "_")
+            header += [f"{own}_lower", f"{own}_upper"] if own else []
         writer.writerow(header)
         for place, (name, *values) in enumerate(self.rows):
-            cells = [*values[: shown - 1], *(self.errors[place] if self.errors else [])]
+            errors = self.errors[place] if self.errors else []
+            cells = [*values[: shown - 1], *errors]
+            if errors and self.ratio:  # an intercept's exponential is nothing
+                cells += [math.nan if math.isnan(values[-1]) else _exp(v) for v in errors[-2:]]
             writer.writerow([name, *("" if math.isnan(v) else repr(v) for v in cells)])
         write_text(folder / COEFFICIENTS, out.getvalue())
         if self.curves is not None:

@@ -63,6 +63,8 @@ def test_a_run_leaves_coefficients_with_errors(folder, tmp_path):
         "upper": ends[1],
     }.items():
         np.testing.assert_allclose(file[name], known, rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(file["odds_ratio_upper"][:-1], np.exp(ends[1])[:-1], rtol=1e-6)
+    assert np.isnan(file["odds_ratio_lower"].iloc[-1])
     np.testing.assert_allclose(history.report.estimates.loglik, found.llf, rtol=1e-9)
     assert "P>|z|" in (tmp_path / "run" / "report.txt").read_text()
     model = json.loads((tmp_path / "run" / "model.json").read_text())
