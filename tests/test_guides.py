@@ -94,6 +94,15 @@ def test_estimators(capsys):
     assert "{'alpha': 0.01} clients [0 1 2 3]" in printed
 
 
+def test_survival(capsys):
+    after = run_page("survival")[-1]
+    printed = capsys.readouterr().out
+    assert printed.count("KaplanMeier(") == 2 and "chi2" in printed
+    assert after["test"].pvalue < 0.01
+    hazards = after["model"].coef_  # a row's mean time is exp(0.7 treated - 0.04 age)
+    assert np.abs(hazards - [-0.7, 0.04]).max() < 0.2
+
+
 @pytest.mark.usefixtures("empty")
 def test_resume():
     history = run_page("resume")[-1]["history"]

@@ -107,6 +107,7 @@ PASTED = {
         ("bash", f"{GUIDES}test_the_install_is_the_readme_s"),  # not run: it would install
         *[("python", f"{GUIDES}test_start")] * 6,
     ],
+    "docs/survival.md": [("python", f"{GUIDES}test_survival")],
     "docs/tables.md": [
         ("python", f"{GUIDES}test_csv_files_become_a_model"),
         *[("toml", f"{GUIDES}test_csv_files_become_a_model")] * 2,
