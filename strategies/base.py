@@ -188,6 +188,11 @@ class FedConStrategy(Method[State], FlowerStrategy):
         """
         return {}
 
+    def raced(self) -> list[str]:
+        """Return the arguments that are "auto"."""
+        values = {name: getattr(self, name) for name in self.rules()}
+        return [name for name, value in values.items() if isinstance(value, str) and value == AUTO]
+
     def smoothness_for(self, name: str, about: str) -> float:
         """Return L, of which the rule for the argument `name` makes `about`; 1 where it is 0.
 

@@ -77,7 +77,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     ----------
     strong_convexity : float, optional
         nu > 0, at most the clients' mu (plus `regularization`), which is the default.
-    momentum : float, optional
+    momentum : float or "auto", optional
         rho. By default nu/L, and 0 if L is unknown, in the block form and with psi in the clients'
         problems, where it must be 0. From nu/L to 1 the paper's form runs with a warning: no rate,
         and no convergence, is proved. For large L/mu 0 is often faster to a low accuracy.

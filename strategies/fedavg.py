@@ -29,6 +29,7 @@ Reddi, "Federated Composite Optimization", ICML 2021. The momentum is FedAvgM's:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -39,9 +40,10 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.server.optimizers import OptimizerState
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
-from flower_fedcon.validation import Array, nonnegative
+from flower_fedcon.validation import AUTO, Array, chosen, nonnegative
 from flower_fedcon.wire.payloads import Payload
 
+_MOMENTA = 0.0, 0.5, 0.9
 _FAR = 1e8  # where a norm's slope is nothing beside a square's
 
 
@@ -65,7 +67,7 @@ class FedAvg(LocalSteps[FedAvgState]):
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_lr : float (default: 1.0)
         eta_s > 0.
-    server_momentum : float (default: 0.0)
+    server_momentum : float or "auto" (default: 0.0)
         beta in [0, 1).
     server_optimizer : ServerOptimizer, optional
         A rule of `flower_fedcon.optimizers`: what it makes of the mean takes the place of m. It
@@ -106,13 +108,13 @@ class FedAvg(LocalSteps[FedAvgState]):
     def __init__(
         self,
         *,
-        server_momentum: float = 0.0,
+        server_momentum: float | str = 0.0,
         regularizer: Any = None,
         **steps: Unpack[StepOptions],
     ) -> None:
         super().__init__(**steps)
-        self.server_momentum = nonnegative("server_momentum", server_momentum)
-        if self.server_momentum >= 1:
+        self.server_momentum = chosen(nonnegative, "server_momentum", server_momentum)
+        if self.server_momentum != AUTO and self.server_momentum >= 1:
             raise ConfigError(f"server_momentum must be in [0, 1), got {server_momentum!r}")
         if self.server_momentum and self.server_optimizer is not None:
             raise ConfigError(
@@ -129,6 +131,14 @@ class FedAvg(LocalSteps[FedAvgState]):
         far = np.full(self.setup.layout.shape, _FAR, dtype=self.setup.layout.dtype)
         there, back = self.regularizer.subgradient(far), self.regularizer.subgradient(-far)
         return L + float(np.linalg.norm(there - back) / np.linalg.norm(2 * far))
+
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules for K, eta_c and beta, which is 0."""
+        return {**super().rules(), "server_momentum": lambda: 0.0}
+
+    def ladder(self, name: str, value: Any) -> list[Any]:
+        """Return what a race tries for an argument."""
+        return list(_MOMENTA) if name == "server_momentum" else super().ladder(name, value)
 
     def initialize(self, x0: Array) -> FedAvgState:
         """Start at x0."""

@@ -102,6 +102,8 @@ PASTED = {
         ("python", "algorithms/test_server_steps.py::test_the_page_s_blocks"),
         ("text", "algorithms/test_server_steps.py::test_the_page_s_blocks"),
         ("toml", "algorithms/test_server_steps.py::test_the_page_s_blocks"),
+        ("python", "algorithms/test_server_steps.py::test_the_page_s_blocks"),
+        ("text", "algorithms/test_server_steps.py::test_the_page_s_blocks"),
     ],
     "docs/start.md": [
         ("bash", f"{GUIDES}test_the_install_is_the_readme_s"),  # not run: it would install

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flower_fedcon.core.protocol import Reply, Request
 
 
 class Audit:
     """Hears of every exchange; this one keeps nothing, `runs.audit_log` writes it down."""
+
+    def follow(self, server: Any) -> None:
+        """Hear of another server's rounds from now on."""
 
     def asked(self, request: Request) -> None:
         """Note whom a request goes to."""

@@ -6,6 +6,7 @@ arguments that all of them take, and what Flower calls.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,8 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
+POWERS = (1.0, 4.0, 0.25, 16.0, 0.0625)
+"""Of a rule's value, that a race tries."""
 
 
 class Method(ABC, Generic[State]):
@@ -170,6 +173,28 @@ class Method(ABC, Generic[State]):
     def longest_prox(self) -> float:
         """Return the longest step for which it takes the regularizer's prox, 0 for none."""
         return 0.0
+
+    def raced(self) -> list[str]:
+        """Return the arguments that a race within the run is to choose, by name."""
+        return []
+
+    def with_arguments(self, changed: Mapping[str, Any]) -> Self:
+        """Return the same method with other hyperparameters, by argument name; unchecked."""
+        other = copy.copy(self)
+        for name, value in changed.items():
+            setattr(other, name, value)
+        return other
+
+    def rule_value(self, name: str) -> Any:
+        """Return what a bound method has for an argument."""
+        return getattr(self, name)
+
+    def ladder(self, name: str, value: Any) -> list[Any]:
+        """Return what a race tries for an argument, around its rule's value."""
+        if isinstance(value, int):
+            return [max(1, round(value * power)) for power in POWERS]
+        most = 1.0 if name == "communication_probability" else math.inf
+        return [min(most, value * power) for power in POWERS]
 
     def first_contact(self, state: State, client: int) -> Payload | None:
         """Return the state that a client needs at its first contact, if it cannot know it."""

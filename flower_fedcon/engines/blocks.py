@@ -80,6 +80,7 @@ class BlockEngine(GridEngine):
     ) -> None:
         super().__init__(strategy, grid, patience, problem)
         self._blocks, self._own, self._folder = nodes, problem, folder
+        self._all: dict[str, dict[int, Versions]] = {}  # by run: a race plays several
         self._states: dict[int, Versions] = {}
         self._unsaved: set[int] = set()
 
@@ -104,7 +105,9 @@ class BlockEngine(GridEngine):
 
     def open(self, run: RunInfo) -> None:
         """Pickle what all messages have in common."""
-        self._run = run
+        if self._unsaved:
+            self.save()
+        self._run, self._states = run, self._all.setdefault(run.run_id, {})
         settings = ray_data.pickled(run, "a setting of the strategy", _dumps)
         self._common = secrets.token_hex(16), settings
 

@@ -59,6 +59,7 @@ class WorkersEngine(InProcess):
                 "daemon=False"
             )
         self.check_batches(run)
+        self.close()  # a race opens it for each that takes part
         objectives, count = self._problem.objectives, self._count
         share = max(1, cores() // count)
         threads = min(share, chosen() or share)

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flwr")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _WAIT = 60.0  # seconds
-_RECORD, _ARRAYS = "fedcon", "fedcon.arrays"
+_RECORD = "fedcon"
+_STATE = re.compile(r"fedcon\.[0-9a-f]{32}")
+_RUNS = 64  # whose states a context holds: more than take part in a race
 
 
 class Store(ABC):
@@ -76,9 +78,10 @@ class ContextStore(Store):
 
     def load(self, run: RunInfo, state_type: type[Any] | None) -> Versions:
         """Return the versions of this run; empty if the context holds none."""
-        if _RECORD not in self._records:
+        name = f"{_RECORD}.{run.run_id}"
+        if name not in self._records:
             return Versions()
-        record, arrays = self._records[_RECORD], self._records[_ARRAYS]
+        record, arrays = self._records[name], self._records[f"{name}.arrays"]
         if record.get("run") != _key(run):
             return Versions()
         found = {key: value.numpy() for key, value in arrays.items()}  # type: ignore[union-attr]
@@ -90,8 +93,13 @@ class ContextStore(Store):
         from flwr.app import Array, ArrayRecord, ConfigRecord
 
         text, arrays = state_files.pack(versions)
-        self._records[_RECORD] = ConfigRecord({"run": _key(run), "state": text})
-        self._records[_ARRAYS] = ArrayRecord({key: Array(value) for key, value in arrays.items()})
+        name = f"{_RECORD}.{run.run_id}"  # of its own, since a race plays several
+        self._records[name] = ConfigRecord({"run": _key(run), "state": text})
+        held = ArrayRecord({key: Array(value) for key, value in arrays.items()})
+        self._records[f"{name}.arrays"] = held
+        known = [key for key in self._records if _STATE.fullmatch(key)]
+        for key in known[: max(0, len(known) - _RUNS)]:  # of runs before this one
+            del self._records[key], self._records[f"{key}.arrays"]
 
     def note(self, kind: str, data: str) -> str:
         """Return what the context holds, of one run."""

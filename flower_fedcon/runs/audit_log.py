@@ -92,6 +92,10 @@ class AuditLog(Audit):
 
     # --- what happens --------------------------------------------------------------------------
 
+    def follow(self, server: Server) -> None:
+        """Write another server's counts from now on, as in a race."""
+        self._server = server
+
     def asked(self, request: Request) -> None:
         """Begin the line of an exchange."""
         self._write_exchange()

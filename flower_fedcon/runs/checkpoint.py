@@ -46,7 +46,7 @@ _SERVER_FORM: dict[str, Any] = {
 }  # fmt: skip
 
 
-_OPTIONAL = {"privacy", "compression", "participation", "clock", "scales"}
+_OPTIONAL = {"privacy", "compression", "participation", "clock", "scales", "race"}
 
 Fingerprint: TypeAlias = dict[str, dict[str, Any]]
 """What must not change when a run is resumed: name -> its digest, and how it is shown."""
@@ -94,6 +94,8 @@ def load(
     setup: Setup,
     now: Fingerprint,
     allow_changes: Sequence[str] = (),
+    *,
+    rivals: Sequence[Method[Any]] = (),
 ) -> dict[str, Any] | None:
     """Return the checkpoint of a run directory; None if there is none.
 
@@ -105,7 +107,8 @@ def load(
     """
     path = folder / NAME
     try:
-        content = state_files.read(path, _types(strategy))
+        kinds = [_types(method) for method in (strategy, *rivals)]
+        content = state_files.read(path, {n: kind for known in kinds for n, kind in known.items()})
     except FileNotFoundError:
         return None
     except state_files.DamagedError as error:

@@ -88,9 +88,13 @@ class History:
         Whether a callback ended the run early.
     report : Report, optional
         Of clients with tables: coefficients by name, and how they were found; `report.text`.
+    race : list of dict
+        Where "auto" was to be chosen: each value that was tried, the rounds, bytes and gradients
+        that it took, where it got, and whether it was chosen. They count in the columns.
     """
 
     report: Report | None = None
+    race: Sequence[dict[str, Any]] = ()
 
     def __init__(self, x: Model, rows: Sequence[Record] = (), *, stopped: bool = False) -> None:
         self.x = x

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -40,6 +41,17 @@ from flower_fedcon.runs.final_quality import final_quality
 from flower_fedcon.runs.history import EarlyStopping, History, Record
 from flower_fedcon.runs.observing import is_unsafe, observed
 from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.race import (
+    Entry,
+    Race,
+    Runner,
+    begin,
+    check_race,
+    entries,
+    left_to_rules,
+    score,
+    what_is_raced,
+)
 from flower_fedcon.runs.scouting import Guard, sharper, with_scales
 from flower_fedcon.runs.table_report import Report, centred
 from flower_fedcon.tables.fitted import FittedModel
@@ -67,6 +79,8 @@ class Run:
         Opened here; its owner closes it.
     problem : dict, optional
         What an experiment file states of the problem.
+    rivals : sequence of Method
+        Other methods that race with it, all without "auto".
     """
 
     def __init__(
@@ -77,10 +91,15 @@ class Run:
         x0: Array,
         engine: Engine,
         problem: Mapping[str, Any] | None = None,
+        rivals: Sequence[Method[Any]] = (),
     ) -> None:
+        self._rivals = rivals
         self._problem = problem
         self.plan, self._engine, self._start = plan, engine, x0
         self._strategy, self._restarts = strategy, 0
+        self._plain = left_to_rules(strategy)
+        self._race: Race | None = None
+        self._raced: dict[str, Any] = {}  # what came of it: who has won, and a row for each
         if plan.certificates and strategy.privacy is not None:
             raise ConfigError(
                 "certificates are made of the clients' gradients, which no noise covers: with "
@@ -102,27 +121,66 @@ class Run:
             snapshot = {} if self._found is None else self._found["server"]
             if "scales" in snapshot:
                 setup = replace(setup, scales=Scales(*snapshot["scales"]))
-            else:
-                setup = with_scales(strategy, setup, x0, engine)
-            self.server = Server(
-                strategy,
-                setup,
-                x0,
-                run_id=snapshot.get("run_id"),
-                incarnation=snapshot.get("incarnation", 0) + 1,
-                max_retries=engine.max_retries,
-                round_deadline=engine.round_deadline,
-                clock=plan.clock,
-            )
-            if snapshot:
-                self.server.resume(snapshot)
+            for method in (self._plain, *rivals):
+                setup = with_scales(method, setup, x0, engine)
+            strategy = self._set_race_up(setup, x0)
+            if self._race is None:
+                self.server = Server(
+                    strategy,
+                    setup,
+                    x0,
+                    run_id=snapshot.get("run_id"),
+                    incarnation=snapshot.get("incarnation", 0) + 1,
+                    **self._options,
+                )
+                if snapshot:
+                    self.server.resume(snapshot)
             engine.open(self.server.info)
-            self._guard = Guard(self.server, x0, engine) if setup.estimated else None
+            self._guard = self._guarded(setup)
             if few := short_of_rows(strategy.batch_size, setup.clients):
                 _strategies_log.warning("%s", few)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What each server of the run is told besides."""
+        engine = self._engine
+        return {
+            "max_retries": engine.max_retries,
+            "round_deadline": engine.round_deadline,
+            "clock": self.plan.clock,
+        }
+
+    def _set_race_up(self, setup: Setup, x0: Array) -> Method[Any]:
+        """Begin the race, if there is one, or go on with it; return the strategy to play."""
+        strategy, rivals = self._strategy, self._rivals
+        if not strategy.raced() and not rivals:
+            return strategy
+        check_race(strategy, setup, self._engine, what_is_raced(strategy) or "a race of methods")
+        if rivals:
+            found = [Entry(method.title, {}, method) for method in (strategy, *rivals)]
+        else:
+            found = entries(strategy, setup)
+        known = {} if self._found is None else self._found.get("race", {})
+        if "won" in known:
+            self._raced = known
+            self._plain = self._plain if not rivals else found[known["won"]].strategy
+            won: Method[Any] = found[known["won"]].strategy
+            return won
+        self._race = begin(found, setup, x0, known or None, **self._options)
+        self.server = self._race.standing()
+        return strategy
+
+    def _guarded(self, setup: Setup) -> Guard | None:
+        """Return what sees that the run grows, where its steps are estimates or those of a race."""
+        falls = [row["objective"] for row in self._raced.get("rows", ())]
+        falls = [value for value in falls if math.isfinite(value)]
+        if not falls:
+            return Guard.of_estimates(setup, self._start, self._engine)
+        first = self._engine.evaluate(self._start).get("objective", math.nan)
+        return Guard(self._engine, self._start, abs(first - min(falls)))
 
     def _checkpoint_to_resume(
         self, strategy: Method[Any], setup: Setup, x0: Array
@@ -136,7 +194,12 @@ class Run:
         if not (self.plan.resume and self._directory.exists):
             return None
         return checkpoint.load(
-            self._directory.path, strategy, setup, self._fingerprint, self.plan.allow_changes
+            self._directory.path,
+            strategy,
+            setup,
+            self._fingerprint,
+            self.plan.allow_changes,
+            rivals=self._rivals,
         )
 
     def play(self, after_round: Callable[[Round], None] | None = None) -> History:
@@ -228,14 +291,16 @@ class Run:
         interrupted: list[int],
         after_round: Callable[[Round], None] | None,
     ) -> None:
-        plan, server = self.plan, self.server
-        private = server.private
+        plan, private = self.plan, self.server.private
         if private is not None and self._directory is not None:
             asked_rounds.keep(private, self._directory.path)
         ledgers = None
         if self._directory is not None:
             ledgers = RunLedgers(self._engine.ledgers(), self._directory.path)
         self._checkpoint(history)  # of a resumed run, too: no two starts are one incarnation
+        if self._race is not None and not self._play_race(self._race, history, interrupted):
+            return
+        server = self.server
         ended = time.perf_counter()
         stop_at = server.round
         while server.round < plan.num_rounds:
@@ -277,21 +342,7 @@ class Run:
                 except DivergedError as error:
                     server = self._shortened(error)
                     raw = self._engine.evaluate(server.x)
-                more: Record = {}
-                if plan.evaluate is not None:
-                    more = plan.evaluate(server_round, np.array(server.x))  # its own copy
-                    check_metric_names(more)
-                whole = _record(server, raw | more, self._seconds) | self._engine.counts()
-                if plan.certificates:
-                    whole |= certify(server, self._engine)
-                hidden = raw.keys() - more.keys() if self._covered else ()
-                record = {name: value for name, value in whole.items() if name not in hidden}
-                seen = {True: whole, False: record}  # by whether a callback takes raw values on
-                found = observed(plan.callbacks, server, self._engine, seen, self._covered)
-                whole |= found
-                record |= found
-                if private is not None and not history.rows:
-                    _say_raw(private, raw if not self._covered else None)
+                record, seen = self._recorded(server, history, raw, server_round)
                 history.rows.append(record)
                 if self._directory is not None:
                     self._directory.write(record)
@@ -318,19 +369,138 @@ class Run:
         if self._guard is None or self._restarts >= _RESTARTS:
             raise error
         self._restarts += 1
-        setup = sharper(old.setup)
-        _strategies_log.warning(
-            "%s: %s. The clients' smoothness was estimated, and is taken as %.3g from here on: the "
-            "run starts again from x0",
-            old.strategy.title,
-            str(error).partition(": the run diverges")[0],
-            setup.smoothness,
-        )
+        setup, why = old.setup, str(error).partition(": the run diverges")[0]
+        if self._raced:
+            _strategies_log.warning(
+                "%s: %s. What the race has chosen is given up: the run starts again from x0, by "
+                "the rule",
+                old.strategy.title,
+                why,
+            )
+            self._raced = {**self._raced, "rows": []}
+        else:
+            setup = sharper(setup)
+            _strategies_log.warning(
+                "%s: %s. The clients' smoothness was estimated, and is taken as %.3g from here on: "
+                "the run starts again from x0",
+                old.strategy.title,
+                why,
+                setup.smoothness,
+            )
         self._whole = None
-        self.server = old.anew(self._strategy, setup, self._start, self.plan.clock)
+        self.server = old.anew(self._plain, setup, self._start, self.plan.clock)
         self._engine.open(self.server.info)
-        self._guard = Guard(self.server, self._start, self._engine)
+        self._guard = Guard.of_estimates(setup, self._start, self._engine)
         return self.server
+
+    def _play_race(self, race: Race, history: History, interrupted: list[int]) -> bool:
+        """Play the race, or as far as the run's rounds go; return whether the run goes on.
+
+        A row is recorded after each who has played: the best so far, and what all have cost.
+        """
+        plan, engine = self.plan, self._engine
+        while (runner := race.next()) is not None:
+            left = plan.num_rounds - race.rounds
+            if left <= 0:
+                return False
+            began = time.perf_counter()
+            server = self._take_up(runner)
+            goal = min(race.goal, server.round + left)
+            try:
+                while server.round < goal:
+                    if not engine.advance(server, goal - server.round):
+                        self.play_round()
+                        self._whole = None
+                self._seconds += time.perf_counter() - began
+                raw = engine.evaluate(server.x)
+                record, _ = self._recorded(server, history, raw, race.rounds)
+                runner.record, runner.score = record, score(record)
+            except DivergedError as error:
+                runner.out, runner.score = f"diverges: {error}", math.inf
+                _strategies_log.info("race: %s diverges", runner.entry.label)
+                if not race.alive:
+                    raise
+            runner.states = engine.save()
+            decided = race.next() is None
+            self.server = race.standing()
+            last = decided or race.rounds >= plan.num_rounds
+            stop = False
+            if race.leader.record and (plan.evaluate_every or last):
+                row = race.leader.record | _costs(self.server, self._seconds)
+                history.rows.append(row)
+                if self._directory is not None:
+                    self._directory.write(row)
+                stop = any([callback(row) for callback in plan.callbacks])  # noqa: C419
+            if decided:
+                self._decide(race, history)
+            if last or stop or interrupted or self._is_due(race.rounds):
+                self._checkpoint(history)
+            if interrupted:
+                raise KeyboardInterrupt(f"signal {interrupted[0]} after round {race.rounds}")
+            if stop:
+                history.stopped = race.rounds < plan.num_rounds
+                return False
+        return race.rounds < plan.num_rounds
+
+    def _take_up(self, runner: Runner) -> Server:
+        """Let the engine hold the clients of one of the race."""
+        self.server = runner.server
+        self.server.audit.follow(self.server)
+        self._engine.open(self.server.info)
+        if runner.states is not None:
+            self._engine.load(runner.states)
+        return self.server
+
+    def _decide(self, race: Race, history: History) -> None:
+        """Go on with the winner of the race alone."""
+        winner, rounds = race.leader, race.rounds
+        self._raced = {"won": race.runners.index(winner), "rows": race.rows(winner)}
+        history.race = self._raced["rows"]
+        self._take_up(winner)
+        self.server = race.standing()
+        self.server.audit.follow(self.server)
+        self._race = None
+        if self._rivals:
+            self._plain = winner.entry.strategy
+        self._guard = self._guarded(self.server.setup)
+        others = [runner.server for runner in race.runners if runner is not winner]
+        _strategies_log.info(
+            "race: %s goes on, at %.6g after %d rounds; %d of the %d rounds so far, %d bytes and "
+            "%d gradients went to %d others",
+            winner.entry.label,
+            winner.score,
+            winner.server.round,
+            sum(other.round for other in others),
+            rounds,
+            sum(other.uplink_bytes + other.downlink_bytes for other in others),
+            sum(other.work.get("gradients", 0) for other in others),
+            len(others),
+        )
+
+    def _recorded(
+        self, server: Server, history: History, raw: Record, server_round: int
+    ) -> tuple[Record, dict[bool, Record]]:
+        """Return the record of a model that has been evaluated, and what callbacks see.
+
+        That is by whether they take raw values on.
+        """
+        plan = self.plan
+        more: Record = {}
+        if plan.evaluate is not None:
+            more = plan.evaluate(server_round, np.array(server.x))  # its own copy
+            check_metric_names(more)
+        whole = _record(server, raw | more, self._seconds) | self._engine.counts()
+        if plan.certificates:
+            whole |= certify(server, self._engine)
+        hidden = raw.keys() - more.keys() if self._covered else ()
+        record = {name: value for name, value in whole.items() if name not in hidden}
+        seen = {True: whole, False: record}
+        found = observed(plan.callbacks, server, self._engine, seen, self._covered)
+        whole |= found
+        record |= found
+        if server.private is not None and not history.rows:
+            _say_raw(server.private, raw if not self._covered else None)
+        return record, seen
 
     def play_round(self, begun: Round | None = None) -> Round:
         """Play the next round, or the rest of one that has begun: ask until it can be applied."""
@@ -346,6 +516,7 @@ class Run:
         """Begin or go on with the run directory, and return the history so far."""
         directory, plan, found = self._directory, self.plan, self._found
         history = History(self.server.setup.layout.unpack(self.server.x))
+        history.race = self._raced.get("rows", [])
         self._seconds, self._saved = 0.0, time.monotonic()
         if directory is None:
             return history
@@ -353,7 +524,9 @@ class Run:
             if plan.resume:
                 lacks = "no checkpoint in" if directory.exists else "there is no folder"
                 _log.warning("%s %s to resume: starting from round 1", lacks, directory.path)
-            directory.create(self.server, plan, self._problem)
+            told = copy.copy(self.server)
+            told.strategy = self._strategy if self._strategy.raced() else told.strategy
+            directory.create(told, plan, self._problem)
             self._begin_audit(directory.path)
             return history
         history.rows = directory.reopen(found["rows"])
@@ -376,7 +549,10 @@ class Run:
         wanted = self._engine.clients_keep_states if self.plan.audit is None else self.plan.audit
         if wanted:
             data = self._fingerprint.get("data", {}).get("digest", ())
-            self.server.audit = AuditLog(folder / audit_log.NAME, self.server, data)
+            log = AuditLog(folder / audit_log.NAME, self.server, data)
+            for runner in () if self._race is None else self._race.runners:
+                runner.server.audit = log
+            self.server.audit = log
 
     def _is_due(self, server_round: int) -> bool:
         if self._directory is None:
@@ -390,12 +566,13 @@ class Run:
 
     def _content(self, history: History) -> dict[str, Any]:
         """Return what the server's checkpoint holds."""
+        race = self._raced if self._race is None else self._race.snapshot()
         return {
             "fingerprint": self._fingerprint,
             "server": self.server.snapshot(),
             "rows": len(history.rows),
             "seconds": self._seconds,
-        }
+        } | ({"race": race} if race else {})
 
     def _write(self, content: dict[str, Any]) -> None:
         """Write a checkpoint."""
@@ -410,6 +587,8 @@ class Run:
         if self._directory is None:
             return
         self._write(self._content(history))
+        for runner in () if self._race is None else self._race.alive:
+            runner.server.acknowledgements.keep()
         self.server.acknowledgements.keep()
         self._saved = time.monotonic()  # the next is due so long after the end of this one
 
@@ -460,7 +639,7 @@ def _record(server: Server, evaluation: Record, seconds: float) -> Record:
             f"round {server.round}: the objective is {objective}: the run diverges. Take smaller "
             "steps, or drop what is too long (norm_bound)"
         )
-    counts, report = server.counts, server.strategy.report(server.state)
+    report = server.strategy.report(server.state)
     for name in evaluation.keys() & report.keys():
         raise ConfigError(
             f"a metric cannot be called {name!r}, which {server.strategy.title} reports: choose "
@@ -471,6 +650,15 @@ def _record(server: Server, evaluation: Record, seconds: float) -> Record:
         "round": server.round,
         **measured,
         **server.spent(),
+        **_costs(server, seconds, measured),
+    }
+
+
+def _costs(server: Server, seconds: float, measured: Collection[str] = ()) -> Record:
+    """Return what the rounds so far have cost; what is `measured` already stands for itself."""
+    counts = server.counts
+    return {
+        "round": server.round,
         "uplink_bytes": server.uplink_bytes,
         "downlink_bytes": server.downlink_bytes,
         "seconds": seconds,

@@ -100,34 +100,42 @@ def with_scales(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) 
 class Guard:
     """Whether a run whose L is an estimate grows, and what L to go on with.
 
-    Growth is an objective that is above that of the start by more than ten times the square of the
-    longest gradient there over L, or numbers that are no longer finite. The run then starts again
-    from x0, in its next round, with an L four times as large.
+    Growth is an objective that is above that of the start by more than ten times what it had to
+    fall, or numbers that are no longer finite. The run then starts again from x0, in its next
+    round, with an L four times as large.
 
     Parameters
     ----------
-    server : Server
-    x0 : array
     engine : Engine
         Open.
+    x0 : array
+    fall : float
+        What the objective may be expected to fall from x0: the square of the longest gradient there
+        over L, or what it has fallen in a race.
     """
 
-    def __init__(self, server: Server, x0: Array, engine: Engine) -> None:
-        scales = server.setup.scales
-        assert scales is not None  # noqa: S101  (the caller's case)
-        self._engine, self._began = engine, server.round
+    def __init__(self, engine: Engine, x0: Array, fall: float) -> None:
+        self._engine = engine
         first = engine.evaluate(x0).get("objective", math.nan)
-        self._most = first + _GROWTH * scales.steepest**2 / max(scales.smoothnesses, default=UNIT)
+        self._most = first + _GROWTH * fall
 
-    def is_due(self, server_round: int) -> bool:
-        """Return whether to look, apart from where the objective is recorded."""
-        since = server_round - self._began
-        return since > 0 and not since & (since - 1)
+    @classmethod
+    def of_estimates(cls, setup: Setup, x0: Array, engine: Engine) -> Guard | None:
+        """Return that of a run whose L is an estimate; None for others."""
+        scales = setup.scales
+        if scales is None or not scales.smoothnesses:
+            return None
+        return cls(engine, x0, scales.steepest**2 / (max(scales.smoothnesses) or UNIT))
 
-    def until_due(self, server_round: int) -> int:
+    @staticmethod
+    def is_due(server_round: int) -> bool:
+        """Return whether to look, apart from where the objective is recorded: at powers of two."""
+        return server_round > 0 and not server_round & (server_round - 1)
+
+    @staticmethod
+    def until_due(server_round: int) -> int:
         """Return how many rounds there are until then, at least 1."""
-        since = server_round - self._began
-        return max(1, (1 << since.bit_length()) - since)
+        return (1 << server_round.bit_length()) - server_round
 
     def check(self, server: Server, objective: float | None = None) -> None:
         """Raise if the objective has grown.

@@ -13,7 +13,15 @@ from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.solvers import gap_tolerance
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.strategies.families.mirrored import HasMirror, Mirrored
-from flower_fedcon.validation import choice, nonnegative, optional, positive, up_to_one
+from flower_fedcon.validation import (
+    AUTO,
+    choice,
+    chosen,
+    nonnegative,
+    optional,
+    positive,
+    up_to_one,
+)
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State", bound=HasMirror)
@@ -72,7 +80,7 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         self,
         *,
         strong_convexity: float | None = None,
-        momentum: float | None = None,
+        momentum: float | str | None = None,
         regularizer: Any = None,
         form: str | None = None,
         reply_rate: float = 1.0,
@@ -84,7 +92,7 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
     ) -> None:
         super().__init__(**common)
         self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)
-        self.momentum = optional(nonnegative, "momentum", momentum)
+        self.momentum = chosen(nonnegative, "momentum", momentum)
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
         self.form = None if form is None else choice("form", form, FORMS)
         self.reply_rate = up_to_one("reply_rate", reply_rate)
@@ -98,8 +106,24 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         gap = self.stopping == "gap"
         return 'stopping="gap" asks for a solver that reaches tolerances' if gap else ""
 
+    def raced(self) -> list[str]:
+        """Return the arguments that are "auto"."""
+        return ["momentum"] if self.momentum == AUTO else []
+
+    def rule_value(self, name: str) -> Any:
+        """Return rho as it was settled."""
+        return self.constants.rho if name == "momentum" else super().rule_value(name)
+
+    def ladder(self, name: str, value: Any) -> list[Any]:
+        """Return what a race tries for rho: the rule's and 0; more than nu/L has no proof."""
+        return [value, value / 4, 0.0]
+
     def derive(self) -> DualConstants:
         """Settle the form, nu, rho and what goes with them."""
+        if self.momentum == AUTO:
+            raise ConfigError(
+                f'{self.title}: momentum="auto" is chosen within a run: here give a number'
+            )
         setup, alpha, psi = self.setup, self.regularization, self.regularizer
         n = setup.num_clients
         absent = setup.sampled or self.reply_rate < 1

@@ -58,10 +58,9 @@ def test_the_page_s_table_is_what_the_classes_accept():
 
 
 def test_the_page_s_blocks(capsys):
-    (block,) = blocks("python", PAGE)
-    exec(compile(block, PAGE, "exec"), {})
-    (text,) = blocks("text", PAGE)
-    assert capsys.readouterr().out == text
+    for block, text in zip(blocks("python", PAGE), blocks("text", PAGE), strict=True):
+        exec(compile(block, PAGE, "exec"), {})
+        assert capsys.readouterr().out == text
     (given,) = blocks("toml", PAGE)
     tables = {
         "problem": {"name": "digits"},

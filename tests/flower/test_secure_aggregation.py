@@ -194,7 +194,8 @@ def test_a_node_that_comes_back_without_its_state_readmits_and_the_round_starts_
             trains = [c for c, now in self.asked_for if now == STAGES[2]]
             if not self.forgot and len(trains) == 6 and stage(message) == STAGES[0]:  # in round 2
                 self.forgot = True
-                del self.nodes[1000].state["fedcon"]
+                for name in [*self.nodes[1000].state]:
+                    del self.nodes[1000].state[name]
             return super().replies_to(message)
 
     strategy = Scaffnew(client_lr=0.1, communication_probability=0.5)

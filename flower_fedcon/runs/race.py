@@ -1,0 +1,297 @@
+"""A race: several settings, or methods, from one start, of which the best so far goes on.
+
+By successive halving. Everyone plays a few rounds from x0, the better ones twice as many, and so
+on; the last one goes on from its own state as if it had been alone. Each has a run of its own (a
+`run_id`), so that what clients hold for one is never another's, on nodes as in this process; all
+have the run's seed, hence the same cohorts and batches. Nothing else in a round is different.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.method import Method
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.server import Server
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.validation import AUTO
+
+RUNGS = ((None, 3), (3, 9), (2, 21))
+"""For each stage how many are in it, None for all, and how many rounds each has by its end."""
+_BY = "fw_gap", "kkt", "objective"
+
+
+@dataclass
+class Entry:
+    """One that may take part.
+
+    Attributes
+    ----------
+    label : str
+    settings : dict
+        What it has in the place of "auto".
+    strategy : Method
+    """
+
+    label: str
+    settings: dict[str, Any]
+    strategy: Method[Any]
+
+
+@dataclass
+class Runner:
+    """One in the race.
+
+    Attributes
+    ----------
+    entry : Entry
+    server : Server
+        Its run.
+    score : float
+        The certificate or objective that it has reached, infinite before and where it diverges.
+    out : str
+        Why it is out of the race; "" if it is not.
+    states : sequence, optional
+        What its clients hold, where the engine holds that.
+    record : dict
+        Of its last model, as in a history.
+    """
+
+    entry: Entry
+    server: Server
+    score: float = math.inf
+    out: str = ""
+    states: Any = field(default=None, repr=False)
+    record: dict[str, float] = field(default_factory=dict, repr=False)
+
+    def row(self, *, chosen: bool) -> dict[str, Any]:
+        """Return what it was, what it has cost and where it got."""
+        server = self.server
+        return {
+            "label": self.entry.label,
+            **self.entry.settings,
+            "rounds": server.round,
+            "score": self.score,
+            "objective": self.record.get("objective", math.inf),
+            "uplink_bytes": server.uplink_bytes,
+            "downlink_bytes": server.downlink_bytes,
+            "gradients": float(server.work.get("gradients", 0)),
+            "chosen": chosen,
+            "why": self.out or ("chosen" if chosen else "in the race"),
+        }
+
+
+class Race:
+    """The race of one run.
+
+    Parameters
+    ----------
+    runners : list of Runner
+        The first is the rule's.
+    rung : int
+        Which stage is under way.
+    """
+
+    def __init__(self, runners: list[Runner], rung: int = 0) -> None:
+        self.runners, self.rung = runners, rung
+
+    @property
+    def alive(self) -> list[Runner]:
+        """Those in the stage under way."""
+        return [runner for runner in self.runners if not runner.out]
+
+    @property
+    def goal(self) -> int:
+        """How many rounds each has by the end of the stage."""
+        return RUNGS[self.rung][1]
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds have been played, over all."""
+        return sum(runner.server.round for runner in self.runners)
+
+    @property
+    def leader(self) -> Runner:
+        """The best so far; the first, if none has a score."""
+        return min(self.alive or self.runners, key=lambda runner: runner.score)
+
+    def next(self) -> Runner | None:
+        """Return who plays next; None if it is decided."""
+        while self.rung < len(RUNGS):
+            alive = self.alive
+            if len(alive) <= 1:
+                return None
+            for runner in alive:
+                if runner.server.round < self.goal:
+                    return runner
+            self.rung += 1
+            if self.rung < len(RUNGS):
+                self._drop(RUNGS[self.rung][0] or len(alive))
+        return None
+
+    def _drop(self, most: int) -> None:
+        """Leave the better ones in."""
+        for runner in sorted(self.alive, key=lambda runner: runner.score)[most:]:
+            runner.out = f"behind after {runner.server.round} rounds"
+
+    def standing(self) -> Server:
+        """Return the leader's run with all that the race has cost so far."""
+        leader = self.leader
+        server = copy.copy(leader.server)
+        others = [runner.server for runner in self.runners if runner is not leader]
+        server.round += sum(other.round for other in others)
+        server.counts, server.work = Counter(server.counts), Counter(server.work)
+        for other in others:
+            server.count_bytes(up=other.uplink_bytes, down=other.downlink_bytes)
+            server.counts.update(other.counts)
+            server.work.update(other.work)
+            if server.clock is not None and other.clock is not None:
+                server.clock = copy.copy(server.clock)
+                server.clock.seconds += other.clock.seconds
+        return server
+
+    def rows(self, chosen: Runner | None) -> list[dict[str, Any]]:
+        """Return a row for each that took part, in their order."""
+        return [runner.row(chosen=runner is chosen) for runner in self.runners]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a later start needs to go on with the race."""
+        return {
+            "rung": self.rung,
+            "runners": [
+                {
+                    "label": runner.entry.label,
+                    "server": runner.server.snapshot(),
+                    "clients": runner.states,
+                    "record": runner.record,
+                    "score": runner.score,
+                    "out": runner.out,
+                }
+                for runner in self.runners
+            ],
+        }
+
+
+def left_to_rules(strategy: Method[Any]) -> Method[Any]:
+    """Return the strategy with its rules in the place of "auto"."""
+    return strategy.with_arguments(dict.fromkeys(strategy.raced()))
+
+
+def entries(strategy: Method[Any], setup: Setup) -> list[Entry]:
+    """Return the settings that a strategy's "auto" stands for: the rule's first.
+
+    Of several arguments one at a time is another than the rule's; the rules of the others know it.
+
+    Raises
+    ------
+    ConfigError
+        If the rule's own cannot be played.
+    """
+    names, plain = strategy.raced(), left_to_rules(strategy)
+
+    def settled(given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of all of them where some are given."""
+        bound = plain.with_arguments(given).bind(setup)
+        return {name: bound.rule_value(name) for name in names}
+
+    tried = [settled({})]
+    for name in names:
+        for value in strategy.ladder(name, tried[0][name]):
+            with suppress(FedConError):  # beyond what the method takes
+                point = settled({name: value})
+                if point not in tried:
+                    tried.append(point)
+    return [
+        Entry(", ".join(f"{n}={_shown(v)}" for n, v in point.items()), point,
+              strategy.with_arguments(point))
+        for point in tried
+    ]  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def check_race(strategy: Method[Any], setup: Setup, engine: Engine, what: str) -> None:
+    """Raise where a race is not allowed.
+
+    Parameters
+    ----------
+    what : str
+        What is to be chosen, as the user has written it.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if strategy.privacy is not None:
+        raise ConfigError(
+            f"{what} compares objectives, or certificates, that no noise covers, and with "
+            "privacy=... the choice would tell of them: give a number, or leave it to its rule"
+        )
+    if engine.ledgers():
+        raise ConfigError(
+            f"{what} plays rounds for each value that it tries, and private examples would spend "
+            "for all of them: give a number, or leave it to its rule"
+        )
+    if setup.any_own_loop:
+        raise ConfigError(
+            f"{what} compares objectives, and clients with a train loop of their own give none: "
+            "give a number"
+        )
+    if engine.why_no_gradients:  # nor single evaluations
+        raise ConfigError(
+            f"{what} needs each client's state by the round: {engine.why_no_gradients}"
+        )
+
+
+def what_is_raced(strategy: Method[Any]) -> str:
+    """Return the arguments that are to be chosen, as they are written."""
+    return ", ".join(f'{name}="{AUTO}"' for name in strategy.raced())
+
+
+def score(record: Mapping[str, float]) -> float:
+    """Return by what runners are compared: a certificate if one is recorded, else the objective.
+
+    Raises
+    ------
+    ConfigError
+        If there is neither.
+    """
+    for name in _BY:
+        value = record.get(name)
+        if value is not None:
+            return float(value) if math.isfinite(value) else math.inf
+    raise ConfigError(
+        '"auto" compares recorded objectives, and there is none: give numbers instead'
+    )
+
+
+def begin(
+    found: Sequence[Entry], setup: Setup, x0: Any, snapshot: Mapping[str, Any] | None, **more: Any
+) -> Race:
+    """Return a race from its start, or from where a checkpoint has it."""
+    if snapshot is None:
+        return Race([Runner(e, Server(e.strategy, setup, x0, **more)) for e in found])
+    runners = []
+    for entry, known in zip(found, snapshot["runners"], strict=True):
+        kept = known["server"]
+        server = Server(
+            entry.strategy,
+            setup,
+            x0,
+            run_id=kept["run_id"],
+            incarnation=kept["incarnation"] + 1,
+            **more,
+        )
+        server.resume(kept)
+        record, states = known["record"], known["clients"]
+        runners.append(Runner(entry, server, known["score"], known["out"], states, record))
+    return Race(runners, snapshot["rung"])

@@ -1,0 +1,242 @@
+"""Arguments that are "auto": a race within the run, the same wherever its clients are."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+import numpy as np
+import pytest
+from fake_grid import FakeGrid, on_grid
+from problems import q6, q6_ball, q6_l1, q6_objectives
+
+from flower_fedcon import EarlyStopping, FederatedProblem, Sample, simulate
+from flower_fedcon.core.clock import Clock
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.runs.race import RUNGS
+from flower_fedcon.strategies import (
+    CompositeFL,
+    DualFL,
+    FedAvg,
+    FedDR,
+    FedDyn,
+    FedFW,
+    FedProx,
+    FedSGM,
+    Scaffold,
+)
+from flower_fedcon.testing.open_run import OpenRun
+
+THREE = {"participation": Sample(count=3)}
+PSI = q6_l1().regularizer
+CASES = {
+    "fedavg": (lambda **more: FedAvg(client_lr="auto", **more), q6),
+    "scaffold": (lambda **more: Scaffold(client_lr="auto", local_steps="auto", **more), q6),
+    "feddyn": (lambda **more: FedDyn(proximal="auto", **more), q6),
+    "feddr": (lambda **more: FedDR(PSI, step_size="auto", **more), q6_l1),
+    "compositefl": (lambda **more: CompositeFL(PSI, client_lr="auto", **more), q6_l1),
+    "fedfw": (lambda **more: FedFW(q6_ball().constraint, penalty="auto", **more), q6_ball),
+    "momentum": (lambda **more: FedAvg(server_momentum="auto", **more), q6),
+    "dualfl": (lambda **more: DualFL(momentum="auto", **more), q6),
+}  # fmt: skip
+EACH = pytest.mark.parametrize("name", CASES)
+ROUNDS = 70
+
+
+def played(name, rounds=ROUNDS, *, sampled=False, **more):
+    make, problem = CASES[name]
+    return simulate(make(**THREE if sampled else {}), problem(), rounds, seed=5, **more)
+
+
+@EACH
+@pytest.mark.parametrize("sampled", [False, True], ids=["full", "sampled"])
+def test_engines_race_alike(name, sampled):
+    local, stacked = (played(name, sampled=sampled, engine=e) for e in ("local", "stacked"))
+    assert stacked.x == pytest.approx(local.x, abs=1e-9)
+    for row, same in zip(stacked.race, local.race, strict=True):
+        exact = ("label", "rounds", "uplink_bytes", "downlink_bytes", "gradients", "chosen")
+        assert [row[key] for key in exact] == [same[key] for key in exact]
+    assert list(stacked["round"]) == list(local["round"])
+    assert list(stacked["uplink_bytes"]) == list(local["uplink_bytes"])
+
+
+@on_grid
+@EACH
+def test_on_nodes_it_finds_the_same_bytes(name):
+    strategy = CASES[name][0](**THREE)
+    grid = FakeGrid(q6_objectives())
+    result = strategy.start(grid, num_rounds=ROUNDS, seed=5, evaluate_every=1)
+    assert result.history.x.tobytes() == played(name, sampled=True).x.tobytes()
+    chosen = [row["chosen"] for row in result.history.race]
+    assert chosen == [row["chosen"] for row in played(name, sampled=True).race]
+
+
+@EACH
+def test_what_is_chosen_goes_on_from_its_own_state(name):
+    """Its rounds are those of a run with the chosen values, but for when it pauses."""
+    history = played(name)
+    (won,) = [row for row in history.race if row["chosen"]]
+    make, problem = CASES[name]
+    values = {key: won[key] for key in won if key in vars(make()) and key != "participation"}
+    alone = simulate(make().with_arguments(values), problem(), won["rounds"] + ROUNDS
+                     - sum(row["rounds"] for row in history.race), seed=5)  # fmt: skip
+    assert history.x.tobytes() == alone.x.tobytes()
+
+
+@EACH
+@pytest.mark.parametrize("cut", [4, 29])
+def test_a_race_that_is_cut_off_goes_on_to_the_same_bytes(name, cut, tmp_path):
+    whole = played(name, sampled=True)
+    played(name, cut, sampled=True, run_dir=tmp_path)
+    resumed = played(name, sampled=True, run_dir=tmp_path, resume=True)
+    assert resumed.x.tobytes() == whole.x.tobytes()
+    assert resumed.race == whole.race
+    assert resumed.rows[-1] | {"seconds": 0} == whole.rows[-1] | {"seconds": 0}
+
+
+def test_rounds_bytes_and_gradients_are_all_counted():
+    history = played("fedavg")
+    first = RUNGS[0][1]
+    assert history["round"][0] == first
+    assert history["round"][-1] == ROUNDS
+    assert np.all(np.diff(history["objective"]) <= 1e-12)  # of the best so far
+    vector = history.race[0]["uplink_bytes"] / history.race[0]["rounds"]
+    assert history["uplink_bytes"][-1] == vector * ROUNDS
+    assert history["gradients"][-1] == 6 * ROUNDS
+    raced = sum(row["rounds"] for row in history.race)
+    assert raced == sum(rounds * count for rounds, count in ((3, 5), (6, 3), (12, 2)))
+    assert len([row for row in history.race if row["chosen"]]) == 1
+
+
+def test_values_that_diverge_are_out(caplog):
+    scaled = FederatedProblem([type(f)(1e40 * f.Q, 1e40 * f.b) for f in q6_objectives()])
+    with caplog.at_level(logging.INFO):
+        history = simulate(FedAvg(client_lr="auto"), scaled, 80)
+    assert history["objective"][-1] - scaled.optimum.value < 1e-6 * abs(scaled.optimum.value)
+    assert "goes on, at" in caplog.text
+
+
+def test_a_level_that_is_reached_in_the_race_ends_the_run():
+    problem = q6()
+    problem.optimum  # noqa: B018  (then residuals are recorded)
+    history = simulate(FedAvg(client_lr="auto"), problem, ROUNDS, callbacks=[EarlyStopping(0.1)])
+    assert history.stopped
+    assert history["round"][-1] < 57
+    assert history["residual"][-1] <= 0.1
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_few_rounds_are_the_rules(rounds):
+    by_rule = simulate(FedAvg(), q6(), rounds, seed=5)
+    assert played("fedavg", rounds).x.tobytes() == by_rule.x.tobytes()
+
+
+def test_certificates_decide_where_there_are_any():
+    history = played("fedfw", certificates=True)
+    assert all(row["score"] != row["objective"] for row in history.race)
+    assert "fw_gap" in history
+
+
+def test_a_clock_counts_the_race():
+    clock = Clock(compute=0.1, latency=0.5)
+    alone = simulate(FedAvg(), q6(), ROUNDS, seed=5, clock=clock)
+    raced = played("fedavg", clock=clock)
+    assert raced["simulated_seconds"][-1] == pytest.approx(alone["simulated_seconds"][-1])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: FedAvg(client_lr="auto", privacy=GaussianDP(
+            clip=1.0, noise_multiplier=1.0, target_delta=1e-5)),
+         r'client_lr="auto" compares objectives.*privacy=.*the choice would tell of them'),
+    ],
+)  # fmt: skip
+def test_races_that_are_refused(make, said):
+    with pytest.raises(ConfigError, match=said):
+        simulate(make(), q6(), 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: FedAvg(server_lr="auto"), "server_lr must be a number, got 'auto'"),
+        (lambda: FedAvg(client_lr="best"), "client_lr must be a number > 0 or a schedule"),
+        (lambda: FedProx(proximal="Auto"), "proximal must be a number, got 'Auto'"),
+        (lambda: FedDR(q6_l1().regularizer, relaxation="auto"), "relaxation must be a number"),
+        (lambda: FedSGM(client_lr="auto"), 'FedSGM takes no client_lr="auto"'),
+    ],
+)
+def test_auto_out_of_place_is_refused_by_name(make, said):
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+def test_outside_a_run_nothing_can_race():
+    with pytest.raises(ConfigError, match='client_lr="auto" is chosen within a run'):
+        OpenRun(FedAvg(client_lr="auto"), q6())
+
+
+class Killed(BaseException):
+    """What no program catches."""
+
+
+KILLS = [
+    pytest.param("feddr", 24, (70,), id="feddr"),
+    *(
+        pytest.param(name, ROUNDS, (70, 130, 90, 210), id=f"{name}-long", marks=pytest.mark.nightly)
+        for name in ("scaffold", "feddyn", "feddr")
+    ),
+]
+
+
+@on_grid
+@pytest.mark.parametrize(("name", "rounds", "kills"), KILLS)
+def test_a_server_that_is_killed_in_the_race_ends_at_the_same_bytes(name, rounds, kills, tmp_path):
+    """Nodes keep what they hold of each that takes part, and never one's for another."""
+
+    class Dying(FakeGrid):
+        left = 0
+
+        def replies_to(self, message):
+            self.left -= 1
+            if not self.left:
+                raise Killed
+            return super().replies_to(message)
+
+    def play(left):
+        grid = Dying(q6_objectives())
+        grid.left = left
+        for node in grid.nodes.values():
+            node.node_config["state-dir"] = str(tmp_path / "state")
+        return CASES[name][0](**THREE).start(
+            grid, num_rounds=rounds, seed=5, run_dir=tmp_path / "run", resume=True,
+            checkpoint_every=6, num_clients=6,
+        ).history  # fmt: skip
+
+    for left in kills:
+        with pytest.raises(Killed):
+            play(left)
+    history, whole = play(0), played(name, rounds, sampled=True)
+    assert history.x.tobytes() == whole.x.tobytes()
+    assert [row["chosen"] for row in history.race] == [row["chosen"] for row in whole.race]
+
+
+@EACH
+def test_a_process_that_is_killed_in_the_race_ends_at_the_same_bytes(name, tmp_path):
+    for dies_at in (1, 2, 4, 30):
+        seen = []
+
+        def look(row, seen=seen, dies_at=dies_at):
+            seen.append(row)
+            if len(seen) == dies_at:
+                raise Killed
+
+        with contextlib.suppress(Killed):
+            played(name, run_dir=tmp_path, resume=True, checkpoint_every=4, callbacks=[look])
+    resumed = played(name, run_dir=tmp_path, resume=True)
+    whole = played(name)
+    assert resumed.x.tobytes() == whole.x.tobytes()
+    assert list(resumed["uplink_bytes"]) == list(whole["uplink_bytes"])
+    assert resumed.race == whole.race
