@@ -9,18 +9,20 @@ from typing import Any, cast
 
 from flower_fedcon.compiled.threads import VARIABLE, using
 from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.private_objective import is_private
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.fitting import contenders
 from flower_fedcon.problems.mismatch import ON_MISMATCH, why_mismatched
 from flower_fedcon.runs.history import EarlyStopping, History
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import choice, count, positive, takes_fields, with_fields
+from flower_fedcon.validation import AUTO, choice, count, positive, takes_fields, with_fields
 
 _log = logging.getLogger("flwr")
 ENGINES = ("local", "stacked", "jax", "ray")
@@ -28,11 +30,12 @@ ENGINES = ("local", "stacked", "jax", "ray")
 
 @takes_fields(Plan(num_rounds=0))
 def simulate(
-    strategy: FedConStrategy[Any],
+    strategy: FedConStrategy[Any] | str,
     problem: FederatedProblem,
     num_rounds: int | None = None,
     *,
     plan: Plan | None = None,
+    participation: Participation | None = None,
     engine: str = "local",
     workers: int | None = None,
     threads: int | None = None,
@@ -45,12 +48,18 @@ def simulate(
 
     Parameters
     ----------
-    strategy : FedConStrategy
+    strategy : FedConStrategy or "auto"
+        "auto" lets the methods that fit the problem and the participation race, each by its rules:
+        three rounds each, the better three nine, the better two 21, and the best goes on from its
+        own state. All that they have cost counts, and `history.race` shows it; the log says why
+        each other method is left out.
     problem : FederatedProblem
     num_rounds : int
         >= 0; not needed with a `plan`.
     plan : Plan, optional
         How the run is to go, and what it leaves; its fields may be given by name as well.
+    participation : Participation, optional
+        Who takes part, with "auto"; by default everyone. Strategies have their own.
     engine : {"local", "stacked", "jax", "ray"} (default: "local")
         "local" calls the clients in this process; "ray" runs Flower's simulation. The iterates
         are the same. "stacked" holds clients with objectives of one type and shape in arrays and
@@ -109,11 +118,25 @@ def simulate(
     plan = cast("Plan", with_fields("simulate", settings, plan or Plan(num_rounds=0))[0])
     if plan.inference is None and getattr(problem, "inference", None) is not None:
         plan = replace(plan, inference=problem.inference)
-    if not isinstance(strategy, FedConStrategy):
-        raise ConfigError(f"strategy must be one of flower_fedcon.strategies, got {strategy!r}")
     if not isinstance(problem, FederatedProblem):
         raise ConfigError(f"problem must be a FederatedProblem, got {problem!r}")
     choice("engine", engine, ENGINES)
+    rivals: list[FedConStrategy[Any]] = []
+    if isinstance(strategy, str) and strategy == AUTO:
+        strategy, *rivals = _contenders(problem, participation or Full(), plan)
+        if rivals and engine == "ray":
+            raise ConfigError(
+                'strategy="auto" races in this process: give engine="local", "stacked" or "jax", '
+                "or a strategy"
+            )
+    elif participation is not None:
+        raise ConfigError(
+            f'participation={participation!r} is for strategy="auto": give it to the strategy'
+        )
+    if not isinstance(strategy, FedConStrategy):
+        raise ConfigError(
+            f'strategy must be one of flower_fedcon.strategies, or "auto", got {strategy!r}'
+        )
     choice("on_mismatch", on_mismatch, ON_MISMATCH)
     if (mismatch := why_mismatched(strategy, problem)) is not None:
         if on_mismatch == "error":
@@ -145,11 +168,48 @@ def simulate(
         from flower_fedcon.engines import ray
 
         return ray.simulate(strategy, problem, plan, timeout, clients_per_message)
-    with using(threads), closing(hold(engine, workers, strategy, problem)) as clients:
+    apart = next((s for s in rivals if stacked_apart(s, problem, engine)), strategy)
+    with using(threads), closing(hold(engine, workers, apart, problem)) as clients:
         rule = strategy.participation
         infos, rounds, seed = clients.describe(), plan.num_rounds, plan.seed
         setup = Setup.of(infos, rounds, problem.layout, rule, seed, preparation=problem.preparation)
-        return Run(plan, strategy, setup, problem.start, clients, problem.stated).play()
+        run = Run(plan, strategy, setup, problem.start, clients, problem.stated, rivals)
+        return run.play()
+
+
+def stacked_apart(strategy: FedConStrategy[Any], problem: FederatedProblem, engine: str) -> bool:
+    """Return whether a method in a race keeps all of them from the engine that is asked for."""
+    if engine not in ("stacked", "jax"):
+        return False
+    from flower_fedcon.engines import stacked
+    from flower_fedcon.engines.jax import traceable
+
+    if stacked.why_not_stackable(strategy, problem) is not None:
+        return True
+    return engine == "jax" and traceable.why_not_traceable(strategy, problem) is not None
+
+
+def _contenders(
+    problem: FederatedProblem, participation: Participation, plan: Plan
+) -> list[FedConStrategy[Any]]:
+    """Return the methods that are to race, and log which, and why no other."""
+    infos = LocalEngine(problem).describe()
+    setup = Setup.of(
+        infos,
+        plan.num_rounds,
+        problem.layout,
+        participation,
+        plan.seed,
+        preparation=problem.preparation,
+    )
+    found, others = contenders(problem, participation, setup)
+    for name, why in others.items():
+        _log.info("auto: without %s, which %s", name, why)
+    if problem.has_functional_constraint and len(found) > 1:
+        found = found[:1]
+        _log.info("auto: %s, since objectives alone rank no model under g <= 0", found[0].title)
+    _log.info("auto: %s", ", ".join(method.title for method in found))
+    return cast("list[FedConStrategy[Any]]", found)
 
 
 def hold(

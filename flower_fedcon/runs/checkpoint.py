@@ -53,7 +53,12 @@ Fingerprint: TypeAlias = dict[str, dict[str, Any]]
 
 
 def fingerprint(
-    strategy: Method[Any], setup: Setup, x0: Array, engine: Engine, clock: Clock | None = None
+    strategy: Method[Any],
+    setup: Setup,
+    x0: Array,
+    engine: Engine,
+    clock: Clock | None = None,
+    rivals: Sequence[Method[Any]] = (),
 ) -> Fingerprint:
     """Return what must not change when a run is resumed."""
     entries: dict[str, Any] = {
@@ -67,6 +72,8 @@ def fingerprint(
     }
     if code := own_code_of(strategy):
         entries["code"] = code
+    if rivals:
+        entries["rivals"] = [method.name for method in rivals]
     if clock is not None:
         entries["clock"] = clock
     if setup.weighting != UNIFORM:

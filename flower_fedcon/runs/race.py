@@ -24,7 +24,10 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.validation import AUTO
 
 RUNGS = ((None, 3), (3, 9), (2, 21))
-"""For each stage how many are in it, None for all, and how many rounds each has by its end."""
+"""For each stage how many are in it, None for all, and how many rounds each has by its end.
+
+Of everyone; where a share p of the clients is in a round, 1/sqrt(p) times as many.
+"""
 _BY = "fw_gap", "kkt", "objective"
 
 
@@ -110,7 +113,8 @@ class Race:
     @property
     def goal(self) -> int:
         """How many rounds each has by the end of the stage."""
-        return RUNGS[self.rung][1]
+        rate: float = self.runners[0].server.setup.rate
+        return RUNGS[self.rung][1] * math.ceil(1 / math.sqrt(rate) - 1e-9)
 
     @property
     def rounds(self) -> int:

@@ -30,7 +30,7 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.core.scales import Scales
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.start import short_of_rows
-from flower_fedcon.errors import ConfigError, DivergedError, StorageError
+from flower_fedcon.errors import ConfigError, DivergedError, RoundError, StorageError
 from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
 from flower_fedcon.runs.certificates import certify
@@ -189,7 +189,7 @@ class Run:
         if self._directory is None:
             return None
         self._fingerprint = checkpoint.fingerprint(
-            strategy, setup, x0, self._engine, self.plan.clock
+            strategy, setup, x0, self._engine, self.plan.clock, self._rivals
         )
         if not (self.plan.resume and self._directory.exists):
             return None
@@ -415,9 +415,12 @@ class Run:
                 raw = engine.evaluate(server.x)
                 record, _ = self._recorded(server, history, raw, race.rounds)
                 runner.record, runner.score = record, score(record)
-            except DivergedError as error:
-                runner.out, runner.score = f"diverges: {error}", math.inf
-                _strategies_log.info("race: %s diverges", runner.entry.label)
+            except RoundError as error:
+                # A value that diverges, or a method that these objectives cannot play.
+                if not isinstance(error, DivergedError) and not self._rivals:
+                    raise
+                runner.out, runner.score = str(error), math.inf
+                _strategies_log.info("race: %s is out: %s", runner.entry.label, error)
                 if not race.alive:
                     raise
             runner.states = engine.save()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +16,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.lab.advice.facts import Facts, setup_of
 from flower_fedcon.lab.advice.studies import Measured, Study
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.fitting import LARGE, is_exact, why_unfit
 from flower_fedcon.problems.mismatch import kept_constraints, oracles, why_mismatched
 from flower_fedcon.registry import algorithms, own_algorithms
 from flower_fedcon.strategies.base import FedConStrategy
@@ -24,7 +24,6 @@ from flower_fedcon.validation import parameters
 
 Kind: TypeAlias = type[FedConStrategy[Any]]
 _STEPS = 5  # local steps, as in most of the studies
-_LARGE = 20  # an upload of more than so many times the model is a burden
 
 # A first value for an argument, from what is known; a class's own default comes before it.
 _STARTS: dict[str, Callable[[Facts], float | None]] = {
@@ -76,7 +75,7 @@ class Candidate:
         found = self.measured
         cost = (found.megabytes if by_bytes else found.rounds) if found else None
         known = 0 if cost is not None else 2 if found else 1  # one that did not arrive is the last
-        return (not self.exact, self.burden > _LARGE, known, cost or 0.0)
+        return (not self.exact, self.burden > LARGE, known, cost or 0.0)
 
 
 def candidates(
@@ -99,7 +98,18 @@ def candidates(
             card = kind.card()
         except FedConError:  # an algorithm of one's own need not have one
             card = None
-        reason = "" if card is None else _why_not(card, kind, facts)
+        reason = (
+            ""
+            if card is None
+            else why_unfit(
+                card,
+                kind,
+                strongly_convex=facts.strongly_convex,
+                convex=facts.convex,
+                each=facts.term == "each",
+                sampled=facts.sampled,
+            )
+        )
         if not reason:
             try:
                 settings, strategy = _made(kind, problem, participation, facts, setup, penalty)
@@ -113,34 +123,11 @@ def candidates(
             continue
         measured = None if study is None else study.best(kind.__name__)
         burden = strategy.most_entries(problem.layout) / problem.layout.size
-        exact = card is None or not re.search("biased|floor", card.participation)
+        exact = card is None or is_exact(card)
         why = list(_why(card, kind, facts, burden)) if card else ["an algorithm of your own"]
         fitting.append(Candidate(kind, settings, strategy, why, exact, burden, measured))
     fitting.sort(key=lambda each: each.rank(by_bytes=by_bytes))
     return fitting, others
-
-
-def _why_not(card: Card, kind: Kind, facts: Facts) -> str:
-    """Return why a method's own problem is another one; "" if it is not."""
-    if card.source.startswith("refuted"):
-        return f"is {first_sentence(card.source)}"
-    if "minimiser" in card.problem:
-        return f"is for objectives {card.problem.partition('convex, ')[2] or card.problem}"
-    if "strongly" in card.problem and not facts.strongly_convex and "or not" not in card.problem:
-        return "is for strongly convex objectives, and mu is not known to be > 0"
-    if not facts.convex and not _allows_nonconvex(card, kind):
-        return "is stated for convex objectives, and these are not"
-    if kind.constraints == "each" and facts.term != "each":
-        return "is for a constraint of each client's own"
-    if facts.sampled and kind.needs_everyone:
-        return f"needs every client in every round ({kind.needs_everyone})"
-    return ""
-
-
-def _allows_nonconvex(card: Card, kind: Kind) -> bool:
-    if "schedule" in parameters(kind):  # of Frank-Wolfe methods: "convex" or "nonconvex"
-        return True
-    return "nonconvex" in card.problem or "convex" not in card.problem
 
 
 def _made(
@@ -199,7 +186,7 @@ def _why(card: Card, kind: Kind, facts: Facts, burden: float) -> Iterator[str]:
         yield f"sampled cohorts: {first_sentence(card.participation)}"
     yield f"state: {first_sentence(card.state)}"
     yield f"wire: {first_sentence(card.wire)}"
-    if burden > _LARGE:
+    if burden > LARGE:
         yield f"but an upload has {burden:.0f} times the entries of the model"
     if card.stated != "as in its paper":
         yield f"stated: {card.stated}"

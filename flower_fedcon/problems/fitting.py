@@ -1,0 +1,153 @@
+"""Which methods fit a problem and its participation, by what their classes and cards declare."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from flower_fedcon.card import Card, first_sentence
+from flower_fedcon.core.method import Method
+from flower_fedcon.core.participation import Participation
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.errors import ConfigError, FedConError, UnknownScaleError
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.mismatch import kept_constraints, oracles, why_mismatched
+from flower_fedcon.registry import algorithms, own_algorithms
+from flower_fedcon.validation import parameters
+
+LARGE = 20
+"""An upload of more than so many times the model is a burden."""
+
+
+def why_unfit(
+    card: Card,
+    kind: type[Method[Any]],
+    *,
+    strongly_convex: bool,
+    convex: bool,
+    each: bool,
+    sampled: bool,
+    functional: bool = True,
+) -> str:
+    """Return why a method's own problem is another one; "" if it is not.
+
+    Parameters
+    ----------
+    card : Card
+    kind : type
+    strongly_convex, convex : bool
+        Whether the clients' objectives are known to be.
+    each : bool
+        Whether each client has a constraint of its own.
+    sampled : bool
+        Whether rounds leave clients out.
+    functional : bool
+        Whether the objectives have a constraint of their own.
+    """
+    if card.source.startswith("refuted"):
+        return f"is {first_sentence(card.source)}"
+    if "minimiser" in card.problem:
+        return f"is for objectives {card.problem.partition('convex, ')[2] or card.problem}"
+    if "strongly" in card.problem and not strongly_convex and "or not" not in card.problem:
+        return "is for strongly convex objectives, and mu is not known to be > 0"
+    if not convex and not _allows_nonconvex(card, kind):
+        return "is stated for convex objectives, and these are not"
+    if kind.constraints and not (each or functional):
+        return "is for a constraint on the objectives' own values"
+    if kind.constraints == "each" and not each:
+        return "is for a constraint of each client's own"
+    if sampled and kind.needs_everyone:
+        return f"needs every client in every round ({kind.needs_everyone})"
+    return ""
+
+
+def _allows_nonconvex(card: Card, kind: type[Method[Any]]) -> bool:
+    if "schedule" in parameters(kind):  # of Frank-Wolfe methods: "convex" or "nonconvex"
+        return True
+    return "nonconvex" in card.problem or "convex" not in card.problem
+
+
+def is_exact(card: Card) -> bool:
+    """Return whether a method's limit is the optimum, by its card."""
+    return not re.search("biased|floor", card.participation)
+
+
+def contenders(
+    problem: FederatedProblem, participation: Participation, setup: Setup
+) -> tuple[list[Method[Any]], dict[str, str]]:
+    """Return the methods that are worth a race, by their rules, and why each other one is not.
+
+    Raises
+    ------
+    ConfigError
+        If none fits.
+
+    Examples
+    --------
+    >>> from flower_fedcon import Full
+    >>> from flower_fedcon.engines.local import LocalEngine
+    >>> from flower_fedcon.problems import digits
+    >>> problem, rule = digits(l1_radius=9.0), Full()
+    >>> setup = Setup.of(LocalEngine(problem).describe(), 9, problem.layout, rule, 0)
+    >>> found, others = contenders(problem, rule, setup)
+    >>> [method.title for method in found][2:5], others["FedAvg"]
+    (['FedFW', 'FedFW+', 'Scaffnew'], 'uses neither a constraint nor a regularizer')
+    """
+    mu = setup.strong_convexity
+    fitting: list[tuple[bool, Method[Any]]] = []
+    others: dict[str, str] = {}
+    for kind in (*algorithms().values(), *own_algorithms().values()):
+        try:
+            card = kind.card()
+            reason = why_unfit(
+                card,
+                kind,
+                strongly_convex=bool(mu),
+                convex=mu is not None,
+                each=problem.has_functional_constraint and problem.constraints == "each",
+                sampled=setup.sampled,
+                functional=problem.has_functional_constraint,
+            )
+            if not reason:
+                given = {**oracles(kind, problem), **kept_constraints(kind, problem)}
+                made = kind(**given, participation=participation)
+                reason = why_mismatched(made, problem) or _why_unbound(made, setup)
+        except (FedConError, TypeError) as error:
+            reason = str(error)
+        if not reason and made.most_entries(problem.layout) > LARGE * problem.layout.size:
+            reason = f"uploads more than {LARGE} times the model"
+        if reason:
+            others[kind.__name__] = _brief(reason, kind)
+        else:
+            fitting.append((is_exact(card), made))
+    exact = [made for right, made in fitting if right]
+    if exact:
+        others |= {
+            type(made).__name__: "has another limit than the optimum, by its card"
+            for right, made in fitting
+            if not right
+        }
+    found = exact or [made for _, made in fitting]
+    if not found:
+        why = "; ".join(f"{name} {reason}" for name, reason in others.items())
+        raise ConfigError(f"no method of the collection fits this problem: {why}")
+    return found, others
+
+
+def _why_unbound(made: Method[Any], setup: Setup) -> str:
+    """Return why a method refuses the setup; "" also where it lacks what gradients can tell."""
+    try:
+        made.bind(setup)
+    except UnknownScaleError:
+        return ""
+    except FedConError as error:
+        return str(error)
+    return ""
+
+
+def _brief(reason: str, kind: type[Method[Any]]) -> str:
+    """Return a reason without the method's name, and without what to do about it."""
+    own = re.split(r", the problem has |: take |: `fedcon info", reason)[0]
+    for name in (kind.title, kind.__name__):
+        own = own.removeprefix(name)
+    return own.lstrip(": ")
