@@ -123,7 +123,7 @@ def simulate(
     choice("engine", engine, ENGINES)
     rivals: list[FedConStrategy[Any]] = []
     if isinstance(strategy, str) and strategy == AUTO:
-        strategy, *rivals = _contenders(problem, participation or Full(), plan)
+        strategy, *rivals = auto_strategies(problem, participation or Full(), plan)
         if rivals and engine == "ray":
             raise ConfigError(
                 'strategy="auto" races in this process: give engine="local", "stacked" or "jax", '
@@ -189,10 +189,17 @@ def stacked_apart(strategy: FedConStrategy[Any], problem: FederatedProblem, engi
     return engine == "jax" and traceable.why_not_traceable(strategy, problem) is not None
 
 
-def _contenders(
-    problem: FederatedProblem, participation: Participation, plan: Plan
+def auto_strategies(
+    problem: FederatedProblem, participation: Participation, plan: Plan, *, say: bool = True
 ) -> list[FedConStrategy[Any]]:
-    """Return the methods that are to race, and log which, and why no other."""
+    """Return the methods that race for "auto"; log which, and why no other, unless told not to.
+
+    Raises
+    ------
+    ConfigError
+        If none fits.
+    """
+    level = logging.INFO if say else logging.DEBUG
     infos = LocalEngine(problem).describe()
     setup = Setup.of(
         infos,
@@ -204,11 +211,13 @@ def _contenders(
     )
     found, others = contenders(problem, participation, setup)
     for name, why in others.items():
-        _log.info("auto: without %s, which %s", name, why)
+        _log.log(level, "auto: without %s, which %s", name, why)
     if problem.has_functional_constraint and len(found) > 1:
         found = found[:1]
-        _log.info("auto: %s, since objectives alone rank no model under g <= 0", found[0].title)
-    _log.info("auto: %s", ", ".join(method.title for method in found))
+        _log.log(
+            level, "auto: %s, since objectives alone rank no model under g <= 0", found[0].title
+        )
+    _log.log(level, "auto: %s", ", ".join(method.title for method in found))
     return cast("list[FedConStrategy[Any]]", found)
 
 

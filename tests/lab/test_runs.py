@@ -321,3 +321,41 @@ def test_what_a_strategy_says_of_its_settings_is_shown(
     assert fedcon("run", "dual.toml")[0] == 0
     (said,) = (r.message for r in caplog.records if r.levelname == "WARNING")
     assert said.startswith("DualFL's momentum 0.9 is above nu/L = 0.0")
+
+
+AUTO = """
+[problem]
+name = "l1_logistic"
+clients = 4
+rows = 20
+columns = 30
+
+[run]
+rounds = 90
+"""
+
+
+def test_a_file_without_an_algorithm_lets_those_that_fit_race(fedcon: Command) -> None:
+    Path("auto.toml").write_text(AUTO)
+    code, out, error = fedcon("run", "auto.toml", "--run-dir", "one", "--rounds", "40")
+    assert code == 0, error
+    code, out, error = fedcon("run", "one/config.toml", "--run-dir", "one", "--resume",
+                              "--rounds", "90")  # fmt: skip
+    assert code == 0, error
+    assert "chosen:" in out
+    Path("whole.toml").write_text(AUTO + '[algorithm]\nname = "auto"\nparticipation = "full"\n')
+    assert fedcon("run", "whole.toml", "--run-dir", "two")[0] == 0
+    one, two = (Path(name, "model.npz").read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert History.read_rows(Path("two/history.csv"))[-1]["residual"] < 1e-9
+
+
+def test_auto_stands_in_files_where_a_rule_does(fedcon: Command) -> None:
+    Path("auto.toml").write_text(AUTO + '[algorithm]\nname = "FedDR"\nstep_size = "auto"\n')
+    code, _, error = fedcon("run", "auto.toml", "--run-dir", "one")
+    assert code == 0, error
+    assert 'step_size = "auto"' in Path("one/config.toml").read_text()
+    Path("auto.toml").write_text(AUTO + '[algorithm]\nname = "FedDR"\nrelaxation = "auto"\n')
+    code, _, error = fedcon("run", "auto.toml", "--run-dir", "two")
+    assert code
+    assert "relaxation must be a number, got 'auto'" in error

@@ -21,6 +21,7 @@ from flower_fedcon.lab.experiments.tracking import Tracking
 from flower_fedcon.runs.directory import CONFIG, FIGURE
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
+from flower_fedcon.simulation import auto_strategies
 
 _NO = Tracking()
 
@@ -30,11 +31,17 @@ def run_one(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> Non
     if experiment.chosen:
         say(experiment.chosen)
     experiment.strategies()  # raises before the first run
+    if experiment.races():  # the log of the run itself is kept quiet
+        auto_strategies(experiment.problem(), experiment.participation(), plan)
     _find_optimum(experiment)
     folder = _folder(plan)
     label = experiment.labels[0]
     history = _play(experiment, 0, label, folder, plan, tracking)
     show(experiment, {label: history.rows}, [folder / FIGURE])
+    for row in history.race:
+        if row["chosen"]:
+            others = sum(one["rounds"] for one in history.race if not one["chosen"])
+            say(f"chosen:    {row['label']}, in a race in which {others} rounds went to others")
     if history.report is not None:
         console().print(history.report.text, markup=False, highlight=False, soft_wrap=True)
     say(f"directory: {folder}")

@@ -80,8 +80,9 @@ from flower_fedcon.problems import builder
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, oracles, why_mismatched
 from flower_fedcon.runs.toml import argument, clock_of, read_toml, section, tabled, write_value
+from flower_fedcon.simulation import auto_strategies
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import choice, parameters
+from flower_fedcon.validation import AUTO, choice, parameters
 
 
 class Experiment:
@@ -133,6 +134,8 @@ class Experiment:
         with context(source):
             if _is_of_tables(self._tables.get("problem")):
                 self._tables.setdefault("algorithm", {})
+            elif "compare" not in self._tables:
+                self._tables.setdefault("algorithm", {"name": AUTO})
             changes.apply(self._tables, overrides)
             self._check()
 
@@ -164,7 +167,9 @@ class Experiment:
         """The algorithms' labels, all different; the main one first."""
         labels: list[str] = []
         for table in self._algorithms():
-            label = str(table.get("label") or registry.strategy_class(table["name"]).__name__)
+            name = table["name"]
+            own = name if name == AUTO else registry.strategy_class(name).__name__
+            label = str(table.get("label") or own)
             labels.append(unused(label, labels, " "))
         return labels
 
@@ -193,6 +198,10 @@ class Experiment:
     def strategy(self, index: int = 0) -> FedConStrategy[Any]:
         """Return an algorithm: 0 for ``[algorithm]``, 1 for the first of ``[[compare]]``, ..."""
         table, problem = self._algorithms()[index], self.problem()
+        if self.races(index):
+            with context(self.source), context(_table_name(index)):
+                rule, plan = self.participation(index), self.run_options.plan()
+                return auto_strategies(problem, rule, plan, say=False)[0]
         kind = registry.strategy_class(table["name"])
         with context(self.source), context(_table_name(index)):
             arguments = {
@@ -207,6 +216,10 @@ class Experiment:
             if mismatch is not None and self.on_mismatch(index) == "error":
                 raise ConfigError(mismatch)
             return made
+
+    def races(self, index: int = 0) -> bool:
+        """Return whether no algorithm is named, so that those that fit race."""
+        return bool(self._algorithms()[index]["name"] == AUTO)
 
     def participation(self, index: int = 0) -> Participation:
         """Return who takes part, as an algorithm's table says: everyone by default."""
@@ -291,10 +304,13 @@ class Experiment:
             lines += section("[clock]", self._tables["clock"])
         tables, labels = self._algorithms(), self.labels
         for i in range(len(tables)) if index is None else [index]:
-            kind = registry.strategy_class(tables[i]["name"])
-            own = tables[i]["name"]  # "module:Class" stays
-            name = own if ":" in own else kind.__name__
-            table = {"name": name, "label": labels[i], **defaults(parameters(kind))}
+            own = tables[i]["name"]  # "module:Class" stays, and "auto"
+            usual = {}
+            if not self.races(i):
+                kind = registry.strategy_class(own)
+                own = own if ":" in own else kind.__name__
+                usual = defaults(parameters(kind))
+            table = {"name": own, "label": labels[i], **usual}
             table |= {k: v for k, v in tables[i].items() if k not in ("name", "label", "grid")}
             table.setdefault("participation", "full")
             lines += section("[[compare]]" if i and index is None else "[algorithm]", table)
@@ -384,9 +400,12 @@ class Experiment:
             tables["algorithm"] = self._completed(tables["algorithm"])
         for i, table in enumerate(self._algorithms()):
             with context(_table_name(i)):
-                kind = registry.strategy_class(_required_name(table, "algorithm"))
-                valid = (*changes.ALGORITHM, *parameters(kind))
-                check_keys(table, valid, also=kind.other_names())
+                if _required_name(table, "algorithm") == AUTO:
+                    check_keys(table, (*changes.ALGORITHM, "participation"))
+                else:
+                    kind = registry.strategy_class(table["name"])
+                    valid = (*changes.ALGORITHM, *parameters(kind))
+                    check_keys(table, valid, also=kind.other_names())
                 check_type("label", table.get("label", ""), str)
                 choice("on_mismatch", self.on_mismatch(i), ON_MISMATCH)
                 with context("grid"):

@@ -11,7 +11,7 @@ from flower_fedcon.lab.experiments.run_tables import RunOptions
 from flower_fedcon.lab.experiments.toml_schema import Table, check_table, context
 from flower_fedcon.problems import builder
 from flower_fedcon.runs.toml import parse_value
-from flower_fedcon.validation import parameters
+from flower_fedcon.validation import AUTO, parameters
 
 TOP = ("title", "paper", "problem", "run", "clock", "algorithm", "compare", "tuning", "sweep")
 """The keys of an experiment file."""
@@ -56,7 +56,7 @@ def valid_keys(tables: Table, table: str) -> tuple[str, ...]:
         return ("name",)
     if table == "problem":
         return (*PROBLEM, *parameters(builder(name)))
-    return (*ALGORITHM, *parameters(registry.strategy_class(name)))
+    return (*ALGORITHM, *_own_keys(name))
 
 
 def _after_names(override: str) -> bool:
@@ -129,7 +129,7 @@ def _names(table: Table) -> set[str]:
 
 
 def _arguments(table: Table) -> list[str]:
-    return [*parameters(registry.strategy_class(table["name"]))] if "name" in table else []
+    return _own_keys(table["name"]) if "name" in table else []
 
 
 def _put(table: Table, path: Sequence[str], value: Any) -> None:
@@ -148,3 +148,8 @@ def _put(table: Table, path: Sequence[str], value: Any) -> None:
     if not isinstance(where, dict):
         raise ConfigError("write compare.1.key=value for the first of [[compare]]")
     where[path[-1]] = value
+
+
+def _own_keys(name: str) -> list[str]:
+    """Return an algorithm's arguments; who takes part where methods race."""
+    return ["participation"] if name == AUTO else [*parameters(registry.strategy_class(name))]

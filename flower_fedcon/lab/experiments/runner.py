@@ -24,7 +24,7 @@ from flower_fedcon.registry import client_class
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import Callback, History, Record
 from flower_fedcon.runs.plan import Plan
-from flower_fedcon.validation import count
+from flower_fedcon.validation import AUTO, count
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.own_code import own_code
 from flower_fedcon.wire.whole_files import read_bytes
@@ -75,12 +75,14 @@ def play(
     try:
         with shown as show, quiet(silent, strategies=bool(label)):
             callbacks = plan.callbacks if show is None else (*plan.callbacks, show)
-            strategy = experiment.strategy(index)
+            races = experiment.races(index)
+            strategy = AUTO if races else experiment.strategy(index)
             plan = replace(plan, callbacks=callbacks, clock=experiment.clock)
             return simulation.simulate(
                 strategy,
                 problem,
                 plan=plan,
+                participation=experiment.participation(index) if races else None,
                 engine=run.engine,
                 workers=run.workers,
                 timeout=run.timeout,
