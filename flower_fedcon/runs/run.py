@@ -30,7 +30,13 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.core.scales import Scales
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.start import short_of_rows
-from flower_fedcon.errors import ConfigError, DivergedError, RoundError, StorageError
+from flower_fedcon.errors import (
+    ConfigError,
+    DivergedError,
+    RoundError,
+    StorageError,
+    UnknownScaleError,
+)
 from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
 from flower_fedcon.runs.certificates import certify
@@ -121,20 +127,16 @@ class Run:
             snapshot = {} if self._found is None else self._found["server"]
             if "scales" in snapshot:
                 setup = replace(setup, scales=Scales(*snapshot["scales"]))
-            for method in (self._plain, *rivals):
-                setup = with_scales(method, setup, x0, engine)
+            elif rivals or strategy.raced():
+                for method in (self._plain, *rivals):
+                    setup = with_scales(method, setup, x0, engine)
             strategy = self._set_race_up(setup, x0)
             if self._race is None:
-                self.server = Server(
-                    strategy,
-                    setup,
-                    x0,
-                    run_id=snapshot.get("run_id"),
-                    incarnation=snapshot.get("incarnation", 0) + 1,
-                    **self._options,
-                )
-                if snapshot:
-                    self.server.resume(snapshot)
+                try:
+                    self.server = self._resumed(strategy, setup, snapshot)
+                except UnknownScaleError:
+                    setup = with_scales(strategy, setup, x0, engine)
+                    self.server = self._resumed(strategy, setup, snapshot)
             engine.open(self.server.info)
             self._guard = self._guarded(setup)
             if few := short_of_rows(strategy.batch_size, setup.clients):
@@ -142,6 +144,20 @@ class Run:
         except BaseException:
             self.close()
             raise
+
+    def _resumed(self, strategy: Method[Any], setup: Setup, snapshot: Mapping[str, Any]) -> Server:
+        """Return the server at the start, or as a checkpoint has it."""
+        server = Server(
+            strategy,
+            setup,
+            self._start,
+            run_id=snapshot.get("run_id"),
+            incarnation=snapshot.get("incarnation", 0) + 1,
+            **self._options,
+        )
+        if snapshot:
+            server.resume(snapshot)
+        return server
 
     @property
     def _options(self) -> dict[str, Any]:
