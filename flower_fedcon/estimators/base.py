@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from abc import abstractmethod
 from typing import Any, ClassVar, Self
@@ -19,10 +20,10 @@ from sklearn.utils.validation import (
 )
 
 from flower_fedcon.core.participation import Participation
-from flower_fedcon.errors import ConfigError, repr_of
+from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of, folds_of
 from flower_fedcon.estimators.inference import Inferring
-from flower_fedcon.objectives.offset import WithOffset
+from flower_fedcon.objectives import Profiled, WithOffset
 from flower_fedcon.paths import CrossValidation, RegularizationPath, cross_validate
 from flower_fedcon.paths.path import Walk, default_strategy, regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
@@ -36,6 +37,8 @@ from flower_fedcon.tables.statistics import set_clusters
 from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
 
+_SITE_EFFECTS = ("common", "own")
+_OWN = ("squared", "logistic", "poisson")
 _APPROACH = 10  # points of a path to the weight wanted, for a method that starts from nearby
 
 
@@ -52,6 +55,8 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
         Rounds of the method.
     groups_ : array
         The clients.
+    left_out_ : list of str
+        The clients that tell nothing beside an intercept of their own.
     n_features_in_, feature_names_in_
         As in scikit-learn.
     """
@@ -66,6 +71,8 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
     __metadata_request__fit: ClassVar = {"groups": True}  # as of scikit-learn's group splitters
     history_: RegularizationPath
     coef_: Array
+    site_effects: str = "common"
+    left_out_: list[str]
 
     @abstractmethod
     def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
@@ -95,6 +102,11 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
     def _products(self, X: Any) -> Array:
         """Return the products of new rows with the coefficients, before any intercept."""
         check_is_fitted(self)
+        if self.site_effects == "own":
+            raise ConfigError(
+                "own intercepts stay at their sites, so that there is no prediction elsewhere: "
+                'take X @ coef_ to compare rows of one site, or fit with site_effects="common"'
+            )
         expect_unmasked("X", X)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         products: Array = safe_sparse_dot(X, self.coef_.T)
@@ -112,6 +124,7 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
     ) -> FederatedProblem:
         """Return the problem of the clients that the groups name."""
         n = X.shape[0]
+        self._check_site_effects()
         expect_unmasked("sample_weight", sample_weight)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
         if weight is not None and (weight < 0).any():
@@ -128,6 +141,7 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
         known = self._offset(offset, exposure, n)
         codes = self._clusters(clusters, n)
         clients, names, self._rows = [], [], []
+        self.left_out_ = []
         for k, name in enumerate(self.groups_):
             rows = np.flatnonzero(self._place == k)
             own = None if weight is None else weight[rows]
@@ -141,11 +155,16 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
                     lambda A, y=targets, w=own: self._objective(A, y, w), part, known[rows]
                 )
             made = self._completed(made)
+            if not getattr(made, "informative", True):
+                self.left_out_.append(str(name))
+                continue
             if codes is not None:
                 set_clusters(made, codes[rows])
             clients.append(made)
             names.append(str(name))
             self._rows.append(rows)
+        if self.left_out_:
+            self._say_left_out(bool(clients))
         if not clients:
             raise ValueError("sample_weight is 0 for every row: nothing to fit")
         weights = [f.total_weight for f in clients]
@@ -155,7 +174,42 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
 
     def _completed(self, objective: Any) -> Any:
         """Return a client's objective, made of its loss."""
-        return objective
+        return Profiled(objective) if self.site_effects == "own" else objective
+
+    def _check_site_effects(self) -> None:
+        if choice("site_effects", self.site_effects, _SITE_EFFECTS) == "common":
+            return
+        if family_of(self.family).name not in _OWN:
+            raise ConfigError(
+                f"site_effects={self.site_effects!r} is for squared, logistic and Poisson losses, "
+                f"and {type(self).__name__} has a {family_of(self.family).name} loss here: take "
+                'site_effects="common", with a column for each site'
+            )
+        if not self.fit_intercept:
+            raise ConfigError(
+                f"site_effects={self.site_effects!r} gives intercepts to sites, and fit_intercept "
+                "is False: leave that out"
+            )
+
+    def _say_left_out(self, some: bool) -> None:
+        what = "all alike" if self.family == "logistic" else "all 0"
+        said = (
+            f"outcomes are {what} at {first_few(self.left_out_, what='client')}: an intercept of "
+            "its own is infinite there, and its rows tell nothing of the columns"
+        )
+        if not some:
+            raise ConfigError(f'{said}. No client is left: take site_effects="common"')
+        warnings.warn(f"{said}; they are left out (left_out_)", UserWarning, stacklevel=5)
+
+    @property
+    def _common_intercept(self) -> bool:
+        """Whether the model's last entry is an intercept."""
+        return self.fit_intercept and self.site_effects != "own"
+
+    @property
+    def _no_intercept(self) -> float:
+        """What `intercept_` is where the model has none: not known, if sites have their own."""
+        return math.nan if self.site_effects == "own" else 0.0
 
     def _offset(self, offset: Any, exposure: Any, n: int) -> Array | None:
         """Return what is added to each row's score; None for nothing."""
@@ -234,7 +288,7 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
         if self.penalty_factor is not None:
             factors = self._factors()
             psi = Entrywise(share * factors, (1.0 - share) * factors)
-        return WithIntercept(psi) if self.fit_intercept else psi
+        return WithIntercept(psi) if self._common_intercept else psi
 
     def _factors(self) -> Array:
         """Return the factors of the penalty, shape of the coefficients without an intercept."""

@@ -38,6 +38,8 @@ class _Counts(LinearRegressor):
 
     def _start(self, clients: list[Any]) -> Array | None:
         """Return the null model: with counts in thousands a Newton step from 0 overshoots."""
+        if not self._common_intercept:
+            return None
         mean = self._mean(clients, lambda f: f.targets)
         exposed = self._mean(clients, lambda f: np.exp(_offset(f) + np.zeros(f.num_examples)))
         return self._with_intercept(clients, math.log(mean / exposed)) if mean > 0 else None
@@ -78,7 +80,9 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
         >= 0.
     l1_ratio : float (default: 0.0)
         In [0, 1]: 0 is scikit-learn's penalty, 1 selects columns.
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor, inference
+    fit_intercept, tol, max_iter, algorithm, participation, random_state
+        See `FederatedLasso`.
+    penalty_factor, inference, site_effects
         See `FederatedLasso`.
 
     Attributes
@@ -107,6 +111,7 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
         random_state: int | None = None,
         penalty_factor: Any = None,
         inference: str | None = None,
+        site_effects: str = "common",
     ) -> None:
         super().__init__(
             alpha,
@@ -119,6 +124,7 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
             random_state=random_state,
             penalty_factor=penalty_factor,
             inference=inference,
+            site_effects=site_effects,
         )
 
 

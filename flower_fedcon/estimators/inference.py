@@ -43,7 +43,7 @@ class Inferring:
     inference: str | None = None
     family: str
     """The loss, as schemas call it."""
-    fit_intercept: bool
+    _common_intercept: bool
     coef_: Array
     intercept_: Any
     n_features_in_: int
@@ -85,7 +85,7 @@ class Inferring:
     def _parameter_names(self) -> list[str]:
         names = getattr(self, "feature_names_in_", None)
         known = [f"x{j}" for j in range(self.n_features_in_)] if names is None else list(names)
-        return [*map(str, known), *([INTERCEPT] if self.fit_intercept else [])]
+        return [*map(str, known), *([INTERCEPT] if self._common_intercept else [])]
 
     def _show(self, found: Estimates, shape: tuple[int, ...]) -> None:
         """Set the attributes from estimates of the free parameters."""
@@ -99,7 +99,7 @@ class Inferring:
             self._centred = found.mapped(np.kron(np.eye(rows), centring), ())
             values = self._centred.values.reshape(shape).T
             self.coef_ = values[:, : self.n_features_in_].copy()
-            self.intercept_ = values[:, -1].copy() if self.fit_intercept else np.zeros(classes)
+            self.intercept_ = values[:, -1].copy() if self._common_intercept else np.zeros(classes)
         self.bse_, self.intercept_bse_ = self._laid_out(self._centred.bse)
         self.pvalues_, self.intercept_pvalues_ = self._laid_out(self._centred.pvalues)
 
@@ -113,11 +113,11 @@ class Inferring:
         own = np.moveaxis(table[:columns], 0, 1)
         if self.coef_.ndim == 1:
             one: Any = (
-                table[columns, 0] if self.fit_intercept else np.full(values.shape[1:], np.nan)
+                table[columns, 0] if self._common_intercept else np.full(values.shape[1:], np.nan)
             )
             return own[0].copy(), one if one.ndim else float(one)
         many = (
-            table[columns] if self.fit_intercept else np.full((classes, *values.shape[1:]), np.nan)
+            table[columns] if self._common_intercept else np.full((classes, *values.shape[1:]), np.nan)
         )
         return own.copy(), many
 
@@ -195,4 +195,5 @@ class Inferring:
         Of a multinomial model the coefficients are those of each class against the first.
         """
         self._inferred()
-        return Summary.of(self.estimates_, alpha, sites=len(self.groups_))  # type: ignore[attr-defined]
+        sites = len(self.groups_) - len(self.left_out_)  # type: ignore[attr-defined]
+        return Summary.of(self.estimates_, alpha, sites=sites)

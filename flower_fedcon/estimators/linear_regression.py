@@ -38,7 +38,7 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         return self._with_intercept(clients, self._mean(clients, lambda f: f.targets - _offset(f)))
 
     def _with_intercept(self, clients: list[Any], value: float) -> Array | None:
-        if not self.fit_intercept:
+        if not self._common_intercept:
             return None
         start = np.zeros(clients[0].shape)
         start[-1] = value
@@ -53,8 +53,8 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         return math.fsum(sums) / self._total
 
     def _take(self, x: Array) -> None:
-        self.coef_ = x[:-1].copy() if self.fit_intercept else x.copy()
-        self.intercept_ = float(x[-1]) if self.fit_intercept else 0.0
+        self.coef_ = x[:-1].copy() if self._common_intercept else x.copy()
+        self.intercept_ = float(x[-1]) if self._common_intercept else self._no_intercept
 
     def _scores(self, X: Any) -> Array:
         scores: Array = self._products(X) + self.intercept_
@@ -77,7 +77,9 @@ class FederatedElasticNet(LinearRegressor):
         >= 0.
     l1_ratio : float (default: 0.5)
         In [0, 1].
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor, inference
+    fit_intercept, tol, max_iter, algorithm, participation, random_state
+        See `FederatedLasso`.
+    penalty_factor, inference, site_effects
         See `FederatedLasso`.
 
     Attributes
@@ -107,6 +109,7 @@ class FederatedElasticNet(LinearRegressor):
         random_state: int | None = None,
         penalty_factor: Any = None,
         inference: str | None = None,
+        site_effects: str = "common",
     ) -> None:
         self.alpha = alpha
         self.l1_ratio = l1_ratio
@@ -118,6 +121,7 @@ class FederatedElasticNet(LinearRegressor):
         self.random_state = random_state
         self.penalty_factor = penalty_factor
         self.inference = inference
+        self.site_effects = site_effects
 
     def fit(
         self,
@@ -190,6 +194,9 @@ class FederatedLasso(FederatedElasticNet):
         Of fits without a penalty: standard errors by the model, robust ones (HC1), or by cluster
         (clients, or `clusters` of `fit`), at the cost of one exchange of sums. Then there are
         `bse_`, `pvalues_`, `conf_int()`, `summary()` and what else `Inferring` has.
+    site_effects : {"common", "own"} (default: "common")
+        One intercept for all clients, or one that each has for itself, which is never told:
+        `intercept_` is then NaN, and clients that tell nothing beside it are in `left_out_`.
 
     Attributes
     ----------
@@ -225,6 +232,7 @@ class FederatedLasso(FederatedElasticNet):
         random_state: int | None = None,
         penalty_factor: Any = None,
         inference: str | None = None,
+        site_effects: str = "common",
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
@@ -235,6 +243,7 @@ class FederatedLasso(FederatedElasticNet):
         self.random_state = random_state
         self.penalty_factor = penalty_factor
         self.inference = inference
+        self.site_effects = site_effects
 
     l1_ratio = 1.0
 

@@ -52,8 +52,10 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
 
     def _take(self, x: Array) -> None:
         rows = x[None] if x.ndim == 1 else x.T
-        self.coef_ = rows[:, :-1].copy() if self.fit_intercept else rows.copy()
-        self.intercept_ = rows[:, -1].copy() if self.fit_intercept else np.zeros(len(rows))
+        own = self._common_intercept
+        self.coef_ = rows[:, :-1].copy() if own else rows.copy()
+        none = np.full(len(rows), self._no_intercept)
+        self.intercept_ = rows[:, -1].copy() if own else none
         if len(rows) > 1:  # of all equal models, that whose intercepts sum to 0
             self.intercept_ -= self.intercept_.mean()
 
@@ -91,7 +93,9 @@ class FederatedLogisticRegression(_LogisticClassifier):
         > 0; smaller is sparser, and numpy.inf stands for no penalty.
     l1_ratio : float (default: 1.0)
         In [0, 1].
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor, inference
+    fit_intercept, tol, max_iter, algorithm, participation, random_state
+        See `FederatedLasso`.
+    penalty_factor, inference, site_effects
         See `FederatedLasso`.
 
     Attributes
@@ -124,6 +128,7 @@ class FederatedLogisticRegression(_LogisticClassifier):
         random_state: int | None = None,
         penalty_factor: Any = None,
         inference: str | None = None,
+        site_effects: str = "common",
     ) -> None:
         self.C = C
         self.l1_ratio = l1_ratio
@@ -135,6 +140,7 @@ class FederatedLogisticRegression(_LogisticClassifier):
         self.random_state = random_state
         self.penalty_factor = penalty_factor
         self.inference = inference
+        self.site_effects = site_effects
 
     def fit(
         self,

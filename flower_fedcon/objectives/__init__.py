@@ -27,6 +27,7 @@ from flower_fedcon.objectives.neyman_pearson import NeymanPearson as NeymanPears
 from flower_fedcon.objectives.noisy import Noisy as Noisy
 from flower_fedcon.objectives.offset import WithOffset as WithOffset
 from flower_fedcon.objectives.private_objective import PrivateObjective as PrivateObjective
+from flower_fedcon.objectives.profiled import Profiled as Profiled
 from flower_fedcon.objectives.quadratic import Quadratic as Quadratic
 from flower_fedcon.objectives.quadratic_assignment import QuadraticAssignment as QuadraticAssignment
 from flower_fedcon.objectives.rows import LinearModel as LinearModel

@@ -226,13 +226,15 @@ def estimate(
         If columns cannot be told apart, there are no more rows than parameters, or one cluster.
     """
     family, p, names = family_of(name), len(names), tuple(names)
-    n, loglik, deviance, pearson, log_y, clusters = sums["numbers"].tolist()
+    n, loglik, deviance, pearson, log_y, clusters, own = sums["numbers"].tolist()
     inverse = inverted(unpacked(sums["information"], p), names)
-    notes = list(_unfinished(inverse, sums["score"]))
-    left = n - p
+    notes = [f"each of {own:.0f} sites has an intercept of its own, which stays there"] if own else []
+    notes += list(_unfinished(inverse, sums["score"]))
+    counted = p + int(own)
+    left = n - counted
     if left <= 0 and (family.scale in (RESIDUAL, PEARSON) or method != MODEL):
         raise ConfigError(
-            f"{n:g} rows leave nothing to estimate a variance of {p} parameters from: leave "
+            f"{n:g} rows leave nothing to estimate a variance of {counted} parameters from: leave "
             'columns out, or take inference="model" where phi is known'
         )
     phi, shape, more = 1.0, math.nan, 0
@@ -281,7 +283,7 @@ def estimate(
         clusters=int(clusters),
         df=df,
         more=more,
-        counted=p,
+        counted=counted,
         notes=tuple(notes),
     )
 
@@ -299,7 +301,8 @@ def inverted(information: Array, names: Sequence[str]) -> Array:
     if empty:
         raise ConfigError(
             f"the rows tell nothing of {first_few(empty, what='parameter')}: the information is 0 "
-            "there, as of a column that is 0 in all rows. Leave it out"
+            "there, as of a column that is 0 in all rows, or beside own intercepts constant at every "
+            "site. Leave it out"
         )
     sizes = np.sqrt(diagonal)
     values, vectors = np.linalg.eigh(information / sizes / sizes[:, None])

@@ -11,9 +11,10 @@ score : p numbers
 meat : p (p + 1) / 2 numbers
     For robust errors the sum of s_i s_i' over rows, for clustered ones over clusters of the square
     of each one's sum; absent for "model".
-numbers : 6 numbers, `NUMBERS`
+numbers : 7 numbers, `NUMBERS`
     The sum of the weights; the log-likelihood; the deviance; Pearson's chi^2; log y (of the gamma
-    family, else 0); how many clusters there are.
+    family, else 0); how many clusters there are; how many coefficients the site has for itself (0 or 1: its
+    own intercept). A site whose own intercept is infinite says zeros alone.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.dispersion import WithDispersion
 from flower_fedcon.objectives.offset import WithOffset
 from flower_fedcon.objectives.private_objective import is_private
+from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.survival import CoxRegression
@@ -38,7 +40,7 @@ from flower_fedcon.wire.payloads import Payload
 
 ASKS = "asks."
 """Begins the name under which a request says which statistic it asks for."""
-NUMBERS = ("n", "loglik", "deviance", "pearson", "log_y", "clusters")
+NUMBERS = ("n", "loglik", "deviance", "pearson", "log_y", "clusters", "own")
 MODEL, ROBUST, CLUSTER = METHODS = ("model", "robust", "cluster")
 KINDS = {name: float(place) for place, name in enumerate(METHODS)}
 """The methods as numbers on the wire."""
@@ -53,6 +55,8 @@ class Fitted(NamedTuple):
     at: Array  # that of the loss
     family: Family
     w: Array  # the rows' weights, as they were given: they count rows
+    own: int = 0  # how many coefficients the site has for itself
+    told: bool = True  # whether it tells anything of the others
 
     @property
     def scores(self) -> Array:
@@ -91,6 +95,9 @@ def fitted(objective: Any, x: Array) -> Fitted:
             "refused: this node's examples are private (ExampleDP), and no noise covers the sums "
             "of scores and second derivatives that standard errors are made of"
         )
+    own, told = 0, True
+    if type(f) is Profiled:
+        own, told, f = f.own_count, f.informative, f.at(x)
     known = f.loss if type(f) is WithOffset else f
     family = FAMILIES.get(type(known).__name__) if _is_known(known) else None
     if family is None:
@@ -110,7 +117,7 @@ def fitted(objective: Any, x: Array) -> Fitted:
         )
     m = loss.num_examples
     weights = np.ones(m) if loss.weights is None else np.asarray(loss.weights, np.float64)
-    return Fitted(f, loss, x, at, family, weights * (loss.total_weight / m))
+    return Fitted(f, loss, x, at, family, weights * (loss.total_weight / m), own, told)
 
 
 def _is_known(f: Any) -> bool:
@@ -159,8 +166,8 @@ def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
         sums = answer["score"][None] if codes is None else scores.by(codes)
         total = float(len(sums))
         answer["meat"] = packed(sums.T @ sums)
-    answer["numbers"] = np.array([*_fit(at), total])
-    return answer
+    answer["numbers"] = np.array([*_fit(at), total, float(at.own)])
+    return answer if at.told else {name: np.zeros_like(value) for name, value in answer.items()}
 
 
 STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {

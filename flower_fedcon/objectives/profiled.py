@@ -1,0 +1,277 @@
+"""A loss of rows in which a site has some coefficients for itself: the others' profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.base import Objective
+from flower_fedcon.objectives.losses import LeastSquares, LogisticRegression, PoissonRegression
+from flower_fedcon.objectives.offset import WithOffset
+from flower_fedcon.objectives.rows import LinearModel
+from flower_fedcon.validation import Array
+
+_KINDS = (LeastSquares, LogisticRegression, PoissonRegression)
+_STEPS = 200
+_HALVINGS = 40
+_NEAR = 1e-8  # a step of scores, relative to them, after which the next one is rounding
+_NOTHING = 1e-20  # what a step may still gain in the mean loss
+_FAR = 5.0  # the least that a step may move scores
+_ROUNDING = 1e-13  # a share of an entry's curvature that is 0
+_ALIKE = 1e-12  # an eigenvalue, of columns in units of their own, that is 0
+
+
+class Profiled(Objective):
+    """x -> min over a of f(x, a): a site's own coefficients a are eliminated where they live.
+
+    By default a is the intercept. Value, gradient and second derivatives, which are the Schur
+    complement of those of f, are exact: the sum over sites is the profile of their common
+    likelihood, and nobody is told a.
+
+    Parameters
+    ----------
+    loss : LeastSquares, LogisticRegression or PoissonRegression, or WithOffset of one
+        f, without l2.
+    own : sequence of int (default: the last)
+        The entries of the model of f that are the site's.
+
+    Raises
+    ------
+    ConfigError
+        If f is another loss.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import LeastSquares, Profiled
+    >>> A, b = np.array([[0.0], [1.0], [2.0]]), np.array([10.0, 12.0, 14.0])
+    >>> f = Profiled(LeastSquares(A, b, intercept=True))
+    >>> f.shape, f.gradient(np.array([2.0])).round(12), f.hessian(np.array([2.0])).round(12)
+    ((1,), array([0.]), array([[0.66666667]]))
+    >>> f.coefficients(np.array([2.0])).round(12)  # known here alone
+    array([10.])
+    """
+
+    def __init__(self, loss: Any, own: Sequence[int] = (-1,)) -> None:
+        core = loss.loss if isinstance(loss, WithOffset) else loss
+        if type(core) not in _KINDS or len(core.shape) != 1:
+            names = ", ".join(kind.__name__ for kind in _KINDS)
+            raise ConfigError(
+                f"coefficients that each site has for itself are for {names}, got "
+                f"{type(core).__name__}"
+            )
+        if core.l2:
+            raise ConfigError(
+                f"a site's own coefficients are free, and the loss has l2 = {core.l2:g}: leave it "
+                "out, and give the others a penalty by the method's regularizer"
+            )
+        self.loss, self._core = loss, core
+        places = np.arange(loss.shape[0])
+        self.own: Array = np.unique(places[list(own)])
+        self.entries: Array = np.delete(places, self.own)
+        columns = loss.entries if isinstance(loss, WithOffset) else places
+        self._shared, self._mine = columns[self.entries], columns[self.own]
+        mine = core.rows[:, self._mine]
+        self._rows: Array = mine.toarray() if core.sparse else np.asarray(mine)
+        self.shape, self.dtype = (len(self.entries),), core.dtype
+        self.num_examples, self.total_weight = core.num_examples, core.total_weight
+        self.separable = type(core).separable
+        self.clusters: Array | None = None
+        self._last: tuple[Array, Array, Array] | None = None
+
+    @property
+    def targets(self) -> Array:
+        """The targets of the rows."""
+        return self._core.targets
+
+    @property
+    def weights(self) -> Array | None:
+        """The weights of the rows, with mean 1; None where all are."""
+        return self._core.weights
+
+    @property
+    def informative(self) -> bool:
+        """Whether the rows tell anything of x.
+
+        They do not if there is an own intercept that is infinite: where outcomes are all alike
+        (logistic), or all 0 (Poisson).
+        """
+        if self._constant is None or isinstance(self._core, LeastSquares):
+            return True
+        y = self.targets if self.weights is None else self.targets[self.weights > 0]
+        if isinstance(self._core, PoissonRegression):
+            return bool(y.max(initial=0.0) > 0)
+        return bool((y != y[0]).any())
+
+    @property
+    def own_count(self) -> int:
+        """How many of the own coefficients the rows tell; 0 where they are not `informative`."""
+        if not self.informative:
+            return 0
+        share = np.ones(self.num_examples) if self.weights is None else self.weights
+        return _inverse((self._rows * share[:, None]).T @ self._rows)[1]
+
+    @property
+    def _constant(self) -> int | None:
+        """Which of the own columns is an intercept."""
+        alike = np.flatnonzero((self._rows == 1.0).all(axis=0))
+        return int(alike[0]) if alike.size else None
+
+    def coefficients(self, x: Array) -> Array:
+        """Return a, the site's own coefficients at x, shape (own,): for the site alone."""
+        return self._solved(x)[0].copy()
+
+    def full(self, x: Array) -> Array:
+        """Return the model of the loss: x, with the own coefficients that go with it."""
+        whole = np.empty(self.loss.shape, np.float64)
+        whole[self.entries], whole[self.own] = x, self._solved(x)[0]
+        return whole
+
+    def value(self, x: Array) -> float:
+        """Return f(x)."""
+        if not self.informative:
+            return 0.0
+        return float(self._core._mean(self._solved(x)[1]))
+
+    def gradient(self, x: Array) -> Array:
+        """Return the gradient at x."""
+        if not self.informative:
+            return np.zeros(self.shape, self.dtype)
+        counts = self._core.row_weights(self._solved(x)[1])
+        found: Array = self._core._pull(counts, self._core.rows)[self._shared]
+        return found.astype(self.dtype, copy=False)
+
+    def hessian(self, x: Array, columns: Array | None = None) -> Array:
+        """Return the matrix of second derivatives at x; see `LogisticRegression.hessian`."""
+        kept = self._shared if columns is None else self._shared[columns]
+        k = len(kept)
+        if not self.informative:
+            return np.zeros((k, k), self.dtype)
+        both = np.concatenate([kept, self._mine])
+        whole = self._core._gram(self._curvatures(self._solved(x)[1]), both)
+        found: Array = whole[:k, :k] - whole[:k, k:] @ _inverse(whole[k:, k:])[0] @ whole[k:, :k]
+        none = np.diag(found) <= _ROUNDING * np.diag(whole)[:k]  # the own columns say it all
+        found[none] = found[:, none] = 0.0
+        return (0.5 * (found + found.T)).astype(self.dtype, copy=False)
+
+    def entry_curvatures(self) -> Array:
+        """Return about how far it curves along each entry: about the mean where that is own."""
+        core = self._core
+        found = core.entry_curvatures()[self._shared]
+        if self._constant is None:
+            return found
+        counts = np.broadcast_to(core.usual_curvatures(), self.num_examples) * (
+            core.scale / self.num_examples
+        )
+        counts = counts if self.weights is None else counts * self.weights
+        sums = core._pull(counts.astype(core.dtype), core.rows)[self._shared]
+        own: Array = found - np.square(sums) / max(float(counts.sum()), np.finfo(float).tiny)
+        return np.maximum(own, 1e-9 * found)
+
+    def at(self, x: Array) -> WithOffset:
+        """Return a loss that has the value, the gradient and the second derivatives at x.
+
+        Its columns are those of x less what the own ones explain of them, and its offsets lead to
+        the scores at x; so whatever is made of its rows, as errors that are robust, is that of the
+        profile.
+        """
+        core, (_, scores, _) = self._core, self._solved(x)
+        whole = core._gram(self._curvatures(scores), np.concatenate([self._mine, self._shared]))
+        k = len(self._mine)
+        explained = _inverse(whole[:k, :k])[0] @ whole[:k, k:]
+        rows = core.rows[:, self._shared]
+        rows = (rows.toarray() if core.sparse else rows) - self._rows @ explained
+        squares = np.diag(whole)[k:]
+        left = np.einsum("i,ij,ij->j", self._curvatures(scores), rows, rows)
+        rows[:, left <= _ROUNDING * _ROUNDING * squares] = 0.0
+        share = core.total_weight / self.num_examples
+
+        def kind(A: Array) -> LinearModel:
+            more = {"scale": core.scale} if isinstance(core, LeastSquares) else {}
+            weight = None if core.weights is None else core.weights * share
+            made: LinearModel = type(core)(A, core.targets, sample_weight=weight, **more)
+            return made
+
+        found = WithOffset(kind, rows, scores - rows @ x)
+        if self.clusters is not None:
+            found.clusters = self.clusters
+        return found
+
+    def _curvatures(self, scores: Array) -> Array:
+        core = self._core
+        found = core.curvature(scores, core.targets) * (core.scale / self.num_examples)
+        return found if core.weights is None else found * core.weights
+
+    def _solved(self, x: Array) -> tuple[Array, Array, Array]:
+        """Return the own coefficients at x, the rows' scores, and x."""
+        if self._last is None or not np.array_equal(self._last[2], x):
+            whole = np.zeros(self._core.shape, np.float64)
+            if isinstance(self.loss, WithOffset):
+                whole = self.loss.full(np.zeros(self.loss.shape))
+            whole[self._shared] = x
+            base = self._core._scores(whole, self._core.rows)
+            own = self._minimum(base) if self.informative else np.zeros(len(self.own))
+            self._last = own, base + self._rows @ own, np.array(x)
+        return self._last
+
+    def _minimum(self, base: Array) -> Array:
+        """Return the own coefficients beside these scores, by Newton's method with halving."""
+        core, Z = self._core, self._rows
+        a = self._start(base)
+        scores = base + Z @ a
+        value = float(core._mean(scores))
+        far = max(_FAR, float(np.ptp(base)))
+        for _ in range(_STEPS):
+            slope = core.row_weights(scores) @ Z
+            inverse, _ = _inverse((Z * self._curvatures(scores)[:, None]).T @ Z)
+            step = -inverse @ slope
+            gain = -float(slope @ step)
+            move = Z @ step
+            length = float(np.abs(move).max())
+            if not length:
+                break
+            if length > far and not isinstance(core, LeastSquares):
+                step, move = step * (far / length), move * (far / length)
+            share = 1.0
+            for _ in range(_HALVINGS):
+                tried = float(core._mean(scores + share * move))
+                if tried <= value + 1e-14 * abs(value):
+                    break
+                share *= 0.5
+            a, value = a + share * step, tried
+            scores = base + Z @ a
+            if length <= _NEAR * (1.0 + float(np.abs(scores).max())) or gain <= _NOTHING:
+                break
+        return a
+
+    def _start(self, base: Array) -> Array:
+        a = np.zeros(len(self.own))
+        if (place := self._constant) is None or isinstance(self._core, LeastSquares):
+            return a
+        w = np.ones(self.num_examples) if self.weights is None else self.weights
+        mean = float(w @ self.targets) / float(w.sum())
+        if isinstance(self._core, PoissonRegression):  # exact, but for other own coefficients
+            top = float(base[w > 0].max())
+            a[place] = math.log(mean) - top - math.log(float(w @ np.exp(base - top)) / w.sum())
+        else:
+            a[place] = math.log1p(mean) - math.log1p(-mean) - float(w @ base) / float(w.sum())
+        return a
+
+    def _curvature(self) -> tuple[float | None, float | None]:
+        return self.loss.smoothness, 0.0
+
+
+def _inverse(square: Array) -> tuple[Array, int]:
+    """Return the inverse of a small symmetric matrix, 0 where it is singular, and its rank."""
+    diagonal = np.diag(square)
+    sizes = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    values, vectors = np.linalg.eigh(square / sizes / sizes[:, None])
+    kept = values > _ALIKE
+    vectors = vectors[:, kept] / sizes[:, None]
+    return (vectors / values[kept]) @ vectors.T, int(kept.sum())
+
+
+__all__ = ["Profiled"]
