@@ -71,7 +71,6 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
     __metadata_request__fit: ClassVar = {"groups": True}  # as of scikit-learn's group splitters
     history_: RegularizationPath
     coef_: Array
-    site_effects: str = "common"
     left_out_: list[str]
 
     @abstractmethod
@@ -200,11 +199,6 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
         if not some:
             raise ConfigError(f'{said}. No client is left: take site_effects="common"')
         warnings.warn(f"{said}; they are left out (left_out_)", UserWarning, stacklevel=5)
-
-    @property
-    def _common_intercept(self) -> bool:
-        """Whether the model's last entry is an intercept."""
-        return self.fit_intercept and self.site_effects != "own"
 
     @property
     def _no_intercept(self) -> float:

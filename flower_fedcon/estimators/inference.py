@@ -43,11 +43,17 @@ class Inferring:
     inference: str | None = None
     family: str
     """The loss, as schemas call it."""
-    _common_intercept: bool
+    fit_intercept: bool
+    site_effects: str = "common"
     coef_: Array
     intercept_: Any
     n_features_in_: int
     estimates_: Estimates
+
+    @property
+    def _common_intercept(self) -> bool:
+        """Whether the model's last entry is an intercept."""
+        return self.fit_intercept and self.site_effects != "own"
 
     def _wanted(self, alpha: float) -> str | None:
         """Return the method of inference, if one is asked for and can be had.
@@ -116,10 +122,8 @@ class Inferring:
                 table[columns, 0] if self._common_intercept else np.full(values.shape[1:], np.nan)
             )
             return own[0].copy(), one if one.ndim else float(one)
-        many = (
-            table[columns] if self._common_intercept else np.full((classes, *values.shape[1:]), np.nan)
-        )
-        return own.copy(), many
+        none = np.full((classes, *values.shape[1:]), np.nan)
+        return own.copy(), table[columns] if self._common_intercept else none
 
     def _inferred(self) -> Estimates:
         check_is_fitted(self)

@@ -40,6 +40,9 @@ class WithOffset(Objective):
     (array([0.]), array([[4.]]))
     """
 
+    clusters: Array | None = None
+    """The cluster of each row, as `LinearModel` has them."""
+
     def __init__(self, kind: Any, A: Any, offset: object) -> None:
         known = float_array("offset", offset)
         if known.shape != (A.shape[0],):

@@ -155,7 +155,8 @@ class Profiled(Objective):
         found: Array = whole[:k, :k] - whole[:k, k:] @ _inverse(whole[k:, k:])[0] @ whole[k:, :k]
         none = np.diag(found) <= _ROUNDING * np.diag(whole)[:k]  # the own columns say it all
         found[none] = found[:, none] = 0.0
-        return (0.5 * (found + found.T)).astype(self.dtype, copy=False)
+        whole = 0.5 * (found + found.T)
+        return whole.astype(self.dtype, copy=False)
 
     def entry_curvatures(self) -> Array:
         """Return about how far it curves along each entry: about the mean where that is own."""
@@ -196,13 +197,12 @@ class Profiled(Objective):
             return made
 
         found = WithOffset(kind, rows, scores - rows @ x)
-        if self.clusters is not None:
-            found.clusters = self.clusters
+        found.clusters = self.clusters
         return found
 
     def _curvatures(self, scores: Array) -> Array:
         core = self._core
-        found = core.curvature(scores, core.targets) * (core.scale / self.num_examples)
+        found: Array = core.curvature(scores, core.targets) * (core.scale / self.num_examples)
         return found if core.weights is None else found * core.weights
 
     def _solved(self, x: Array) -> tuple[Array, Array, Array]:

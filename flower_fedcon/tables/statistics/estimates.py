@@ -228,7 +228,9 @@ def estimate(
     family, p, names = family_of(name), len(names), tuple(names)
     n, loglik, deviance, pearson, log_y, clusters, own = sums["numbers"].tolist()
     inverse = inverted(unpacked(sums["information"], p), names)
-    notes = [f"each of {own:.0f} sites has an intercept of its own, which stays there"] if own else []
+    notes = (
+        [f"each of {own:.0f} sites has an intercept of its own, which stays there"] if own else []
+    )
     notes += list(_unfinished(inverse, sums["score"]))
     counted = p + int(own)
     left = n - counted
