@@ -142,7 +142,7 @@ class Profiled(Objective):
             return np.zeros(self.shape, self.dtype)
         counts = self._core.row_weights(self._solved(x)[1])
         found: Array = self._core._pull(counts, self._core.rows)[self._shared]
-        return found.astype(self.dtype, copy=False)
+        return found
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
         """Return the matrix of second derivatives at x; see `LogisticRegression.hessian`."""
@@ -155,13 +155,13 @@ class Profiled(Objective):
         found: Array = whole[:k, :k] - whole[:k, k:] @ _inverse(whole[k:, k:])[0] @ whole[k:, :k]
         none = np.diag(found) <= _ROUNDING * np.diag(whole)[:k]  # the own columns say it all
         found[none] = found[:, none] = 0.0
-        whole = 0.5 * (found + found.T)
-        return whole.astype(self.dtype, copy=False)
+        even: Array = 0.5 * (found + found.T)
+        return even
 
     def entry_curvatures(self) -> Array:
         """Return about how far it curves along each entry: about the mean where that is own."""
         core = self._core
-        found = core.entry_curvatures()[self._shared]
+        found: Array = core.entry_curvatures()[self._shared]
         if self._constant is None:
             return found
         counts = np.broadcast_to(core.usual_curvatures(), self.num_examples) * (
@@ -170,7 +170,7 @@ class Profiled(Objective):
         counts = counts if self.weights is None else counts * self.weights
         sums = core._pull(counts.astype(core.dtype), core.rows)[self._shared]
         own: Array = found - np.square(sums) / max(float(counts.sum()), np.finfo(float).tiny)
-        return np.maximum(own, 1e-9 * found)
+        return np.maximum(own, 1e-9 * found, out=own)
 
     def at(self, x: Array) -> WithOffset:
         """Return a loss that has the value, the gradient and the second derivatives at x.

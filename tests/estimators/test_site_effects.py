@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators import (
@@ -130,7 +131,10 @@ def test_what_own_intercepts_are_not_for_is_refused(randhie):
         FederatedElasticNet(0, inference="model", **own).fit(
             np.column_stack([sites + 1.7, X]), y, sites
         )
-    with pytest.raises(ConfigError, match="separated by column"):
+    with (
+        pytest.warns(ConvergenceWarning, match="separated by column"),
+        pytest.raises(ConfigError, match="separated by column"),
+    ):
         FederatedLogisticRegression(C=np.inf, inference="model", **own).fit(
             np.column_stack([X[:, 1], y]), y > 0, sites
         )

@@ -1,4 +1,4 @@
-"""A loss of which a site's own coefficients are eliminated: the profile, its slope and curvature."""
+"""A loss of which a site's own coefficients are eliminated: value, slope and curvature."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_infinite_intercept_leaves_nothing(name, y):
 
 def test_what_has_no_profile_is_refused():
     A, y = np.ones((3, 2)), np.array([1.0, 2.0, 3.0])
-    with pytest.raises(ConfigError, match="are for LeastSquares, .* got GammaRegression"):
+    with pytest.raises(ConfigError, match=r"are for LeastSquares, .* got GammaRegression"):
         Profiled(GammaRegression(A, y, intercept=True))
     with pytest.raises(ConfigError, match=r"has l2 = 0\.1"):
         Profiled(PoissonRegression(A, y, 0.1, intercept=True))

@@ -228,10 +228,9 @@ def estimate(
     family, p, names = family_of(name), len(names), tuple(names)
     n, loglik, deviance, pearson, log_y, clusters, own = sums["numbers"].tolist()
     inverse = inverted(unpacked(sums["information"], p), names)
-    notes = (
-        [f"each of {own:.0f} sites has an intercept of its own, which stays there"] if own else []
-    )
-    notes += list(_unfinished(inverse, sums["score"]))
+    notes = list(_unfinished(inverse, sums["score"]))
+    if own:
+        notes.append(f"each of {own:.0f} sites has an intercept of its own, which stays there")
     counted = p + int(own)
     left = n - counted
     if left <= 0 and (family.scale in (RESIDUAL, PEARSON) or method != MODEL):
@@ -303,8 +302,8 @@ def inverted(information: Array, names: Sequence[str]) -> Array:
     if empty:
         raise ConfigError(
             f"the rows tell nothing of {first_few(empty, what='parameter')}: the information is 0 "
-            "there, as of a column that is 0 in all rows, or beside own intercepts constant at every "
-            "site. Leave it out"
+            "there, as of a column that is 0 in all rows, or constant at every site beside own "
+            "intercepts. Leave it out"
         )
     sizes = np.sqrt(diagonal)
     values, vectors = np.linalg.eigh(information / sizes / sizes[:, None])

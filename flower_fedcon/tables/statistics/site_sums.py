@@ -13,8 +13,8 @@ meat : p (p + 1) / 2 numbers
     of each one's sum; absent for "model".
 numbers : 7 numbers, `NUMBERS`
     The sum of the weights; the log-likelihood; the deviance; Pearson's chi^2; log y (of the gamma
-    family, else 0); how many clusters there are; how many coefficients the site has for itself (0 or 1: its
-    own intercept). A site whose own intercept is infinite says zeros alone.
+    family, else 0); how many clusters there are; how many coefficients the site has for itself
+    (0 or 1: its own intercept). A site whose own intercept is infinite says zeros alone.
 """
 
 from __future__ import annotations
