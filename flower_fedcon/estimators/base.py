@@ -33,8 +33,16 @@ from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.runs.convergence import separated_by, separating
 from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.tables.statistics import set_clusters
+from flower_fedcon.tables.statistics import (
+    Estimates,
+    Heterogeneity,
+    heterogeneity_of,
+    set_clusters,
+    sums_of,
+)
+from flower_fedcon.tables.statistics.estimates import estimate
 from flower_fedcon.tables.statistics.families import family_of
+from flower_fedcon.tables.statistics.site_sums import ASKS
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
 
 _SITE_EFFECTS = ("common", "own")
@@ -166,6 +174,8 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
             self._say_left_out(bool(clients))
         if not clients:
             raise ValueError("sample_weight is 0 for every row: nothing to fit")
+        if self.inference is not None:
+            self._held = dict(zip(names, clients, strict=True))
         weights = [f.total_weight for f in clients]
         self._total = total("sample_weight", np.array(weights))
         start = self._start(clients)
@@ -318,6 +328,62 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
         finally:
             walk.close()
         return self
+
+    def heterogeneity(self) -> Heterogeneity:
+        """Return whether effects differ between clients, by what each finds alone.
+
+        Each fits the model to its own rows, with an intercept of its own, and tells estimates and
+        their covariance.
+
+        Raises
+        ------
+        ConfigError
+            If the fit was without inference (or has been pickled since, which leaves rows out), of
+            another loss than squared, logistic or Poisson, or fewer than two clients can be fitted
+            alone: the error says why each cannot.
+        """
+        self._inferred()
+        if self.family not in _OWN:
+            raise ConfigError(
+                "heterogeneity is of squared, logistic and Poisson losses, and "
+                f"{type(self).__name__} has a {self.family} loss here"
+            )
+        if not hasattr(self, "_held"):
+            raise ConfigError("the estimator was pickled, which leaves rows out: fit it again")
+        names = self._parameter_names()
+        values, errors, sites, left_out = [], [], [], {}
+        for site, f in self._held.items():
+            try:
+                found = self._alone(f, names)
+            except ConfigError as error:
+                left_out[site] = str(error)
+                continue
+            sites.append(site)
+            values.append(found.values)
+            errors.append(found.bse)
+        known = np.array(values), np.array(errors)
+        return heterogeneity_of(names, sites, *known, left_out)
+
+    def _alone(self, f: Any, names: list[str]) -> Estimates:
+        """Return one client's own fit."""
+        known = f.num_examples if f.weights is None else int((f.weights > 0).sum())
+        if known <= len(names) + (self.site_effects == "own"):
+            raise ConfigError(
+                f"{known} rows, and {len(names)} parameters: a fit needs more rows than parameters"
+            )
+        problem = FederatedProblem([f])
+        psi, options = ElasticNet(0.0, 1.0), self._options()
+        path = regularization_path(problem, psi, default_strategy(problem), values=[0.0], **options)
+        if path.runaway.size:
+            raise ConfigError(separated_by(self._separating(path, -1), "take more rows"))
+        x = np.asarray(path.x[-1])
+        sums = sums_of(f, {"x": x, f"{ASKS}estimates": 1.0, "method": 0.0})
+        return estimate(self.family, "model", names, x, sums)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("_held", None)
+        return state
 
     def _finish(self, path: RegularizationPath, place: int) -> None:
         alike = self._separated(path, place) or self._alike(path, place)

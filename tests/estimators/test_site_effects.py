@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import statsmodels.api as sm
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
+from statsmodels.stats.meta_analysis import combine_effects
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators import (
@@ -138,3 +141,43 @@ def test_what_own_intercepts_are_not_for_is_refused(randhie):
         FederatedLogisticRegression(C=np.inf, inference="model", **own).fit(
             np.column_stack([X[:, 1], y]), y > 0, sites
         )
+
+
+@pytest.mark.parametrize("effects", ["common", "own"])
+def test_heterogeneity_is_a_meta_analysis_of_the_sites_own_fits(randhie, effects):
+    X, y, sites = randhie
+    fits = [sm.OLS(y[sites == s], sm.add_constant(X[sites == s])).fit() for s in np.unique(sites)]
+    model = FederatedElasticNet(alpha=0, inference="model", site_effects=effects)
+    found = model.fit(X, y, sites).heterogeneity()
+    b = np.array([fit.params[1:] for fit in fits])
+    errors = np.array([fit.bse[1:] for fit in fits])
+    p = len(COLUMNS)
+    np.testing.assert_allclose(found.values[:, :p], b, rtol=1e-7)
+    np.testing.assert_allclose(found.bse[:, :p], errors, rtol=1e-7)
+    w = errors**-2.0
+    for k in range(p):  # statsmodels' combine_effects has the same by its own code
+        known = combine_effects(b[:, k], errors[:, k] ** 2, method_re="dl", use_t=False)
+        np.testing.assert_allclose(found.q[k], known.q, rtol=1e-7)
+        np.testing.assert_allclose(found.i2[k], max(known.i2, 0.0), rtol=1e-7)
+        np.testing.assert_allclose(found.tau2[k], max(known.tau2, 0.0), rtol=1e-7)
+        np.testing.assert_allclose(found.fixed[k], known.mean_effect_fe, rtol=1e-7)
+        spread = known.tau2 > 0  # statsmodels goes on with a variance below 0
+        mean = known.mean_effect_re if spread else known.mean_effect_fe
+        error = known.sd_eff_w_re if spread else known.sd_eff_w_fe
+        np.testing.assert_allclose(found.random[k], mean, rtol=1e-7)
+        np.testing.assert_allclose(found.random_bse[k], error, rtol=1e-7)
+    assert 0 < (found.tau2[:p] > 0).sum() < p
+    np.testing.assert_allclose(found.fixed_bse[:p], w.sum(axis=0) ** -0.5, rtol=1e-7)
+    assert found.df == len(fits) - 1
+    assert found.to_frame().shape == (p + (effects == "common"), 8)
+
+
+def test_a_site_that_cannot_be_fitted_alone_is_named(randhie):
+    X, y, sites = randhie
+    few = np.r_[np.flatnonzero(sites != 2), np.flatnonzero(sites == 2)[:3]]
+    model = FederatedElasticNet(alpha=0, inference="model").fit(X[few], y[few], sites[few])
+    assert "3 rows, and 6 parameters" in model.heterogeneity().left_out["2"]
+    with pytest.raises(ConfigError, match="two sites or more"):
+        FederatedElasticNet(alpha=0, inference="model").fit(X, y).heterogeneity()
+    with pytest.raises(ConfigError, match="fit it again"):
+        pickle.loads(pickle.dumps(model)).heterogeneity()
