@@ -40,7 +40,8 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
 An algorithm whose experiment file has a grid for it must lie inside that, not at an end.
 
 A file can give `source` and `bound` for all its claims. Where a claim covers several rounds,
-algorithms or seeds, the worst of them counts. A claim with an explanation fails when a number
+algorithms or seeds, the worst of them counts; with `median = true` the median over the seeds does,
+and the table shows the range beside it. A claim with an explanation fails when a number
 leaves what the explanation expects. Columns are those of the history, and "relative" (residual /
 |F*|), "bytes" and "megabytes" (up and down).
 """
@@ -99,14 +100,15 @@ _TYPES: dict[str, Any] = {
     "level": float | list, "since": int, "of": str, "until": int, "below": float, "above": float,
     "near": float | list, "within": float, "fault": str, "why": str, "shown_by": str | list,
     "expected": float | list, "tolerance": float, "at": list, "per": str, "take": str,
-    "power": float, "of_mean": bool, "over_round": int,
+    "power": float, "of_mean": bool, "over_round": int, "median": bool,
 }  # fmt: skip
 _NUMERIC = ("near", "round", "expected", "at", "level")
 _THRESHOLDS = ("below", "above", "near")
 _PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
 _EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance")
 _SHARED = (
-    "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS, "within", "at"
+    "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS, "within", "at",
+    "median",
 )  # fmt: skip
 _OPTIONS: dict[str, Any] = {
     "rounds": int, "algorithms": list, "set": list, "seeds": list, "vary": list, "sweep": dict

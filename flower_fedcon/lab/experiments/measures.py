@@ -122,6 +122,23 @@ def _cost(claim: Table, rows: Reader) -> list[float]:
     return found
 
 
+def _share(claim: Table, rows: Reader) -> list[float]:
+    """Return the share of the recorded rounds in which one algorithm's column is below another's.
+
+    The whole curve, or its part between `since` and `until`; one share for each in `over`.
+    """
+    history = [row for row in rows(claim["algorithm"]) if row["round"] >= 1]
+    numbers = column_of(history, "round")
+    kept = (numbers >= claim.get("since", 1)) & (numbers <= claim.get("until", math.inf))
+    own = column_of(history, claim["column"])[kept]
+    if not kept.any():
+        raise ConfigError("a share needs a recorded round between since and until")
+    return [
+        float(np.mean(own < [_at(rows(other), claim["column"], int(n)) for n in numbers[kept]]))
+        for other in as_list(claim["over"])
+    ]
+
+
 def _slope(claim: Table, rows: Reader) -> list[float]:
     """Return the exponent of t that fits the column best between two rounds (least squares)."""
     history = rows(claim["algorithm"])
@@ -154,6 +171,7 @@ MEASURES: dict[str, Measure] = {
     "pairs": Measure(("algorithms", "over", "column"), ("round",), _pairs),
     "spread": Measure(("algorithms", "over", "column"), ("since",), _spread),
     "order": Measure(("algorithms", "column"), ("round",), _order),
+    "share": Measure(("algorithm", "over", "column"), ("since", "until"), _share),
     "first": Measure(("algorithm", "column", "level"), ("per",), _first),
     "cost": Measure(("algorithms", "column", "level"), ("of",), _cost),
     "slope": Measure(("algorithm", "column"), ("since", "until"), _slope),

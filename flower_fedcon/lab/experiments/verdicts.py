@@ -7,10 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.measures import MEASURES, Runs, column_of
 from flower_fedcon.lab.experiments.sweeps import Places, Reader, Scaling, Sweep, as_list, quantities
 from flower_fedcon.lab.experiments.toml_schema import Table
+from flower_fedcon.validation import Array
 
 
 @dataclass(frozen=True)
@@ -66,19 +69,23 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
         measured = [measure.find(claim, seeded)]
     else:
         measured = [measure.find(claim, rows) for places in seeded for _, rows in places]
+    spread: list[Array] = []
+    if claim.get("median"):
+        spread = list(np.array(measured).reshape(len(seeds), -1).T)
+        measured = [[float(np.median(each)) for each in spread]]
     values = [value for each in measured for value in each]
     if "near" in claim:
         off = _off(values, _targets("near", claim["near"], measured))
         holds = off <= claim["within"]
         claimed = f"{_many(as_list(claim['near']))} within {100 * claim['within']:g} %"
-        text = f"{_named(claim, values)} (off by {100 * off:.2g} %)"
+        text = f"{_named(claim, values, spread)} (off by {100 * off:.2g} %)"
     else:
         below = "below" in claim
         limit = claim["below" if below else "above"]
         # not-a-number passes nothing
         holds = all(v < limit if below else v > limit for v in values)
         claimed = f"{'<' if below else '>'} {_number(limit)}"
-        text = _shown(claim, values, max(values) if below else min(values))
+        text = _shown(claim, values, max(values) if below else min(values), spread)
     verdict, note = "pass" if holds else "fail", ""
     if "explained" in claim:
         verdict, note = _explained(claim["explained"], measured, holds)
@@ -141,9 +148,9 @@ def _targets(name: str, given: object, measured: Sequence[list[float]]) -> list[
 # --- text ----------------------------------------------------------------------------------------
 
 
-def _shown(claim: Table, values: Sequence[float], worst: float) -> str:
-    if claim["measure"] == "cost":
-        return _named(claim, values)
+def _shown(claim: Table, values: Sequence[float], worst: float, spread: Sequence[Array]) -> str:
+    if claim["measure"] == "cost" or spread:
+        return _named(claim, values, spread)
     if len(values) == 1:
         return _number(worst)
     ends = f"{_number(min(values))} to {_number(max(values))}"
@@ -165,13 +172,21 @@ def _many(values: Iterable[float]) -> str:
     return ", ".join(map(_number, values))
 
 
-def _named(claim: Table, values: Sequence[float]) -> str:
+def _named(claim: Table, values: Sequence[float], spread: Sequence[Array] = ()) -> str:
     """Return the values, with the algorithms' labels where there is one for each.
+
+    With `spread`, what each value is the median of over the seeds: its range, too.
 
     >>> _named({"measure": "cost", "algorithms": ["FedFW", "FedDR"]}, [20.0, math.inf])
     'FedFW 20, FedDR never'
+    >>> _named({"measure": "ratio"}, [0.5], [np.array([0.25, 0.5, 1.0])])
+    '0.5 (0.25 to 1)'
     """
     labels = claim["algorithms"] if claim["measure"] == "cost" else []
+    found = [_number(value) for value in values]
+    if spread:
+        ends = [f"({_number(min(each))} to {_number(max(each))})" for each in spread]
+        found = [f"{value} {range_}" for value, range_ in zip(found, ends, strict=True)]
     if len(labels) != len(values):
-        return _many(values)
-    return ", ".join(f"{name} {_number(v)}" for name, v in zip(labels, values, strict=True))
+        return ", ".join(found)
+    return ", ".join(f"{name} {text}" for name, text in zip(labels, found, strict=True))
