@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from harness import Command, refusal
 
-from flower_fedcon.lab.experiments import claims, measures, reproduce
+from flower_fedcon.lab.experiments import claims, measures, reproduce, verdicts
+from flower_fedcon.lab.experiments.sweeps import Sweep
 
 EXPERIMENT = """
 title = "Small lasso"
@@ -162,6 +163,20 @@ def test_an_explained_claim_fails_when_it_leaves_what_is_expected(fedcon: Comman
     assert "fail: small, it is tiny: the explanation expects 36500 within 1 %; off by 1.8 %" in out
 
 
+@pytest.mark.parametrize(("median", "verdict"), [(True, "pass"), (False, "fail")])
+def test_the_median_over_seeds_is_judged_where_a_claim_says_so(median: bool, verdict: str) -> None:
+    claim = {
+        "what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "value",
+        "algorithm": "a", "column": "c", "below": 1.0, "median": median,
+    }  # fmt: skip
+    runs = {("a", seed): [{"round": 1, "c": c}] for seed, c in enumerate([0.25, 0.5, 9.0])}
+    found = verdicts.judge(claim, runs, [0, 1, 2], "file", Sweep.of({}))
+    assert found.verdict == verdict
+    assert found.values == ((0.5,) if median else (0.25, 0.5, 9.0))
+    if median:
+        assert found.measured == "0.5 (0.25 to 9)"
+
+
 def test_quick_replaces_entries() -> None:
     text = (
         '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
@@ -191,6 +206,8 @@ def test_quick_replaces_entries() -> None:
         ("count", {"algorithm": "a", "level": 3.0}, [2.0]),
         ("slope", {"algorithm": "a"}, [-1.0]),
         ("slope", {"algorithm": "b", "since": 2}, [0.0]),
+        ("share", {"algorithm": "a", "over": ["a", "b"]}, [0.0, 0.5]),
+        ("share", {"algorithm": "a", "over": "b", "since": 4}, [1.0]),
     ],
 )
 def test_measures(measure: str, keys: dict[str, object], expected: list[float]) -> None:
