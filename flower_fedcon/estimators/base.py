@@ -362,7 +362,32 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
             values.append(found.values)
             errors.append(found.bse)
         known = np.array(values), np.array(errors)
-        return heterogeneity_of(names, sites, *known, left_out)
+        if len(sites) < 2:
+            return heterogeneity_of(names, sites, *known, left_out)  # which says why not
+        ratios = np.array([self._against_own(k) for k in range(len(names))])
+        return heterogeneity_of(names, sites, *known, left_out, *ratios.T)
+
+    def _against_own(self, k: int) -> tuple[float, float]:
+        """Return the likelihood ratio of one parameter of each client, and its degrees."""
+        own = self.site_effects == "own"
+        clients = [
+            Profiled(f.loss, (k, -1)) if own else Profiled(f, (k,)) for f in self._held.values()
+        ]
+        x = np.zeros(clients[0].shape)
+        if x.size:
+            problem = FederatedProblem(clients, weights=[f.total_weight for f in clients])
+            psi, options = ElasticNet(0.0, 1.0), self._options()
+            path = regularization_path(
+                problem, psi, default_strategy(problem), values=[0.0], **options
+            )
+            x = np.asarray(path.x[-1])
+        down = {"x": x, f"{ASKS}estimates": 1.0, "method": 0.0}
+        numbers = [sums_of(f, down)["numbers"] for f in clients]
+        n, loglik, deviance = np.sum(numbers, axis=0)[:3].tolist()
+        if self.family == "squared":
+            loglik = -0.5 * n * (math.log(2.0 * math.pi * deviance / n) + 1.0)
+        more = sum(f.own_count for f in clients) - own * len(clients) - 1
+        return max(0.0, 2.0 * (loglik - self.loglik_)), float(more)
 
     def _alone(self, f: Any, names: list[str]) -> Estimates:
         """Return one client's own fit."""

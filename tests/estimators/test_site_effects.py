@@ -169,7 +169,15 @@ def test_heterogeneity_is_a_meta_analysis_of_the_sites_own_fits(randhie, effects
     assert 0 < (found.tau2[:p] > 0).sum() < p
     np.testing.assert_allclose(found.fixed_bse[:p], w.sum(axis=0) ** -0.5, rtol=1e-7)
     assert found.df == len(fits) - 1
-    assert found.to_frame().shape == (p + (effects == "common"), 8)
+    assert found.to_frame().shape == (p + (effects == "common"), 11)
+    # An effect of each site, by interactions.
+    each = (sites[:, None] == np.unique(sites)).astype(float)
+    base = sm.add_constant(X) if effects == "common" else with_dummies(X, sites)
+    small = sm.OLS(y, base).fit()
+    for k in (1, 3):
+        large = sm.OLS(y, np.column_stack([base, X[:, [k]] * each[:, 1:]])).fit()
+        np.testing.assert_allclose(found.ratio[k], 2 * (large.llf - small.llf), rtol=1e-7)
+        assert found.ratio_df[k] == len(fits) - 1
 
 
 def test_a_site_that_cannot_be_fitted_alone_is_named(randhie):
@@ -181,3 +189,16 @@ def test_a_site_that_cannot_be_fitted_alone_is_named(randhie):
         FederatedElasticNet(alpha=0, inference="model").fit(X, y).heterogeneity()
     with pytest.raises(ConfigError, match="fit it again"):
         pickle.loads(pickle.dumps(model)).heterogeneity()
+
+
+def test_an_effect_of_each_site_by_the_likelihood_of_counts(randhie):
+    X, y, sites = (v[::3] for v in randhie)
+    X = X[:, :2]
+    each = (sites[:, None] == np.unique(sites)).astype(float)
+    found = FederatedPoissonRegressor(0, inference="model").fit(X, y, sites).heterogeneity()
+    small = sm.GLM(y, sm.add_constant(X), sm.families.Poisson()).fit(tol=1e-12)
+    for k, column in enumerate([X[:, [0]], X[:, [1]], np.ones((len(X), 1))]):
+        Z = np.column_stack([sm.add_constant(X), column * each[:, 1:]])
+        large = sm.GLM(y, Z, sm.families.Poisson()).fit(tol=1e-12)
+        np.testing.assert_allclose(found.ratio[k], 2 * (large.llf - small.llf), rtol=1e-6)
+    assert found.ratio_df.tolist() == [4.0, 4.0, 4.0]

@@ -36,6 +36,9 @@ class Heterogeneity:
         The mean with weights 1 / bse^2.
     random, random_bse : array, shape (p,)
         That with weights 1 / (bse^2 + tau2).
+    ratio, ratio_df, ratio_pvalues : array, shape (p,)
+        The likelihood ratio of one effect for all sites against one for each, the others being as
+        they are fitted.
 
     Source: Cochran 1954; DerSimonian, Laird 1986; Higgins, Thompson 2002.
     """
@@ -54,14 +57,18 @@ class Heterogeneity:
     fixed_bse: Array
     random: Array
     random_bse: Array
+    ratio: Array
+    ratio_df: Array
+    ratio_pvalues: Array
 
     def to_frame(self) -> Any:
         """Return a data frame of one row for each parameter."""
         import pandas as pd
 
         columns = ("fixed", "fixed_bse", "random", "random_bse", "q", "pvalues", "i2", "tau2")
+        tests = ("ratio", "ratio_df", "ratio_pvalues")
         return pd.DataFrame(
-            {name: getattr(self, name) for name in columns}, index=pd.Index(self.names)
+            {name: getattr(self, name) for name in (*columns, *tests)}, index=pd.Index(self.names)
         )
 
 
@@ -71,6 +78,8 @@ def heterogeneity_of(
     values: Array,
     bse: Array,
     left_out: Mapping[str, str] | None = None,
+    ratio: Array | None = None,
+    ratio_df: Array | None = None,
 ) -> Heterogeneity:
     """Return what sites' own estimates say together.
 
@@ -80,6 +89,8 @@ def heterogeneity_of(
         Of p parameters and N sites.
     values, bse : array, shape (N, p)
     left_out : dict, optional
+    ratio, ratio_df : array, shape (p,), optional
+        NaN by default.
 
     Raises
     ------
@@ -108,6 +119,9 @@ def heterogeneity_of(
     excess = np.maximum(q - df, 0.0)
     tau2 = excess / (whole - np.square(w).sum(axis=0) / whole)
     own = 1.0 / (np.square(bse) + tau2)
+    none = np.full(len(fixed), np.nan)
+    ratio = none if ratio is None else ratio
+    ratio_df = none if ratio_df is None else ratio_df
     return Heterogeneity(
         names=tuple(names),
         sites=tuple(sites),
@@ -123,4 +137,7 @@ def heterogeneity_of(
         fixed_bse=np.sqrt(1.0 / whole),
         random=(own * values).sum(axis=0) / own.sum(axis=0),
         random_bse=np.sqrt(1.0 / own.sum(axis=0)),
+        ratio=ratio,
+        ratio_df=ratio_df,
+        ratio_pvalues=np.asarray(chi2.sf(ratio, ratio_df)),
     )
