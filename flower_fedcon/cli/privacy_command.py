@@ -1,4 +1,4 @@
-"""`fedcon privacy`: what has been spent of the privacy of examples, and of a run's clients."""
+"""`fedcon privacy`: what has been spent of the privacy of examples and clients, and its audit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from flower_fedcon.cli.options import examples
-from flower_fedcon.lab.experiments.console import console, table
+from flower_fedcon.cli.options import File, Set, examples
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.console import console, say, steps, table
 
 app = typer.Typer(help="Privacy of examples, over all runs.", no_args_is_help=True)
 
@@ -69,3 +70,83 @@ def spent(
             "" if budget is None else f"{budget:g}",
         )
     console().print(shown)
+
+
+@app.command(
+    epilog=examples(
+        "fedcon privacy audit private.toml",
+        "fedcon privacy audit private.toml --rounds 10 --runs 20000 --seed 0 --json audit.json",
+        "fedcon privacy audit node.toml --rows 5000",
+    )
+)
+def audit(
+    file: File,
+    runs: Annotated[
+        int, typer.Option(help="Runs with a canary, and as many without; at least 100.")
+    ] = 4000,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            help="Rounds of a run, by default the file's, at most 100; of a node's file gradients, "
+            "by default 1."
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeatable noise; by default the operating system's.")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="With which all lower bounds hold together.")
+    ] = 0.99,
+    rows: Annotated[int, typer.Option(help="Rows of the node, of a node's file.")] = 1000,
+    json: Annotated[Path | None, typer.Option(help="Write everything as JSON.")] = None,
+    set_: Set = None,
+) -> None:
+    """Play a private mechanism many times with a canary and without, and bound epsilon from below.
+
+    FILE is an experiment whose algorithms have a GaussianDP, or whose problem has private
+    examples; or a node's configuration with a table [privacy]. The canary is the worst that the
+    guarantee must cover: a client, or a row, that is far longer than the clip in all that it takes
+    part in. Clipping, grid, cohorts and noise are those of a run.
+
+    Epsilon is at least what an attacker's errors show (Clopper-Pearson), whatever the noise is;
+    and, if it is normal, what its measured size says (fit), which finds less. The exit code is 1
+    if either exceeds the stated epsilon, or if something leaves without noise. A bound below it
+    proves nothing: an audit finds errors, not their absence.
+    """
+    from flower_fedcon.lab.canaries.canary_audit import audit as audit_of
+    from flower_fedcon.lab.canaries.canary_audit import findings_json, games_of
+    from flower_fedcon.validation import count
+    from flower_fedcon.wire.whole_files import write_text
+
+    count("--runs", runs, minimum=100)
+    count("--rows", rows, minimum=2)
+    if rounds is not None:
+        count("--rounds", rounds)
+    if not 0.5 <= confidence < 1:
+        raise ConfigError(f"--confidence must be in [0.5, 1), got {confidence:g}")
+    games = games_of(file, set_ or [], rounds, rows)
+    with steps("playing", sum(game.releases for game in games)) as tick:
+        found = audit_of(games, runs, confidence, seed, tick)
+    shown = table(
+        "what", "one", "releases", "delta", "stated", "by counts", "by fit", "", right_from=2
+    )
+    for one in found:
+        shown.add_row(
+            one.label,
+            one.unit,
+            str(one.releases),
+            f"{one.delta:g}",
+            *(f"{value:.4g}" for value in (one.stated, one.by_counts, one.by_fit)),
+            "holds" if one.holds else "EXCEEDED",
+        )
+    console().print(shown)
+    for one in found:
+        if one.silent:
+            say(f"{one.label}: {one.silent} entries left without noise")
+    say(f"by counts and by fit epsilon is at least so much, at {confidence:.0%} together; "
+        f"{runs} runs with a canary and {runs} without")  # fmt: skip
+    if json is not None:
+        settings = {"file": str(file), "runs": runs, "seed": seed, "confidence": confidence}
+        write_text(json, findings_json(found, **settings))
+    if not all(one.holds for one in found):
+        raise typer.Exit(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,7 +28,7 @@ from flower_fedcon.privacy.accountant import (
 )
 from flower_fedcon.privacy.clipping import CLIP, clipped, norms, rows, slack
 from flower_fedcon.privacy.gaussian import MECHANISMS, GaussianDP
-from flower_fedcon.privacy.noise import Grid
+from flower_fedcon.privacy.noise import Grid, drawn, subset
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -171,12 +170,14 @@ class Private:
 
         An empty draw is a round of noise alone: to repeat it would tell that somebody was drawn.
         """
-        rule, n, system = self._participation, self._num_clients, random.SystemRandom()
+        rule, n = self._participation, self._num_clients
         if self._rule.noise_multiplier == 0 or self._sampling.kind == FULL:
             return None
         if isinstance(rule, Bernoulli):
-            return [client for client in range(n) if system.random() < rule.p]
-        return sorted(system.sample(range(n), round(self._sampling.size)))
+            found: list[int] = drawn(n, rule.p).tolist()
+        else:
+            found = subset(n, round(self._sampling.size)).tolist()
+        return found
 
     def kept(self, cohort: list[int], server_round: int) -> list[int]:
         """Return a cohort without those who come back too soon."""
@@ -195,7 +196,7 @@ class Private:
 
         Clients on nodes have clipped what they sent; the guarantee does not rest on that.
         """
-        about = {name: down[self._about[name]] for name in names if name in self._about}
+        about = self.centers(names, down)
         size, rule = self._sampling.size, self._rule
         if names:
             present = sum(len(reply.clients) for reply in replies)
@@ -204,16 +205,17 @@ class Private:
                 # Each counts 1/2 or -1/2: one client more or less moves the sum by 1/2.
                 share = 0.5
                 if rule.quantile is not None:
-                    grid = self._count_grid()
-                    halves = np.array([[0.5]] * within + [[-0.5]] * (present - within))
-                    total = grid.steps(halves.reshape(-1, 1)).sum(axis=0) + grid.noise(1)
-                    share += float(grid.value(total)[0]) / size
+                    share += float(self.release_count(np.array([within]), present)[0]) / size
             else:
                 found = [self._clipped(reply, names, about) for reply in replies]
                 replies = [reply for reply, _ in found]
                 share = (sum(count for _, count in found) - present / 2) / size + 0.5
             self.clip = rule.next_clip(self.clip, share)
         return Uploads(replies, self._num_clients, denominator=size, about=about)
+
+    def centers(self, names: Sequence[str], down: Payload) -> dict[str, Array]:
+        """Return what uploads that are points lie about, by name."""
+        return {name: down[self._about[name]] for name in names if name in self._about}
 
     def _grid(self, clip: float) -> Grid:
         """Return the grid of a round's sum."""
@@ -253,10 +255,26 @@ class Private:
         then is no further release. Where nobody was drawn, noise is all there is.
         """
         clients = sorted(client for reply in replies for client in reply.clients)
+        total, within = self.whole_steps(replies, names, about)
+        noisy = self.release(total, clients, server_round)
+        payload: dict[str, Any] = {}
         shapes = [self._shape(name) for name in names]
-        sizes = [math.prod(shape) for shape in shapes]
+        parts = np.split(noisy, np.cumsum([math.prod(shape) for shape in shapes])[:-1])
+        for name, shape, part in zip(names, shapes, parts, strict=True):
+            released = np.asarray(part.reshape(shape), self._dtype)
+            payload[name] = Summed(name, released, len(clients), 0, about.get(name))
+        return within, [Reply(clients, server_round, payload)]
+
+    def whole_steps(
+        self, replies: Sequence[Reply], names: Sequence[str], about: Mapping[str, Array]
+    ) -> tuple[Array, int]:
+        """Return the sum of clipped releases in steps, all names in a row, and how many were short.
+
+        It has no noise, and does not leave.
+        """
+        sizes = [math.prod(self._shape(name)) for name in names]
         centers = [np.asarray(about.get(name, 0.0), np.float64) for name in names]
-        known, within = self._released, 0
+        within, known = 0, self._released
         grid = self._grid(self.clip) if known is None else known.grid
         total = np.zeros(sum(sizes), np.int64)
         for reply in replies:
@@ -269,18 +287,22 @@ class Private:
                 for name, center in zip(names, centers, strict=True)
             ]
             total += grid.steps(np.concatenate(moved, axis=1)).sum(axis=0)
+        return total, within
+
+    def release(self, total: Array, clients: list[int], server_round: int) -> Array:
+        """Return what leaves of a round's sum in steps, from these clients: it has noise."""
+        known = self._released
         if known is None:
-            noisy = grid.value(total + grid.noise(len(total)))
-        else:
-            known.rounds += 1
-            self._spend()
-            noisy = known.release(total, clients, server_round)
-        payload: dict[str, Any] = {}
-        parts = np.split(noisy, np.cumsum(sizes)[:-1])
-        for name, shape, part in zip(names, shapes, parts, strict=True):
-            released = np.asarray(part.reshape(shape), self._dtype)
-            payload[name] = Summed(name, released, len(clients), 0, about.get(name))
-        return within, [Reply(clients, server_round, payload)]
+            return self._grid(self.clip).release(total)
+        known.rounds += 1
+        self._spend()
+        return known.release(total, clients, server_round)
+
+    def release_count(self, within: Array, present: int | Array) -> Array:
+        """Return noisy counts of short releases above half of those present."""
+        grid = self._count_grid()
+        half = grid.steps(np.array([[0.5]]))[0]
+        return grid.release(half * (2 * within - present))
 
 
 def epsilon_of(account: Mapping[str, Any]) -> float:

@@ -15,7 +15,7 @@ from flower_fedcon.objectives.row_gradients import clipped_steps
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
-from flower_fedcon.privacy.noise import Grid, uniform
+from flower_fedcon.privacy.noise import Grid, drawn
 from flower_fedcon.validation import Array
 
 
@@ -86,6 +86,12 @@ class PrivateObjective:
         found.shape, found._packed = layout.shape, True
         return found
 
+    @property
+    def grid(self) -> Grid:
+        """The grid of a sum of rows' gradients."""
+        rule = self.privacy
+        return Grid(rule.clip, rule.noise_multiplier * rule.clip, self.num_examples)
+
     def value(self, x: Any) -> float:
         """Return f(x), exactly."""
         return float(self.objective.value(self._layout.unpack(x) if self._packed else x))
@@ -114,9 +120,9 @@ class PrivateObjective:
         at = self._layout.unpack(x) if self._packed else x
         grid = Grid(rule.loss_clip, rule.noise_multiplier * rule.loss_clip, m)
         self.ledger.spend(1.0, grid.distance(1))
-        total = grid.steps(losses(at, np.arange(m))[:, None]).sum(axis=0) + grid.noise(1)
+        total = grid.steps(losses(at, np.arange(m))[:, None]).sum(axis=0)
         ridge = getattr(self.objective, "ridge", None)
-        return float(grid.value(total)[0]) / m + (0.0 if ridge is None else float(ridge(at)))
+        return float(grid.release(total)[0]) / m + (0.0 if ridge is None else float(ridge(at)))
 
     def gradient(self, x: Any) -> Any:
         """Return the noisy gradient over all rows, or over a sample of the node's own size."""
@@ -129,15 +135,14 @@ class PrivateObjective:
         return self._noisy(x, self.privacy.batch_size or batch_size)
 
     def _noisy(self, x: Any, batch_size: int | None) -> Any:
-        m, rule, layout = self.num_examples, self.privacy, self._layout
+        m, layout = self.num_examples, self._layout
         rate = min(1.0, (batch_size or m) / m)
         at = layout.unpack(x) if self._packed else x if layout.layered else np.asarray(x)
-        grid = Grid(rule.clip, rule.noise_multiplier * rule.clip, m)
+        grid = self.grid
         self.ledger.spend(rate, grid.distance(layout.size))
-        rows = np.arange(m) if rate == 1.0 else np.flatnonzero(uniform((m,)) < rate)
-        total = grid.noise(layout.size)
-        total += clipped_steps(self.objective, at, grid, rows)
-        noisy = (grid.value(total) / (rate * m)).astype(self.dtype)
+        rows = np.arange(m) if rate == 1.0 else drawn(m, rate)
+        total = clipped_steps(self.objective, at, grid, rows)
+        noisy = (grid.release(total) / (rate * m)).astype(self.dtype)
         gradient = layout.unpack(noisy.reshape(layout.shape))
         if (ridge := getattr(self.objective, "ridged", None)) is not None:
             gradient = ridge(gradient, at)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from flower_fedcon.validation import Array
 
 _FINEST = 31  # bits of the standard deviation: its squares then fit 64
 _SUM, _EXACT = 62, 52  # bits of a sum of whole numbers; of one that floating point holds exactly
+_bytes: ContextVar[Callable[[int], bytes]] = ContextVar("_bytes", default=secrets.token_bytes)
 
 
 def discrete_gaussian(size: int, bits: int) -> Array:
@@ -48,6 +51,30 @@ def uniform(shape: tuple[int, ...]) -> Array:
     """Return numbers in (0, 1), of 52 bits each: with one more, the largest would round to 1."""
     drawn: Array = ((_words(math.prod(shape)) >> np.uint64(12)) + 0.5) * 2.0**-52
     return drawn.reshape(shape)
+
+
+def drawn(size: int, rate: float) -> Array:
+    """Return which of so many are drawn, each by itself with probability `rate`: ascending."""
+    found: Array = np.flatnonzero(uniform((size,)) < rate)
+    return found
+
+
+def subset(size: int, count: int) -> Array:
+    """Return `count` of so many, all subsets alike but for ties of 64-bit words: ascending."""
+    if count == 0:
+        return np.zeros(0, np.intp)
+    found: Array = np.sort(np.argpartition(_words(size), count - 1)[:count])
+    return found
+
+
+@contextmanager
+def repeatable(seed: int) -> Iterator[None]:
+    """Draw from a seed in this block, and not from the operating system: for audits alone."""
+    before = _bytes.set(np.random.default_rng(seed).bytes)
+    try:
+        yield
+    finally:
+        _bytes.reset(before)
 
 
 class Grid:
@@ -151,6 +178,10 @@ class Grid:
         """Return noise for so many entries, in steps."""
         return discrete_gaussian(size, self.bits)
 
+    def release(self, total: Array) -> Array:
+        """Return a sum, given in steps, with noise in each entry: what may leave."""
+        return self.value(total + self.noise(len(total)))
+
     def distance(self, entries: int) -> float:
         """Return at most how far so much noise is from continuous noise, in variation distance."""
         return entries * 4.0**-self.bits / 24
@@ -166,7 +197,7 @@ class Grid:
 
 def _words(count: int) -> Array:
     """Return random 64-bit words."""
-    return np.frombuffer(secrets.token_bytes(8 * count), np.uint64)
+    return np.frombuffer(_bytes.get()(8 * count), np.uint64)
 
 
 def _attempt(count: int, bits: int) -> Array:

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,20 @@ def progress(label: str, rounds: int, callbacks: Sequence[Any] = ()) -> Iterator
             bar.update(task, completed=record["round"], state=state)
 
         yield move
+
+
+@contextmanager
+def steps(label: str, total: int) -> Iterator[Callable[[], None]]:
+    """Yield what is called after each of so many steps: a bar on a terminal, nothing elsewhere."""
+    screen = console()
+    if not screen.is_terminal:
+        yield lambda: None
+        return
+    from rich import progress
+
+    with progress.Progress(console=screen) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda: bar.advance(task)
 
 
 def brief(record: Record) -> str:
