@@ -40,7 +40,7 @@ from flower_fedcon.tables.statistics import (
     set_clusters,
     sums_of,
 )
-from flower_fedcon.tables.statistics.estimates import estimate
+from flower_fedcon.tables.statistics.estimates import DEBIASED, estimate
 from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.tables.statistics.site_sums import ASKS
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
@@ -307,7 +307,7 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
 
     def _fit_at(self, problem: FederatedProblem, l1_ratio: float, alpha: float) -> Self:
         """Fit for one weight."""
-        method = self._wanted(alpha)
+        method = self._wanted(alpha, l1_ratio)
         psi, strategy = self._psi(l1_ratio), self._strategy(problem)
         options = self._options()
         grid = [float(alpha)]
@@ -497,6 +497,9 @@ class Tuned(FederatedEstimator):
     ) -> float:
         """Fit for the weight that cross-validation finds, and return it."""
         choice("rule", self.rule, ("min", "1se"))
+        if self.inference is not None:
+            choice("inference", self.inference, (DEBIASED,))
+            self._expect_lasso(1.0, l1_ratio)
         if self.rule == "1se" and not isinstance(folds, int) and len(folds) < 2:
             raise ConfigError(
                 'rule="1se" needs two folds or more, for a standard error: cv gives one. Take '
@@ -528,6 +531,15 @@ class Tuned(FederatedEstimator):
         self.cv_, self.l1_ratio_ = found, _ = tried[best], shares[best]
         place = found.best if self.rule == "min" else found.one_standard_error
         self._finish(found.path, place)
+        if self.inference is not None:
+            strategy, options = self._strategy(problem), self._options()
+            walk = Walk(
+                problem, self._psi(1.0), strategy, self.tol, self.max_iter, "local", options["seed"]
+            )
+            try:
+                self._infer(walk, np.asarray(found.path.x[place]), DEBIASED, "")
+            finally:
+                walk.close()
         return float(found.values[place])
 
 

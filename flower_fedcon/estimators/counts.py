@@ -138,6 +138,8 @@ class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
     num, min_ratio, cv, rule : see `FederatedElasticNetCV`
     fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
         See `FederatedLasso`.
+    inference : {"debiased"}, optional
+        See `FederatedLasso`; with l1_ratio=1.
 
     Attributes
     ----------
@@ -174,6 +176,7 @@ class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
         participation: Participation | None = None,
         random_state: int | None = None,
         penalty_factor: Any = None,
+        inference: str | None = None,
     ) -> None:
         super().__init__(
             l1_ratio=l1_ratio,
@@ -188,6 +191,7 @@ class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
             participation=participation,
             random_state=random_state,
             penalty_factor=penalty_factor,
+            inference=inference,
         )
 
     @staticmethod

@@ -7,18 +7,20 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, repr_of
+from flower_fedcon.estimators.debiased import FAMILIES, debiased
 from flower_fedcon.paths.path import Walk
 from flower_fedcon.runs.convergence import separated_by
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.tables.statistics.estimates import (
-    PENALISED,
+    DEBIASED,
+        PENALISED,
     Estimates,
     check_method,
     estimate,
     shapes_of,
 )
-from flower_fedcon.tables.statistics.site_sums import KINDS, free_parameters
+from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_parameters
 from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.validation import Array
 
@@ -38,6 +40,9 @@ class Inferring:
     covariance_ : array, shape (p, p)
         Of the parameters in `estimates_.names`: the columns, the intercept, log alpha.
     estimates_ : flower_fedcon.tables.statistics.Estimates
+    coef_debiased_ : array, in the shape of `coef_`
+        With inference="debiased": what `bse_`, `pvalues_` and intervals are of, while `coef_` is
+        the lasso. The intercept has none (NaN), and there is no likelihood.
     """
 
     inference: str | None = None
@@ -55,16 +60,19 @@ class Inferring:
         """Whether the model's last entry is an intercept."""
         return self.fit_intercept and self.site_effects != "own"
 
-    def _wanted(self, alpha: float) -> str | None:
+    def _wanted(self, alpha: float, l1_ratio: float) -> str | None:
         """Return the method of inference, if one is asked for and can be had.
 
         Raises
         ------
         ConfigError
-            If there is a penalty.
+            If there is a penalty, or for "debiased" one that is not the lasso's.
         """
         if self.inference is None:
             return None
+        if self.inference == DEBIASED:
+            self._expect_lasso(alpha, l1_ratio)
+            return DEBIASED
         method = check_method(self.family, self.inference)
         if alpha:
             raise ConfigError(
@@ -73,8 +81,31 @@ class Inferring:
             )
         return method
 
+    def _expect_lasso(self, alpha: float, l1_ratio: Any) -> None:
+        """Raise unless the fit is one that can be debiased."""
+        title = f'inference="debiased" of {type(self).__name__}'
+        if self.family not in FAMILIES:
+            raise ConfigError(
+                f"{title} is for squared, logistic (two classes) and Poisson losses, and this one "
+                f"is {self.family}: fit without a penalty for intervals"
+            )
+        if np.any(np.asarray(l1_ratio) != 1):
+            raise ConfigError(
+                f"{title} undoes the bias of the l1 norm alone, got l1_ratio={repr_of(l1_ratio)}: "
+                "take l1_ratio=1"
+            )
+        if not alpha:
+            raise ConfigError(f'{title} is for fits with a penalty: take inference="model"')
+
     def _infer(self, walk: Walk, x: Array, method: str, separated: str) -> None:
         """Ask for the sums at a model, and set what follows."""
+        if method == DEBIASED:
+            names = self._parameter_names()
+            sums = walk.total_sums(
+                "estimates", shapes_of(len(names), MODEL), x, method=KINDS[MODEL]
+            )
+            self._show_debiased(debiased(self.family, names, x, sums))
+            return
         if separated:
             raise ConfigError(
                 f"no standard errors: {separated_by(separated, 'fit with inference=None')}"
@@ -109,10 +140,20 @@ class Inferring:
         self.bse_, self.intercept_bse_ = self._laid_out(self._centred.bse)
         self.pvalues_, self.intercept_pvalues_ = self._laid_out(self._centred.pvalues)
 
+    def _show_debiased(self, found: Estimates) -> None:
+        """Set the attributes from debiased estimates of the columns."""
+        self.estimates_, self.covariance_, self._centred = found, found.covariance, found
+        self.dispersion_ = found.dispersion
+        self.coef_debiased_ = self._laid_out(found.values)[0]
+        self.bse_, self.intercept_bse_ = self._laid_out(found.bse)
+        self.pvalues_, self.intercept_pvalues_ = self._laid_out(found.pvalues)
+
     def _laid_out(self, values: Array) -> tuple[Array, Any]:
         """Return numbers of each parameter as `coef_` and as `intercept_`."""
         classes = len(self.coef_) if self.coef_.ndim == 2 else 1
         columns = self.n_features_in_
+        if self._common_intercept and len(values) == columns:  # debiased: of the columns alone
+            values = np.concatenate([values, np.full((1, *values.shape[1:]), np.nan)])
         table = values[: len(values) - len(values) % classes].reshape(
             -1, classes, *values.shape[1:]
         )
@@ -173,7 +214,8 @@ class Inferring:
         found = self._inferred()
         if not found.family.ratio:
             raise ConfigError(f"the exponential of a {found.family.name} coefficient is no ratio")
-        both = np.concatenate([self.coef_[..., None], self.conf_int(alpha)], axis=-1)
+        values = self._laid_out(found.values)[0]
+        both = np.concatenate([values[..., None], self.conf_int(alpha)], axis=-1)
         return np.asarray(np.exp(both))
 
     def likelihood_ratio(self, smaller: Any) -> tuple[float, int, float]:
@@ -189,8 +231,12 @@ class Inferring:
         tuple
             Chi^2, its degrees of freedom, and the p-value.
         """
-        self._inferred()
-        smaller._inferred()
+        for fit in (self, smaller):
+            if fit._inferred().method == DEBIASED:
+                raise ConfigError(
+                    "a likelihood ratio compares fits without a penalty, and a debiased lasso is "
+                    'no maximum of a likelihood: take inference="model" without a penalty'
+                )
         return self.estimates_.likelihood_ratio(smaller.estimates_)
 
     def summary(self, alpha: float = 0.05) -> Summary:

@@ -190,9 +190,10 @@ class FederatedLasso(FederatedElasticNet):
     penalty_factor : array, shape (features,), optional
         >= 0: what the penalty of each column is multiplied by, 1 by default; 0 leaves it free. They
         count as they are given, while glmnet divides its `penalty.factor` by their mean.
-    inference : {"model", "robust", "cluster"}, optional
+    inference : {"model", "robust", "cluster", "debiased"}, optional
         Of fits without a penalty: standard errors by the model, robust ones (HC1), or by cluster
-        (clients, or `clusters` of `fit`), at the cost of one exchange of sums. Then there are
+        (clients, or `clusters` of `fit`), at the cost of one exchange of sums. Of fits with an l1
+        norm: "debiased", intervals about `coef_debiased_`, by the same exchange. Then there are
         `bse_`, `pvalues_`, `conf_int()`, `summary()` and what else `Inferring` has.
     site_effects : {"common", "own"} (default: "common")
         One intercept for all clients, or one that each has for itself, which is never told:
@@ -265,6 +266,8 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
         folds or more.
     fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
         See `FederatedLasso`.
+    inference : {"debiased"}, optional
+        See `FederatedLasso`; with l1_ratio=1.
 
     Attributes
     ----------
@@ -300,6 +303,7 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
         participation: Participation | None = None,
         random_state: int | None = None,
         penalty_factor: Any = None,
+        inference: str | None = None,
     ) -> None:
         self.l1_ratio = l1_ratio
         self.num = num
@@ -313,6 +317,7 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
         self.participation = participation
         self.random_state = random_state
         self.penalty_factor = penalty_factor
+        self.inference = inference
 
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Choose alpha and fit; see `FederatedElasticNet.fit`."""
@@ -333,6 +338,8 @@ class FederatedLassoCV(FederatedElasticNetCV):
     ----------
     num, min_ratio, cv, rule : see `FederatedElasticNetCV`
     fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
+        See `FederatedLasso`.
+    inference : {"debiased"}, optional
         See `FederatedLasso`.
 
     Attributes
@@ -365,6 +372,7 @@ class FederatedLassoCV(FederatedElasticNetCV):
         participation: Participation | None = None,
         random_state: int | None = None,
         penalty_factor: Any = None,
+        inference: str | None = None,
     ) -> None:
         self.num = num
         self.min_ratio = min_ratio
@@ -377,5 +385,6 @@ class FederatedLassoCV(FederatedElasticNetCV):
         self.participation = participation
         self.random_state = random_state
         self.penalty_factor = penalty_factor
+        self.inference = inference
 
     l1_ratio = 1.0

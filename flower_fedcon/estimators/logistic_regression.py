@@ -171,6 +171,8 @@ class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
     num, min_ratio, cv, rule : see `FederatedElasticNetCV`
     fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
         See `FederatedLasso`.
+    inference : {"debiased"}, optional
+        See `FederatedLasso`; with l1_ratio=1.
 
     Attributes
     ----------
@@ -206,6 +208,7 @@ class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
         participation: Participation | None = None,
         random_state: int | None = None,
         penalty_factor: Any = None,
+        inference: str | None = None,
     ) -> None:
         self.l1_ratio = l1_ratio
         self.num = num
@@ -219,6 +222,7 @@ class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
         self.participation = participation
         self.random_state = random_state
         self.penalty_factor = penalty_factor
+        self.inference = inference
 
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Choose C and fit; see `FederatedLasso.fit`."""

@@ -319,10 +319,14 @@ class Walk:
         return found
 
     def total_sums(
-        self, statistic: str, shapes: Mapping[str, tuple[int, ...]], **more: float
+        self,
+        statistic: str,
+        shapes: Mapping[str, tuple[int, ...]],
+        x: Array | None = None,
+        **more: float,
     ) -> dict[str, Array]:
-        """Return the totals of a statistic at the model; see `flower_fedcon.runs.final_sums`."""
-        return total_sums(self._run.server, self._engine, statistic, shapes, None, **more)
+        """Return the totals of a statistic at a model; see `flower_fedcon.runs.final_sums`."""
+        return total_sums(self._run.server, self._engine, statistic, shapes, x, **more)
 
     def _count(self, vectors: int, number: float | None = None) -> None:
         """Count an exchange of gradients: so many vectors up, one and perhaps a number down."""

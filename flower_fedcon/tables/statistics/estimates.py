@@ -25,8 +25,11 @@ from flower_fedcon.validation import Array, choice
 PENALISED = (
     "standard errors of a penalised fit say nothing: a penalty biases coefficients towards 0, and "
     "an interval after selection leaves out that columns were selected by these very rows. Fit "
-    "without a penalty ({how}), or leave inference out; a debiased lasso has intervals of its own"
+    "without a penalty ({how}), or leave inference out; a debiased lasso has intervals of its own: "
+    'inference="debiased" of estimators of linear, logistic and Poisson models'
 )
+DEBIASED = "debiased"
+"""The method of estimators with a penalty."""
 _FEW_CLUSTERS = 30
 _SINGULAR = 1e3  # machine epsilons, and parameters: an eigenvalue that is rounding
 _NAMED = 0.1  # of a direction's largest entry
@@ -71,7 +74,7 @@ class Estimates:
     Attributes
     ----------
     family : Family
-    method : {"model", "robust", "cluster"}
+    method : {"model", "robust", "cluster", "debiased"}
     names : tuple of str
         Of the parameters.
     values : array, shape (p,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from flower_fedcon.tables.statistics.estimates import Estimates
+from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
 from flower_fedcon.tables.statistics.site_sums import CLUSTER, MODEL
 
 _WIDTH = 78
@@ -30,7 +30,11 @@ class Summary(str):
         sites : int, optional
             How many sites the rows are at.
         """
-        errors = {MODEL: "model-based", CLUSTER: f"{found.clusters} clusters"}.get(
+        errors = {
+            MODEL: "model-based",
+            CLUSTER: f"{found.clusters} clusters",
+            DEBIASED: "debiased lasso",
+        }.get(
             found.method, "robust (HC0)" if found.family.name == "cox" else "robust (HC1)"
         )
         facts = [
@@ -44,6 +48,8 @@ class Summary(str):
             ("Deviance", _number(found.deviance)),
             ("Dispersion", _number(found.dispersion)),
         ]
+        if found.method == DEBIASED:  # no likelihood's maximum
+            facts = [(what, shown) for what, shown in facts if shown]
         if math.isfinite(found.shape):
             facts.append(("Shape", _number(found.shape)))
         half = (len(facts) + 1) // 2

@@ -1,0 +1,172 @@
+"""Intervals beside a penalty: the debiased lasso, of one exchange of sums at the lasso's estimate.
+
+With S = X'WX/n (W = 1 of a squared loss) and u the mean score, both at the estimate b and without
+what an intercept explains,
+
+    debiased:    b + M u,    covariance:    phi M S M' / n.
+
+Row k of M is made by the lasso of column k on the others ("nodewise", van de Geer, Buhlmann,
+Ritov and Dezeure 2014, sections 2 and 3): (1, -g_k) / t_k^2 with t_k^2 = S_kk - S_k g_k. Its weight
+is sqrt(log p / n) / 4 where columns have the length 1: of the rate that their theory has, and small,
+since what M leaves of the bias of b counts for more in intervals than their width. phi is
+RSS / (n - s) of a squared loss, s the entries of b that are not 0 and the intercepts, else 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from flower_fedcon.compiled import recursion
+from flower_fedcon.compiled.recursions import descend
+from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.problems.coordinate_descent import solved
+from flower_fedcon.tables.preparation import INTERCEPT
+from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
+from flower_fedcon.tables.statistics.families import RESIDUAL, family_of
+from flower_fedcon.tables.statistics.site_sums import unpacked
+from flower_fedcon.validation import Array
+
+FAMILIES = ("squared", "logistic", "poisson")
+_RATE = 0.25  # times sqrt(log p / n): the nodewise weight
+_CLOSE = 1e-9  # to the nodewise optimality conditions
+_EPOCHS, _LOOKS = 5, 40  # of plain descent, before supports are solved for
+_LIMIT = 100_000  # epochs of one column
+_NOTHING = 1e-12  # share of a column that an intercept leaves: rounding
+_ALIKE = 1e-10  # 1 - correlation: rounding
+_FAR = 0.5  # what M S may leave of another column, until a note says so
+_CAUTION = (
+    "intervals of a debiased lasso: valid if few coefficients are not 0 and each column is "
+    "explained by few others; they are not those of the selected columns alone"
+)
+
+
+def debiased(name: str, names: Sequence[str], x: Array, sums: Mapping[str, Array]) -> Estimates:
+    """Return debiased coefficients with their covariance.
+
+    Parameters
+    ----------
+    name : str
+        Of the family, as schemas call its loss.
+    names : sequence of str
+        Of the parameters; an intercept stands last.
+    x : array, shape (p,) or (p + 1,)
+        The lasso's estimate.
+    sums : dict
+        All sites' sums at x, as `flower_fedcon.tables.statistics.site_sums.estimates` has them.
+
+    Returns
+    -------
+    Estimates
+        Of the columns alone: the intercept, which takes up all that columns leave, has no interval
+        by this method.
+
+    Raises
+    ------
+    ConfigError
+        If a column is constant, two are alike, or no row is left for phi.
+    """
+    family, p = family_of(name), len(names) - (INTERCEPT in names)
+    n, _, deviance, *_, own_intercepts = sums["numbers"].tolist()
+    S, u = unpacked(sums["information"], len(names)) / n, sums["score"] / n
+    whole = np.diag(S)[:p].copy()
+    if len(names) > p:
+        free, own = S[:p, p], float(S[p, p])
+        S, u = S[:p, :p] - np.outer(free, free) / own, u[:p] - free * (u[p] / own)
+    left = np.diag(S)
+    empty = [names[j] for j in np.flatnonzero(~(left > _NOTHING * whole)).tolist()]
+    if empty:
+        raise ConfigError(
+            f"the rows tell nothing of {first_few(empty, what='parameter')}: a column that is "
+            "constant, or 0 in all rows that count, has no interval. Leave it out"
+        )
+    sizes = np.sqrt(left)
+    R = S / sizes / sizes[:, None]
+    alike = np.argwhere(np.triu(np.abs(R) >= 1.0 - _ALIKE, 1))
+    if alike.size:
+        both = [names[j] for j in alike[0].tolist()]
+        raise ConfigError(
+            f"parameters {both[0]} and {both[1]} cannot be told apart: one column is the other in "
+            "other units. Leave one out"
+        )
+    phi = 1.0
+    if family.scale == RESIDUAL:
+        used = int(np.count_nonzero(x[:p]) + len(names) - p + own_intercepts)
+        if n <= used:
+            raise ConfigError(
+                f"{n:g} rows leave nothing to estimate a variance from beside {used} coefficients "
+                "that are not 0: take a larger penalty"
+            )
+        phi = deviance / (n - used)
+    M = nodewise(R, _RATE * math.sqrt(math.log(max(p, 2)) / n))
+    product = M @ R
+    np.fill_diagonal(product, 0.0)
+    far = [names[j] for j in np.flatnonzero(np.abs(product).max(axis=1) > _FAR).tolist()]
+    notes = [_CAUTION]
+    if far:
+        notes.append(
+            f"the intervals of {first_few(far)} leave a good part of the penalty's bias in: these "
+            "columns are nearly explained by others"
+        )
+    M = M / sizes / sizes[:, None]
+    V = phi / n * (M @ S @ M.T)
+    return Estimates(
+        family=family,
+        method=DEBIASED,
+        names=tuple(names[:p]),
+        values=x[:p] + M @ u,
+        covariance=0.5 * (V + V.T),
+        n=n,
+        loglik=math.nan,
+        deviance=math.nan,
+        pearson=math.nan,
+        dispersion=phi,
+        counted=len(names),
+        notes=tuple(notes),
+    )
+
+
+def nodewise(R: Array, weight: float) -> Array:
+    """Return an approximate inverse of a correlation matrix, which may be singular.
+
+    Parameters
+    ----------
+    R : array, shape (p, p)
+        Its diagonal is 1.
+    weight : float
+        Of the l1 norm in the lasso of each column on the others.
+
+    Returns
+    -------
+    array, shape (p, p)
+        Rows (1, -g_k) / t_k^2; M R is 1 on the diagonal, and at most weight / t_k^2 elsewhere.
+
+    Examples
+    --------
+    >>> nodewise(np.array([[1.0, 0.5], [0.5, 1.0]]), 0.1).round(6)
+    array([[ 1.25, -0.5 ],
+           [-0.5 ,  1.25]])
+    """
+    p = len(R)
+    M = np.eye(p)
+    for k in range(p):
+        l1 = np.full(p, weight)
+        l1[k] = 3.0  # a gradient is below 2 there: a column stays out of its own lasso
+        g = _lasso(R, np.ascontiguousarray(R[k]), l1)
+        M[k] -= g
+        M[k] /= 1.0 - R[k] @ g
+    return M
+
+
+def _lasso(R: Array, linear: Array, l1: Array) -> Array:
+    """Return argmin g'R g/2 - linear'g + sum_i l1_i |g_i|."""
+    descent = recursion(descend, R.size) or descend
+    g, gradient = np.zeros(len(R)), -linear
+    for _ in range(_LOOKS):
+        descent(R, gradient, g, l1, _EPOCHS)
+        away = np.where(g == 0, np.abs(gradient) - l1, np.abs(gradient + l1 * np.sign(g)))
+        if float(away.max()) <= _CLOSE:
+            return g
+    return solved(R, linear, l1, g, _CLOSE, _LIMIT)[0]
