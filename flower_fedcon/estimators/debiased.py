@@ -7,7 +7,7 @@ what an intercept explains,
 
 Row k of M is made by the lasso of column k on the others ("nodewise", van de Geer, Buhlmann,
 Ritov and Dezeure 2014, sections 2 and 3): (1, -g_k) / t_k^2 with t_k^2 = S_kk - S_k g_k. Its weight
-is sqrt(log p / n) / 4 where columns have the length 1: of the rate that their theory has, and small,
+is sqrt(log p / n) / 4 where columns have the length 1: of the rate of their theory, and small,
 since what M leaves of the bias of b counts for more in intervals than their width. phi is
 RSS / (n - s) of a squared loss, s the entries of b that are not 0 and the intercepts, else 1.
 """

@@ -14,7 +14,7 @@ from flower_fedcon.runs.convergence import separated_by
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.tables.statistics.estimates import (
     DEBIASED,
-        PENALISED,
+    PENALISED,
     Estimates,
     check_method,
     estimate,

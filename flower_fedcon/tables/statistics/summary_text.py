@@ -34,9 +34,7 @@ class Summary(str):
             MODEL: "model-based",
             CLUSTER: f"{found.clusters} clusters",
             DEBIASED: "debiased lasso",
-        }.get(
-            found.method, "robust (HC0)" if found.family.name == "cox" else "robust (HC1)"
-        )
+        }.get(found.method, "robust (HC0)" if found.family.name == "cox" else "robust (HC1)")
         facts = [
             ("Observations", f"{found.n:.10g}"),
             *([] if sites is None else [("Sites", str(sites))]),
