@@ -342,7 +342,11 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
             another loss than squared, logistic or Poisson, or fewer than two clients can be fitted
             alone: the error says why each cannot.
         """
-        self._inferred()
+        if self._inferred().method == DEBIASED:
+            raise ConfigError(
+                "heterogeneity compares fits without a penalty, and this one is a debiased lasso: "
+                'take inference="model" without a penalty'
+            )
         if self.family not in _OWN:
             raise ConfigError(
                 "heterogeneity is of squared, logistic and Poisson losses, and "

@@ -219,6 +219,8 @@ def test_what_cannot_be_had_is_refused():
     found = FederatedLasso(0.1, inference="debiased").fit(X, y, sites)
     with pytest.raises(ConfigError, match="no maximum of a likelihood"):
         found.likelihood_ratio(found)
+    with pytest.raises(ConfigError, match="heterogeneity compares fits without a penalty"):
+        found.heterogeneity()
     with pytest.raises(ConfigError, match="is no ratio"):
         found.ratios()
     with pytest.raises(ConfigError, match="columns were selected by these very rows"):
