@@ -204,6 +204,8 @@ def curves(
     console().print(shown)
     for name in next(iter(found.values())).left_out.tolist():
         say(f"{name} sends nothing: too few rows, or events")
+    if held_out := sum(len(own.held_out_rows) for own in clients):
+        say(f"{held_out} rows held out are not counted: for all, test_fraction = 0")
     if test is not None:
         kind = "stratified log-rank" if stratified else "log-rank"
         say(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from flower_fedcon.errors import ConfigError, repr_of
+from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.estimators.debiased import FAMILIES, debiased
 from flower_fedcon.paths.path import Walk
 from flower_fedcon.runs.convergence import separated_by
@@ -25,6 +25,10 @@ from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.validation import Array
 
 _UNPENALISED = "alpha=0, of logistic regression C=numpy.inf"
+_FOUND = (
+    "estimates_", "covariance_", "_centred", "loglik_", "aic_", "bic_", "deviance_", "dispersion_",
+    "bse_", "intercept_bse_", "pvalues_", "intercept_pvalues_",
+)  # fmt: skip
 
 
 class Inferring:
@@ -36,7 +40,8 @@ class Inferring:
         Standard errors, and two-sided p-values.
     intercept_bse_, intercept_pvalues_ : float or array, as `intercept_`
     loglik_, aic_, bic_, deviance_, dispersion_ : float
-        The log-likelihood with all its constants; 2 p - 2 l; p log n - 2 l; phi.
+        The log-likelihood with all its constants; 2 p - 2 l; p log n - 2 l, n of a Cox model
+        its events; phi.
     covariance_ : array, shape (p, p)
         Of the parameters in `estimates_.names`: the columns, the intercept, log alpha.
     estimates_ : flower_fedcon.tables.statistics.Estimates
@@ -68,6 +73,8 @@ class Inferring:
         ConfigError
             If there is a penalty, or for "debiased" one that is not the lasso's.
         """
+        for name in _FOUND:  # of an earlier fit
+            vars(self).pop(name, None)
         if self.inference is None:
             return None
         if self.inference == DEBIASED:
@@ -230,6 +237,11 @@ class Inferring:
         -------
         tuple
             Chi^2, its degrees of freedom, and the p-value.
+
+        Raises
+        ------
+        ConfigError
+            If the smaller fit has a column that this one has not, or the two are no such pair.
         """
         for fit in (self, smaller):
             if fit._inferred().method == DEBIASED:
@@ -237,6 +249,14 @@ class Inferring:
                     "a likelihood ratio compares fits without a penalty, and a debiased lasso is "
                     'no maximum of a likelihood: take inference="model" without a penalty'
                 )
+        own, others = (getattr(fit, "feature_names_in_", None) for fit in (self, smaller))
+        more = [] if own is None or others is None else sorted(set(others) - set(own))
+        if more:
+            raise ConfigError(
+                "a likelihood ratio compares a fit with one without some of its columns, and the "
+                f"smaller has {first_few(more, what='column')}, which the larger has not: compare "
+                "them by aic_"
+            )
         return self.estimates_.likelihood_ratio(smaller.estimates_)
 
     def summary(self, alpha: float = 0.05) -> Summary:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lifelines.datasets import load_rossi
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from flower_fedcon.errors import ConfigError
@@ -231,6 +233,8 @@ def test_cox(ties):
         np.testing.assert_allclose(model.coef_, coefficients, rtol=1e-6)
         np.testing.assert_allclose(model.bse_, known, rtol=1e-6)
         np.testing.assert_allclose(model.loglik_, loglik, rtol=1e-9)
+    bic = 5 * np.log(d["arrest"].sum()) - 2 * loglik  # R's BIC counts events
+    np.testing.assert_allclose(model.bic_, bic, rtol=1e-9)
     assert "hazard ratio" in model.summary()
     assert "intercept" not in model.summary()
 
@@ -250,6 +254,27 @@ def test_sites_change_no_number(seed, columns, sites):
     found = sm.OLS(y, with_one(X)).fit(cov_type="HC1")
     linear = FederatedElasticNet(alpha=0, inference="robust").fit(X, y, groups)
     np.testing.assert_allclose(linear.bse_, found.bse[:-1], rtol=1e-6)
+
+
+def test_another_fit_leaves_no_errors_of_the_one_before(fair):
+    X, y, sites, _ = (v[::32] for v in fair)
+    model = FederatedLogisticRegression(np.inf, inference="model").fit(X, y > 0, sites)
+    assert model.bse_.shape == (1, 5)
+    model.set_params(inference=None).fit(X[:, :2], y > 0, sites)
+    assert not hasattr(model, "bse_")
+    assert not hasattr(model, "loglik_")
+    with pytest.raises(ConfigError, match="without inference"):
+        model.summary()
+
+
+def test_a_likelihood_ratio_is_of_nested_columns(fair):
+    X, y, sites, _ = (v[::32] for v in fair)
+    X = pd.DataFrame(X, columns=list("abcde"))
+    model = FederatedLogisticRegression(np.inf, inference="model")
+    larger = clone(model).fit(X[["a", "b"]], y > 0, sites)
+    with pytest.raises(ConfigError, match="smaller has column c, which the larger has not"):
+        larger.likelihood_ratio(clone(model).fit(X[["c"]], y > 0, sites))
+    assert larger.likelihood_ratio(clone(model).fit(X[["b"]], y > 0, sites))[1] == 1
 
 
 def test_what_cannot_be_had_is_refused(fair):

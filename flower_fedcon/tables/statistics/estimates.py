@@ -95,6 +95,8 @@ class Estimates:
         Parameters beside `values` that AIC and BIC count.
     counted : int
         How many parameters there are, in the fit that they come from.
+    events : float
+        Of a Cox model, by the rows' weights; else NaN.
     notes : tuple of str
     """
 
@@ -113,6 +115,7 @@ class Estimates:
     df: float = math.inf
     more: int = 0
     counted: int = 0
+    events: float = math.nan
     notes: tuple[str, ...] = ()
 
     @property
@@ -165,8 +168,12 @@ class Estimates:
 
     @property
     def bic(self) -> float:
-        """The criterion p log n - 2 l, n the sum of the rows' weights."""
-        return (self.counted + self.more) * math.log(self.n) - 2.0 * self.loglik
+        """The criterion p log n - 2 l, n the sum of the rows' weights, of a Cox model the events'.
+
+        A censored row adds no factor to a partial likelihood (Volinsky, Raftery 2000).
+        """
+        n = self.n if math.isnan(self.events) else self.events
+        return (self.counted + self.more) * math.log(n) - 2.0 * self.loglik
 
     def mapped(self, matrix: Array, names: Sequence[str]) -> Estimates:
         """Return the estimates of linear combinations, those of the rows of a matrix."""
@@ -229,7 +236,7 @@ def estimate(
         If columns cannot be told apart, there are no more rows than parameters, or one cluster.
     """
     family, p, names = family_of(name), len(names), tuple(names)
-    n, loglik, deviance, pearson, log_y, clusters, own = sums["numbers"].tolist()
+    n, loglik, deviance, pearson, last, clusters, own = sums["numbers"].tolist()
     inverse = inverted(unpacked(sums["information"], p), names)
     notes = list(_unfinished(inverse, sums["score"]))
     if own:
@@ -247,7 +254,7 @@ def estimate(
         loglik = -0.5 * n * (math.log(2.0 * math.pi * deviance / n) + 1.0) if deviance else math.inf
     elif family.scale == PEARSON:
         phi, more = pearson / left, 1
-        shape, loglik = gamma_shape(n, deviance, log_y)
+        shape, loglik = gamma_shape(n, deviance, last)
     elif family.scale == NONE:
         phi = loglik = deviance = pearson = math.nan
     df = math.inf
@@ -288,6 +295,7 @@ def estimate(
         df=df,
         more=more,
         counted=counted,
+        events=last if family.name == "cox" else math.nan,
         notes=tuple(notes),
     )
 

@@ -13,7 +13,8 @@ meat : p (p + 1) / 2 numbers
     of each one's sum; absent for "model".
 numbers : 7 numbers, `NUMBERS`
     The sum of the weights; the log-likelihood; the deviance; Pearson's chi^2; log y (of the gamma
-    family, else 0); how many clusters there are; how many coefficients the site has for itself
+    family; of the Cox model the sum of the events' weights; else 0); how many
+    clusters there are; how many coefficients the site has for itself
     (0 or 1: its own intercept). A site whose own intercept is infinite says zeros alone.
 """
 
@@ -289,6 +290,6 @@ def _fit(at: Fitted) -> list[float]:
     n = at.loss.total_weight
     if at.family.rows is None:
         loglik = -n * float(at.loss.value(at.at))
-        return [n, loglik, -2.0 * loglik, 0.0, 0.0]
+        return [n, loglik, -2.0 * loglik, 0.0, float(at.w @ at.loss.targets)]
     parts = at.family.rows(at.loss, at.scores, at.loss.targets)
     return [n, *(float(at.w @ part) for part in parts)]
