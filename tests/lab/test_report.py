@@ -255,6 +255,36 @@ def test_coefficients_are_shown_by_name(tmp_path):
     assert "1 coefficients are 0" in part
 
 
+HEADER = "column,coefficient,per_unit,odds_ratio,std_error,z,p_value,lower,upper"
+
+
+@pytest.mark.parametrize("ratio", [True, False])
+def test_intervals_are_drawn_as_a_forest_plot(tmp_path, ratio):
+    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
+    rows = [HEADER + ",odds_ratio_lower,odds_ratio_upper"]
+    for name, value in (("<age>", np.log(2.0)), ("dose", -np.log(2.0))):
+        ends = value - np.log(2.0), value + np.log(2.0)
+        own = [value, value, np.exp(value), 0.35, 1.0, 0.3, *ends, *np.exp(ends)]
+        rows.append(",".join([name, *map(repr, map(float, own))]))
+    rows.append("(intercept),1.0,1.0,,0.1,1.0,0.3,0.8,1.2,,")
+    if not ratio:
+        rows = [",".join(c for j, c in enumerate(row.split(",")) if j not in (3, 9, 10))
+                for row in rows]  # fmt: skip
+    (tmp_path / "coefficients.csv").write_text("\n".join(rows) + "\n")
+    text = page(read_folders([tmp_path]), "")
+    part = text.partition("<h2>Coefficients with 95 % intervals")[2].partition("</section>")[0]
+    assert "&lt;age&gt;" in part
+    assert part.count("<circle") == (2 if ratio else 3)  # an intercept has no ratio
+    if ratio:
+        assert "2 (1 to 4)" in part
+        assert "0.5 (0.25 to 1)" in part
+        (first, second) = (float(cx.partition('"')[0]) for cx in part.split('cx="')[1:])
+        assert first - second == pytest.approx(180.0)  # half of a logarithmic axis, 0.25 to 4
+    else:
+        assert "0.6931 (0 to 1.386)" in part
+        assert "1 (0.8 to 1.2)" in part
+
+
 def test_how_good_a_model_is_stands_by_site(tmp_path):
     (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
     stated = {

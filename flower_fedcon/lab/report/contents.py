@@ -41,6 +41,11 @@ class RunContents:
         Of its environment.json: Python, the platform, and packages.
     coefficients : dict
         Column -> its coefficient in the column's own unit.
+    intervals : dict
+        Of a run with standard errors, column -> the estimate and the ends of its 95 % interval: of
+        odds, rate or hazard ratios where the model has them, and then without the intercept.
+    ratio : str
+        What these are, such as "odds ratio"; "" of coefficients.
     quality : dict
         Of its quality.json: how good the model is on rows held out.
     exchanges : Exchanges, optional
@@ -59,6 +64,8 @@ class RunContents:
     settings: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     coefficients: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    ratio: str = ""
     quality: dict[str, Any] = field(default_factory=dict)
     exchanges: Exchanges | None = None
     missing: list[str] = field(default_factory=list)
@@ -150,7 +157,7 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
     run.options = run_options(folder)
     run.settings = part(_settings, CONFIG, {}, "its settings are not known")
     run.versions = part(_versions, ENVIRONMENT, {}, "its versions are not known")
-    run.coefficients = part(_coefficients, COEFFICIENTS, {})
+    run.coefficients, run.intervals, run.ratio = part(_coefficients, COEFFICIENTS, ({}, {}, ""))
     run.quality = part(_quality, QUALITY, {})
     try:
         run.exchanges = read_exchanges(folder, cells)
@@ -202,10 +209,23 @@ def _quality(path: Path) -> dict[str, Any]:
     return dict(stated)
 
 
-def _coefficients(path: Path) -> dict[str, float]:
+def _coefficients(
+    path: Path,
+) -> tuple[dict[str, float], dict[str, tuple[float, float, float]], str]:
     try:
         text = read_bytes(path, follow=True).decode()
         rows = list(csv.DictReader(io.StringIO(text), strict=True))
-        return {row["column"]: float(row["per_unit"]) for row in rows}
+        known = {row["column"]: float(row["per_unit"]) for row in rows}
+        header = list(rows[0]) if rows else []
+        ratio = next((name[:-6] for name in header if name.endswith("_lower")), "")
+        lower, upper = (f"{ratio}_{end}" if ratio else end for end in ("lower", "upper"))
+        ends = [row for row in rows if row.get(lower) and row.get(upper)]
+        intervals = {
+            row["column"]: (
+                float(row[ratio or "per_unit"]), float(row[lower]), float(row[upper])
+            )
+            for row in ends
+        }  # fmt: skip
+        return known, intervals, ratio.replace("_", " ")
     except (ValueError, KeyError, TypeError, csv.Error):
         raise ConfigError(f"{path} is damaged: its coefficients are not known") from None

@@ -17,6 +17,7 @@ from flower_fedcon.lab.experiments.folders import write
 from flower_fedcon.lab.report import sections
 from flower_fedcon.lab.report.contents import Curves, read_folders
 from flower_fedcon.lab.report.curves import charts
+from flower_fedcon.lab.report.forest_plot import forest
 from flower_fedcon.lab.report.html import embedded
 from flower_fedcon.lab.report.quality_section import quality
 
@@ -70,6 +71,7 @@ def page(curves: Sequence[Curves], library: str) -> str:
         missing=sections.missing(curves),
         clients=sections.clients(curves),
         coefficients=sections.coefficients(curves),
+        forest=forest(curves),
         quality=quality(curves),
         settings=sections.settings(curves),
         data=embedded(data),

@@ -1,0 +1,90 @@
+"""The part of the page that draws coefficients with their intervals, a line each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from flower_fedcon.lab.report.contents import Curves, RunContents
+from flower_fedcon.lab.report.html import Html, tag
+
+_ROW, _WIDTH, _TOP, _BESIDE = 22, 360, 34, 14  # pixels: of a line, of the axis, around it
+_NAMES, _NUMBERS, _LETTER = 60, 190, 6.6  # least width of names, of what stands on the right
+_MOST, _LONGEST = 60, 40  # lines, and letters of a name
+_TICKS = 5
+
+
+def forest(curves: Sequence[Curves]) -> Html:
+    """Return a forest plot of each run that has standard errors."""
+    runs = [run for each in curves for run in each.runs if run.intervals]
+    if not runs:
+        return Html("")
+    parts = [tag("h2", "Coefficients with 95 % intervals")]
+    for run in runs:
+        lines = {name: own for name, own in run.intervals.items() if all(map(math.isfinite, own))}
+        what = f"{run.ratio}s" if run.ratio else "coefficients"
+        parts.append(tag("h3", f"{run.label}: {what}, of one unit more"))
+        if lines:
+            parts.append(_drawn(run, dict(list(lines.items())[:_MOST])))
+        if len(lines) > _MOST:
+            said = f"The first {_MOST} of {len(lines)}; all are in coefficients.csv"
+            parts.append(tag("p", said, class_="note"))
+        if lost := [name for name in run.intervals if name not in lines]:
+            said = f"Not drawn, since an end is not finite: {', '.join(lost)}"
+            parts.append(tag("p", said, class_="note"))
+    return tag("section", *parts)
+
+
+def _drawn(run: RunContents, lines: dict[str, tuple[float, float, float]]) -> Html:
+    """Return the plot: on a logarithmic axis where numbers are ratios, with a line of no effect."""
+    logs = bool(run.ratio) and all(min(own) > 0 for own in lines.values())
+    none = 1.0 if run.ratio else 0.0
+
+    def moved(value: float) -> float:
+        return math.log(value) if logs else value
+
+    ends = [moved(end) for own in lines.values() for end in own] + [moved(none)]
+    low, high = min(ends), max(ends)
+    span = (high - low) or 1.0
+    longest = max(min(len(name), _LONGEST) for name in lines)
+    left = max(_NAMES, round(_LETTER * longest)) + _BESIDE
+    bottom = _TOP + _ROW * len(lines)
+
+    def across(value: float) -> float:
+        return round(left + _WIDTH * (moved(value) - low) / span, 1)
+
+    def words(text: str, x: float, y: float, anchor: str = "start", whole: str = "") -> Html:
+        inner = [tag("title", whole)] if whole else []
+        return tag(
+            "text", text, *inner, x=f"{x:g}", y=f"{y:g}", fill="currentColor",
+            style=f"font-size:11px;text-anchor:{anchor}",
+        )  # fmt: skip
+
+    def stroke(x1: float, y1: float, x2: float, y2: float, colour: str) -> Html:
+        return tag("path", d=f"M{x1:g},{y1:g} L{x2:g},{y2:g}", stroke=colour, fill="none")
+
+    title = run.ratio or "coefficient"
+    right = left + _WIDTH + _BESIDE
+    marks = [
+        words(f"{title} (95 % interval)", right, _TOP - 14),
+        stroke(across(none), _TOP - 4, across(none), bottom, "#888"),
+        stroke(left, bottom, left + _WIDTH, bottom, "#888"),
+    ]
+    for k in range(_TICKS):
+        place = low + span * k / (_TICKS - 1)
+        x = left + _WIDTH * k / (_TICKS - 1)
+        marks.append(stroke(x, bottom, x, bottom + 4, "#888"))
+        tick = math.exp(place) if logs else place
+        marks.append(words(f"{tick:.3g}", x, bottom + 16, "middle"))
+    for place, (name, (value, least, most)) in enumerate(lines.items()):
+        y = _TOP + _ROW * (place + 0.5)
+        short = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+        marks += [
+            words(short, left - _BESIDE, y + 4, "end", name),
+            stroke(across(least), y, across(most), y, "#0072b2"),
+            tag("circle", cx=f"{across(value)}", cy=f"{y:g}", r="3.5", fill="#0072b2"),
+            words(f"{value:.4g} ({least:.4g} to {most:.4g})", right, y + 4),
+        ]
+    size = {"width": f"{right + _NUMBERS}", "height": f"{bottom + 26}"}
+    drawn = tag("svg", *marks, role="img", **size, **{"aria-label": f"Forest plot, {title}"})
+    return tag("div", drawn, class_="wide")
