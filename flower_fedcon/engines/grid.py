@@ -103,7 +103,9 @@ class GridEngine(Engine):
         self._encoder = codec.RequestEncoder(run)
         self._nodes.close(self._names, run)
 
-    def check(self, strategy: Method[Any], *, certificates: bool) -> None:
+    def check(
+        self, strategy: Method[Any], *, certificates: bool, inference: str | None = None
+    ) -> None:
         """Raise unless a run of a strategy, bound to its setup, can be played."""
 
     def serve(self, app: AppSide) -> None:

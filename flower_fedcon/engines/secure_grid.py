@@ -46,7 +46,9 @@ class SecureGridEngine(GridEngine):
 
     why_no_gradients = "secure aggregation shows no client's gradient: give the settings"
 
-    def check(self, strategy: Method[Any], *, certificates: bool) -> None:
+    def check(
+        self, strategy: Method[Any], *, certificates: bool, inference: str | None = None
+    ) -> None:
         """Refuse what needs single uploads, and say what the rounding costs.
 
         Raises
@@ -72,6 +74,12 @@ class SecureGridEngine(GridEngine):
         if reason:
             raise ConfigError(
                 f"secure_aggregation shows the server no single upload of {title}: {reason}"
+            )
+        if inference is not None:
+            raise ConfigError(
+                f"inference={inference!r} beside secure_aggregation: the sums of scores and second "
+                "derivatives that each client tells after the last round are not masked: leave one "
+                "of the two out"
             )
         if setup.any_own_loop:
             raise ConfigError(

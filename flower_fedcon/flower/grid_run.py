@@ -190,7 +190,9 @@ class GridRun:
         self._form = agreed.form
         self._check_loops(agreed.loops, plan)
         self._run = Run(plan, self._strategy, agreed.setup, agreed.x0, self._engine)
-        self._engine.check(self._server.strategy, certificates=plan.certificates)
+        self._engine.check(
+            self._server.strategy, certificates=plan.certificates, inference=plan.inference
+        )
         if agreed.form is not None and agreed.loops:
             app = self._app = AppSide(agreed.form, self._train_config, self._evaluate_config)
             app.open(self._server, agreed.buffers)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from fake_grid import on_grid
 from test_tables_on_nodes import make_grid
 
 from flower_fedcon import Policy, simulate
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.privacy import SecAggPlus
 from flower_fedcon.problems.tables import tables
-from flower_fedcon.strategies import FedNewton
+from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.tables import Schema
 
 STATED = {"target": "ill", "positive": ["yes"], "features": {"a": "numeric", "b": "numeric"}}
@@ -49,3 +52,17 @@ def test_nodes_find_the_errors_that_this_process_finds(tmp_path):
         refused = there(policy)
         assert refused.estimates is None
         assert reason in refused.text
+
+
+@on_grid
+def test_secure_aggregation_refuses_errors_before_round_1(tmp_path):
+    files = written(tmp_path)
+    problem = tables(data=f"{tmp_path}/s*.csv", schema=STATED)
+    method = FedAvg(client_lr=0.1, local_steps=1, regularizer=problem.regularizer)
+    with pytest.raises(ConfigError, match="inference='robust' beside secure_aggregation"):
+        method.start(
+            make_grid(files, SCHEMA), num_rounds=1, schema=SCHEMA, weighting="examples",
+            inference="robust", secure_aggregation=SecAggPlus(clipping_range=100.0),
+            run_dir=tmp_path / "run",
+        )  # fmt: skip
+    assert not (tmp_path / "run" / "history.csv").exists()

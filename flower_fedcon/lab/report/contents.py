@@ -24,6 +24,7 @@ from flower_fedcon.wire.whole_files import in_use, read_bytes
 
 Part = TypeVar("Part")
 FINISHED = "finished"
+_Coefficients = tuple[dict[str, float], dict[str, tuple[float, float, float]], str]
 
 
 @dataclass
@@ -157,7 +158,8 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
     run.options = run_options(folder)
     run.settings = part(_settings, CONFIG, {}, "its settings are not known")
     run.versions = part(_versions, ENVIRONMENT, {}, "its versions are not known")
-    run.coefficients, run.intervals, run.ratio = part(_coefficients, COEFFICIENTS, ({}, {}, ""))
+    nothing: _Coefficients = ({}, {}, "")
+    run.coefficients, run.intervals, run.ratio = part(_coefficients, COEFFICIENTS, nothing)
     run.quality = part(_quality, QUALITY, {})
     try:
         run.exchanges = read_exchanges(folder, cells)
@@ -209,9 +211,7 @@ def _quality(path: Path) -> dict[str, Any]:
     return dict(stated)
 
 
-def _coefficients(
-    path: Path,
-) -> tuple[dict[str, float], dict[str, tuple[float, float, float]], str]:
+def _coefficients(path: Path) -> _Coefficients:
     try:
         text = read_bytes(path, follow=True).decode()
         rows = list(csv.DictReader(io.StringIO(text), strict=True))
