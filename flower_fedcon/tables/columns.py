@@ -102,6 +102,7 @@ class Columns:
         weights = (
             None if not (schema.weight and outcome) else self._numbers(schema.weight, "a weight")
         )
+        clusters = self._clusters() if schema.cluster and outcome else None
         numeric = [self._feature(f) for f in schema.numeric]
         categories = [self._categories(feature) for feature in schema.categorical]
         if self.misfits:
@@ -114,6 +115,7 @@ class Columns:
             numeric=np.stack(numeric, axis=1) if numeric else np.empty((rows, 0)),
             categories=np.stack(categories, axis=1) if categories else np.empty((rows, 0), "U1"),
             sparse=self._sparse,
+            clusters=clusters,
         )
         if weights is not None and not weights[table.training_rows].any():
             found = f"the weight 0 in each of the {table.num_examples} rows that are trained on"
@@ -215,6 +217,13 @@ class Columns:
             remedy = "remove the row, or fill it in"
             self._expect(~np.isnan(values), name, "a number in every row", remedy)
         return values
+
+    def _clusters(self) -> Array:
+        """Return the cluster of each row, as a number from 0."""
+        name = self.schema.cluster
+        marks, missing = self._marks(name, ())
+        self._expect(~missing, name, "a value in every row", "remove the row, or fill it in")
+        return np.unique(marks, return_inverse=True)[1]
 
     # --- features ------------------------------------------------------------------------------
 

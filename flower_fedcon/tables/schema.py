@@ -116,6 +116,9 @@ class Schema:
     weight : str, optional
         The column of the rows' weights, >= 0. They count in the model's loss, as `sample_weight` of
         scikit-learn; in means, scales and metrics of rows held out each row counts alike.
+    cluster : str, optional
+        The column that says to which cluster a row belongs (a patient, a practice), for
+        inference = "cluster": clusters are within a client. Its values never leave the node.
     missing : sequence (default: "", "?", "NA", "NaN", "nan")
         Marks of a missing value. What a Parquet file has as null is missing without a mark.
     standardize : bool (default: True)
@@ -150,6 +153,7 @@ class Schema:
     curve_times: tuple[float, ...] = ()
     curve_by: str = ""
     weight: str = ""
+    cluster: str = ""
     missing: tuple[str, ...] = _MISSING
     standardize: bool = True
     test_fraction: float = 0.0
@@ -190,16 +194,17 @@ class Schema:
         if not _is_number(self.test_fraction) or not 0 <= self.test_fraction < 1:
             raise ConfigError(f"test_fraction must be in [0, 1), got {self.test_fraction!r}")
         count("split_seed", self.split_seed, minimum=0)
-        for name in ("target", "event", "weight"):
+        for name in ("target", "event", "weight", "cluster"):
             column = getattr(self, name)
             if not isinstance(column, str) or (name == "target" and not column):
                 raise ConfigError(f"{name} must be the name of a column, got {column!r}")
             if column in self.names:
                 raise ConfigError(f"{column!r} is the {name} and cannot be a feature too")
-        roles = [column for column in (self.target, self.event, self.weight) if column]
+        roles = self._roles
         if len(set(roles)) != len(roles):
             raise ConfigError(
-                f"target, event and weight must be different columns, got {', '.join(roles)}"
+                "target, event, weight and cluster must be different columns, got "
+                f"{', '.join(roles)}"
             )
 
     def _check_curves(self) -> None:
@@ -299,7 +304,12 @@ class Schema:
     @property
     def columns(self) -> list[str]:
         """All columns that a file must have."""
-        return [name for name in (self.target, self.event, self.weight) if name] + self.names
+        return self._roles + self.names
+
+    @property
+    def _roles(self) -> list[str]:
+        """The columns that are no features."""
+        return [name for name in (self.target, self.event, self.weight, self.cluster) if name]
 
     @property
     def outcomes(self) -> list[str]:

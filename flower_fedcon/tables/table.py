@@ -23,6 +23,7 @@ from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.preparation import Preparation, packed_text, unpacked_text
 from flower_fedcon.tables.risk_counts import risk_counts
 from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.statistics.site_sums import set_clusters
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
 
@@ -46,6 +47,8 @@ class Table:
         "" where a value is missing.
     sparse : scipy.sparse.csr_array, shape (m, columns), optional
         The features of an SVMlight file.
+    clusters : array of int, shape (m,), optional
+        To which cluster each row belongs, where the schema names a column of them.
     notes : callable
         Returns what stands out in the rows, for whoever may see them: cells may be named. A node
         logs it once in a run.
@@ -59,6 +62,7 @@ class Table:
     categories: np.ndarray[Any, Any]
     sparse: Any = None
     notes: Callable[[], Sequence[str]] = tuple
+    clusters: Array | None = None
 
     @cached_property
     def _split(self) -> tuple[Any, Any]:
@@ -75,7 +79,8 @@ class Table:
         A = self.sparse
         parts = None if A is None else (A.shape, A.data, A.indices, A.indptr)
         content = (self.targets, self.weights, self.numeric, self.categories, parts)
-        return digest((self.schema.digest, *content))
+        more = () if self.clusters is None else (self.clusters,)
+        return digest((self.schema.digest, *content, *more))
 
     @property
     def told_digest(self) -> str:
@@ -96,6 +101,7 @@ class Table:
             numeric=self.numeric[rows],
             categories=self.categories[rows],
             sparse=None if self.sparse is None else self.sparse[rows],
+            clusters=None if self.clusters is None else self.clusters[rows],
         )
 
     @property
@@ -238,6 +244,8 @@ class Table:
         A = self.matrix(preparation, least)
         train, test = self._split
         objective = self._loss(A[train], self.targets[train], train)
+        if self.clusters is not None:
+            set_clusters(objective, self.clusters[train])
         if self.schema.test_fraction:
             kind = self.schema.loss
             objective.metrics = HeldOut(kind, A[test], self.targets[test], least)  # type: ignore[attr-defined]

@@ -113,6 +113,31 @@ def test_sites_are_the_clusters(folder):
     np.testing.assert_allclose(errors[:, 2], found.pvalues, rtol=1e-5, atol=1e-12)
 
 
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+def test_a_column_says_which_rows_are_a_cluster(folder, engine):
+    d, X = pooled(folder)
+    site = np.arange(len(d)) % 4
+    groups = np.unique(list(zip(site, d["children"], strict=True)), axis=0, return_inverse=True)[1]
+    how = {"groups": groups.reshape(-1)}
+    found = sm.OLS(d["affairs"], X).fit(cov_type="cluster", cov_kwds=how, use_t=True)
+    features = dict.fromkeys(COLUMNS, "numeric")
+    schema = {"target": "affairs", "features": features, "cluster": "children"}
+    made = tables(data=f"{folder}/site*.csv", schema=schema, inference="cluster")
+    report = run(made, engine=engine).report
+    assert report.estimates.clusters == how["groups"].max() + 1
+    np.testing.assert_allclose(np.array(report.errors)[:, 0], found.bse, rtol=1e-6)
+
+
+def test_a_column_of_clusters_is_checked(folder, tmp_path):
+    stated = {"target": "affairs", "features": {"age": "numeric"}, "cluster": "age"}
+    with pytest.raises(ConfigError, match="'age' is the cluster and cannot be a feature too"):
+        tables(data=f"{folder}/site*.csv", schema=stated)
+    file = tmp_path / "one.csv"
+    file.write_text("affairs,age,practice\n1,2,a\n2,3,\n3,5,b\n")
+    with pytest.raises(ConfigError, match=r"'practice'.*a value in every row"):
+        tables(data=str(file), schema=stated | {"cluster": "practice"})
+
+
 def test_what_cannot_be_had_is_refused_before_round_1(folder):
     with pytest.raises(ConfigError, match="with a penalty"):
         run(problem(folder, "any", "logistic", l1=0.01))
