@@ -190,9 +190,10 @@ class FederatedLasso(FederatedElasticNet):
     penalty_factor : array, shape (features,), optional
         >= 0: what the penalty of each column is multiplied by, 1 by default; 0 leaves it free. They
         count as they are given, while glmnet divides its `penalty.factor` by their mean.
-    inference : {"model", "robust", "cluster", "debiased"}, optional
+    inference : {"model", "robust", "cluster", "quasi", "debiased"}, optional
         Of fits without a penalty: standard errors by the model, robust ones (HC1), or by cluster
-        (clients, or `clusters` of `fit`), at the cost of one exchange of sums. Of fits with an l1
+        (clients, or `clusters` of `fit`), or "quasi", a Poisson model's with the variance phi times
+        the mean, at the cost of one exchange of sums. Of fits with an l1
         norm: "debiased", intervals about `coef_debiased_`, by the same exchange. Then there are
         `bse_`, `pvalues_`, `conf_int()`, `summary()` and what else `Inferring` has.
     site_effects : {"common", "own"} (default: "common")

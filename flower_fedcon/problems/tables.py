@@ -90,7 +90,7 @@ def tables(
     min_rows : int
         What the policy of every node would say; see `flower_fedcon.Policy`.
 
-    inference : {"model", "robust", "cluster"}, optional
+    inference : {"model", "robust", "cluster", "quasi"}, optional
         Without a penalty: standard errors of the coefficients, in a run's report; see `Plan`.
 
     Raises

@@ -63,10 +63,10 @@ class Plan:
         Of a run with `privacy=GaussianDP(...)` and noise: whether to record, and show to callbacks,
         what no noise covers, too: the objective, the residual, clients' metrics, their states.
         Epsilon counts none of it. By default nobody is asked for it.
-    inference : {"model", "robust", "cluster"}, optional
+    inference : {"model", "robust", "cluster", "quasi"}, optional
         Of runs on tables without a penalty: standard errors of the coefficients, by one exchange of
-        sums after the last round; see `flower_fedcon.tables.statistics.site_sums`. "cluster": the
-        clients are the clusters.
+        sums after the last round; see `flower_fedcon.tables.statistics.site_sums`. "cluster": by
+        the values of the schema's `cluster` within clients, or by client. "quasi": quasi-Poisson.
     """
 
     num_rounds: int

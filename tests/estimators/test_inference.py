@@ -148,6 +148,11 @@ def test_poisson_with_exposure_and_offset(randhie):
     fits(model, found)
     np.testing.assert_allclose(model.deviance_, found.deviance, **CLOSE)
     np.testing.assert_allclose(model.estimates_.pearson, found.pearson_chi2, **CLOSE)
+    quasi = FederatedPoissonRegressor(alpha=0, inference="quasi")
+    quasi.fit(X, y, sites, offset=offset, exposure=exposure)
+    same(quasi, pooled.fit(tol=1e-12, scale="X2"))
+    assert np.isnan(quasi.aic_)  # no likelihood has such a variance
+    assert "quasi-Poisson" in quasi.summary()
 
 
 def test_weights_count_rows(randhie):
@@ -283,6 +288,8 @@ def test_what_cannot_be_had_is_refused(fair):
         FederatedLasso(alpha=0.1, inference="model").fit(X, y, sites)
     with pytest.raises(ConfigError, match=r"C=numpy\.inf"):
         FederatedLogisticRegression(inference="model").fit(X, y > 0, sites)
+    with pytest.raises(ConfigError, match="is for Poisson losses"):
+        FederatedElasticNet(alpha=0, inference="quasi").fit(X, y, sites)
     with pytest.raises(ConfigError, match="inference must be"):
         FederatedElasticNet(alpha=0, inference="HC1").fit(X, y, sites)
     with pytest.raises(ConfigError, match="two clusters or more"):

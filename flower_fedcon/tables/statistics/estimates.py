@@ -16,6 +16,7 @@ from flower_fedcon.tables.statistics.site_sums import (
     METHODS,
     MODEL,
     NUMBERS,
+    QUASI,
     ROBUST,
     most_numbers,
     unpacked,
@@ -47,7 +48,7 @@ def check_method(name: str, method: Any) -> str:
     ----------
     name : str
         Of the family, as schemas call its loss.
-    method : {"model", "robust", "cluster"}
+    method : {"model", "robust", "cluster", "quasi"}
 
     Raises
     ------
@@ -56,13 +57,18 @@ def check_method(name: str, method: Any) -> str:
     wanted = choice("inference", method, METHODS)
     if wanted == MODEL and family_of(name).scale == NONE:
         raise ConfigError(_NO_LIKELIHOOD.format(name=name))
+    if wanted == QUASI and name != "poisson":
+        raise ConfigError(
+            f'inference="quasi" is for Poisson losses, whose variance is then phi times the mean, '
+            f'got a {name} loss: take inference="model", "robust" or "cluster"'
+        )
     return wanted
 
 
 def shapes_of(size: int, method: str) -> dict[str, tuple[int, ...]]:
     """Return the shape of each array in a site's answer, for so many free parameters."""
     own: dict[str, tuple[int, ...]] = {"information": (most_numbers(size),), "score": (size,)}
-    if method != MODEL:
+    if method in (ROBUST, CLUSTER):
         own["meat"] = (most_numbers(size),)
     return {**own, "numbers": (len(NUMBERS),)}
 
@@ -223,7 +229,7 @@ def estimate(
     ----------
     name : str
         Of the family, as schemas call its loss.
-    method : {"model", "robust", "cluster"}
+    method : {"model", "robust", "cluster", "quasi"}
     names : sequence of str
         Of the free parameters.
     values : array, shape (p,)
@@ -257,8 +263,10 @@ def estimate(
         shape, loglik = gamma_shape(n, deviance, last)
     elif family.scale == NONE:
         phi = loglik = deviance = pearson = math.nan
+    elif method == QUASI:
+        phi, loglik = pearson / left, math.nan
     df = math.inf
-    if method == MODEL:
+    if method in (MODEL, QUASI):
         V = phi * inverse
         df = left if family.scale == RESIDUAL else math.inf
     else:

@@ -42,9 +42,9 @@ from flower_fedcon.wire.payloads import Payload
 ASKS = "asks."
 """Begins the name under which a request says which statistic it asks for."""
 NUMBERS = ("n", "loglik", "deviance", "pearson", "log_y", "clusters", "own")
-MODEL, ROBUST, CLUSTER = METHODS = ("model", "robust", "cluster")
-KINDS = {name: float(place) for place, name in enumerate(METHODS)}
-"""The methods as numbers on the wire."""
+MODEL, ROBUST, CLUSTER, QUASI = METHODS = ("model", "robust", "cluster", "quasi")
+KINDS = {name: float(place) for place, name in enumerate(METHODS)} | {QUASI: 0.0}
+"""The methods as numbers on the wire: "quasi" needs the sums of "model"."""
 
 
 class Fitted(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
-from flower_fedcon.tables.statistics.site_sums import CLUSTER, MODEL
+from flower_fedcon.tables.statistics.site_sums import CLUSTER, MODEL, QUASI
 
 _WIDTH = 78
 
@@ -32,6 +32,7 @@ class Summary(str):
         """
         errors = {
             MODEL: "model-based",
+            QUASI: "quasi-Poisson",
             CLUSTER: f"{found.clusters} clusters",
             DEBIASED: "debiased lasso",
         }.get(found.method, "robust (HC0)" if found.family.name == "cox" else "robust (HC1)")
