@@ -11,6 +11,7 @@ import statsmodels.api as sm
 
 from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives import HuberRegression
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.runs.history import History
@@ -126,6 +127,19 @@ def test_a_column_says_which_rows_are_a_cluster(folder, engine):
     report = run(made, engine=engine).report
     assert report.estimates.clusters == how["groups"].max() + 1
     np.testing.assert_allclose(np.array(report.errors)[:, 0], found.bse, rtol=1e-6)
+
+
+def test_huber_errors_are_the_sandwich_of_the_pooled_rows(folder):
+    d, X = pooled(folder)
+    report = run(problem(folder, "affairs", "huber", inference="robust"), 30).report
+    X, delta = X.to_numpy(), HuberRegression(np.ones((1, 1)), np.ones(1)).delta
+    left = d["affairs"].to_numpy() - X @ report.estimates.values
+    scores = np.clip(left, -delta, delta)[:, None] * X
+    np.testing.assert_allclose(scores.sum(axis=0), 0.0, atol=1e-6)
+    bread = np.linalg.inv(X[np.abs(left) <= delta].T @ X[np.abs(left) <= delta])
+    n, p = X.shape
+    V = bread @ scores.T @ scores @ bread * n / (n - p)
+    np.testing.assert_allclose(report.estimates.bse, np.sqrt(np.diag(V)), rtol=1e-6)
 
 
 def test_a_column_of_clusters_is_checked(folder, tmp_path):
