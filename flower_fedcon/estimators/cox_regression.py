@@ -161,18 +161,23 @@ class _Stratified(FederatedEstimator):
         return float(own / pairs) if pairs else math.nan
 
     def _concordant(self) -> list[tuple[float, float]]:
-        return [
-            _within(f.strata, f.rows @ self.coef_, f.times, f.events.astype(float))
-            for f in self._sites
-        ]
+        found = []
+        for f in self._sites:
+            weight = None if f.weights is None else f.weights * (f.total_weight / f.num_examples)
+            scores = f.rows @ self.coef_
+            found.append(_within(f.strata, scores, f.times, f.events.astype(float), weight))
+        return found
 
 
-def _within(strata: Array, scores: Array, time: Array, event: Array) -> tuple[float, float]:
+def _within(
+    strata: Array, scores: Array, time: Array, event: Array, weight: Array | None = None
+) -> tuple[float, float]:
     """Return the concordant pairs, a tie counted half, and all pairs, within strata."""
     right = pairs = 0.0
     for stratum in np.unique(strata):
         own = strata == stratum
-        share, number = concordance(scores[own], time[own], event[own])
+        weights = None if weight is None else weight[own]
+        share, number = concordance(scores[own], time[own], event[own], weights)
         right, pairs = right + share * number, pairs + number
     return right, pairs
 

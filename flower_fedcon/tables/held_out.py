@@ -108,8 +108,12 @@ def auc(scores: Array, positive: Any) -> tuple[float, float]:
     return above / pairs, pairs
 
 
-def concordance(scores: Array, time: Array, event: Array) -> tuple[float, float]:
+def concordance(
+    scores: Array, time: Array, event: Array, weight: Array | None = None
+) -> tuple[float, float]:
     """Return Harrell's share of concordant pairs, and the number of pairs that can be compared.
+
+    A row of weight w stands for w rows: a pair counts as often as the product of its weights.
 
     >>> concordance(np.array([3.0, 2.0, 1.0]), np.array([1.0, 2.0, 3.0]), np.array([1, 0, 1]))
     (1.0, 2.0)
@@ -122,14 +126,18 @@ def concordance(scores: Array, time: Array, event: Array) -> tuple[float, float]
     own = np.flatnonzero(died)
     new = (np.diff(time[own], prepend=np.nan) != 0).astype(np.intp)
     ends = own[new == 1][np.cumsum(new) - 1] if own.size else own
-    pairs = float(ends.sum())
-    below, same = _before(ranks, ends, ranks[own])
+    every = np.ones(len(ranks)) if weight is None else weight[order]
+    pairs = float(every[own] @ np.append(0.0, np.cumsum(every))[ends])
+    below, same = _before(ranks, ends, ranks[own], every, every[own])
     return ((below + 0.5 * same) / pairs, pairs) if pairs else (0.0, 0.0)
 
 
-def _before(ranks: Array, ends: Array, values: Array) -> tuple[float, float]:
+def _before(
+    ranks: Array, ends: Array, values: Array, weights: Array, times: Array
+) -> tuple[float, float]:
     """Return how many of ranks[:end] are below a value, and how many equal it, over all pairs.
 
+    Each of the ranks counts by its weight, and each value as many times as is said.
     An end is a sum of powers of 2, so that what is before it are blocks, of which each is sorted.
     """
     below = same = 0.0
@@ -138,10 +146,14 @@ def _before(ranks: Array, ends: Array, values: Array) -> tuple[float, float]:
     for bit in range(len(ranks).bit_length()):
         use = (ends >> bit) & 1 == 1
         if use.any():
-            keys = np.sort((places >> bit) * most + ranks)
+            keys = (places >> bit) * most + ranks
+            by = np.argsort(keys, kind="stable")
+            sums = np.append(0.0, np.cumsum(weights[by]))
             block = (ends[use] >> bit) - 1
             wanted = block * most + values[use]
-            left, right = (np.searchsorted(keys, wanted, side=side) for side in ("left", "right"))
-            below += float((left - (block << bit)).sum())
-            same += float((right - left).sum())
+            left, right = (
+                np.searchsorted(keys[by], wanted, side=side) for side in ("left", "right")
+            )
+            below += float(times[use] @ (sums[left] - sums[block << bit]))
+            same += float(times[use] @ (sums[right] - sums[left]))
     return below, same

@@ -81,6 +81,20 @@ def test_against_r(study):
         assert test.to_frame().index.tolist() == [*columns, "GLOBAL"]
 
 
+def test_a_weight_is_as_many_rows_in_the_concordance():
+    rng = np.random.default_rng(3)
+    X, time = rng.standard_normal((40, 2)), rng.integers(1, 9, 40).astype(float)
+    event, weight = rng.random(40) < 0.7, rng.integers(1, 4, 40)
+    site = np.arange(40) % 2
+    y = np.c_[time, event]
+    weighted = FederatedCoxRegression().fit(X, y, groups=site, sample_weight=weight)
+    copies = np.repeat(np.arange(40), weight)
+    copied = FederatedCoxRegression().fit(X[copies], y[copies], groups=site[copies])
+    np.testing.assert_allclose(weighted.coef_, copied.coef_, rtol=1e-6)
+    assert weighted.concordance_ == pytest.approx(copied.concordance_, rel=1e-12)
+    assert weighted.concordance_ != FederatedCoxRegression().fit(X, y, groups=site).concordance_
+
+
 def test_score_is_lifelines_concordance():
     utils = pytest.importorskip("lifelines.utils")
     table = rossi()
