@@ -238,7 +238,8 @@ class TorchObjective(Objective, Stackable):
         Raises
         ------
         ConfigError
-            If the module changes its buffers when it is called: they would tell one row of another.
+            If the module changes its buffers when it is called, or draws random numbers: these
+            would tell one row of another.
         """
         found = np.zeros((len(rows), sum(p.numel() for p in self._parameters)))
         for i, loss in enumerate(self._alone(x, rows)):
@@ -259,6 +260,7 @@ class TorchObjective(Objective, Stackable):
         """Yield the loss of each row."""
         self._load(self._tensors(x))
         before = [buffer._version for buffer in self._module.buffers()]
+        draws = torch.get_rng_state()
         for row in rows.tolist():
             inputs, target = (part[row : row + 1].clone() for part in (self._inputs, self._targets))
             yield self._loss(self._module(inputs), target)
@@ -266,6 +268,12 @@ class TorchObjective(Objective, Stackable):
             raise ConfigError(
                 "TorchObjective(module) changes its buffers when it is called, so that one row "
                 "tells of another: use a module without running statistics, or leave ExampleDP out"
+            )
+        if not torch.equal(torch.get_rng_state(), draws):
+            raise ConfigError(
+                "TorchObjective(module) draws random numbers when it is called, which follow from "
+                "how many rows came before: use nn.Dropout, or F.dropout with training="
+                "self.training, or leave ExampleDP out"
             )
 
     def ridge(self, x: Any) -> float:

@@ -166,3 +166,22 @@ def test_a_module_that_keeps_what_it_sees_is_refused():
     f = PrivateObjective(objective(module=Counts()), RULE)
     with pytest.raises(ConfigError, match="changes its buffers when it is called"):
         f.gradient(f.objective.start())
+
+
+class Dropping(nn.Module):
+    """Drops entries in evaluations, too, as `F.dropout` does by default."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = net()
+
+    def forward(self, x):
+        return self.layer(nn.functional.dropout(x, 0.5))
+
+
+def test_a_module_that_draws_is_refused_for_its_draws_follow_from_other_rows():
+    f = PrivateObjective(objective(module=Dropping()), RULE)
+    with pytest.raises(ConfigError, match="draws random numbers when it is called"):
+        f.gradient(f.objective.start())
+    quiet = PrivateObjective(objective(module=nn.Sequential(nn.Dropout(0.5), net())), RULE)
+    quiet.gradient(quiet.objective.start())
