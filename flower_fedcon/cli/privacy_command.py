@@ -104,7 +104,7 @@ def audit(
     """Play a private mechanism many times with a canary and without, and bound epsilon from below.
 
     FILE is an experiment whose algorithms have a GaussianDP, or whose problem has private
-    examples; or a node's configuration with a table [privacy]. The canary is the worst that the
+    examples; or a node's configuration with a table named privacy. The canary is the worst that the
     guarantee must cover: a client, or a row, that is far longer than the clip in all that it takes
     part in. Clipping, grid, cohorts and noise are those of a run.
 
