@@ -153,7 +153,7 @@ def test_digits_by_dirichlet_shares():
     sizes = [f.num_examples for f in found.objectives]
     assert (len(sizes), sum(sizes)) == (5, 1500)
     assert len({*sizes}) > 1
-    with pytest.raises(ConfigError, match="no column says whose"):
+    with pytest.raises(ConfigError, match="no column 'x' says whose"):
         digits(partition={"by": "natural", "column": "x"})
 
 
