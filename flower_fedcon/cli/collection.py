@@ -106,6 +106,9 @@ def info(
     from flower_fedcon.registry import accepted, algorithms
 
     found = parts()
+    if ":" in name and _is_algorithm(name):
+        _algorithm_info(name, size)
+        return
     if name in BUILDERS or ":" in name:
         if size is not None:
             raise ConfigError(f"--size is for an algorithm's messages, and {name} is a problem")
@@ -141,6 +144,15 @@ def _part_info(kind: type[Any]) -> None:
     screen.print(grid)
     if "compression" in taken:
         screen.print("Some of these take unbiased ones alone, or in EF21: `fedcon info METHOD`.")
+
+
+def _is_algorithm(name: str) -> bool:
+    """Return whether "module:name" is a strategy class, and not a function that makes a problem."""
+    from flower_fedcon.runs.toml import own_object
+    from flower_fedcon.strategies import FedConStrategy
+
+    kind = own_object(name, "what is to be shown,")
+    return isinstance(kind, type) and issubclass(kind, FedConStrategy)
 
 
 def _algorithm_info(name: str, size: str | None) -> None:
@@ -184,11 +196,11 @@ def _problem_info(name: str) -> None:
     seen = re.findall(r" : see `flower_fedcon\.problems\.(\w+)`", docstring)
     docstrings = [docstring, *(inspect.getdoc(builder(other)) or "" for other in seen)]
     said, _, rest = docstring.partition(_PARAMETERS)
-    screen.print(said.strip())
+    screen.print(said.strip(), markup=False)
     screen.print("\nArguments: the keys of [problem]", style="bold")
     _show_parameters(build, docstrings)
     if notes := _after_parameters(rest):
-        screen.print(notes)
+        screen.print(notes, markup=False)
     screen.print("\nIn an experiment file", style="bold")
     screen.print(f'[problem]\nname = "{name}"')
     texts = _parameter_texts(docstrings)

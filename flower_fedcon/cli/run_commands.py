@@ -41,8 +41,8 @@ def compare(
 ) -> None:
     """Run every algorithm of an experiment on the same problem.
 
-    A file with a table [sweep] is a study: every algorithm at all combinations of its values, over
-    processes. The exit code is 1 if a run of it fails.
+    A file with a table named sweep is a study: every algorithm at all combinations of its values,
+    over processes. The exit code is 1 if a run of it fails.
     """
     from flower_fedcon.lab.experiments.comparison import run_all, run_seeds
     from flower_fedcon.lab.experiments.seed_statistics import parse_seeds

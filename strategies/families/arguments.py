@@ -84,8 +84,14 @@ def _check_names(
 @lru_cache(maxsize=256)
 def _known(kind: type[FedConStrategy[Any]]) -> tuple[Parameters, list[str]]:
     """Return a strategy's arguments, and those that need no name; found once for each class."""
-    own = signature(kind.__init__).parameters.values()
-    return parameters(kind), [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+    in_place: list[str] = []
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            own = signature(vars(base)["__init__"]).parameters.values()
+            in_place += [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+            if not any(p.kind is p.VAR_POSITIONAL for p in own):  # else its base's follow
+                break
+    return parameters(kind), in_place
 
 
 def check_convexity(strategy: FedConStrategy[Any]) -> None:

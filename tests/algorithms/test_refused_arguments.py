@@ -29,6 +29,7 @@ from flower_fedcon.strategies import (
     FedDR,
     FedFW,
     FedFWPlus,
+    FedMiD,
     Scaffold,
 )
 
@@ -88,6 +89,18 @@ def test_certificates_do_without_the_gap_where_there_is_no_oracle(constraint):
 def test_what_is_wrong_is_named(make, said):
     with pytest.raises(ConfigError, match=said):
         make()
+
+
+def test_a_constructor_of_ones_own_may_hand_on_what_has_no_name():
+    class Pulled(FedMiD):
+        def __init__(self, *args, pull=0.5, **steps):
+            super().__init__(*args, **steps)
+            self.pull = pull
+
+    made = Pulled(L1(0.1), client_lr=0.1, local_steps=2)
+    assert (made.regularizer.weight, made.pull) == (0.1, 0.5)
+    with pytest.raises(ConfigError, match=r"Pulled takes regularizer without a name, got 3\.0 too"):
+        Pulled(L1(0.1), 3.0, client_lr=0.1, local_steps=2)
 
 
 @pytest.mark.parametrize("compressor", [QSGD(levels=3), Natural()])

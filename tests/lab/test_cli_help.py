@@ -15,6 +15,7 @@ import pytest
 import typer
 from harness import Command
 from pages import ROOT, blocks
+from rich.text import Text
 
 from flower_fedcon import __version__
 from flower_fedcon.cli import app, doctor
@@ -54,7 +55,9 @@ def test_help_ends_in_examples_that_parse(path):
 
 @pytest.mark.parametrize("path", EVERY)
 def test_every_option_and_command_says_what_it_is(path):
-    assert (EVERY[path].help or "").strip()
+    said = (EVERY[path].help or "").strip()
+    assert said
+    assert Text.from_markup(said).plain == said, "what stands in square brackets would be lost"
     for parameter in EVERY[path].params:
         shown = parameter.get_help_record(typer.Context(EVERY[path]))
         assert shown is None or shown[1] or parameter.human_readable_name.isupper()

@@ -182,19 +182,22 @@ def test_the_gap_is_drawn_where_no_optimum_is_known(tmp_path: Path) -> None:
     assert drawn(known) == drawn(known, y="residual") != drawn(certified)
 
 
-def test_titles_of_panels_lie_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_of_panels_lie_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a column of a journal too, where a setting is longer than its panel is wide."""
     drawn: list[Any] = []
     monkeypatch.setattr(figures, "_save", lambda figure, paths: drawn.append(figure))
-    rows = [{"round": float(r), "residual": 0.5**r} for r in range(1, 5)]
+    counted = dict.fromkeys(("uplink_bytes", "downlink_bytes"), 1e6)
+    rows = [{"round": float(r), "residual": 0.5**r, **counted} for r in range(1, 5)]
     rules = ("Markov stay 0.8 back 0.05", "Weighted weights examples count 6", f"{[0.25] * 90}")
     by = {f"A, {rule}": (rule, "A") for rule in rules}
     for width in (3.3, 6.9, None):
-        plot_histories(dict.fromkeys(by, rows), tmp_path / "f.pdf", by=by, width=width)
+        plot_histories(dict.fromkeys(by, rows), tmp_path / "f.pdf", x="bytes", by=by, width=width)
         figure = drawn.pop()
         figure.draw_without_rendering()
-        boxes = [axis.title.get_window_extent() for axis in figure.axes if axis.get_visible()]
-        assert len(boxes) == 3
+        shown = [axis for axis in figure.axes if axis.get_visible()]
+        texts = [axis.title for axis in shown] + [axis.xaxis.label for axis in shown]
+        boxes = [text.get_window_extent() for text in texts if text.get_text()]
+        assert len(boxes) == (5 if width == 3.3 else 6)
         for box, other in itertools.combinations(boxes, 2):
             assert not box.overlaps(other)
         assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)

@@ -112,6 +112,9 @@ def test_an_algorithm_of_ones_own(run_command, own):
     _twice(run_command, own.Mine(client_lr=0.1, local_steps=2), own.rows(own=False))
     assert 'name = "again_own:Mine"' in Path("first/config.toml").read_text()
     assert 'name = "again_own:Mine"' in Path("again/config.toml").read_text()
+    card, problem = (run_command("info", f"again_own:{name}")[1] for name in ("Mine", "rows"))
+    assert ("Hyperparameters" in card, "[problem]" in card) == (True, False)
+    assert ("Hyperparameters" in problem, "[problem]" in problem) == (False, True)
 
 
 def test_what_no_file_can_state_says_why(run_command, own):

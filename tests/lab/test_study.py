@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -175,6 +177,14 @@ def test_cells_are_tuned(fedcon: Command) -> None:
         assert f"{chosen:g}" == min(tried, key=lambda name: tried[name])
         assert len(History.read_rows(f"s/{slug}/history.csv")) == 6
     assert not Path("s/tuning/fedfwplus-full").exists()
+    cells = json.loads(Path("s/cells.json").read_text())
+    assert cells[0] == "FedFW, sample 1"  # as in the file, and not by the alphabet
+    assert list(panels_of([Path("s")], "participation")) == cells
+    shutil.rmtree("s/fedfw-full")
+    again = fedcon("compare", "study.toml", "--workers", "1", "--run-dir", "s", "--resume")[1]
+    found = again.partition("\n1/6: ")[2].partition("FedFW, full: F")[0]
+    assert (found.count(", found\n"), found.count(" left\n")) == (3, 0)  # of no run yet played
+    assert "FedFW, full: tuning, cell 2 of 2" in out
     assert "FedFW, full: takes penalty=" in out
     frame = read_runs("s")  # the study's own runs, each once
     assert len(frame) == frame.groupby(["label", "seed", "round"]).ngroups == 6 * 6

@@ -178,10 +178,12 @@ def plot_histories(
                 _draw_clients(axis, next(iter(histories.values())), (panel.x, panel.column))
             _dress(axis, panel.x)
             _mark(axis)
+            letters = int(_LETTERS * size[0] / wide / axis.title.get_fontsize())
             if panel.title:
-                letters = int(_LETTERS * size[0] / wide / axis.title.get_fontsize())
                 lines_of = textwrap.wrap(panel.title, letters, max_lines=3, placeholder=" ...")
                 axis.set_title("\n".join(lines_of))
+            if width is not None:
+                axis.set_xlabel("\n".join(textwrap.wrap(axis.get_xlabel(), letters)))
             if place + wide < len(panels):
                 axis.set_xlabel("")  # the panel below has it
             if panel.column == column and place:

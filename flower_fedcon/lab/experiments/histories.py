@@ -19,6 +19,9 @@ Histories: TypeAlias = dict[str, Sequence[Record]]
 Seeds: TypeAlias = dict[str, list[Sequence[Record]]]
 
 
+CELLS = "cells.json"
+"""Of a study: the labels of its cells, in its order."""
+
 FAILED = "failed.json"
 """Of a study: why a cell has no finished run, by its label."""
 
@@ -137,14 +140,22 @@ def _groups(given: Path) -> dict[Path, list[Path]]:
     found = runs_in(given)
     if not found:
         raise ConfigError(f"{given} holds no run: there is no {HISTORY} in it")
-    # In the order, and so the colours, of the comparison's own figure.
-    places = {label: place for place, label in enumerate(labels_of(given))}
+    # In the order, and so the colours, of the comparison's own table and figure.
+    places = {label: place for place, label in enumerate(_order(given))}
     found.sort(key=lambda folder: places.get(_label(folder), len(places)))
     groups: dict[Path, list[Path]] = {}
     for folder in found:
         of_a_seed = folder != given and folder.name.startswith("seed-")
         groups.setdefault(folder.parent if of_a_seed else folder, []).append(folder)
     return groups
+
+
+def _order(given: Path) -> list[str]:
+    """Return the labels of a study's cells, or of a comparison, in their order."""
+    try:
+        return [str(label) for label in json.loads((given / CELLS).read_text("utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return labels_of(given)
 
 
 def _label(folder: Path) -> str:

@@ -25,7 +25,7 @@ from flower_fedcon.lab.experiments.comparison import figures_of, show
 from flower_fedcon.lab.experiments.console import brief, clock, say
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug, write
-from flower_fedcon.lab.experiments.histories import FAILED, setting_text
+from flower_fedcon.lab.experiments.histories import CELLS, FAILED, setting_text
 from flower_fedcon.lab.experiments.run_tables import names_of_values
 from flower_fedcon.lab.experiments.runner import Job, play_jobs
 from flower_fedcon.lab.experiments.seed_statistics import mean
@@ -104,6 +104,7 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
         _say_unstacked(runs)
     write(folder / CONFIG, experiment.to_toml())  # first: it says whose runs these are
     labels = list(dict.fromkeys(run.label for run in runs))
+    write(folder / CELLS, json.dumps(labels, indent=1))
     failed: list[tuple[str, str, str]] = []  # label, name of the run, why
     if experiment.sweep.get("tune"):
         runs, failed = _tuned(runs, labels, experiment, folder, workers)
@@ -113,7 +114,7 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
         home = home / f"seed-{run.seed}" if run.seed else home
         jobs.append(Job(str(home), run.experiment.to_toml(0), folder=home.resolve()))
     rows: dict[str, list[Sequence[Record]]] = {label: [] for label in labels}
-    began = time.monotonic()
+    began, fresh = time.monotonic(), 0
     for done, (number, played) in enumerate(play_jobs(jobs, workers=workers), start=1):
         run = runs[number]
         name = f"{run.label}, seed {run.seed}" if run.seed else run.label
@@ -122,8 +123,9 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
         else:
             rows[run.label].append(played.rows)
         state = "failed" if played.error else brief(played.rows[-1])
-        left = (time.monotonic() - began) / done * (len(jobs) - done)
-        after = f", {clock(left)} left" if done < len(jobs) else ""
+        fresh += not played.found  # a run that is found says nothing of how long the others take
+        left = (time.monotonic() - began) / max(1, fresh) * (len(jobs) - done)
+        after = f", {clock(left)} left" if fresh and done < len(jobs) else ""
         say(f"{done}/{len(jobs)}: {name}: {state}{', found' if played.found else ''}{after}")
     cells = {label: why for label, _, why in reversed(failed) if not rows[label]}
     write(folder / FAILED, json.dumps(cells, indent=1))
@@ -180,13 +182,14 @@ def _tuned(
     """
     options, best, found = experiment.tuning, dict[str, list[str] | None](), list[CellRun]()
     failed: list[tuple[str, str, str]] = []
+    number = len({run.label for run in runs if run.experiment.grid(run.label)})
     for run in runs:
         alone = run.experiment
         if not alone.grid(run.label):
             found.append(run)
             continue
         if run.label not in best:
-            say(f"{run.label}: tuning")
+            say(f"{run.label}: tuning, cell {len(best) + 1} of {number}")
             rounds = [f"run.rounds={options.rounds}"] if options.rounds is not None else []
             try:
                 points, _ = tuning.tune(
