@@ -82,6 +82,7 @@ def test_scaffnew_defaults():
         "client_lr": 0.01,
         "communication_probability": 0.1,
         "batch_size": None,
+        "clip": None,
     }
     with pytest.raises(ConfigError, match="smoothness L is unknown: give client_lr"):
         OpenRun(Scaffnew(), unknown())

@@ -192,12 +192,9 @@ def written(path, text):
     return path
 
 
-def test_who_takes_part_is_kept_and_others_need_a_method(tmp_path):
-    """A default method has the file's cohorts; problems that are not of tables have none."""
+def test_who_takes_part_is_kept_by_a_default_method(tmp_path):
     sampled = experiment(write_sites(tmp_path, 6), participation={"sample": 1})
     assert sampled.settings("FedNewton")["participation"] == {"sample": 1}
-    with pytest.raises(ConfigError, match=r"the table \[algorithm\] is missing"):
-        Experiment({"problem": {"name": "lasso"}, "run": {"rounds": 1}})
 
 
 def test_fednewton_refuses_what_takes_minutes(tmp_path):

@@ -37,7 +37,7 @@ def by_counts(absent: Array, present: Array, delta: float, alpha: float) -> floa
     >>> round(by_counts(scores[:2000], scores[2000:], 0.01, 0.05), 2)
     0.0
     >>> round(by_counts(scores[:2000], scores[2000:] + 4.0, 0.01, 0.05), 1)
-    4.6
+    5.4
     """
     half = len(absent) // 2
     first, second = (absent[:half], present[:half]), (absent[half:], present[half:])
