@@ -161,12 +161,10 @@ class _Stratified(FederatedEstimator):
         return float(own / pairs) if pairs else math.nan
 
     def _concordant(self) -> list[tuple[float, float]]:
-        found = []
-        for f in self._sites:
-            weight = None if f.weights is None else f.weights * (f.total_weight / f.num_examples)
-            scores = f.rows @ self.coef_
-            found.append(_within(f.strata, scores, f.times, f.events.astype(float), weight))
-        return found
+        return [
+            _within(f.strata, f.rows @ self.coef_, f.times, f.events.astype(float), f.given_weights)
+            for f in self._sites
+        ]
 
 
 def _within(

@@ -20,7 +20,7 @@ from flower_fedcon.tables.statistics.estimates import (
     estimate,
     shapes_of,
 )
-from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_parameters
+from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_parameters, free_values
 from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.validation import Array
 
@@ -120,10 +120,9 @@ class Inferring:
         shape, names = x.shape, self._parameter_names()
         shapes = shapes_of(free_parameters(shape), method)
         sums = walk.total_sums("estimates", shapes, method=KINDS[method])
-        free = x if x.ndim == 1 else x[:, 1:] - x[:, :1]
         if x.ndim == 2:
             names = [f"{name} [{label}]" for name in names for label in self.classes_[1:]]  # type: ignore[attr-defined]
-        found = estimate(self.family, method, names, free.reshape(-1), sums)
+        found = estimate(self.family, method, names, free_values(x), sums)
         self._show(found, shape)
 
     def _parameter_names(self) -> list[str]:
@@ -133,27 +132,26 @@ class Inferring:
 
     def _show(self, found: Estimates, shape: tuple[int, ...]) -> None:
         """Set the attributes from estimates of the free parameters."""
-        self.estimates_, self.covariance_ = found, found.covariance
         self.loglik_, self.aic_, self.bic_ = found.loglik, found.aic, found.bic
-        self.deviance_, self.dispersion_ = found.deviance, found.dispersion
-        self._centred = found
+        self.deviance_, centred = found.deviance, found.by_class(shape)
         if len(shape) == 2:  # of all equal models, that whose coefficients sum to 0
-            rows, classes = shape
-            centring = np.eye(classes)[:, 1:] - 1.0 / classes
-            self._centred = found.mapped(np.kron(np.eye(rows), centring), ())
-            values = self._centred.values.reshape(shape).T
+            values = centred.values.reshape(shape).T
             self.coef_ = values[:, : self.n_features_in_].copy()
-            self.intercept_ = values[:, -1].copy() if self._common_intercept else np.zeros(classes)
-        self.bse_, self.intercept_bse_ = self._laid_out(self._centred.bse)
-        self.pvalues_, self.intercept_pvalues_ = self._laid_out(self._centred.pvalues)
+            none = np.zeros(shape[1])
+            self.intercept_ = values[:, -1].copy() if self._common_intercept else none
+        self._show_errors(found, centred)
 
     def _show_debiased(self, found: Estimates) -> None:
         """Set the attributes from debiased estimates of the columns."""
-        self.estimates_, self.covariance_, self._centred = found, found.covariance, found
-        self.dispersion_ = found.dispersion
         self.coef_debiased_ = self._laid_out(found.values)[0]
-        self.bse_, self.intercept_bse_ = self._laid_out(found.bse)
-        self.pvalues_, self.intercept_pvalues_ = self._laid_out(found.pvalues)
+        self._show_errors(found, found)
+
+    def _show_errors(self, found: Estimates, centred: Estimates) -> None:
+        """Set what all estimates have; `centred` are those of all coefficients."""
+        self.estimates_, self.covariance_, self._centred = found, found.covariance, centred
+        self.dispersion_ = found.dispersion
+        self.bse_, self.intercept_bse_ = self._laid_out(centred.bse)
+        self.pvalues_, self.intercept_pvalues_ = self._laid_out(centred.pvalues)
 
     def _laid_out(self, values: Array) -> tuple[Array, Any]:
         """Return numbers of each parameter as `coef_` and as `intercept_`."""

@@ -188,11 +188,10 @@ class Profiled(Objective):
         squares = np.diag(whole)[k:]
         left = np.einsum("i,ij,ij->j", self._curvatures(scores), rows, rows)
         rows[:, left <= _ROUNDING * _ROUNDING * squares] = 0.0
-        share = core.total_weight / self.num_examples
 
         def kind(A: Array) -> LinearModel:
             more = {"scale": core.scale} if isinstance(core, LeastSquares) else {}
-            weight = None if core.weights is None else core.weights * share
+            weight = core.given_weights
             made: LinearModel = type(core)(A, core.targets, sample_weight=weight, **more)
             return made
 

@@ -178,6 +178,15 @@ class LinearModel(Objective, Stackable):
         self.weights = (weights * (self.num_examples / self.total_weight)).astype(self.dtype)
 
     @property
+    def given_weights(self) -> Array | None:
+        """The weights of the rows as they were given, which count rows; None where all are 1."""
+        if self.weights is None:
+            return None
+        weights = np.asarray(self.weights, np.float64)
+        found: Array = weights * (self.total_weight / self.num_examples)
+        return found
+
+    @property
     def sparse(self) -> bool:
         """Whether the data are a sparse matrix."""
         return not is_array(self.rows)
@@ -210,8 +219,8 @@ class LinearModel(Objective, Stackable):
         part.num_examples = len(part.targets)
         part.clusters = None if self.clusters is None else self.clusters[rows]
         part.weights, part.total_weight = None, float(part.num_examples)
-        if self.weights is not None:
-            part._weigh(self.weights[rows] * (self.total_weight / self.num_examples))
+        if (weights := self.given_weights) is not None:
+            part._weigh(weights[rows])
         return part
 
     # --- units -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from flower_fedcon.tables.statistics.estimates import (
     estimate,
     shapes_of,
 )
-from flower_fedcon.tables.statistics.site_sums import KINDS, free_parameters
+from flower_fedcon.tables.statistics.site_sums import KINDS, free_parameters, free_values
 
 
 def check_inference(method: str | None, strategy: Method[Any], setup: Setup) -> str | None:
@@ -67,19 +67,9 @@ def estimates_of(
         shapes = shapes_of(free_parameters(x.shape), method)
         sums = total_sums(server, engine, "estimates", shapes, method=KINDS[method])
         names = np.array(prepared.entries(x.shape), dtype=object).reshape(x.shape)
-        free = x if x.ndim == 1 else x[:, 1:] - x[:, :1]
         own = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
-        found = estimate(prepared.loss, method, own, free.reshape(-1), sums)
+        found = estimate(prepared.loss, method, own, free_values(x), sums)
     except FedConError as error:  # it must not end a run that is done
         return f"no standard errors: {error}"
-    units = np.kron(prepared.in_units(np.eye(len(x))), np.eye(free.size // len(x)))
+    units = np.kron(prepared.in_units(np.eye(len(x))), np.eye(len(own) // len(x)))
     return found.mapped(units, own)
-
-
-def by_class(found: Estimates, shape: tuple[int, ...]) -> Estimates:
-    """Return multinomial estimates of all classes, which sum to 0; others as they are."""
-    if len(shape) == 1:
-        return found
-    rows, classes = shape
-    centring = np.eye(classes)[:, 1:] - 1.0 / classes
-    return found.mapped(np.kron(np.eye(rows), centring), [""] * (rows * classes))

@@ -196,7 +196,7 @@ class Run:
         if not falls:
             return Guard.of_estimates(setup, self._start, self._engine)
         first = self._engine.evaluate(self._start).get("objective", math.nan)
-        return Guard(self._engine, self._start, abs(first - min(falls)))
+        return Guard(self._engine, first, abs(first - min(falls)))
 
     def _checkpoint_to_resume(
         self, strategy: Method[Any], setup: Setup, x0: Array

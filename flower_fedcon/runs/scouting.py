@@ -108,16 +108,15 @@ class Guard:
     ----------
     engine : Engine
         Open.
-    x0 : array
+    first : float
+        The objective at x0.
     fall : float
         What the objective may be expected to fall from x0: the square of the longest gradient there
         over L, or what it has fallen in a race.
     """
 
-    def __init__(self, engine: Engine, x0: Array, fall: float) -> None:
-        self._engine = engine
-        first = engine.evaluate(x0).get("objective", math.nan)
-        self._most = first + _GROWTH * fall
+    def __init__(self, engine: Engine, first: float, fall: float) -> None:
+        self._engine, self._most = engine, first + _GROWTH * fall
 
     @classmethod
     def of_estimates(cls, setup: Setup, x0: Array, engine: Engine) -> Guard | None:
@@ -125,7 +124,8 @@ class Guard:
         scales = setup.scales
         if scales is None or not scales.smoothnesses:
             return None
-        return cls(engine, x0, scales.steepest**2 / (max(scales.smoothnesses) or UNIT))
+        fall = scales.steepest**2 / (max(scales.smoothnesses) or UNIT)
+        return cls(engine, engine.evaluate(x0).get("objective", math.nan), fall)
 
     @staticmethod
     def is_due(server_round: int) -> bool:

@@ -15,7 +15,6 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, clients_by_name, first_few
 from flower_fedcon.regularizers import WithIntercept
-from flower_fedcon.runs.coefficients import by_class
 from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.log_rank import LogRank
@@ -126,7 +125,7 @@ class Report:
             lines.append(found)
         if not isinstance(found, Estimates):
             return own
-        shown = by_class(found, x.shape)
+        shown = found.by_class(x.shape)
         ends = shown.conf_int()
         parts = [shown.bse, shown.statistics, shown.pvalues, ends[:, 0], ends[:, 1]]
         # By column and class, as models are; rows stand class by class.

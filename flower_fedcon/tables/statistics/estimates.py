@@ -186,6 +186,20 @@ class Estimates:
         V = matrix @ self.covariance @ matrix.T
         return replace(self, values=matrix @ self.values, covariance=V, names=tuple(names))
 
+    def by_class(self, shape: tuple[int, ...]) -> Estimates:
+        """Return multinomial estimates of all classes, which sum to 0; others as they are.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Of the model: (rows, classes), or one axis.
+        """
+        if len(shape) == 1:
+            return self
+        rows, classes = shape
+        centring = np.eye(classes)[:, 1:] - 1.0 / classes
+        return self.mapped(np.kron(np.eye(rows), centring), [""] * (rows * classes))
+
     def likelihood_ratio(self, smaller: Estimates) -> tuple[float, int, float]:
         """Return the test of this model against one without some of its columns.
 

@@ -75,6 +75,15 @@ def free_parameters(shape: tuple[int, ...]) -> int:
     return shape[0] * (shape[1] - 1) if len(shape) == 2 else shape[0]
 
 
+def free_values(x: Array) -> Array:
+    """Return the free parameters of a model: of K classes those of each against the first.
+
+    >>> free_values(np.array([[1.0, 3.0], [2.0, 7.0]]))
+    array([2., 5.])
+    """
+    return (x if x.ndim == 1 else x[:, 1:] - x[:, :1]).reshape(-1)
+
+
 def most_numbers(size: int) -> int:
     """Return how many numbers an array of an answer has at most, for a model of so many."""
     return size * (size + 1) // 2
@@ -116,9 +125,9 @@ def fitted(objective: Any, x: Array) -> Fitted:
         raise ConfigError(
             f"standard errors are those of unpenalised fits, and the loss has l2 = {loss.l2:g}"
         )
-    m = loss.num_examples
-    weights = np.ones(m) if loss.weights is None else np.asarray(loss.weights, np.float64)
-    return Fitted(f, loss, x, at, family, weights * (loss.total_weight / m), own, told)
+    given = loss.given_weights
+    weights = np.ones(loss.num_examples) if given is None else given
+    return Fitted(f, loss, x, at, family, weights, own, told)
 
 
 def _is_known(f: Any) -> bool:
@@ -220,10 +229,14 @@ class RowScores(NamedTuple):
     slopes: Array | None  # of each row, where its score is -slope times the row
     rows: Any  # the rows, or where there are no slopes the scores themselves
 
+    @property
+    def _shares(self) -> Array:
+        """What each row is multiplied by in a sum of scores."""
+        return self.w if self.slopes is None else -self.w * self.slopes
+
     def total(self) -> Array:
         """Return their sum, by weight."""
-        found = self.w if self.slopes is None else -self.w * self.slopes
-        return np.asarray(self.rows.T @ found, dtype=np.float64).reshape(-1)
+        return np.asarray(self.rows.T @ self._shares, dtype=np.float64).reshape(-1)
 
     def squares(self) -> Array:
         """Return the sum of s s', by weight."""
@@ -237,8 +250,7 @@ class RowScores(NamedTuple):
         """Return their sums by group, shape (groups, p)."""
         from scipy import sparse
 
-        each = self.w if self.slopes is None else -self.w * self.slopes
-        member = sparse.csr_array((each, (codes, np.arange(len(codes)))))
+        member = sparse.csr_array((self._shares, (codes, np.arange(len(codes)))))
         found = member @ self.rows
         return found if isinstance(found, np.ndarray) else found.toarray()
 
