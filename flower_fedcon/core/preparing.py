@@ -24,6 +24,7 @@ from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
 from flower_fedcon.tables.contrasts import check_comparable, check_outcomes, contrasts
 from flower_fedcon.tables.preparation import (
+    LARGEST,
     WEIGHTS,
     Preparation,
     agree,
@@ -42,7 +43,6 @@ from flower_fedcon.wire.payloads import Payload, payload_bytes
 _log = logging.getLogger("flwr")
 LIMIT = Layout(((2**21,),), "float64", layered=False)
 """How many numbers a node may send in one array."""
-_LARGEST = 1e100
 _SAID = 10  # as many lines are logged of what stands out
 CONSTANTS = "constants"
 STAGES = (SUMMARY, SPREAD, CONSTANTS, CURVES)
@@ -219,15 +219,15 @@ def _numbers(name: str, value: Any, size: int | None) -> Any:
     if array.dtype != np.float64 or array.shape != (() if scalar else (size,)):
         raise ConfigError(f"{name!r} has shape {array.shape} and dtype {array.dtype}")
     if name == "constants":
-        usable = np.isnan(array) | ((array >= 0) & (array <= _LARGEST))
+        usable = np.isnan(array) | ((array >= 0) & (array <= LARGEST))
     elif name == "outcomes" and np.isnan(array).all():
         usable = np.array(True)
     elif name == "sums":
-        usable = np.abs(array) <= _LARGEST
+        usable = np.abs(array) <= LARGEST
     elif name == "weight":
         usable = (array >= WEIGHTS[0]) & (array <= WEIGHTS[1])
-    elif name == "squares":
-        usable = (array >= 0) & (array <= _LARGEST)
+    elif name in ("squares", "level"):
+        usable = (array >= 0) & (array <= LARGEST)
     else:
         usable = (array >= 0) & (array <= 2**53) & (array == np.floor(array))
     if not usable.all():

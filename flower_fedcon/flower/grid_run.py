@@ -176,6 +176,8 @@ class GridRun:
     def open(self, initial: ArrayRecord | Any | None, plan: Plan) -> None:
         """Meet the clients, and agree on the start."""
         infos, preparation = self._prepared(self._engine.describe())
+        if initial is None and preparation is not None:
+            initial = preparation.start
         agreed = agree_on_start(
             self._strategy,
             infos,

@@ -11,7 +11,7 @@ import numpy as np
 from flower_fedcon.paths.folds import CrossValidation
 from flower_fedcon.paths.path import RegularizationPath
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.runs.table_report import RATIOS
+from flower_fedcon.runs.table_report import exponential_of
 from flower_fedcon.tables.own_files import PATH
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.validation import Array
@@ -36,7 +36,7 @@ def unit_of(problem: FederatedProblem) -> str:
 
 def ratio_of(problem: FederatedProblem) -> str:
     """Return what the exponential of a coefficient is, such as "odds ratio"; "" for nothing."""
-    return "" if problem.preparation is None else RATIOS.get(problem.preparation.loss, "")
+    return "" if problem.preparation is None else exponential_of(problem.preparation.loss)
 
 
 def coefficients(

@@ -218,6 +218,7 @@ def prepared_problem(
         metrics={"nonzeros": lambda x: float(np.count_nonzero(x[:columns].any(axis=-1)
                                              if x.ndim > 1 else x[:columns]))},
         preparation=preparation,
+        x0=preparation.start,
     )  # fmt: skip
 
 
@@ -243,6 +244,11 @@ def regularizer(
 ) -> Regularizer:
     """Return the penalty of a model of these columns, which leaves the intercept free."""
     weight, square = nonnegative("l1", l1), nonnegative("l2", l2)
+    if schema.loss == "negative_binomial" and (weight or square):
+        raise ConfigError(
+            f'loss = "negative_binomial" has no penalty, got l1 = {weight:g} and l2 = {square:g}: '
+            'leave them out, or take loss = "poisson"'
+        )
     factors = _factors(schema, preparation, penalty_factor or {})
     psi: Regularizer
     if choice("penalty", penalty, PENALTIES) == GROUP:

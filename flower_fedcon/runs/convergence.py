@@ -19,7 +19,7 @@ from flower_fedcon.solvers.units import Units, units_of
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.validation import Array
 
-_SEPARABLE = ("logistic", "multinomial", "poisson", "cox")
+_SEPARABLE = ("logistic", "multinomial", "poisson", "negative_binomial", "cox")
 """The losses of schemas of which there may be no best model."""
 _LINEAR = ("logistic", "multinomial", "cox")
 """Those whose gradients stay bounded however far out they are asked for."""

@@ -17,6 +17,7 @@ from flower_fedcon.errors import ConfigError, clients_by_name, first_few
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.history import Record
+from flower_fedcon.tables.held_out import alpha_of
 from flower_fedcon.tables.log_rank import LogRank
 from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
 from flower_fedcon.tables.own_files import CURVES as CURVES_HEADER
@@ -24,7 +25,9 @@ from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
+from flower_fedcon.tables.schema import LOG_LINK
 from flower_fedcon.tables.statistics import Estimates
+from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.tables.survey import dependent
 from flower_fedcon.validation import Array
@@ -35,10 +38,8 @@ if TYPE_CHECKING:
 
 NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
 QUALITY = "quality.json"
-RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio", "cox": "hazard ratio"}
-"""What the exponential of a coefficient is, by loss; of others it is nothing. Of a multinomial
-model only differences between two classes have one."""
-_OF_ALL_ROWS = ("squared", "logistic", "multinomial", "poisson")
+_OF_ALL_ROWS = ("squared", "logistic", "multinomial", *LOG_LINK)
+_NO_DISPERSION = 1e-4  # alpha times the mean: the share of the variance beyond Poisson's
 """The losses whose Hessians at the start weigh each row."""
 _DIGITS = 1e-6  # what sums of squares tell of a length of 1
 _SHOWN = 100  # columns, of which the text has a row; the file has all
@@ -115,7 +116,7 @@ class Report:
             triples = zip(names[:, k], table[:, k].tolist(), units[:, k].tolist(), strict=True)
             for place, (name, value, unit) in enumerate(triples):
                 rows.append((name, value, unit, _exp(unit) if place < columns else math.nan))
-        ratio = RATIOS.get(preparation.loss, "")
+        ratio = exponential_of(preparation.loss)
         doubts = tuple(_collinear(server, preparation))
         curves = preparation.curves
         lines = [*_lines(server, record, reached, quality), *doubts, *_in_time(curves)]
@@ -189,6 +190,17 @@ class Report:
             write_text(folder / CURVES, out.getvalue())
         if self.quality is not None:
             write_text(folder / QUALITY, json.dumps(self.quality.stated, indent=1) + "\n")
+
+
+def exponential_of(loss: str) -> str:
+    """Return what the exponential of a coefficient is; "" if it is nothing.
+
+    Of a multinomial model only differences between two classes have one.
+
+    >>> exponential_of("poisson"), exponential_of("squared")
+    ('rate ratio', '')
+    """
+    return "" if loss == "multinomial" else family_of(loss).ratio
 
 
 def _by_arm(curves: Curves) -> dict[str, KaplanMeier]:
@@ -272,9 +284,21 @@ def _lines(
         for client, last in zip(setup.clients, used, strict=True)
     ]
     lines.append(f"took part: {', '.join(part)}")
+    if preparation.loss == "negative_binomial" and preparation.level:
+        lines += _dispersion(alpha_of(np.asarray(server.x)), preparation)
     if preparation.left_out:
         lines.append(f"left out: {left_out_in_words(preparation.left_out)}")
     return lines
+
+
+def _dispersion(alpha: float, preparation: Preparation) -> Iterator[str]:
+    """Yield alpha, and whether there is one."""
+    yield f"alpha {alpha:.6g}, of the variance mu + alpha mu^2"
+    if alpha * preparation.level[0] / math.fsum(preparation.weights) < _NO_DISPERSION:
+        yield (
+            "the counts vary no more than Poisson's: there is no alpha > 0 of largest likelihood: "
+            'take loss = "poisson"'
+        )
 
 
 def _collinear(server: Server, preparation: Preparation) -> Iterator[str]:
@@ -283,7 +307,7 @@ def _collinear(server: Server, preparation: Preparation) -> Iterator[str]:
     if H is None or preparation.loss not in _OF_ALL_ROWS or columns >= sum(preparation.rows):
         return
     H = H[:: server.x.size // len(server.x), :: server.x.size // len(server.x)]  # of one class
-    products, more = H[:columns, :columns], H[:columns, columns:]
+    products, more = H[:columns, :columns], H[:columns, columns : columns + 1]
     if more.any():  # about the means, which the intercept makes good
         products = products - more @ more.T / H[columns, columns]
     sizes = np.sqrt(np.maximum(np.diag(products), 0.0))

@@ -24,7 +24,7 @@ from flower_fedcon.tables.marks import (
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.preparation import WEIGHTS
 from flower_fedcon.tables.raw_cells import Cells
-from flower_fedcon.tables.schema import Feature, Schema
+from flower_fedcon.tables.schema import LOG_LINK, Feature, Schema
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array
 
@@ -89,7 +89,7 @@ class Columns:
             If something does not fit.
         """
         schema, self._known = self.schema, {} if known is None else known
-        wanted = schema.columns if outcome or schema.sparse else schema.names
+        wanted = schema.columns if outcome or schema.sparse else schema.predictors
         lacking = [name for name in wanted if name not in self._cells]
         if lacking:
             raise DataError.lacking(self._path, lacking, self._names)
@@ -103,6 +103,7 @@ class Columns:
             None if not (schema.weight and outcome) else self._numbers(schema.weight, "a weight")
         )
         clusters = self._clusters() if schema.cluster and outcome else None
+        offset = self._offset()
         numeric = [self._feature(f) for f in schema.numeric]
         categories = [self._categories(feature) for feature in schema.categorical]
         if self.misfits:
@@ -112,6 +113,7 @@ class Columns:
             schema=schema,
             targets=targets,
             weights=weights,
+            offset=offset,
             numeric=np.stack(numeric, axis=1) if numeric else np.empty((rows, 0)),
             categories=np.stack(categories, axis=1) if categories else np.empty((rows, 0), "U1"),
             sparse=self._sparse,
@@ -162,7 +164,10 @@ class Columns:
             )
             known = dict(zip(schema.event_values, (0.0, 1.0), strict=True))
             return np.stack([time, self._labels(schema.event, known, remedy)], axis=1)
-        return self._numbers(name, "a count" if schema.loss == "poisson" else "")
+        if schema.loss == "gamma":
+            remedy = 'correct the cell, or model zeros apart (loss = "logistic" of amounts above 0)'
+            return self._above_zero(name, "an amount", remedy)
+        return self._numbers(name, "a count" if schema.loss in LOG_LINK else "")
 
     def _labels(
         self, name: str, known: Mapping[str, float], remedy: str, others: bool = False
@@ -217,6 +222,30 @@ class Columns:
             remedy = "remove the row, or fill it in"
             self._expect(~np.isnan(values), name, "a number in every row", remedy)
         return values
+
+    def _above_zero(self, name: str, what: str, remedy: str) -> Array:
+        """Return numbers, none of them missing, and all above 0."""
+        values = self._numbers(name, what)
+        if name not in {misfit.column for misfit in self.misfits}:
+            self._expect(values > 0.0, name, f"{what} above 0", remedy)
+        return values
+
+    def _offset(self) -> Array | None:
+        """Return what is added to the linear predictors; None for nothing."""
+        schema, total = self.schema, np.zeros(())
+        if schema.offset:
+            values = self._numbers(schema.offset, "")
+            expected = "a number from -1e6 to 1e6, which is added to the linear predictor"
+            remedy = "correct the cell, or the column that offset names in the schema"
+            if schema.offset not in {misfit.column for misfit in self.misfits}:
+                self._expect(np.abs(values) <= 1e6, schema.offset, expected, remedy)
+            total = total + values
+        if schema.exposure:
+            remedy = "correct the cell, or remove the row: over nothing nothing is counted"
+            values = self._above_zero(schema.exposure, "an exposure", remedy)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                total = total + np.log(values)
+        return total if schema.offsets else None
 
     def _clusters(self) -> Array:
         """Return the cluster of each row, as a number from 0."""

@@ -13,6 +13,9 @@
                       missing value), `mean`, `scale` and `coefficient`: in the column's own unit,
                       of a multinomial loss a list by class
     intercept         for a row of zeros; null without one
+    alpha             of a negative binomial loss, of variance mu + alpha mu^2; else null
+    offset, exposure  columns that are added to the linear predictor as they are, and by their
+                      logarithm; null without one
     covariance        of the columns' coefficients and the intercept, in these units, and in this
                       order; null where no inference was asked for
     x                 the model as the run has it, of columns that are centred and scaled
@@ -21,8 +24,9 @@
     clients           names, and rows trained on
     versions          of Python and packages
 
-The linear predictor of a row is the intercept plus the sum of coefficient times column, where a
-numeric column is transform(cell), and a column of a category is 1 in rows of that category, else 0.
+The linear predictor of a row is the intercept plus the sum of coefficient times column, plus any
+offset and the logarithm of any exposure; a numeric column is transform(cell), and a column of a
+category is 1 in rows of that category, else 0.
 A missing cell makes a numeric column, or all columns of a categorical feature, `missing`. With a
 category null in a column named "feature=(other)", that column is 1 for rows in none of the others.
 """
@@ -41,12 +45,13 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.encoding import dummies, is_wide
+from flower_fedcon.tables.held_out import alpha_of, linear_predictors
 from flower_fedcon.tables.misfits import DataError
 from flower_fedcon.tables.own_files import PREDICTIONS
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.raw_cells import Cells
 from flower_fedcon.tables.read import columns_of, guarded
-from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.schema import LOG_LINK, Schema
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.whole_files import storage, write_csv, write_text
@@ -54,7 +59,7 @@ from flower_fedcon.wire.whole_files import storage, write_csv, write_text
 NAME, FORMAT, VERSION = "model.json", "flower-fedcon model", 1
 LINKS = {
     "squared": "identity", "huber": "identity", "logistic": "logit", "multinomial": "softmax",
-    "poisson": "log", "cox": "log hazard ratio",
+    **dict.fromkeys(LOG_LINK, "log"), "cox": "log hazard ratio",
 }  # fmt: skip
 _UNSAFE = re.compile(r"[^\w.-]|^[.]+")  # in the name of a file
 _PREPARED = ("means", "scales", "kept", "groups")
@@ -76,7 +81,7 @@ class FittedModel:
     schema : Schema
     preparation : Preparation
     x : array, shape (entries,) or (entries, classes)
-        Of prepared columns, and the intercept.
+        Of prepared columns, the intercept, and of a negative binomial loss log alpha.
     covariance : array, shape (coefficients, coefficients), optional
         Of the coefficients in the columns' own units, by column, and of the intercept; of a
         multinomial loss by column and class.
@@ -150,7 +155,7 @@ class FittedModel:
         if isinstance(source, str | Path):
             columns = guarded(path, lambda: columns_of(path, self.schema, tuple(keep)))
         else:
-            cells = guarded(path, _cells, path, source, (*self.schema.names, *keep))
+            cells = guarded(path, _cells, path, source, (*self.schema.predictors, *keep))
             columns = Columns(cells, self.schema)
         kept = columns.as_they_stand(keep)
         known: dict[str, Sequence[str]] = {}
@@ -170,13 +175,11 @@ class FittedModel:
 
         In a Cox model it is the log hazard ratio to a row of zeros.
         """
-        A = self._table(source, unknown).matrix(self.preparation)
-        columns, x = len(self.preparation.names), self.x
-        scores: Array = A @ x[:columns]
+        table, x = self._table(source, unknown), self.x
+        A = table.matrix(self.preparation)
+        scores = linear_predictors(self.schema.loss, A, x, table.offset)
         if self.schema.loss == "cox":
             scores += self.preparation.centers @ (x / self.preparation.scales)
-        else:
-            scores += x[columns]
         return scores
 
     def predict(self, source: Any, *, unknown: str = "refuse") -> Array:
@@ -241,7 +244,7 @@ class FittedModel:
         if loss == "multinomial":
             likeliest: Array = self.classes_[scores.argmax(axis=1)]
             return likeliest
-        if loss == "poisson":
+        if loss in LOG_LINK:
             with np.errstate(over="ignore"):
                 expected: Array = np.exp(scores)
             return expected
@@ -272,6 +275,9 @@ class FittedModel:
             "classes": list(schema.classes),
             "columns": self._columns() | {"coefficient": units[:columns].tolist()},
             "intercept": units[columns].tolist() if len(units) > columns else None,
+            "alpha": alpha_of(self.x) if schema.loss == "negative_binomial" else None,
+            "offset": schema.offset or None,
+            "exposure": schema.exposure or None,
             "covariance": None if self.covariance is None else self.covariance.tolist(),
             "x": self.x.tolist(),
             "preparation": {
@@ -288,7 +294,8 @@ class FittedModel:
             "versions": dict(self.versions or {}),
         }
         if not np.isfinite(self.x).all():  # JSON has no such numbers
-            content["x"] = content["intercept"] = content["columns"]["coefficient"] = None
+            content |= dict.fromkeys(("x", "intercept", "alpha"))
+            content["columns"]["coefficient"] = None
         return content
 
     def _columns(self) -> dict[str, list[Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.tables.schema import LOG_LINK
 from flower_fedcon.validation import Array
 
 
@@ -33,22 +34,31 @@ class HeldOut:
     y : array, shape (m,), or (m, 2)
     least : int
         With fewer rows, or rows of either class, nothing is told: the weight is 0.
+    offset : array, shape (m,), optional
+        What is added to the linear predictors.
     """
 
     loss: str
     A: Any
     y: Array
     least: int = 1
+    offset: Array | None = None
+
+    def scores(self, x: Array) -> Array:
+        """Return the linear predictors of a model: see `__call__`."""
+        return linear_predictors(self.loss, self.A, x, self.offset)
 
     def __call__(self, x: Array) -> dict[str, tuple[float, float]]:
-        """Return the metrics of a model x: one entry (or row) a column, and the intercept."""
+        """Return the metrics of a model x: one entry (or row) a column, and the intercept.
+
+        Of a negative binomial loss log alpha comes last.
+        """
         y, n = self.y, float(len(self.y))
         if not n:
             return dict.fromkeys(names(self.loss), (0.0, 0.0))
+        scores = self.scores(x)
         if self.loss == "cox":
-            scores = self.A @ x
             return {"test_concordance": self._told(*concordance(scores, y[:, 0], y[:, 1]), n)}
-        scores = self.A @ x[:-1] + x[-1]
         means: dict[str, Array] = {}
         found: dict[str, tuple[float, float]] = {}
         if self.loss == "logistic":
@@ -61,10 +71,8 @@ class HeldOut:
             top = scores.max(axis=1)
             total = np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top
             means = {"accuracy": scores.argmax(axis=1) == y, "loss": total - own}
-        elif self.loss == "poisson":
-            with np.errstate(divide="ignore", invalid="ignore"):
-                part = np.where(y > 0, y * (np.log(y) - scores), 0.0)
-            means = {"deviance": 2 * (part - y + np.exp(np.minimum(scores, 700.0)))}
+        elif self.loss in LOG_LINK:
+            means = {"deviance": deviances(self.loss, y, expected(self.loss, scores), alpha_of(x))}
         else:
             means = {"mse": (y - scores) ** 2, "mae": np.abs(y - scores)}
         for name, values in means.items():
@@ -73,6 +81,74 @@ class HeldOut:
 
     def _told(self, value: float, weight: float, rows: float) -> tuple[float, float]:
         return (value, weight) if rows >= self.least and weight else (0.0, 0.0)
+
+
+def linear_predictors(loss: str, A: Any, x: Array, offset: Array | None = None) -> Array:
+    """Return the linear predictors of rows, shape (m,) or (m, classes).
+
+    Parameters
+    ----------
+    loss : str
+    A : array, shape (m, columns)
+        Rows as the model sees them.
+    x : array
+        A model: its columns, the intercept but of a Cox model, and log alpha of a negative binomial
+        one.
+    offset : array, shape (m,), optional
+    """
+    columns = A.shape[1]
+    scores: Array = A @ x[:columns]
+    if loss != "cox":
+        scores += x[columns]
+    return scores if offset is None else scores + offset
+
+
+def alpha_of(x: Array) -> float:
+    """Return alpha of a negative binomial model, whose last entry is its logarithm."""
+    return float(np.exp(np.clip(x.flat[-1], -30.0, 30.0)))
+
+
+def expected(loss: str, scores: Array) -> Array:
+    """Return the expected outcomes: the inverse link of linear predictors."""
+    from scipy.special import expit
+
+    if loss == "logistic":
+        means: Array = expit(scores)
+        return means
+    return np.exp(np.minimum(scores, 700.0)) if loss in LOG_LINK else scores
+
+
+def deviances(loss: str, y: Array, mean: Array, alpha: float = 0.0) -> Array:
+    """Return the deviance of each row.
+
+    Parameters
+    ----------
+    loss : str
+    y, mean : array, shape (m,)
+    alpha : float
+        Of a negative binomial loss.
+
+    Examples
+    --------
+    >>> deviances("gamma", np.array([2.0]), np.array([1.0])).round(6)  # 2 (1 - log 2)
+    array([0.613706])
+    """
+    from scipy.special import xlogy
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if loss == "logistic":
+            each = -2.0 * (xlogy(y, mean) + xlogy(1.0 - y, 1.0 - mean))
+        elif loss == "poisson":
+            each = 2.0 * (xlogy(y, y) - xlogy(y, mean) - y + mean)
+        elif loss == "gamma":
+            each = 2.0 * (y / mean - 1.0 - np.log(y / mean))
+        elif loss == "negative_binomial":
+            logs = np.log1p(alpha * y) - np.log1p(alpha * mean)
+            each = 2.0 * (xlogy(y, y) - xlogy(y, mean) - (y + 1.0 / alpha) * logs)
+        else:
+            each = np.square(y - mean)
+    found: Array = each
+    return found
 
 
 def names(loss: str) -> tuple[str, ...]:
@@ -85,7 +161,7 @@ def names(loss: str) -> tuple[str, ...]:
         "cox": ("concordance",),
         "logistic": ("auc", "accuracy", "loss"),
         "multinomial": ("accuracy", "loss"),
-        "poisson": ("deviance",),
+        **dict.fromkeys(LOG_LINK, ("deviance",)),
     }
     return tuple(f"test_{name}" for name in known.get(loss, ("mse", "mae")))
 

@@ -6,7 +6,9 @@ features, c_1, ..., c_q their categories, and n the rows:
     1. up    n; of each numeric column how many values it has, and their sum (2 p + 1 numbers);
              where the schema names a `weight`, the sum of the rows' weights (one number);
              of each categorical column whose categories the schema does not list, their names;
-             of an outcome with classes how many rows each has (of events one number)
+             of an outcome with classes how many rows each has (of events one number);
+             of a loss with a log link the sums of outcomes, of exposures and of squared outcomes,
+             by weight (3 numbers), of which follows the null model, where a run starts
        down  the p means over all nodes, and the names of all categories, sorted
     2. up    of each numeric column the sum of (value - mean)^2 (p numbers); of each category how
              many rows have it (c_1 + ... + c_q numbers)
@@ -56,12 +58,13 @@ from flower_fedcon.tables.encoding import OTHER, WIDE, dummies, is_wide
 from flower_fedcon.tables.held_out import names as metric_names
 from flower_fedcon.tables.marks import number_in
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.schema import LOG_LINK, Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
-INTERCEPT = "(intercept)"
+INTERCEPT, DISPERSION = "(intercept)", "log alpha"
 WEIGHTS = 1e-100, 1e100  # what a node's weights may sum to
+LARGEST = 1e100  # of a number that a node sends before round 1
 _TEXT = 10**7  # bytes of categories that are taken from one node
 
 
@@ -107,6 +110,9 @@ class Preparation:
         The schema itself, where it is concluded.
     curves : Curves, optional
         Events and rows at risk at the schema's `curve_times`.
+    level : tuple of float
+        Of a loss with a log link the sums of outcomes, of exposures and of squared outcomes over
+        all clients.
     """
 
     schema: str
@@ -129,6 +135,26 @@ class Preparation:
     downlink_bytes: int = 0
     stated: Schema | None = None
     curves: Curves | None = None
+    level: tuple[float, ...] = ()
+
+    @property
+    def start(self) -> Array | None:
+        """Where a run starts, if zeros are far away: the null model of a loss with a log link.
+
+        From 0 a Newton step overshoots where counts are in thousands, and where outcomes are far
+        below 1 it hardly moves.
+        """
+        if self.stated is None or not self.level or min(self.level[:2]) <= 0:
+            return None
+        outcomes, exposures, squares = self.level
+        start = np.zeros(self.stated.model_shape(len(self.names)))
+        columns, mean = len(self.names), outcomes / exposures
+        start[columns] = math.log(mean)
+        if self.loss == "negative_binomial":  # alpha by moments
+            n = math.fsum(self.weights)
+            mean, square = outcomes / n, squares / n
+            start[-1] = math.log(min(max((square - mean * mean - mean) / mean**2, 0.1), 10.0))
+        return start
 
     @property
     def centers(self) -> Array:
@@ -141,7 +167,7 @@ class Preparation:
 
     def entries(self, shape: tuple[int, ...]) -> list[str]:
         """Return the names of a model's entries, flattened: its columns, and the intercept."""
-        rows = [*self.names, INTERCEPT][: shape[0]]
+        rows = [*self.names, INTERCEPT, DISPERSION][: shape[0]]
         if len(shape) == 1:
             return rows
         return [f"{row} [{mark}]" for row in rows for mark in self.classes]
@@ -242,6 +268,8 @@ def expected(schema: Schema, first: Agreed | None) -> dict[str, int | None]:
             sizes["weight"] = 1
         if schema.outcomes:
             sizes["outcomes"] = len(schema.outcomes)
+        if schema.loss in LOG_LINK:
+            sizes["level"] = 3
         if schema.sparse:
             return sizes | {"width": 1}
         return sizes | {"observed": p, "sums": p, "categories": None}
@@ -258,6 +286,7 @@ class Agreed:
     means: Array
     categories: dict[str, tuple[str, ...]]
     width: int
+    level: tuple[float, ...] = ()
 
     @property
     def payload(self) -> Payload:
@@ -279,9 +308,10 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
     rows = tuple(int(answer["rows"]) for answer in answers)
     counted = "weight" if schema.weight else "rows"
     weights = tuple(float(answer[counted]) for answer in answers)
+    level = tuple(_total(answers, "level").tolist()) if schema.loss in LOG_LINK else ()
     if schema.sparse:
         width = int(max(answer["width"] for answer in answers))
-        return Agreed(rows, weights, np.empty(0), np.empty(0), {}, width)
+        return Agreed(rows, weights, np.empty(0), np.empty(0), {}, width, level)
     observed = _total(answers, "observed")
     means = _total(answers, "sums") / np.maximum(observed, 1.0)
     told = [categories_of(answer["categories"], schema) for answer in answers]
@@ -290,7 +320,7 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
         found = {mark for own in told for mark in own.get(feature.name, ())}
         every = feature.categories or tuple(sorted(found, key=_in_order))
         categories[feature.name] = (*every, OTHER) if len(every) > WIDE else every
-    return Agreed(rows, weights, observed, means, categories, 0)
+    return Agreed(rows, weights, observed, means, categories, 0, level)
 
 
 def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Preparation:
@@ -306,6 +336,7 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
         "classes": schema.classes,
         "held_out": metric_names(schema.loss) if schema.test_fraction else (),
         "stated": schema,
+        "level": first.level,
     }
     if schema.sparse:
         scales = np.sqrt(squares / total)

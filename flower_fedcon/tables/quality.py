@@ -2,10 +2,14 @@
 
 A site tells, at a model, of its n rows held out (`NUMBERS`):
 
-numbers : 10 numbers
+numbers : 11 numbers
     n; the sum of the outcomes; the deviance, and that of the site's own mean; the sum of squared
-    errors (of probabilities: Brier's); the site's own AUC, calibration intercept and slope and
-    intercept at the slope 1; and whether these have an estimate (1 or 0).
+    errors (of probabilities: Brier's); what outcomes are counted over: the sum of exp(offset) of
+    Poisson losses, n of others; the site's own AUC, calibration intercept and slope and intercept
+    at the slope 1; and whether these have an estimate (1 or 0). With an offset the mean is that of
+    rates; for the sum of outcomes a squared loss has that of y - offset, a gamma loss that of
+    y / exp(offset), and of a logistic or negative binomial loss, whose mean is no ratio of sums
+    then, the deviance of the mean is -1.
 counts : 4 x 1,000 numbers, of a logistic loss
     By bin of the predicted probability the rows without the event, those with it, and the sum of
     their probabilities. Bins are merged with the next until neither count is below the node's
@@ -19,7 +23,8 @@ Of the counts over sites follow the pooled ROC curve and AUC, in which rows of d
 compared, too. A pair whose order the bins do not tell counts half: the AUC is known up to half the
 share of such pairs. The calibration line is the generalized linear model of the outcome on the
 linear predictor: intercept and slope (0 and 1 of a model that is calibrated), and the intercept
-with the slope held at 1 (calibration in the large). For the pooled one sites tell score and
+with the slope held at 1 (calibration in the large); an offset is added as it is, beside the slope
+times the rest. For the pooled one sites tell score and
 information, 7 numbers, at each step of Newton's method (`calibration_sums`).
 """
 
@@ -32,11 +37,10 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, RefusedError, first_few
+from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.objectives.base import Scaled
-from flower_fedcon.objectives.private_objective import is_private
-from flower_fedcon.tables.held_out import HeldOut, auc
-from flower_fedcon.tables.noisy_quality import NOISY_BINS, area_error, as_binned
+from flower_fedcon.tables.held_out import HeldOut, alpha_of, auc, deviances, expected
+from flower_fedcon.tables.schema import LOG_LINK
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -44,12 +48,13 @@ BINS = 1000
 MOST_COUNTS = 4 * BINS
 """How many numbers an array holds at most that a site tells."""
 NUMBERS = (
-    "rows", "outcomes", "deviance", "null_deviance", "squares", "auc", "intercept", "slope",
-    "in_the_large", "calibrated",
+    "rows", "outcomes", "deviance", "null_deviance", "squares", "exposed", "auc", "intercept",
+    "slope", "in_the_large", "calibrated",
 )  # fmt: skip
 CALIBRATION = 7
 """How many numbers a step of the calibration line takes: scores and information of both models."""
-LOSSES = ("logistic", "squared", "huber", "poisson")
+LOSSES = ("logistic", "squared", "huber", *LOG_LINK)
+_NO_NULL = ("logistic", "negative_binomial")  # with an offset: its null model is no mean
 _WHY_NOT = {
     "multinomial": "accuracy and loss alone are offered of a multinomial model",
     "cox": "the concordance alone is offered of a Cox model, whose baseline hazards stay at sites",
@@ -92,16 +97,18 @@ def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
     counts = {"counts": np.zeros((4, BINS))} if binned else {}
     if not _tells(held):
         return {"numbers": np.zeros(len(NUMBERS)), **counts}
-    scores, y = _scores(held, x)
+    scores, y = held.scores(x), _outcomes(held)
     mean = expected(held.loss, scores)
+    outcomes, exposed, null = _null(held, x)
     found = {
         "rows": float(len(y)),
-        "outcomes": math.fsum(y.tolist()),
-        "deviance": deviance(held.loss, y, mean),
-        "null_deviance": deviance(held.loss, y, np.full(len(y), y.mean())),
+        "outcomes": outcomes,
+        "deviance": deviance(held.loss, y, mean, alpha_of(x)),
+        "null_deviance": null,
         "squares": math.fsum(np.square(y - mean).tolist()),
+        "exposed": exposed,
     }
-    line = Line.fit(lambda at: _calibration(held.loss, scores, y, at))
+    line = Line.fit(lambda at: _calibration(held, x, at))
     if line is not None:
         found |= {"intercept": line.intercept, "slope": line.slope,
                   "in_the_large": line.in_the_large, "calibrated": 1.0}  # fmt: skip
@@ -123,7 +130,7 @@ def calibration_sums(held: HeldOut, x: Array, at: Array) -> dict[str, Array]:
     """
     if not _tells(held):
         return {"calibration": np.zeros(CALIBRATION)}
-    return {"calibration": _calibration(held.loss, *_scores(held, x), at)}
+    return {"calibration": _calibration(held, x, at)}
 
 
 def told_quality(objective: Any, down: Payload, least: int = 1) -> Payload:
@@ -146,15 +153,8 @@ def _held_out(objective: Any, least: int) -> HeldOut:
     ------
     ConfigError
         If there are none.
-    RefusedError
-        If they are private.
     """
     while not isinstance(held := getattr(objective, "metrics", None), HeldOut):
-        if is_private(objective):
-            raise RefusedError(
-                "refused: this node's examples are private (ExampleDP), and no noise covers what "
-                "this tells of rows held out"
-            )
         if type(objective) is not Scaled:
             raise ConfigError("no rows are held out here: give the schema a test_fraction")
         objective = objective.objective
@@ -192,28 +192,9 @@ def binned_counts(probabilities: Array, event: Any, least: int) -> Array:
     return found
 
 
-def expected(loss: str, scores: Array) -> Array:
-    """Return the expected outcomes: the inverse link of linear predictors."""
-    from scipy.special import expit
-
-    if loss == "logistic":
-        means: Array = expit(scores)
-        return means
-    return np.exp(np.minimum(scores, 700.0)) if loss == "poisson" else scores
-
-
-def deviance(loss: str, y: Array, mean: Array) -> float:
-    """Return the sum of the rows' deviances."""
-    from scipy.special import xlogy
-
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if loss == "logistic":
-            each = -2.0 * (xlogy(y, mean) + xlogy(1.0 - y, 1.0 - mean))
-        elif loss == "poisson":
-            each = 2.0 * (xlogy(y, y) - xlogy(y, mean) - y + mean)
-        else:
-            each = np.square(y - mean)
-    return math.fsum(np.minimum(each, 1e100).tolist())
+def deviance(loss: str, y: Array, mean: Array, alpha: float = 0.0) -> float:
+    """Return the sum of the rows' deviances, each of which a sum can bear."""
+    return math.fsum(np.minimum(deviances(loss, y, mean, alpha), 1e100).tolist())
 
 
 def _tells(held: HeldOut) -> bool:
@@ -224,21 +205,46 @@ def _tells(held: HeldOut) -> bool:
     return held.loss != "logistic" or rarer >= held.least
 
 
-def _scores(held: HeldOut, x: Array) -> tuple[Array, Array]:
-    y = (held.y > 0).astype(np.float64) if held.loss == "logistic" else held.y
-    return held.A @ x[:-1] + x[-1], y
+def _outcomes(held: HeldOut) -> Array:
+    """Return the outcomes, of classes 0 and 1."""
+    return (held.y > 0).astype(np.float64) if held.loss == "logistic" else held.y
 
 
-def _calibration(loss: str, scores: Array, y: Array, at: Array) -> Array:
+def _null(held: HeldOut, x: Array) -> tuple[float, float, float]:
+    """Return the sum of the outcomes, what they are counted over, and their mean's deviance."""
+    loss, y, alpha = held.loss, _outcomes(held), alpha_of(x)
+    n, offset = float(len(y)), np.zeros(len(y)) if held.offset is None else held.offset
+    total, exposed = math.fsum(y.tolist()), n
+    if held.offset is not None and loss in _NO_NULL:
+        return total, n, -1.0
+    if loss == "poisson":
+        exposed = math.fsum(np.exp(offset).tolist())
+    elif loss == "gamma":
+        total = math.fsum((y * np.exp(-offset)).tolist())
+    elif loss in ("squared", "huber"):
+        total = math.fsum((y - offset).tolist())
+    mean = total / exposed
+    means = mean * np.exp(offset) if loss in LOG_LINK else mean + offset
+    return total, exposed, deviance(loss, y, means, alpha)
+
+
+def _calibration(held: HeldOut, x: Array, at: Array) -> Array:
     """Return the score and the information of both models at a point."""
+    loss, alpha, y, whole = held.loss, alpha_of(x), _outcomes(held), held.scores(x)
+    offset = 0.0 if held.offset is None else held.offset
+    scores = whole - offset
 
     def slopes(predictor: Array) -> tuple[Array, Array]:
         mean = expected(loss, predictor)
+        if loss == "gamma":
+            return y / mean - 1.0, np.ones(len(y))
+        if loss == "negative_binomial":
+            return (y - mean) / (1.0 + alpha * mean), mean / (1.0 + alpha * mean)
         curved = mean * (1.0 - mean) if loss == "logistic" else mean
         return y - mean, curved if loss in ("logistic", "poisson") else np.ones(len(y))
 
-    residual, weight = slopes(at[0] + at[1] * scores)
-    alone, own = slopes(at[2] + scores)
+    residual, weight = slopes(offset + at[0] + at[1] * scores)
+    alone, own = slopes(at[2] + whole)
     sums = (residual, residual * scores, weight, weight * scores, weight * scores**2, alone, own)
     return np.array([math.fsum(each.tolist()) for each in sums])
 
@@ -314,7 +320,7 @@ class Quality:
         "calibration_in_the_large", "brier" or "mse", "deviance_explained".
     pooled : dict
         The same over all sites' rows, with "auc_error", the most by which "auc" can be wrong, and
-        standard errors of the calibration line ("..._bse"), and of the AUC where noise is in it.
+        standard errors of the calibration line ("..._bse").
     roc : dict
         "false_positive_rate", "true_positive_rate", "threshold", pooled.
     curve : dict
@@ -337,7 +343,7 @@ class Quality:
         told: Mapping[str, Mapping[str, Array]],
         calibration: Callable[[Array], Array | None],
         absent: Mapping[str, str] | None = None,
-        noisy: Mapping[str, Mapping[str, Array]] | None = None,
+        alpha: float = 0.0,
     ) -> Quality:
         """Return what follows of all sites' `quality_sums`.
 
@@ -351,10 +357,9 @@ class Quality:
             not answered.
         absent : dict, optional
             By site why it has told nothing.
-        noisy : dict of dict, optional
-            By site what those with private rows have told; see `tables.noisy_quality`.
+        alpha : float
+            Of a negative binomial loss.
         """
-        noisy = noisy or {}
         numbers = {
             site: dict(zip(NUMBERS, own["numbers"].tolist(), strict=True))
             for site, own in told.items()
@@ -368,38 +373,32 @@ class Quality:
             if not own["calibrated"]:
                 absent[f"{site}: calibration"] = _NO_LINE
         using = [numbers[site] for site in sites]
-        counts = [told[site]["counts"] for site in sites if loss == "logistic"]
-        for site, of_bins in noisy.items():
-            binned = as_binned(of_bins, BINS)
-            counts.append(binned)
-            sites[site] = {"rows": float(of_bins["known"][0]), **_area([binned], [of_bins])}
-            absent[f"{site}: all but the AUC"] = "noise covers counts of its rows held out alone"
-        if not sites:
-            return cls(loss, {}, {}, absent=absent)
-        pooled = _pooled(loss, using) if using else {"rows": 0.0}
-        pooled["rows"] += sum(sites[site]["rows"] for site in noisy)
-        line = Line.fit(calibration) if using else None
         if not using:
-            pass
-        elif line is None:
+            return cls(loss, {}, {}, absent=absent)
+        pooled = _pooled(loss, using, alpha)
+        if min(own["null_deviance"] for own in using) < 0:
+            absent["pooled: deviance explained"] = (
+                f"with an offset the null model of a {loss} loss is no mean of outcomes"
+            )
+        line = Line.fit(calibration)
+        if line is None:
             absent["pooled: calibration"] = _NO_LINE
         else:
             for name in ("intercept", "slope", "in_the_large"):
                 pooled[f"calibration_{name}"] = getattr(line, name)
+                if loss == "gamma":  # whose dispersion nobody tells
+                    continue
                 scale = 1.0
                 if loss in ("squared", "huber"):
                     scale = math.sqrt(pooled["mse"])
                 pooled[f"calibration_{name}_bse"] = scale * getattr(line, f"{name}_bse")
         roc: dict[str, list[float]] = {}
         curve: dict[str, list[float]] = {}
-        if counts:
-            area = _area(counts, list(noisy.values()))
-            if not area:
-                absent["pooled: auc"] = "noise is larger than the counts of rows held out"
-            pooled |= area
-            together = np.maximum(np.sum(counts, axis=0), 0.0)  # noisy ones may be below
-            if together[:2].any(axis=1).all():
-                roc, curve = _roc(together), _curve(together)
+        if loss == "logistic":
+            counts = [told[site]["counts"] for site in sites]
+            pooled["auc"], pooled["auc_error"] = pooled_auc(counts)
+            together = np.sum(counts, axis=0)
+            roc, curve = _roc(together), _curve(together)
         return cls(loss, sites, pooled, roc, curve, absent)
 
     @property
@@ -418,10 +417,9 @@ class Quality:
         found = []
         pooled = self.pooled
         if "auc" in pooled:
-            noise = f" (s.e. {pooled['auc_bse']:.2g} for noise)" if "auc_bse" in pooled else ""
             found.append(
-                f"AUC of all sites' rows together: {pooled['auc']:.4f}{noise}, by binned scores: "
-                f"at most {pooled['auc_error']:.2g} off"
+                f"AUC of all sites' rows together: {pooled['auc']:.4f}, by binned scores: at most "
+                f"{pooled['auc_error']:.2g} off"
             )
         parts = (("calibration_slope", "calibration slope"),
                  ("calibration_intercept", "calibration intercept"),
@@ -461,15 +459,17 @@ def _shares(loss: str, sums: Mapping[str, float], null: float) -> dict[str, floa
     return found
 
 
-def _pooled(loss: str, sites: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _pooled(
+    loss: str, sites: Sequence[Mapping[str, float]], alpha: float = 0.0
+) -> dict[str, float]:
     """Return what sums over sites say; deviances are about the mean of all."""
-    sums = {name: math.fsum(own[name] for own in sites) for name in NUMBERS[:5]}
-    mean = sums["outcomes"] / sums["rows"]
+    sums = {name: math.fsum(own[name] for own in sites) for name in NUMBERS[:6]}
+    mean = sums["outcomes"] / sums["exposed"]
     null = sums["null_deviance"]
-    for own in sites:  # about the mean of all, in place of the site's
-        n = own["rows"]
+    for own in [] if min(own["null_deviance"] for own in sites) < 0 else sites:
+        n = own["exposed"]  # about the mean of all, in place of the site's
         at = own["outcomes"] / n
-        null += n * deviance(loss, np.array([at]), np.array([mean]))
+        null += n * deviance(loss, np.array([at]), np.array([mean]), alpha)
         if loss == "logistic":  # whose outcomes are no rates: the entropy of the site's mean
             null -= n * deviance(loss, np.array([at]), np.array([at]))
     found = {"rows": sums["rows"], **_shares(loss, sums, null)}
@@ -509,19 +509,6 @@ def pooled_auc(counts: Sequence[Array]) -> tuple[float, float]:
         wrong += float(events @ (without - begun[used + 1]))  # and that begin after its end
     unsure = total - right - wrong
     return (right + 0.5 * unsure) / total, 0.5 * unsure / total
-
-
-def _area(counts: Sequence[Array], noisy: Sequence[Mapping[str, Array]]) -> dict[str, float]:
-    """Return the AUC by counts, how far it may be off, and its standard error for noise."""
-    if not noisy:
-        area, off = pooled_auc(counts)
-        return {"auc": area, "auc_error": off}
-    coarse = np.sum([own[:2].reshape(2, NOISY_BINS, -1).sum(axis=2) for own in counts], axis=0)
-    error = area_error(coarse, noisy)
-    if not error < 0.5:
-        return {}
-    area, off = pooled_auc(counts)
-    return {"auc": area, "auc_error": abs(off), "auc_bse": error}
 
 
 def _roc(counts: Array) -> dict[str, list[float]]:

@@ -7,7 +7,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,11 @@ from flower_fedcon.validation import choice, count
 
 NUMERIC, CATEGORICAL = KINDS = "numeric", "categorical"
 TRANSFORMS = ("none", "log", "log1p", "sqrt", "square")
-LOSSES = ("squared", "huber", "logistic", "multinomial", "poisson", "cox")
+LOSSES = (
+    "squared", "huber", "logistic", "multinomial", "poisson", "negative_binomial", "gamma", "cox",
+)  # fmt: skip
+LOG_LINK = ("poisson", "negative_binomial", "gamma")
+"""The losses whose expected outcome is the exponential of the linear predictor."""
 _MISSING = ("", "?", "NA", "NaN", "nan")
 
 
@@ -90,9 +94,11 @@ class Schema:
         By the column's name "numeric", "categorical", or a dict of the arguments of `Feature`.
         Other columns of a file are not read. "all" is for SVMlight files, whose columns have
         numbers.
-    loss : {"squared", "huber", "logistic", "multinomial", "poisson", "cox"}, optional
-        By default "logistic" with `positive`, "multinomial" with `classes`, "cox" with `event`, and
-        "squared".
+    loss : str, optional
+        "squared", "huber", "logistic", "multinomial", "poisson", "negative_binomial" (counts of
+        variance mu + alpha mu^2, whose alpha is fitted, too), "gamma" (amounts > 0, with a log
+        link) or "cox". By default "logistic" with `positive`, "multinomial" with `classes`, "cox"
+        with `event`, and "squared".
     positive, negative : sequence, optional
         The target's values that count as 1, and as 0, in a logistic regression; without `negative`
         all others count as 0, but for those that differ from a positive one in case or signs
@@ -116,6 +122,12 @@ class Schema:
     weight : str, optional
         The column of the rows' weights, >= 0. They count in the model's loss, as `sample_weight` of
         scikit-learn; in means, scales and metrics of rows held out each row counts alike.
+    offset : str, optional
+        The column of numbers that are added to the linear predictor as they are, without a
+        coefficient; not for "multinomial". It is needed for predictions, too.
+    exposure : str, optional
+        With a log link, the column of what outcomes are counted over (years, inhabitants), > 0: its
+        logarithm is added to the linear predictor, beside an offset.
     cluster : str, optional
         The column that says to which cluster a row belongs (a patient, a practice), for
         inference = "cluster": clusters are within a client. Its values never leave the node.
@@ -154,6 +166,8 @@ class Schema:
     curve_by: str = ""
     weight: str = ""
     cluster: str = ""
+    offset: str = ""
+    exposure: str = ""
     missing: tuple[str, ...] = _MISSING
     standardize: bool = True
     test_fraction: float = 0.0
@@ -165,8 +179,8 @@ class Schema:
             object.__setattr__(self, name, marks)
         object.__setattr__(self, "features", _features(self.features))
         given = {"logistic": self.positive, "multinomial": self.classes, "cox": self.event}
-        default = next((loss for loss, value in given.items() if value), "squared")
-        object.__setattr__(self, "loss", choice("loss", self.loss or default, LOSSES))
+        loss = choice("loss", self.loss or self._default_loss, LOSSES)
+        object.__setattr__(self, "loss", loss)
         for loss, key in (("multinomial", "classes"), ("cox", "event"), ("logistic", "positive")):
             if (self.loss == loss) != bool(given[loss]):
                 raise ConfigError(
@@ -194,7 +208,8 @@ class Schema:
         if not _is_number(self.test_fraction) or not 0 <= self.test_fraction < 1:
             raise ConfigError(f"test_fraction must be in [0, 1), got {self.test_fraction!r}")
         count("split_seed", self.split_seed, minimum=0)
-        for name in ("target", "event", "weight", "cluster"):
+        self._check_offset()
+        for name in ("target", "event", "weight", "cluster", "offset", "exposure"):
             column = getattr(self, name)
             if not isinstance(column, str) or (name == "target" and not column):
                 raise ConfigError(f"{name} must be the name of a column, got {column!r}")
@@ -203,8 +218,25 @@ class Schema:
         roles = self._roles
         if len(set(roles)) != len(roles):
             raise ConfigError(
-                "target, event, weight and cluster must be different columns, got "
-                f"{', '.join(roles)}"
+                "target, event, weight, cluster, offset and exposure must be different columns, "
+                f"got {', '.join(roles)}"
+            )
+
+    @property
+    def _default_loss(self) -> str:
+        given = {"logistic": self.positive, "multinomial": self.classes, "cox": self.event}
+        return next((loss for loss, value in given.items() if value), "squared")
+
+    def _check_offset(self) -> None:
+        if self.exposure and self.loss not in LOG_LINK:
+            raise ConfigError(
+                f"exposure is for losses with a log link ({', '.join(LOG_LINK)}), got loss = "
+                f'"{self.loss}": give offset, which is added to the linear predictor'
+            )
+        if self.offset and self.loss == "multinomial":
+            raise ConfigError(
+                'offset is for models of one linear predictor, got loss = "multinomial": leave it '
+                "out"
             )
 
     def _check_curves(self) -> None:
@@ -277,7 +309,7 @@ class Schema:
             del own["name"]
             features[feature.name] = own if len(own) > 1 else feature.type
         found["features"] = features or "all"
-        if found["loss"] == replace(self, loss="").loss:
+        if found["loss"] == self._default_loss:
             del found["loss"]
         return found
 
@@ -307,9 +339,20 @@ class Schema:
         return self._roles + self.names
 
     @property
+    def offsets(self) -> list[str]:
+        """The columns that are added to the linear predictor: the offset, and the exposure."""
+        return [name for name in (self.offset, self.exposure) if name]
+
+    @property
+    def predictors(self) -> list[str]:
+        """The columns that rows to predict for must have."""
+        return self.offsets + self.names
+
+    @property
     def _roles(self) -> list[str]:
         """The columns that are no features."""
-        return [name for name in (self.target, self.event, self.weight, self.cluster) if name]
+        own = (self.target, self.event, self.weight, self.cluster)
+        return [name for name in own if name] + self.offsets
 
     @property
     def outcomes(self) -> list[str]:
@@ -324,15 +367,18 @@ class Schema:
             return [f"{target} {no}", f"{target} of {yes}"]
         if self.loss == "multinomial":
             return [f"{target} of {mark!r}" for mark in self.classes]
-        if self.loss == "poisson":
+        if self.loss in ("poisson", "negative_binomial"):
             return [f"{target} above 0"]
         return [f"an event in column {self.event!r}"] if self.loss == "cox" else []
 
     def model_shape(self, columns: int) -> tuple[int, ...]:
-        """Return the shape of a model of so many columns, its intercept included."""
+        """Return the shape of a model of so many columns, its intercept included.
+
+        Of a negative binomial loss the last entry is log alpha.
+        """
         if self.loss == "cox":
             return (columns,)
-        rows = columns + 1
+        rows = columns + (2 if self.loss == "negative_binomial" else 1)
         return (rows, len(self.classes)) if self.loss == "multinomial" else (rows,)
 
     @property

@@ -12,17 +12,24 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import (
+    CoxRegression,
+    GammaRegression,
+    HuberRegression,
     LeastSquares,
     LogisticRegression,
+    NegativeBinomialRegression,
     Objective,
+    PoissonRegression,
     SoftmaxRegression,
+    WithDispersion,
+    WithOffset,
 )
 from flower_fedcon.tables.encoding import codes, encoded, of_enough_rows
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
-from flower_fedcon.tables.preparation import Preparation, packed_text, unpacked_text
+from flower_fedcon.tables.preparation import LARGEST, Preparation, packed_text, unpacked_text
 from flower_fedcon.tables.risk_counts import risk_counts
-from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.schema import LOG_LINK, Schema
 from flower_fedcon.tables.statistics.site_sums import set_clusters
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
@@ -49,6 +56,9 @@ class Table:
         The features of an SVMlight file.
     clusters : array of int, shape (m,), optional
         To which cluster each row belongs, where the schema names a column of them.
+    offset : array, shape (m,), optional
+        What is added to the rows' linear predictors: the schema's offset, and the logarithm of its
+        exposure.
     notes : callable
         Returns what stands out in the rows, for whoever may see them: cells may be named. A node
         logs it once in a run.
@@ -63,6 +73,7 @@ class Table:
     sparse: Any = None
     notes: Callable[[], Sequence[str]] = tuple
     clusters: Array | None = None
+    offset: Array | None = None
 
     @cached_property
     def _split(self) -> tuple[Any, Any]:
@@ -79,7 +90,7 @@ class Table:
         A = self.sparse
         parts = None if A is None else (A.shape, A.data, A.indices, A.indptr)
         content = (self.targets, self.weights, self.numeric, self.categories, parts)
-        more = () if self.clusters is None else (self.clusters,)
+        more = tuple(own for own in (self.clusters, self.offset) if own is not None)
         return digest((self.schema.digest, *content, *more))
 
     @property
@@ -102,6 +113,7 @@ class Table:
             categories=self.categories[rows],
             sparse=None if self.sparse is None else self.sparse[rows],
             clusters=None if self.clusters is None else self.clusters[rows],
+            offset=None if self.offset is None else self.offset[rows],
         )
 
     @property
@@ -154,6 +166,8 @@ class Table:
             answer["weight"] = self.total_weight
         if self.schema.outcomes:
             answer["outcomes"] = self._outcomes(rows, least)
+        if self.schema.loss in LOG_LINK:
+            answer["level"] = self._level(rows, least)
         if self.sparse is not None:
             return answer | {"width": float(self.sparse.shape[1])}
         observed, sums = [], []
@@ -186,6 +200,18 @@ class Table:
         rest = len(own) - counts
         told = least == 1 or min(counts.min(), rest.min()) >= least
         return counts.astype(np.float64) if told else np.full(len(counts), np.nan)
+
+    def _level(self, rows: Any, least: int) -> Array:
+        """Return the sums of outcomes, of exposures and of squared outcomes, by weight."""
+        if len(rows) < least:
+            return np.zeros(3)
+        y, exposure = self.targets[rows], np.ones(len(rows))
+        if self.offset is not None:
+            exposure = np.exp(np.clip(self.offset[rows], -300.0, 300.0))
+        w = np.ones(len(rows)) if self.weights is None else self.weights[rows]
+        with np.errstate(over="ignore"):
+            sums = [math.fsum((w * part).tolist()) for part in (y, exposure, y * y)]
+        return np.minimum(sums, LARGEST)
 
     def _spread(self, rows: Any, down: dict[str, Any], least: int) -> dict[str, Any]:
         if self.sparse is not None:
@@ -247,8 +273,9 @@ class Table:
         if self.clusters is not None:
             set_clusters(objective, self.clusters[train])
         if self.schema.test_fraction:
-            kind = self.schema.loss
-            objective.metrics = HeldOut(kind, A[test], self.targets[test], least)  # type: ignore[attr-defined]
+            kind, offset = self.schema.loss, self.offset
+            known = None if offset is None else offset[test]
+            objective.metrics = HeldOut(kind, A[test], self.targets[test], least, known)  # type: ignore[attr-defined]
         return objective
 
     def matrix(self, preparation: Preparation, least: int = 1) -> Any:
@@ -274,24 +301,34 @@ class Table:
         return sparse.csr_array((A.data, A.indices, A.indptr), shape=(A.shape[0], width))
 
     def _loss(self, A: Any, y: Array, rows: Any) -> Objective:
+        offset = None if self.offset is None else self.offset[rows]
         weights = None if self.weights is None else self.weights[rows]
-        common: dict[str, Any] = {"sample_weight": weights}
-        loss = self.schema.loss
+        common: dict[str, Any] = {"intercept": True, "sample_weight": weights}
         try:
-            if loss == "squared":
-                return LeastSquares(A, y, intercept=True, **common)
-            if loss == "logistic":
-                return LogisticRegression(A, y, intercept=True, **common)
-            if loss == "multinomial":
-                classes = len(self.schema.classes)
-                return SoftmaxRegression(A, y.astype(np.intp), classes, intercept=True, **common)
-            from flower_fedcon.objectives import CoxRegression, HuberRegression, PoissonRegression
-
-            if loss == "huber":
-                return HuberRegression(A, y, intercept=True, **common)
-            if loss == "poisson":
-                return PoissonRegression(A, y, intercept=True, **common)
-            return CoxRegression(A, y[:, 0], y[:, 1], ties=self.schema.ties, **common)
+            kind = self._kind(y, common)
+            known = kind(A) if offset is None else WithOffset(kind, A, offset)
+            return WithDispersion(known) if self.schema.loss == "negative_binomial" else known
         except ConfigError as error:
-            misfit = Misfit(self.schema.target, 0, str(error), f"a {loss} loss", "choose another")
+            misfit = Misfit(self.schema.target, 0, str(error), f"a {self.schema.loss} loss",
+                            "choose another")  # fmt: skip
             raise DataError.of(self.file, [misfit]) from None
+
+    def _kind(self, y: Array, common: dict[str, Any]) -> Callable[[Any], Any]:
+        """Return what makes the loss of these outcomes of rows."""
+        loss = self.schema.loss
+        if loss == "multinomial":
+            classes = len(self.schema.classes)
+            return lambda A: SoftmaxRegression(A, y.astype(np.intp), classes, **common)
+        if loss == "cox":
+            own = {name: value for name, value in common.items() if name != "intercept"}
+            ties = self.schema.ties
+            return lambda A: CoxRegression(A, y[:, 0], y[:, 1], ties=ties, **own)
+        made: Any = {
+            "squared": LeastSquares,
+            "huber": HuberRegression,
+            "logistic": LogisticRegression,
+            "poisson": PoissonRegression,
+            "gamma": GammaRegression,
+            "negative_binomial": NegativeBinomialRegression,
+        }[loss]
+        return lambda A: made(A, y, **common)

@@ -55,6 +55,30 @@ def test_nodes_find_the_errors_that_this_process_finds(tmp_path):
 
 
 @on_grid
+@pytest.mark.parametrize("loss", ["negative_binomial", "gamma"])
+def test_nodes_find_models_with_an_exposure(loss, tmp_path):
+    rng, files = np.random.default_rng(1), []
+    for site in range(2):
+        rows = [f"{a:.2f},{e:.2f},{1 + rng.poisson(90 * e * rng.gamma(2)):d}"
+                for a, e in rng.uniform(0.5, 2.0, size=(40, 2))]  # fmt: skip
+        files.append(tmp_path / f"s{site}.csv")
+        files[-1].write_text("\n".join(["a,years,y", *rows]))
+    stated = {"target": "y", "loss": loss, "features": {"a": "numeric"}, "exposure": "years"}
+    stated["test_fraction"] = 0.25
+    problem = tables(data=f"{tmp_path}/s*.csv", schema=stated, inference="model")
+    here = simulate(FedNewton(problem.regularizer), problem, 9, run_dir=tmp_path / "here")
+    schema = Schema.load(stated)
+    there = FedNewton(problem.regularizer).start(
+        make_grid(files, schema, Policy.open()), num_rounds=9, evaluate_every=1, schema=schema,
+        weighting="examples", inference="model", run_dir=tmp_path / "there",
+    ).history  # fmt: skip
+    assert there.x.tobytes() == here.x.tobytes()
+    assert there.report.errors == here.report.errors
+    for name in ("coefficients.csv", "model.json", "quality.json"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+
+
+@on_grid
 def test_secure_aggregation_refuses_errors_before_round_1(tmp_path):
     files = written(tmp_path)
     problem = tables(data=f"{tmp_path}/s*.csv", schema=STATED)

@@ -1,0 +1,245 @@
+"""Offsets, exposures, and the losses of amounts and of dispersed counts, in tables."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flower_fedcon import load_model, simulate
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.problems.tables import tables
+from flower_fedcon.strategies import FedNewton
+from flower_fedcon.tables.misfits import DataError
+
+COLUMNS = ["lncoins", "idp", "physlm"]
+LOG = {
+    "poisson": sm.families.Poisson(),
+    "gamma": sm.families.Gamma(sm.families.links.Log()),
+    "negative_binomial": None,
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    """The RAND experiment's visits to doctors, by person: every eighth, in three parts."""
+    d = sm.datasets.randhie.load_pandas().data[::8].reset_index(drop=True)
+    d["years"] = 0.5 + (d.index % 7) / 2
+    d["known"] = 0.3 * d["hlthg"] + 0.01
+    d["cost"] = 1.0 + d["mdvis"] * d["years"] + d["disea"]
+    return d
+
+
+def write(folder, d, parts):
+    for k, rows in enumerate(parts):
+        d.iloc[rows].to_csv(folder / f"site{k}.csv", index=False)
+    return f"{folder}/site*.csv"
+
+
+def schema_of(loss, **more):
+    target = "cost" if loss == "gamma" else "mdvis"
+    return {"target": target, "loss": loss, "features": dict.fromkeys(COLUMNS, "numeric"), **more}
+
+
+def run(problem, rounds=25, **settings):
+    return simulate(FedNewton(problem.regularizer), problem, rounds, **settings)
+
+
+def reference(d, loss, offset=None):
+    X = sm.add_constant(d[COLUMNS], prepend=False)
+    if loss == "negative_binomial":
+        model = sm.NegativeBinomial(d["mdvis"], X, offset=offset)
+        start = np.append(np.zeros(len(X.columns)), 1.0)
+        start = model.fit(start_params=start, disp=0, method="bfgs", maxiter=300).params
+        return model.fit(start_params=start, disp=0, method="newton", maxiter=50, tol=1e-14)
+    family = {**LOG, "squared": sm.families.Gaussian()}[loss]
+    y = d["cost"] if loss == "gamma" else d["mdvis"]
+    scale = {"scale": 1.0} if loss == "poisson" else {}
+    return sm.GLM(y, X, family=family, offset=offset).fit(tol=1e-13, **scale)
+
+
+@pytest.mark.parametrize("loss", ["poisson", "gamma", "negative_binomial", "squared"])
+def test_offset_and_exposure_are_those_of_the_pooled_reference(data, tmp_path, loss):
+    files = write(tmp_path, data, [slice(k, None, 3) for k in range(3)])
+    exposure = "" if loss == "squared" else "years"
+    schema = schema_of(loss, offset="known", exposure=exposure)
+    history = run(
+        tables(data=files, schema=schema, inference="model"),
+        run_dir=tmp_path / "run",
+        certificates=True,
+    )
+    offset = data["known"] + (np.log(data["years"]) if exposure else 0.0)
+    found = reference(data, loss, offset)
+    assert "converged" in history.report.text, history.report.text
+    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    names = [*COLUMNS, "(intercept)"]
+    own = found.params[[*COLUMNS, "const"]].to_numpy()
+    np.testing.assert_allclose(file.loc[names, "per_unit"], own, rtol=1e-6)
+    errors = found.bse[[*COLUMNS, "const"]].to_numpy()
+    np.testing.assert_allclose(file.loc[names, "std_error"], errors, rtol=1e-5)
+    model = load_model(tmp_path / "run")
+    rows = data[:5]
+    linear = rows[COLUMNS].to_numpy() @ own[:-1] + own[-1] + offset[:5]
+    expected = linear if loss == "squared" else np.exp(linear)
+    np.testing.assert_allclose(model.predict(rows), expected, rtol=1e-6)
+    said = json.loads((tmp_path / "run" / "model.json").read_text())
+    assert (said["offset"], said["exposure"]) == ("known", exposure or None)
+    if loss == "negative_binomial":
+        np.testing.assert_allclose(said["alpha"], found.params["alpha"], rtol=1e-6)
+        assert f"alpha {said['alpha']:.6g}" in history.report.text
+
+
+def test_rows_to_predict_for_need_the_offset(data, tmp_path):
+    files = write(tmp_path, data, [slice(0, 300), slice(300, 600)])
+    problem = tables(data=files, schema=schema_of("poisson", exposure="years"))
+    run(problem, 8, run_dir=tmp_path / "run")
+    with pytest.raises(DataError, match="no column 'years'"):
+        load_model(tmp_path / "run").predict(data[COLUMNS])
+
+
+@pytest.mark.parametrize("loss", ["poisson", "gamma", "negative_binomial", "squared", "logistic"])
+@pytest.mark.parametrize("known", [False, True])
+def test_quality_on_rows_held_out_counts_the_offset(data, tmp_path, loss, known):
+    parts = [slice(0, 700), slice(700, 1500), slice(1500, None)]
+    files = write(tmp_path, data, parts)
+    more = {"offset": "known"} if known else {}
+    if loss == "logistic":
+        more |= {"positive": [0]}
+    problem = tables(data=files, schema=schema_of(loss, test_fraction=0.3, **more))
+    history = run(problem, 25, run_dir=tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "quality.json").read_text())
+    model = load_model(tmp_path / "run")
+    held = np.zeros(len(data), bool)
+    for part in parts:
+        m = len(data[part])
+        places = np.random.default_rng([0, m]).permutation(m)[: min(round(0.3 * m), m - 1)]
+        held[np.arange(len(data))[part][places]] = True
+    rows = data[held]
+    offset = (rows["known"] if known else 0.0 * rows["known"]).to_numpy()
+    linear = model.linear_predictor(rows)
+    y = (rows["cost"] if loss == "gamma" else rows["mdvis"]).to_numpy()
+    if loss == "logistic":
+        y = (y == 0).astype(float)
+    alpha = json.loads((tmp_path / "run" / "model.json").read_text())["alpha"]
+    families = {
+        "poisson": sm.families.Poisson(),
+        "gamma": sm.families.Gamma(sm.families.links.Log()),
+        "negative_binomial": sm.families.NegativeBinomial(alpha=alpha or 1.0),
+        "squared": sm.families.Gaussian(),
+        "logistic": sm.families.Binomial(),
+    }
+    family = families[loss]
+    line = sm.GLM(y, sm.add_constant(linear - offset), family=family, offset=offset)
+    line = line.fit(tol=1e-12)
+    pooled = told["pooled"]
+    np.testing.assert_allclose(pooled["calibration_intercept"], line.params[0], atol=1e-7)
+    np.testing.assert_allclose(pooled["calibration_slope"], line.params[1], rtol=1e-6)
+    null = sm.GLM(y, np.ones(len(y)), family=family, offset=offset).fit(tol=1e-12)
+    if known and loss in ("logistic", "negative_binomial"):
+        assert "deviance_explained" not in pooled
+        assert "null model" in told["absent"]["pooled: deviance explained"]
+    else:
+        explained = 1.0 - family.deviance(y, family.link.inverse(linear)) / null.deviance
+        np.testing.assert_allclose(pooled["deviance_explained"], explained, rtol=1e-6)
+    if loss in LOG:
+        mean = family.deviance(y, family.link.inverse(linear)) / len(y)
+        np.testing.assert_allclose(history["test_deviance"][-1], mean, rtol=1e-8)
+
+
+@given(st.permutations(range(60)), st.integers(1, 4), st.sampled_from(sorted(LOG)))
+def test_however_rows_are_dealt_the_numbers_are_the_same(tmp_path_factory, order, sites, loss):
+    rng = np.random.default_rng(3)
+    d = pd.DataFrame({"x": rng.normal(size=60), "e": rng.uniform(0.1, 9.0, size=60)})
+    d["y"] = rng.poisson(3 * d["e"] * rng.gamma(1.0, size=60)) + (loss == "gamma")
+    schema = {"target": "y", "loss": loss, "features": {"x": "numeric"}, "exposure": "e"}
+
+    def found(parts):
+        folder = tmp_path_factory.mktemp("dealt")
+        problem = tables(data=write(folder, d, parts), schema=schema)
+        return run(problem, 12).x
+
+    dealt = [order[k::sites] for k in range(sites)]
+    np.testing.assert_allclose(found(dealt), found([list(range(60))]), rtol=1e-7, atol=1e-9)
+
+
+BAD = [
+    ({"exposure": "years"}, {"years": 0.0}, "an exposure above 0"),
+    ({"exposure": "years"}, {"years": -1.0}, "an exposure from 0"),
+    ({"exposure": "years"}, {"years": ""}, "a number in every row"),
+    ({"offset": "known"}, {"known": "NA"}, "a number in every row"),
+    ({"offset": "known"}, {"known": "high"}, "a finite number"),
+    ({"offset": "known"}, {"known": 1e7}, "added to the linear predictor"),
+]
+
+
+@pytest.mark.parametrize(("more", "cell", "words"), BAD)
+def test_bad_offsets_are_named(data, tmp_path, more, cell, words):
+    d = data[:40].astype(object)
+    for name, value in cell.items():
+        d.loc[7, name] = value
+    files = write(tmp_path, d, [slice(0, None)])
+    with pytest.raises(DataError, match=words) as caught:
+        tables(data=files, schema=schema_of("poisson", **more))
+    assert "row 8" in str(caught.value)
+    assert "site0.csv" in str(caught.value)
+
+
+def test_amounts_of_a_gamma_loss_are_above_zero(data, tmp_path):
+    files = write(tmp_path, data[:40].assign(cost=lambda d: d["mdvis"]), [slice(0, None)])
+    with pytest.raises(DataError, match="an amount above 0"):
+        tables(data=files, schema=schema_of("gamma"))
+
+
+@pytest.mark.parametrize(
+    ("loss", "more", "words"),
+    [
+        ("squared", {"exposure": "years"}, "give offset"),
+        ("poisson", {"exposure": "lncoins"}, "cannot be a feature"),
+        ("poisson", {"exposure": "years", "offset": "years"}, "different columns"),
+        ("multinomial", {"offset": "known", "classes": [0, 1]}, "one linear predictor"),
+    ],
+)
+def test_a_schema_whose_offset_does_not_fit_is_refused(data, tmp_path, loss, more, words):
+    files = write(tmp_path, data[:40], [slice(0, None)])
+    with pytest.raises(ConfigError, match=words):
+        tables(data=files, schema=schema_of(loss, **more))
+
+
+def test_dispersed_counts_take_no_penalty(data, tmp_path):
+    files = write(tmp_path, data[:400], [slice(0, None)])
+    with pytest.raises(ConfigError, match="has no penalty, got l1"):
+        tables(data=files, schema=schema_of("negative_binomial"), l1=0.1)
+
+
+def test_counts_of_no_dispersion_are_said(tmp_path):
+    rng = np.random.default_rng(0)
+    d = pd.DataFrame({"x": rng.normal(size=200)})
+    d["y"] = np.rint(np.exp(1.0 + 0.2 * d["x"]))
+    schema = {"target": "y", "loss": "negative_binomial", "features": {"x": "numeric"}}
+    history = run(tables(data=write(tmp_path, d, [slice(0, None)]), schema=schema), 30)
+    assert 'take loss = "poisson"' in history.report.text
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_a_run_starts_at_the_null_model(data, tmp_path, scale):
+    """Rates a thousand times smaller or larger take no more rounds."""
+    d = data[:400].assign(years=data["years"] * scale)
+    files = write(tmp_path, d, [slice(0, 200), slice(200, None)])
+    problem = tables(data=files, schema=schema_of("poisson", exposure="years"))
+    history = run(problem, 8, certificates=True)
+    assert history.report.reached.converged
+
+
+def test_penalised_with_an_offset_as_glmnet(data, tmp_path):
+    # R 4.2.2, glmnet 4.1-6: coef(glmnet(X, mdvis, "poisson", offset = known, thresh = 1e-16,
+    # lambda = c(1, 0.5, 0.2, 0.1)))[, 4], where columns are standardised, too.
+    known = [-0.0453081945097, -0.2085288277707, 0.4379061177448, 0.9578605037328]
+    files = write(tmp_path, data, [slice(0, 1000), slice(1000, None)])
+    problem = tables(data=files, schema=schema_of("poisson", offset="known"), l1=0.1)
+    x = run(problem, 20).x
+    np.testing.assert_allclose(problem.preparation.in_units(x), known, rtol=1e-6)
