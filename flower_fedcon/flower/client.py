@@ -223,6 +223,7 @@ class FlowerClient(NumPyClient):
             raise ConfigError("this client has an objective, and no table to prepare")
         (client,) = request.clients
         down = request.down(client)
+        self._count_request()
         stage = STAGES[request.round - 1]
         if stage == CURVES:
             self.policy.check_phase(CURVES)

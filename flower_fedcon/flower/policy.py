@@ -92,8 +92,9 @@ class Policy:
         The largest entry, in absolute value, of a model or of what else a request sends. No data
         decides it, so that a refusal tells nothing.
     max_requests : int (default: 100,000)
-        That the node ever answers on its rows, rounds, queries and evaluations of all runs
-        together, counted by a digest of the rows in the state-dir; without one, of a run.
+        That the node ever answers on its rows, exchanges before round 1, rounds, queries and
+        evaluations of all runs together, counted by a digest of the rows in the state-dir;
+        without one, of a run.
     max_seconds : float (default: 3600)
         For a request. A step that is still under way is stopped where it runs in a process's main
         thread, as in a SuperNode.

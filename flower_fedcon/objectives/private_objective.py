@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +51,7 @@ class PrivateObjective:
 
     smoothness = strong_convexity = None  # they would tell of the rows
     resume_key = "private examples"  # all that a node tells of them
+    noisy_quality: Callable[[Array], dict[str, Array]] | None = None  # of a table's rows held out
 
     def __init__(self, objective: Any, privacy: ExampleDP, ledger: Ledger | None = None) -> None:
         kind, name = type(objective), type(objective).__name__

@@ -16,7 +16,7 @@ from typing import Any
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.privacy.accountant import noisy_gradient, spent_epsilon
-from flower_fedcon.validation import count, fields_of_node, optional, positive
+from flower_fedcon.validation import check_field, count, fields_of_node, optional, positive
 
 _PREFIX = "privacy."
 
@@ -45,6 +45,10 @@ class ExampleDP:
         > 0: then evaluations are answered with the mean of the rows' losses, each cut to at most
         this in absolute value, with noise of standard deviation z times it in their sum; each
         counts like a gradient over all rows. Without it a node tells no loss.
+    quality : bool (default: False)
+        Whether a node whose table is of a logistic loss tells, of a model at the end of a run,
+        noisy counts of its rows held out by predicted probability (`tables.noisy_quality`), from
+        which an AUC follows; they count like a gradient over all rows.
 
     Raises
     ------
@@ -64,6 +68,7 @@ class ExampleDP:
     budget: float | None = None
     batch_size: int | None = None
     loss_clip: float | None = field(default=None, metadata={"later": True})
+    quality: bool = field(default=False, metadata={"later": True})
 
     def __post_init__(self) -> None:
         positive("ExampleDP(clip)", self.clip)
@@ -72,6 +77,7 @@ class ExampleDP:
             raise ConfigError(f"ExampleDP(target_delta) must be < 1, got {self.target_delta!r}")
         for name in ("budget", "loss_clip"):
             optional(positive, f"ExampleDP({name})", getattr(self, name))
+        check_field("ExampleDP(quality)", self.quality, "bool")
         if self.batch_size is not None:
             count("ExampleDP(batch_size)", self.batch_size)
 

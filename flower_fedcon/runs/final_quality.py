@@ -8,6 +8,7 @@ from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
 from flower_fedcon.runs.final_sums import asked
 from flower_fedcon.tables.held_out import alpha_of
+from flower_fedcon.tables.noisy_quality import SHAPES
 from flower_fedcon.tables.quality import CALIBRATION, Quality, shapes_of, why_absent
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -33,7 +34,11 @@ def final_quality(server: Server, engine: Engine) -> Quality | None:
     for client in [c for c, own in told.items() if not _usable(own)]:
         del told[client]
         faults[client] = "its counts cannot be used"
-    answering = sorted(told)
+    answering, noisy = sorted(told), dict[int, Payload]()
+    if faults and loss == "logistic":  # some may have private rows, and tell noisy counts
+        noisy, refused = asked(server, engine, "noisy_quality", SHAPES, sorted(faults))
+        private = {c: why for c, why in refused.items() if "private" in faults[c]}
+        faults = {c: why for c, why in faults.items() if c not in noisy} | private
 
     def calibration(at: Array) -> Array | None:
         shapes: dict[str, tuple[int, ...]] = {"calibration": (CALIBRATION,)}
@@ -44,9 +49,14 @@ def final_quality(server: Server, engine: Engine) -> Quality | None:
         return total
 
     absent = {names[client]: faults[client] for client in sorted(faults)}
-    alpha = alpha_of(np.asarray(server.x))
-    by_name = {names[c]: told[c] for c in answering}
-    return Quality.of(loss, by_name, calibration, absent, alpha)
+    return Quality.of(
+        loss,
+        {names[c]: told[c] for c in answering},
+        calibration,
+        absent,
+        {names[c]: noisy[c] for c in sorted(noisy)},
+        alpha_of(np.asarray(server.x)),
+    )
 
 
 def _usable(told: Payload) -> bool:

@@ -277,8 +277,10 @@ class Run:
             found = estimates_of(server, self._engine, self._inference, reached)
             if isinstance(found, str):
                 _strategies_log.warning("%s", found)
-        if asked and not self._engine.ledgers():
+        if asked:
             quality = final_quality(server, self._engine)
+            if self._directory is not None:  # noisy counts of private rows are spent, too
+                RunLedgers(self._engine.ledgers(), self._directory.path).save()
         history.report = Report.of(server, last, reached, found, quality)
         if self._directory is not None:
             beside = dict(zip(server.buffer_names, server.buffers, strict=True))

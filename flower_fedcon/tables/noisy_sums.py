@@ -26,17 +26,20 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.objectives.private_objective import PrivateObjective
+from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.tables.encoding import WIDE, codes
+from flower_fedcon.tables.noisy_quality import NOISY_BINS, bins_of, noisy_counts
 from flower_fedcon.tables.preparation import Preparation, packed_text, unpacked_text
 from flower_fedcon.tables.schema import LOG_LINK, Feature, Schema
 from flower_fedcon.tables.table import SUMMARY, Table
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
+from flower_fedcon.wire.payloads import Payload
 
 _LEAST_SPREAD = 1e-2  # of a range, that a column's standard deviation is at least
 
@@ -135,19 +138,26 @@ class PrivateTable(Table):
     def _released(self, question: str, parts: list[Array], squared: float) -> Array:
         """Return noisy sums of each row's numbers, whose squares sum to at most `squared`."""
         assert self.privacy is not None  # noqa: S101  (`of` gives it)
-        assert self.ledger is not None  # noqa: S101
         each = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
-        noise = self.privacy.noise_multiplier
-        if not each.shape[1]:
+        entries = each.shape[1]
+        if not entries:
             return np.zeros(0)
-        key = digest([self.resume_key, question, noise, each.shape[1]])
+        clip = math.sqrt(squared) * (1 + 1e-6)  # what is rounded to the grid is not cut for that
+        grid = Grid(clip, self.privacy.noise_multiplier * clip, len(each))
+        return self._once(
+            question, entries, grid, lambda: grid.release(grid.steps(each).sum(axis=0))
+        )
+
+    def _once(self, question: str, entries: int, grid: Grid, release: Callable[[], Array]) -> Array:
+        """Return a release, and count it; or what the same question was answered before."""
+        assert self.privacy is not None  # noqa: S101  (`of` gives it)
+        assert self.ledger is not None  # noqa: S101
+        key = digest([self.resume_key, question, self.privacy.noise_multiplier, entries])
         known = self.note(key)
         if known:
             return np.array(json.loads(known), np.float64)
-        clip = math.sqrt(squared) * (1 + 1e-6)  # what is rounded to the grid is not cut for that
-        grid = Grid(clip, noise * clip, len(each))
-        self.ledger.spend(1.0, grid.distance(each.shape[1]))
-        found = grid.release(grid.steps(each).sum(axis=0))
+        self.ledger.spend(1.0, grid.distance(entries))
+        found = release()
         self.keep(key, json.dumps(found.tolist()))
         return found
 
@@ -160,7 +170,42 @@ class PrivateTable(Table):
         assert self.privacy is not None  # noqa: S101
         plain = super().objective(preparation)
         plain.rows_key = digest(self)  # type: ignore[attr-defined]
-        return PrivateObjective(plain, self.privacy, self.ledger)
+        found = PrivateObjective(plain, self.privacy, self.ledger)
+        found.noisy_quality = lambda x: self._quality(preparation, x)
+        return found
+
+    def _quality(self, preparation: Preparation, x: Array) -> Payload:
+        """Return what is told of a model on rows held out; see `tables.noisy_quality`.
+
+        Raises
+        ------
+        RefusedError
+            If nothing is, or the budget is spent.
+        """
+        held, rule = self.held_out_rows, self.privacy
+        assert rule is not None  # noqa: S101
+        if not rule.quality:
+            raise RefusedError(
+                "refused: this node's examples are private, rows held out, too: "
+                "privacy.quality = true on it tells noisy counts of them"
+            )
+        if self.schema.loss != "logistic" or not len(held):
+            raise RefusedError(
+                "refused: noisy counts are those of a logistic loss's rows held out: give the "
+                "schema a test_fraction"
+            )
+        f = self._loss(self.matrix(preparation)[held], self.targets[held], held)
+        assert isinstance(f, LinearModel)  # noqa: S101
+        noise, model = rule.noise_multiplier, np.asarray(x, np.float64)
+        grid = Grid(1.0, noise, len(held))
+        question = digest(["quality", model.tobytes().hex(), digest(preparation)])
+
+        def tell() -> Array:
+            return noisy_counts(bins_of(f, model), grid).reshape(-1)
+
+        counts = self._once(question, 2 * NOISY_BINS, grid, tell)
+        known = np.array([float(len(held)), noise])
+        return {"noisy": counts.reshape(2, NOISY_BINS), "known": known}
 
 
 def bounds(feature: Feature) -> tuple[float, float]:

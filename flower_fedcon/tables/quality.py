@@ -37,9 +37,11 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.errors import ConfigError, RefusedError, first_few
 from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.private_objective import is_private
 from flower_fedcon.tables.held_out import HeldOut, alpha_of, auc, deviances, expected
+from flower_fedcon.tables.noisy_quality import NOISY_BINS, area_error, as_binned
 from flower_fedcon.tables.schema import LOG_LINK
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -153,8 +155,15 @@ def _held_out(objective: Any, least: int) -> HeldOut:
     ------
     ConfigError
         If there are none.
+    RefusedError
+        If they are private.
     """
     while not isinstance(held := getattr(objective, "metrics", None), HeldOut):
+        if is_private(objective):
+            raise RefusedError(
+                "refused: this node's examples are private (ExampleDP), and no noise covers what "
+                "this tells of rows held out"
+            )
         if type(objective) is not Scaled:
             raise ConfigError("no rows are held out here: give the schema a test_fraction")
         objective = objective.objective
@@ -320,7 +329,7 @@ class Quality:
         "calibration_in_the_large", "brier" or "mse", "deviance_explained".
     pooled : dict
         The same over all sites' rows, with "auc_error", the most by which "auc" can be wrong, and
-        standard errors of the calibration line ("..._bse").
+        standard errors of the calibration line ("..._bse"), and of the AUC where noise is in it.
     roc : dict
         "false_positive_rate", "true_positive_rate", "threshold", pooled.
     curve : dict
@@ -343,6 +352,7 @@ class Quality:
         told: Mapping[str, Mapping[str, Array]],
         calibration: Callable[[Array], Array | None],
         absent: Mapping[str, str] | None = None,
+        noisy: Mapping[str, Mapping[str, Array]] | None = None,
         alpha: float = 0.0,
     ) -> Quality:
         """Return what follows of all sites' `quality_sums`.
@@ -357,9 +367,12 @@ class Quality:
             not answered.
         absent : dict, optional
             By site why it has told nothing.
+        noisy : dict of dict, optional
+            By site what those with private rows have told; see `tables.noisy_quality`.
         alpha : float
             Of a negative binomial loss.
         """
+        noisy = noisy or {}
         numbers = {
             site: dict(zip(NUMBERS, own["numbers"].tolist(), strict=True))
             for site, own in told.items()
@@ -373,15 +386,24 @@ class Quality:
             if not own["calibrated"]:
                 absent[f"{site}: calibration"] = _NO_LINE
         using = [numbers[site] for site in sites]
-        if not using:
+        counts = [told[site]["counts"] for site in sites if loss == "logistic"]
+        for site, of_bins in noisy.items():
+            binned = as_binned(of_bins, BINS)
+            counts.append(binned)
+            sites[site] = {"rows": float(of_bins["known"][0]), **_area([binned], [of_bins])}
+            absent[f"{site}: all but the AUC"] = "noise covers counts of its rows held out alone"
+        if not sites:
             return cls(loss, {}, {}, absent=absent)
-        pooled = _pooled(loss, using, alpha)
-        if min(own["null_deviance"] for own in using) < 0:
+        pooled = _pooled(loss, using, alpha) if using else {"rows": 0.0}
+        if min((own["null_deviance"] for own in using), default=0.0) < 0:
             absent["pooled: deviance explained"] = (
                 f"with an offset the null model of a {loss} loss is no mean of outcomes"
             )
-        line = Line.fit(calibration)
-        if line is None:
+        pooled["rows"] += sum(sites[site]["rows"] for site in noisy)
+        line = Line.fit(calibration) if using else None
+        if not using:
+            pass
+        elif line is None:
             absent["pooled: calibration"] = _NO_LINE
         else:
             for name in ("intercept", "slope", "in_the_large"):
@@ -394,11 +416,14 @@ class Quality:
                 pooled[f"calibration_{name}_bse"] = scale * getattr(line, f"{name}_bse")
         roc: dict[str, list[float]] = {}
         curve: dict[str, list[float]] = {}
-        if loss == "logistic":
-            counts = [told[site]["counts"] for site in sites]
-            pooled["auc"], pooled["auc_error"] = pooled_auc(counts)
-            together = np.sum(counts, axis=0)
-            roc, curve = _roc(together), _curve(together)
+        if counts:
+            area = _area(counts, list(noisy.values()))
+            if not area:
+                absent["pooled: auc"] = "noise is larger than the counts of rows held out"
+            pooled |= area
+            together = np.maximum(np.sum(counts, axis=0), 0.0)  # noisy ones may be below
+            if together[:2].any(axis=1).all():
+                roc, curve = _roc(together), _curve(together)
         return cls(loss, sites, pooled, roc, curve, absent)
 
     @property
@@ -417,9 +442,10 @@ class Quality:
         found = []
         pooled = self.pooled
         if "auc" in pooled:
+            noise = f" (s.e. {pooled['auc_bse']:.2g} for noise)" if "auc_bse" in pooled else ""
             found.append(
-                f"AUC of all sites' rows together: {pooled['auc']:.4f}, by binned scores: at most "
-                f"{pooled['auc_error']:.2g} off"
+                f"AUC of all sites' rows together: {pooled['auc']:.4f}{noise}, by binned scores: "
+                f"at most {pooled['auc_error']:.2g} off"
             )
         parts = (("calibration_slope", "calibration slope"),
                  ("calibration_intercept", "calibration intercept"),
@@ -509,6 +535,19 @@ def pooled_auc(counts: Sequence[Array]) -> tuple[float, float]:
         wrong += float(events @ (without - begun[used + 1]))  # and that begin after its end
     unsure = total - right - wrong
     return (right + 0.5 * unsure) / total, 0.5 * unsure / total
+
+
+def _area(counts: Sequence[Array], noisy: Sequence[Mapping[str, Array]]) -> dict[str, float]:
+    """Return the AUC by counts, how far it may be off, and its standard error for noise."""
+    if not noisy:
+        area, off = pooled_auc(counts)
+        return {"auc": area, "auc_error": off}
+    coarse = np.sum([own[:2].reshape(2, NOISY_BINS, -1).sum(axis=2) for own in counts], axis=0)
+    error = area_error(coarse, noisy)
+    if not error < 0.5:
+        return {}
+    area, off = pooled_auc(counts)
+    return {"auc": area, "auc_error": abs(off), "auc_bse": error}
 
 
 def _roc(counts: Array) -> dict[str, list[float]]:

@@ -238,8 +238,8 @@ class TorchObjective(Objective, Stackable):
         Raises
         ------
         ConfigError
-            If the module changes its buffers when it is called, or draws random numbers: these
-            would tell one row of another.
+            If the module keeps something from call to call, in buffers or elsewhere, or draws
+            random numbers: these would tell one row of another.
         """
         found = np.zeros((len(rows), sum(p.numel() for p in self._parameters)))
         for i, loss in enumerate(self._alone(x, rows)):
@@ -261,9 +261,11 @@ class TorchObjective(Objective, Stackable):
         self._load(self._tensors(x))
         before = [buffer._version for buffer in self._module.buffers()]
         draws = torch.get_rng_state()
+        first: Tensor | None = None
         for row in rows.tolist():
-            inputs, target = (part[row : row + 1].clone() for part in (self._inputs, self._targets))
-            yield self._loss(self._module(inputs), target)
+            loss = self._loss_of(row)
+            first = loss.detach().clone() if first is None else first
+            yield loss
         if [buffer._version for buffer in self._module.buffers()] != before:
             raise ConfigError(
                 "TorchObjective(module) changes its buffers when it is called, so that one row "
@@ -275,6 +277,22 @@ class TorchObjective(Objective, Stackable):
                 "how many rows came before: use nn.Dropout, or F.dropout with training="
                 "self.training, or leave ExampleDP out"
             )
+        if first is not None and not torch.equal(first.nan_to_num(), self._once_more(rows)):
+            raise ConfigError(
+                "TorchObjective(module) gives a row another loss once other rows went through it: "
+                "it keeps something from call to call, so that one row tells of another: use a "
+                "module without, or leave ExampleDP out"
+            )
+
+    def _loss_of(self, row: int) -> Tensor:
+        inputs, target = (part[row : row + 1].clone() for part in (self._inputs, self._targets))
+        found: Tensor = self._loss(self._module(inputs), target)
+        return found
+
+    def _once_more(self, rows: Array) -> Tensor:
+        """Return the loss of the first row, after all the others."""
+        with torch.no_grad():
+            return self._loss_of(int(rows[0])).nan_to_num()
 
     def ridge(self, x: Any) -> float:
         """Return l2/2 ||x||^2, of a model in layers."""

@@ -168,6 +168,24 @@ def test_a_module_that_keeps_what_it_sees_is_refused():
         f.gradient(f.objective.start())
 
 
+class Remembers(nn.Module):
+    """Keeps what it has seen in a number of Python's, where no buffer shows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = net(), 0.0
+
+    def forward(self, rows):
+        self.seen = 0.9 * self.seen + float(rows.sum())
+        return self.layer(rows + self.seen)
+
+
+def test_a_module_that_remembers_in_plain_python_is_refused():
+    f = PrivateObjective(objective(module=Remembers()), RULE)
+    with pytest.raises(ConfigError, match="keeps something from call to call"):
+        f.gradient(f.objective.start())
+
+
 class Dropping(nn.Module):
     """Drops entries in evaluations, too, as `F.dropout` does by default."""
 

@@ -10,10 +10,13 @@ import pytest
 from fake_grid import on_grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import kstest
+from sklearn.metrics import roc_auc_score
 from test_tables_on_nodes import make_grid
 
 from flower_fedcon import Policy, simulate
 from flower_fedcon.errors import ConfigError, FedConError, RefusedError
+from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.privacy import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.privacy.noise import Grid
@@ -21,8 +24,10 @@ from flower_fedcon.problems.tables import prepare, prepared_problem
 from flower_fedcon.regularizers import L1, WithIntercept
 from flower_fedcon.strategies import FedDualAvg
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.noisy_quality import NOISY_BINS, as_binned, bins_of, told_noisily
 from flower_fedcon.tables.noisy_sums import PrivateTable, bounds, check_public
 from flower_fedcon.tables.preparation import packed_text
+from flower_fedcon.tables.quality import BINS, Quality, pooled_auc
 from flower_fedcon.tables.schema import Feature
 
 FEATURES = {
@@ -223,3 +228,108 @@ def test_preparing_in_this_process_is_noisy(tmp_path):
     table = read_table(written(tmp_path), SCHEMA)
     means = [prepare([private(table)], ["a"]).means for _ in range(2)]
     assert not np.array_equal(*means)
+
+
+# --- how good the model is, with noise -----------------------------------------------------------
+
+HELD = Schema.load(
+    {"target": "ill", "positive": ["yes"], "features": FEATURES, "test_fraction": 0.5}
+)
+TELLS = replace(RULE, quality=True)
+
+
+def held_out(table, x, preparation):
+    """Return scores and outcomes of a table's rows held out."""
+    rows = table.held_out_rows
+    return table.matrix(preparation)[rows] @ x[:-1], table.targets[rows] > 0
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_a_row_held_out_moves_one_count_by_at_most_one(seed):
+    rng = np.random.default_rng(seed)
+    m = int(rng.integers(2, 30))
+    A, scale = rng.standard_normal((m, 3)), 10.0 ** rng.uniform(-3, 25)
+    y, x, out = rng.choice([-1.0, 1.0], m), scale * rng.standard_normal(3), int(rng.integers(m))
+    places = bins_of(LogisticRegression(A, y), x)
+    less = bins_of(LogisticRegression(np.delete(A, out, 0), np.delete(y, out)), x)
+    np.testing.assert_array_equal(np.delete(places, out), less)  # to the last bit of a score
+    assert ((places >= NOISY_BINS) == (y > 0)).all()
+    assert places.min() >= 0
+    assert places.max() < 2 * NOISY_BINS
+    grid = Grid(1.0, 10.0 ** rng.uniform(-1, 2), m)
+    assert int(grid.steps(np.ones((1, 1)))[0, 0]) * grid.step <= 1.0
+
+
+def test_counts_have_the_noise_of_the_rule(tmp_path):
+    table = read_table(written(tmp_path), HELD)
+    problem = prepared_problem([table], ["a"], privacy=replace(QUIET, quality=True))
+    x = np.random.default_rng(1).standard_normal(problem.objectives[0].shape)
+    exact = told_noisily(problem.objectives[0], {"x": x})["noisy"].round()
+    scores, ill = held_out(table, x, problem.preparation)
+    place = np.minimum((20 / (1 + np.exp(-scores - x[-1]))).astype(int), 19)
+    np.testing.assert_array_equal(exact[1], np.bincount(place[ill], minlength=20))
+    np.testing.assert_array_equal(exact[0], np.bincount(place[~ill], minlength=20))
+    noise = []
+    for _ in range(40):
+        loud = PrivateTable.of(table, TELLS, Ledger(TELLS)).objective(problem.preparation)
+        noise.append(told_noisily(loud, {"x": x})["noisy"] - exact)
+        assert loud.ledger.spent == {1.0: 1}
+        first, again = (told_noisily(loud, {"x": x})["noisy"] for _ in range(2))
+        np.testing.assert_array_equal(first, again)  # which costs nothing
+        assert loud.ledger.spent == {1.0: 1}
+    assert kstest(np.ravel(noise) / 2.0, "norm").pvalue > 1e-6
+
+
+def test_the_error_of_an_area_is_that_of_its_noise():
+    rng = np.random.default_rng(0)
+    p = rng.random((2, 20_000)) ** np.array([[1.5], [1.0]])
+    exact = np.stack([np.histogram(own, NOISY_BINS, (0, 1))[0] for own in p]).astype(float)
+    known, found, said = np.array([40_000.0, 200.0]), [], []
+    for _ in range(300):
+        told = {"noisy": exact + 200.0 * rng.standard_normal(exact.shape), "known": known}
+        quality = Quality.of("logistic", {}, lambda at: None, noisy={"a": told})
+        found.append(quality.pooled["auc"])
+        said.append(quality.pooled["auc_bse"])
+    area, _ = pooled_auc([as_binned({"noisy": exact, "known": known}, BINS)])
+    assert np.mean(found) == pytest.approx(area, abs=4 * np.std(found) / np.sqrt(300))
+    assert np.std(found) == pytest.approx(np.mean(said), rel=0.15)
+    drowned = {"noisy": -exact, "known": known}
+    quality = Quality.of("logistic", {}, lambda at: None, noisy={"a": drowned})
+    assert "auc" not in quality.pooled
+    assert "noise is larger" in quality.absent["pooled: auc"]
+
+
+def test_a_run_s_last_exchange_is_counted_and_kept(tmp_path):
+    clients = [read_table(written(tmp_path, n, 3000, seed=j), HELD) for j, n in enumerate("ab")]
+    problem = prepared_problem(clients, ["a", "b"], l1=0.01, privacy=TELLS)
+    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=1.0, local_steps=1)
+    history = simulate(strategy, problem, 4, run_dir=tmp_path / "run")
+    stated = json.loads((tmp_path / "run" / "quality.json").read_text())
+    scores, ill = zip(*(held_out(t, history.x, problem.preparation) for t in clients), strict=True)
+    exact = roc_auc_score(np.concatenate(ill), np.concatenate(scores))
+    pooled = stated["pooled"]
+    assert abs(pooled["auc"] - exact) < 5 * pooled["auc_bse"] + pooled["auc_error"]
+    assert 0 < pooled["auc_bse"] < 0.05
+    assert "brier" not in pooled
+    assert "noise covers counts" in stated["absent"]["a: all but the AUC"]
+    kept = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    assert [sum(n for *_, n in own["gradients"]) for own in kept.values()] == [2 + 4 + 1] * 2
+
+
+@on_grid
+@pytest.mark.parametrize("tells", [True, False])
+def test_nodes_tell_noisy_counts_where_they_say_so(tmp_path, tells):
+    files = [written(tmp_path, name, 1500, seed=j) for j, name in enumerate("ab")]
+    privacy = {"clip": 1.0, "noise-multiplier": 2.0, "target-delta": 1e-5, "quality": tells}
+    config = {f"privacy.{key}": value for key, value in privacy.items()}
+    config["state-dir"] = str(tmp_path / "state")
+    grid = make_grid(files, HELD, policy=Policy(), **config)
+    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=1.0, local_steps=1)
+    report = strategy.start(grid, num_rounds=2, schema=HELD).history.report
+    kept = sorted((tmp_path / "state" / "privacy").glob("*/spent.json"))
+    counts = [sum(n for *_, n in json.loads(path.read_text())["gradients"]) for path in kept]
+    assert counts == [2 + 2 + tells] * 2
+    assert ("auc" in report.quality.pooled) == tells
+    if not tells:
+        assert all("privacy.quality = true" in why for why in report.quality.absent.values())

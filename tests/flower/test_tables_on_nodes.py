@@ -26,7 +26,7 @@ from flower_fedcon.problems.heart import HOSPITALS
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.regularizers import L1, WithIntercept
 from flower_fedcon.runs.plan import Plan
-from flower_fedcon.strategies import CompositeFL, FedDR, FedNewton, Scaffnew
+from flower_fedcon.strategies import CompositeFL, FedAvg, FedDR, FedNewton, Scaffnew
 from flower_fedcon.tables import Schema, Table, read_table, table_of_node
 
 PSI = WithIntercept(L1(0.02))
@@ -49,6 +49,25 @@ def make_grid(files, schema=SCHEMA, policy=None, **config):
         node = grid.nodes[1000 - j].node_config
         node |= {"data": str(file), "name": file.stem, **config}
     return grid
+
+
+@on_grid
+def test_exchanges_before_round_1_count_as_requests(tmp_path):
+    rows = "\n".join(f"{k},{k % 7},{k % 2}" for k in range(40))
+    (tmp_path / "a.csv").write_text(f"u,v,y\n{rows}\n")
+    schema = Schema.load({"target": "y", "features": {"u": "numeric", "v": "numeric"}})
+    for most in (1, 30):
+        config = {"state-dir": str(tmp_path / f"state {most}")}
+        grid = make_grid([tmp_path / "a.csv"], schema, Policy(max_requests=most), **config)
+        options = {"num_rounds": 1, "schema": schema, "evaluate_every": 0, "max_retries": 0}
+        strategy = FedAvg(client_lr=0.1, local_steps=1)
+        if most == 1:
+            with pytest.raises(FedConError, match=r"policy\.max-requests = 1, and so many"):
+                strategy.start(grid, **options)
+            continue
+        strategy.start(grid, **options)
+        (noted,) = (tmp_path / f"state {most}").glob("requests/*")
+        assert int(noted.read_text()) >= 3 + 1  # sums, spread, constants, and the round
 
 
 HEART = [FOLDER / f"{name}.csv" for name in HOSPITALS]

@@ -34,6 +34,7 @@ from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.survival import CoxRegression
+from flower_fedcon.tables.noisy_quality import told_noisily
 from flower_fedcon.tables.quality import told_calibration, told_quality
 from flower_fedcon.tables.statistics.families import FAMILIES, Family
 from flower_fedcon.validation import Array
@@ -184,6 +185,7 @@ STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {
     "estimates": estimates,
     "quality": told_quality,
     "calibration": told_calibration,
+    "noisy_quality": told_noisily,
 }
 """What a server may ask for at a model, by name: (objective, down, least) -> sums."""
 
