@@ -108,7 +108,7 @@ def area_error(counts: Array, noisy: Sequence[Mapping[str, Array]]) -> float:
     >>> counts = np.array([np.arange(20.0, 0.0, -1.0), np.arange(1.0, 21.0)]) * 100
     >>> one = {"noisy": counts, "known": np.array([42_000.0, 10.0])}
     >>> round(area_error(counts, [one]), 4)
-    0.0015
+    0.001
     """
     without, events = counts
     n, e = float(without.sum()), float(events.sum())
