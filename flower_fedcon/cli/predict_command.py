@@ -28,7 +28,9 @@ def predict(
 
     The file is read and checked as `fedcon data check` does it, by the schema of the run; it needs
     no outcome. Missing values become the means of the run. Written are the number of the row, the
-    prediction, the linear predictor and the probabilities of classes. Nothing is sent.
+    prediction, the linear predictor and the probabilities of classes; where sites have intercepts
+    of their own the linear predictor alone, as the difference from a row of zeros of the same site.
+    Nothing is sent.
     """
     from flower_fedcon.tables.fitted import load_model
     from flower_fedcon.tables.own_files import PREDICTIONS

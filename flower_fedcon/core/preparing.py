@@ -35,7 +35,7 @@ from flower_fedcon.tables.preparation import (
     packed_text,
 )
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.schema import COMMON, Schema
 from flower_fedcon.tables.table import CURVES, SPREAD, SUMMARY, Table
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload, payload_bytes
@@ -76,6 +76,13 @@ class Preparing:
         How often a client without a usable answer is asked again; None for any number.
     deadline : float
         Seconds after which an exchange that lacks an answer ends in an error.
+    site_effects : {"common", "own"}
+        See `flower_fedcon.tables.preparation.Preparation`.
+
+    Raises
+    ------
+    ConfigError
+        If the schema's loss has no such effects.
     """
 
     def __init__(
@@ -86,7 +93,9 @@ class Preparing:
         *,
         max_retries: int | None = 3,
         deadline: float = math.inf,
+        site_effects: str = COMMON,
     ) -> None:
+        self._site_effects = schema.check_site_effects(site_effects)
         self._schema, self._names, self._answer = schema, list(names), answer
         self._max_retries, self._deadline = max_retries, deadline
         self._up = self._down = 0
@@ -112,7 +121,7 @@ class Preparing:
         if len(said) > _SAID:
             more = len(said) - _SAID
             _log.warning("tables: %s more things stand out, see `fedcon data check`", more)
-        found = conclude(schema, first, answers)
+        found = replace(conclude(schema, first, answers), site_effects=self._site_effects)
         if schema.curve_times:
             found = replace(found, curves=self._curves(found))
         if found.left_out:
@@ -151,12 +160,15 @@ class Preparing:
             If none of them has rows that can be compared, in a Cox model.
         """
         answers = self._exchange(3, preparation.payload, {"constants": 2})
-        layout = Layout((self._schema.model_shape(len(preparation.names)),), "float64", False)
+        shape = self._schema.model_shape(len(preparation.names), preparation.site_effects)
+        layout = Layout((shape,), "float64", False)
         found = []
         for info, answer in zip(infos, answers, strict=True):
             L, mu = (None if math.isnan(v) else v for v in answer["constants"].tolist())
             found.append(replace(info, layout=layout, smoothness=L, strong_convexity=mu))
-        check_comparable(self._schema, (info.smoothness for info in found))
+        check_comparable(
+            self._schema, (info.smoothness for info in found), preparation.site_effects
+        )
         return found, preparation
 
     def _exchange(self, number: int, down: Payload, shapes: dict[str, int | None]) -> list[Payload]:

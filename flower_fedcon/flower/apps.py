@@ -134,7 +134,8 @@ def server_app(
     (10; 0 for the end only), "run-dir", "num-clients" (by default the nodes' "num-partitions"),
     "timeout" in seconds (3600), "resume" (false), "checkpoint-every" (rounds; by default every ten
     seconds), "allow-changes" (names that `resume` may find changed, with commas), "certificates"
-    (false), "unsafe" (false), "audit" (true where there is a "run-dir"), and what `start` says of
+    (false), of tables "inference" ("model", "robust", ...) and "site-effects" ("common" or "own"),
+    "unsafe" (false), "audit" (true where there is a "run-dir"), and what `start` says of
     slow and failing nodes: "min-clients-to-start", "start-timeout", "evaluate-timeout" (0 for the
     default in these three), "grace", "round-deadline", "max-retries", "quarantine-after",
     "quarantine-rounds" and "authenticated" (false). "secagg-clipping-range" turns secure
@@ -196,7 +197,7 @@ _ALWAYS = {
 """Keys of a run configuration, and what `start` is given without them."""
 _UNLESS_ZERO = {
     "run-dir": "", "checkpoint-every": 0, "num-clients": 0, "min-clients-to-start": 0,
-    "start-timeout": 0.0, "evaluate-timeout": 0.0,
+    "start-timeout": 0.0, "evaluate-timeout": 0.0, "inference": "", "site-effects": "",
 }  # fmt: skip
 """Keys whose zero, or empty text, stands for what `start` does by itself."""
 _WHERE_GIVEN = {

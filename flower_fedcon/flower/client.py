@@ -42,6 +42,7 @@ from flower_fedcon.flower.stores import ContextStore, FileStore, Store
 from flower_fedcon.flower.surveys import Surveys
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.private_objective import PrivateObjective
+from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.tables.fitted import write_held_out
@@ -324,9 +325,18 @@ class FlowerClient(NumPyClient):
         if hasattr(objective, "constraint_value"):
             own["constraint"] = float(objective.constraint_value(x))
         if self._predictions is not None and self._prepared is not None:
-            write_held_out(self._predictions, self.name or "", *self._prepared, x)
+            self._write_held_out(self._predictions, x)
         examples = int(getattr(objective, "num_examples", 1))
         return float(objective.value(x)), examples, {"client": int(config["client"]), **own}
+
+    def _write_held_out(self, folder: Path, x: Array) -> None:
+        assert self._prepared is not None  # noqa: S101  (the caller's case)
+        if isinstance(own := self._own_objective, Profiled):
+            if not own.informative:
+                _log.warning("no predictions are written: this node's own intercept is infinite")
+                return
+            x = own.full(x)
+        write_held_out(folder, self.name or "", *self._prepared, x)
 
     def _answer(self, error: Exception) -> str:
         """Return what the server is told of an error; this node's log has all of it."""

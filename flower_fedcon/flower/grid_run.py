@@ -22,11 +22,12 @@ from flower_fedcon.flower import messages
 from flower_fedcon.flower.app_side import AppSide
 from flower_fedcon.flower.forms import agree_on_start
 from flower_fedcon.flower.nodes import in_words
+from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
 from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.schema import COMMON, Schema
 from flower_fedcon.validation import Array, choice
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class GridRun:
     ----------
     strategy : FedConStrategy
     engine : GridEngine
-    train_config, evaluate_config, buffers, weighting, schema
+    train_config, evaluate_config, buffers, weighting, schema, site_effects
         As for `start`.
     """
 
@@ -62,9 +63,15 @@ class GridRun:
         buffers: Sequence[str] | None = None,
         weighting: str = UNIFORM,
         schema: Any = None,
+        site_effects: str = COMMON,
     ) -> None:
         known = schema is None or isinstance(schema, Schema)
         self._schema: Schema | None = schema if known else Schema.load(schema)
+        self._site_effects = site_effects
+        if self._schema is None and site_effects != COMMON:
+            raise ConfigError(
+                f"site_effects={site_effects!r} is for clients with tables: give their schema"
+            )
         self._weighting = choice("weighting", weighting, WEIGHTINGS)
         self._strategy, self._engine = strategy, engine
         self._train_config = dict(train_config or {})
@@ -178,6 +185,13 @@ class GridRun:
         infos, preparation = self._prepared(self._engine.describe())
         if initial is None and preparation is not None:
             initial = preparation.start
+        free = isinstance(getattr(self._strategy, "regularizer", None), WithIntercept)
+        if free and preparation is not None and preparation.site_effects != COMMON:
+            raise ConfigError(
+                f"{self._strategy.regularizer!r} leaves the last entry of a model free, and with "
+                f"site_effects={preparation.site_effects!r} that is no intercept but a column: "
+                "give the penalty inside of it"
+            )
         agreed = agree_on_start(
             self._strategy,
             infos,
@@ -230,6 +244,7 @@ class GridRun:
             engine.answer,
             max_retries=engine.max_retries,
             deadline=engine.round_deadline,
+            site_effects=self._site_effects,
         )
         return preparing.constants(infos, preparing.agree())
 

@@ -75,6 +75,7 @@ class FlowerStrategy(Strategy):
         buffers: Sequence[str] | None = None,
         weighting: str = "uniform",
         schema: Schema | str | Path | Mapping[str, Any] | None = None,
+        site_effects: str = "common",
         secure_aggregation: SecAggPlus | None = None,
         **settings: Any,
     ) -> RunResult:
@@ -116,6 +117,9 @@ class FlowerStrategy(Strategy):
             their own the uploads are weighted, as in Flower.
         schema : Schema, path or dict, optional
             Of the clients' tables, if they have tables: the same as theirs.
+        site_effects : {"common", "own"} (default: "common")
+            Of tables: one intercept for all clients, or one that each has for itself, which stays
+            there; see `flower_fedcon.problems.tables`.
         secure_aggregation : SecAggPlus, optional
             Lets the server see the sum of a round's uploads, and no upload; for nodes whose app is
             `client_app`, and methods that need the sum alone.
@@ -151,7 +155,14 @@ class FlowerStrategy(Strategy):
 
             engine = SecureGridEngine(secure_aggregation, strategy, grid, patience)
         self._grid_run = GridRun(
-            strategy, engine, train_config, evaluate_config, buffers, weighting, schema
+            strategy,
+            engine,
+            train_config,
+            evaluate_config,
+            buffers,
+            weighting,
+            schema,
+            site_effects,
         )
         return self._grid_run.play(initial_arrays, plan, evaluate_fn)
 

@@ -260,7 +260,10 @@ class Profiled(Objective):
         return a
 
     def _curvature(self) -> tuple[float | None, float | None]:
-        return self.loss.smoothness, 0.0
+        return self.loss.smoothness if self.informative else 0.0, 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_last": None}  # which is found again
 
 
 def _inverse(square: Array) -> tuple[Array, int]:

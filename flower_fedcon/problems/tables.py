@@ -24,6 +24,7 @@ from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.contrasts import check_comparable
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.read import log_notes, read_clients
+from flower_fedcon.tables.schema import COMMON
 from flower_fedcon.tables.survey import collinear, same_rows, scales_of_outcomes
 from flower_fedcon.validation import Array, choice, count, nonnegative
 
@@ -47,6 +48,7 @@ def tables(
     weighting: str = "examples",
     min_rows: int = 1,
     inference: str | None = None,
+    site_effects: str = COMMON,
 ) -> FederatedProblem:
     r"""Return the problem whose clients have tables, prepared as nodes prepare them.
 
@@ -89,9 +91,14 @@ def tables(
         Whether each row counts alike, or by its weight, as in pooled data; or each client.
     min_rows : int
         What the policy of every node would say; see `flower_fedcon.Policy`.
-
     inference : {"model", "robust", "cluster", "quasi"}, optional
         Without a penalty: standard errors of the coefficients, in a run's report; see `Plan`.
+    site_effects : {"common", "own"}
+        One intercept for all clients, or, of squared, logistic and Poisson losses, one that each
+        has for itself: it is eliminated where its rows are, exactly, and never told; see
+        `flower_fedcon.objectives.Profiled`. The model then has no intercept. A client whose
+        outcomes are all alike (logistic), or all 0 (Poisson), tells nothing beside it, and is
+        named in the report; in the mean that a penalty is weighed against its rows count.
 
     Raises
     ------
@@ -124,6 +131,7 @@ def tables(
         penalty_factor=penalty_factor,
         weighting=weighting,
         min_rows=min_rows,
+        site_effects=site_effects,
     )
     problem.inference = inference
     return problem
@@ -170,6 +178,7 @@ def prepared_problem(
     weighting: str = EXAMPLES,
     min_rows: int = 1,
     privacy: ExampleDP | None = None,
+    site_effects: str = COMMON,
 ) -> FederatedProblem:
     r"""Return the problem of clients whose tables are at hand; see `tables`.
 
@@ -195,7 +204,7 @@ def prepared_problem(
     count("min_rows", min_rows)
     if privacy is not None:
         clients = [PrivateTable.of(table, privacy, Ledger(privacy)) for table in clients]
-    preparation = prepare(clients, names, min_rows)
+    preparation = prepare(clients, names, min_rows, site_effects)
     said = [
         *scales_of_outcomes(names, clients),
         *same_rows(names, clients),
@@ -205,7 +214,8 @@ def prepared_problem(
         _log.warning("tables: %s", line)
     objectives = [table.objective(preparation, min_rows) for table in clients]
     schema = clients[0].schema
-    check_comparable(schema, (getattr(f, "smoothness", None) for f in objectives))
+    constants = (getattr(f, "smoothness", None) for f in objectives)
+    check_comparable(schema, constants, site_effects)
     columns = len(preparation.names)
     if columns > _WIDE:
         rows = sum(table.num_examples for table in clients)
@@ -222,7 +232,9 @@ def prepared_problem(
     )  # fmt: skip
 
 
-def prepare(clients: Sequence[Table], names: Sequence[str], min_rows: int = 1) -> Preparation:
+def prepare(
+    clients: Sequence[Table], names: Sequence[str], min_rows: int = 1, site_effects: str = COMMON
+) -> Preparation:
     """Return what clients of this process agree on."""
     schema = clients[0].schema
 
@@ -231,7 +243,7 @@ def prepare(clients: Sequence[Table], names: Sequence[str], min_rows: int = 1) -
         told = ((c, clients[c].answer(stage, request.broadcast, min_rows)) for c in request.clients)
         return [Reply([c], request.round, {k: [v] for k, v in a.items()}) for c, a in told]
 
-    return Preparing(schema, names, answer).agree()
+    return Preparing(schema, names, answer, site_effects=site_effects).agree()
 
 
 def regularizer(
@@ -270,7 +282,8 @@ def regularizer(
         psi = Entrywise(weight * each, square * each)
     else:
         psi = ElasticNet(weight, square) if square else L1(weight)
-    return psi if schema.loss == "cox" else WithIntercept(psi)
+    shape = schema.model_shape(len(factors), preparation.site_effects)
+    return WithIntercept(psi) if shape[0] > len(factors) else psi
 
 
 def _factors(schema: Schema, preparation: Preparation, given: Mapping[str, float]) -> Array:

@@ -25,7 +25,7 @@ from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.schema import LOG_LINK
+from flower_fedcon.tables.schema import LOG_LINK, OWN
 from flower_fedcon.tables.statistics import Estimates
 from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.tables.statistics.summary_text import Summary
@@ -286,6 +286,15 @@ def _lines(
     lines.append(f"took part: {', '.join(part)}")
     if preparation.loss == "negative_binomial" and preparation.level:
         lines += _dispersion(alpha_of(np.asarray(server.x)), preparation)
+    if preparation.site_effects == OWN:
+        lines.append("each site has an intercept of its own, which has not left it")
+        mute = [client.name for client in setup.clients if client.smoothness == 0]
+        if mute:
+            alike = "all 0" if preparation.loss == "poisson" else "all alike"
+            lines.append(
+                f"outcomes are {alike} at {first_few(mute, what='site')}: an intercept of its own "
+                "is infinite there, and its rows tell nothing of the columns"
+            )
     if preparation.left_out:
         lines.append(f"left out: {left_out_in_words(preparation.left_out)}")
     return lines

@@ -14,10 +14,14 @@ from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.tables.marks import looks_missing, near_duplicates
 from flower_fedcon.tables.preparation import Agreed, categories_of
-from flower_fedcon.tables.schema import Feature, Schema
+from flower_fedcon.tables.schema import COMMON, OWN, Feature, Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
+NOTHING_TOLD = (
+    "outcomes are all alike at every client, so that beside intercepts of their own no rows can be "
+    'compared: take site_effects = "common"'
+)
 _FACTOR = 100.0  # scales that differ by so much are in other units
 _ALIKE = 8.0  # and by so much, where spread and mean differ by nearly the same factor
 _APART = 1.5  # and by so much, where values are far from each other for their spread
@@ -52,22 +56,28 @@ def check_outcomes(schema: Schema, told: Sequence[Payload]) -> None:
             )
 
 
-def check_comparable(schema: Schema, smoothness: Iterable[float | None]) -> None:
-    """Refuse tables of survival times within which no rows can be compared.
+def check_comparable(
+    schema: Schema, smoothness: Iterable[float | None], site_effects: str = COMMON
+) -> None:
+    """Refuse tables within which no rows can be compared, where only such are.
+
+    So it is of survival times, and beside intercepts that sites have for themselves.
 
     Parameters
     ----------
     schema : Schema
     smoothness : iterable of float
         The clients' constants L.
+    site_effects : {"common", "own"}
 
     Raises
     ------
     ConfigError
         If all are 0.
     """
-    if schema.loss == "cox" and all(L == 0 for L in smoothness):
-        raise ConfigError(NOTHING_COMPARED)
+    compared = schema.loss == "cox" or site_effects == OWN
+    if compared and all(L == 0 for L in smoothness):
+        raise ConfigError(NOTHING_COMPARED if schema.loss == "cox" else NOTHING_TOLD)
 
 
 def contrasts(

@@ -12,6 +12,8 @@
                       `category` (null of a numeric one), `transform`, `missing` (what stands for a
                       missing value), `mean`, `scale` and `coefficient`: in the column's own unit,
                       of a multinomial loss a list by class
+    site_effects      "common"; or "own": each site has an intercept that it has not told, and the
+                      linear predictor is the difference from a row of zeros of the same site
     intercept         for a row of zeros; null without one
     alpha             of a negative binomial loss, of variance mu + alpha mu^2; else null
     offset, exposure  columns that are added to the linear predictor as they are, and by their
@@ -51,7 +53,7 @@ from flower_fedcon.tables.own_files import PREDICTIONS
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.raw_cells import Cells
 from flower_fedcon.tables.read import columns_of, guarded
-from flower_fedcon.tables.schema import LOG_LINK, Schema
+from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, Schema
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.whole_files import storage, write_csv, write_text
@@ -173,12 +175,12 @@ class FittedModel:
     def linear_predictor(self, source: Any, *, unknown: str = "refuse") -> Array:
         """Return the linear predictor of rows, shape (rows,) or (rows, classes); see `rows`.
 
-        In a Cox model it is the log hazard ratio to a row of zeros.
+        In a Cox model it is the log hazard ratio to a row of zeros, and where sites have intercepts
+        of their own the difference from a row of zeros of the same site (the log odds ratio, say).
         """
         table, x = self._table(source, unknown), self.x
-        A = table.matrix(self.preparation)
-        scores = linear_predictors(self.schema.loss, A, x, table.offset)
-        if self.schema.loss == "cox":
+        scores = linear_predictors(table.matrix(self.preparation), x, table.offset)
+        if len(x) == len(self.preparation.names):
             scores += self.preparation.centers @ (x / self.preparation.scales)
         return scores
 
@@ -195,9 +197,19 @@ class FittedModel:
 
         Raises
         ------
-        DataError
+        ConfigError
+            If sites have intercepts of their own, or rows do not fit (`DataError`).
         """
+        self._expect_intercept()
         return self._predicted(self.linear_predictor(source, unknown=unknown))
+
+    def _expect_intercept(self) -> None:
+        if self.preparation.site_effects == OWN:
+            raise ConfigError(
+                "each site has an intercept of its own, which has not left it, so that nothing is "
+                "predicted for a row but its difference from a row of zeros of the same site: take "
+                'linear_predictor, or run with site_effects = "common"'
+            )
 
     def predict_proba(self, source: Any, *, unknown: str = "refuse") -> Array:
         """Return the probabilities of classes for rows, shape (rows, classes), as `classes_`.
@@ -209,18 +221,23 @@ class FittedModel:
         Raises
         ------
         ConfigError
-            Of a loss without classes, or rows that do not fit (`DataError`).
+            Of a loss without classes, of sites with intercepts of their own, or rows that do not
+            fit (`DataError`).
         """
         _ = self.classes_
+        self._expect_intercept()
         return self._probabilities(self.linear_predictor(source, unknown=unknown))
 
     def columns_of(self, source: Any, *, unknown: str = "refuse") -> dict[str, Array]:
         """Return what `fedcon predict` writes of each row, by the name of its column.
 
         "prediction", "linear_predictor" and "probability" (that the outcome is positive); of a
-        multinomial loss "prediction" and "probability [class]" for each class.
+        multinomial loss "prediction" and "probability [class]" for each class. Where sites have
+        intercepts of their own, "linear_predictor" alone.
         """
         scores = self.linear_predictor(source, unknown=unknown)
+        if self.preparation.site_effects == OWN:
+            return {"linear_predictor": scores}
         found = {"prediction": self._predicted(scores)}
         if scores.ndim == 1:
             found["linear_predictor"] = scores
@@ -272,6 +289,7 @@ class FittedModel:
             "version": VERSION,
             "loss": schema.loss,
             "link": LINKS[schema.loss],
+            "site_effects": prepared.site_effects,
             "classes": list(schema.classes),
             "columns": self._columns() | {"coefficient": units[:columns].tolist()},
             "intercept": units[columns].tolist() if len(units) > columns else None,
@@ -373,10 +391,12 @@ class FittedModel:
             loss=schema.loss,
             classes=schema.classes,
             stated=schema,
+            site_effects=schema.check_site_effects(content.get("site_effects", COMMON)),
         )
         columns = len(preparation.names)
         sizes = {len(preparation.means), len(preparation.scales), len(preparation.kept)}
-        if x.shape != schema.model_shape(columns) or sizes != {columns}:
+        shape = schema.model_shape(columns, preparation.site_effects)
+        if x.shape != shape or sizes != {columns}:
             raise ValueError("its arrays differ in length")
         if not (np.isfinite(x).all() and (preparation.scales > 0).all()):
             raise ValueError("numbers that cannot be used")
@@ -420,12 +440,13 @@ def write_held_out(
     preparation : Preparation
         As a node has been sent it.
     x : array
-        The model.
+        The model, with the node's own intercept where it has one.
     """
     rows, schema = table.held_out_rows, table.schema
     known = replace(
-        preparation, numeric=len(schema.numeric), standardized=schema.standardize, stated=schema
-    )
+        preparation, numeric=len(schema.numeric), standardized=schema.standardize, stated=schema,
+        site_effects=COMMON,
+    )  # fmt: skip
     found = FittedModel(schema, known, x).columns_of(table.of_rows(rows))
     number, _ = PREDICTIONS
     own = table.targets[rows]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from flower_fedcon.tables.schema import LOG_LINK
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.digests import LATER
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,9 @@ class HeldOut:
         With fewer rows, or rows of either class, nothing is told: the weight is 0.
     offset : array, shape (m,), optional
         What is added to the linear predictors.
+    own : Profiled, optional
+        Of a site that has an intercept for itself: its rows that are trained on, which say what
+        that is. Where it is infinite nothing is told.
     """
 
     loss: str
@@ -43,10 +47,17 @@ class HeldOut:
     y: Array
     least: int = 1
     offset: Array | None = None
+    own: Any = field(default=None, metadata={LATER: True})
 
     def scores(self, x: Array) -> Array:
         """Return the linear predictors of a model: see `__call__`."""
-        return linear_predictors(self.loss, self.A, x, self.offset)
+        whole = x if self.own is None else self.own.full(x)
+        return linear_predictors(self.A, whole, self.offset)
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is a row, and a model of it."""
+        return bool(len(self.y)) and (self.own is None or self.own.informative)
 
     def __call__(self, x: Array) -> dict[str, tuple[float, float]]:
         """Return the metrics of a model x: one entry (or row) a column, and the intercept.
@@ -54,7 +65,7 @@ class HeldOut:
         Of a negative binomial loss log alpha comes last.
         """
         y, n = self.y, float(len(self.y))
-        if not n:
+        if not self.usable:
             return dict.fromkeys(names(self.loss), (0.0, 0.0))
         scores = self.scores(x)
         if self.loss == "cox":
@@ -83,22 +94,21 @@ class HeldOut:
         return (value, weight) if rows >= self.least and weight else (0.0, 0.0)
 
 
-def linear_predictors(loss: str, A: Any, x: Array, offset: Array | None = None) -> Array:
+def linear_predictors(A: Any, x: Array, offset: Array | None = None) -> Array:
     """Return the linear predictors of rows, shape (m,) or (m, classes).
 
     Parameters
     ----------
-    loss : str
     A : array, shape (m, columns)
         Rows as the model sees them.
     x : array
-        A model: its columns, the intercept but of a Cox model, and log alpha of a negative binomial
+        A model: its columns, the intercept where it has one, and log alpha of a negative binomial
         one.
     offset : array, shape (m,), optional
     """
     columns = A.shape[1]
     scores: Array = A @ x[:columns]
-    if loss != "cox":
+    if len(x) > columns:
         scores += x[columns]
     return scores if offset is None else scores + offset
 

@@ -35,7 +35,7 @@ from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.tables.encoding import WIDE, codes
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, bins_of, noisy_counts
 from flower_fedcon.tables.preparation import Preparation, packed_text, unpacked_text
-from flower_fedcon.tables.schema import LOG_LINK, Feature, Schema
+from flower_fedcon.tables.schema import COMMON, LOG_LINK, Feature, Schema
 from flower_fedcon.tables.table import SUMMARY, Table
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
@@ -168,6 +168,12 @@ class PrivateTable(Table):
         covers what it tells.
         """
         assert self.privacy is not None  # noqa: S101
+        if preparation.site_effects != COMMON:
+            raise ConfigError(
+                f"site_effects = {preparation.site_effects!r} beside ExampleDP: an intercept of a "
+                "site's own follows from all its rows, so that no row's part of a gradient can be "
+                'bounded: take site_effects = "common"'
+            )
         plain = super().objective(preparation)
         plain.rows_key = digest(self)  # type: ignore[attr-defined]
         found = PrivateObjective(plain, self.privacy, self.ledger)

@@ -8,6 +8,7 @@ SURVEY = ("column", "client", "category", "values", "missing", "least", "mean", 
 PATH = ("kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes")  # after the weight
 COEFFICIENTS = ("column", "coefficient", "per_unit")
 PREDICTIONS = ("row", "prediction")
+PREDICTORS = ("row", "linear_predictor")
 CURVES = ("arm", "time", "at_risk", "events", "survival", "std_error", "lower", "upper")
 
 
@@ -21,7 +22,7 @@ def written_by(names: Sequence[str]) -> str:
         return "`fedcon data check --output`"
     if tuple(names[1 : 1 + len(PATH)]) == PATH:
         return "`fedcon path --output`"
-    if tuple(names[: len(PREDICTIONS)]) == PREDICTIONS:
+    if tuple(names[: len(PREDICTIONS)]) in (PREDICTIONS, PREDICTORS):
         return "`fedcon predict`"
     own = (COEFFICIENTS, CURVES)
     return "a run" if any(tuple(names[: len(header)]) == header for header in own) else ""

@@ -47,7 +47,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -58,8 +58,9 @@ from flower_fedcon.tables.encoding import OTHER, WIDE, dummies, is_wide
 from flower_fedcon.tables.held_out import names as metric_names
 from flower_fedcon.tables.marks import number_in
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.schema import LOG_LINK, Schema
+from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, Schema
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.digests import LATER
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 INTERCEPT, DISPERSION = "(intercept)", "log alpha"
@@ -113,6 +114,8 @@ class Preparation:
     level : tuple of float
         Of a loss with a log link the sums of outcomes, of exposures and of squared outcomes over
         all clients.
+    site_effects : {"common", "own"}
+        Whether the model has an intercept, or each site one for itself, which nobody is told.
     """
 
     schema: str
@@ -136,6 +139,7 @@ class Preparation:
     stated: Schema | None = None
     curves: Curves | None = None
     level: tuple[float, ...] = ()
+    site_effects: str = field(default=COMMON, metadata={LATER: True})
 
     @property
     def start(self) -> Array | None:
@@ -146,6 +150,8 @@ class Preparation:
         """
         if self.stated is None or not self.level or min(self.level[:2]) <= 0:
             return None
+        if self.site_effects == OWN:
+            return None  # sites' intercepts find their level themselves
         outcomes, exposures, squares = self.level
         start = np.zeros(self.stated.model_shape(len(self.names)))
         columns, mean = len(self.names), outcomes / exposures
@@ -191,10 +197,12 @@ class Preparation:
     @cached_property
     def payload(self) -> Payload:
         """What a node needs of it, as it is sent with each message."""
-        about = {
+        about: dict[str, Any] = {
             "schema": self.schema,
             "categories": {k: list(v) for k, v in self.categories.items()},
         }
+        if self.site_effects != COMMON:
+            about["site_effects"] = self.site_effects
         return {
             "means": self.means,
             "scales": self.scales,
@@ -220,16 +228,20 @@ class Preparation:
             about = unpacked_text(payload["about"])
             means, scales, kept = payload["means"], payload["scales"], payload["kept"]
             categories = {str(k): tuple(map(str, v)) for k, v in about["categories"].items()}
-            schema = str(about["schema"])
+            schema, effects = str(about["schema"]), about.get("site_effects", COMMON)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"a preparation in another form ({error!r})") from None
         if means.ndim != 1 or means.shape != scales.shape or kept.shape != means.shape:
             raise ConfigError("a preparation whose means and scales differ in number")
         if not (np.isfinite(means).all() and np.isfinite(scales).all() and (scales > 0).all()):
             raise ConfigError("a preparation whose means or scales are no usable numbers")
-        names = ("",) * len(means)
-        width = 0 if kept.size and kept[0] >= 0 else len(means)
-        return cls(schema, names, (), means, scales, kept, categories, {}, width=width)
+        if effects not in (COMMON, OWN):
+            raise ConfigError(
+                f"a preparation with site_effects = {effects!r}: run one version of flower-fedcon"
+            )
+        more: dict[str, Any] = {"site_effects": effects}
+        more["width"] = 0 if kept.size and kept[0] >= 0 else len(means)
+        return cls(schema, ("",) * len(means), (), means, scales, kept, categories, {}, **more)
 
 
 def packed_text(content: Any) -> np.ndarray[Any, Any]:

@@ -208,7 +208,7 @@ def deviance(loss: str, y: Array, mean: Array, alpha: float = 0.0) -> float:
 
 def _tells(held: HeldOut) -> bool:
     n = len(held.y)
-    if held.loss not in LOSSES or n < max(1, held.least):
+    if held.loss not in LOSSES or not held.usable or n < held.least:
         return False
     rarer = min(int((held.y > 0).sum()), int((held.y <= 0).sum()))
     return held.loss != "logistic" or rarer >= held.least

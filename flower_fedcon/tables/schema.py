@@ -24,6 +24,10 @@ LOSSES = (
 )  # fmt: skip
 LOG_LINK = ("poisson", "negative_binomial", "gamma")
 """The losses whose expected outcome is the exponential of the linear predictor."""
+COMMON, OWN = SITE_EFFECTS = "common", "own"
+"""One intercept for all sites, or one that each has for itself, and that stays there."""
+PROFILED = ("squared", "logistic", "poisson")
+"""The losses from which a site's own coefficients are eliminated; see `objectives.Profiled`."""
 _MISSING = ("", "?", "NA", "NaN", "nan")
 
 
@@ -371,15 +375,35 @@ class Schema:
             return [f"{target} above 0"]
         return [f"an event in column {self.event!r}"] if self.loss == "cox" else []
 
-    def model_shape(self, columns: int) -> tuple[int, ...]:
-        """Return the shape of a model of so many columns, its intercept included.
+    def model_shape(self, columns: int, site_effects: str = COMMON) -> tuple[int, ...]:
+        """Return the shape of a model of so many columns, a common intercept included.
 
         Of a negative binomial loss the last entry is log alpha.
         """
-        if self.loss == "cox":
+        if self.loss == "cox" or site_effects == OWN:
             return (columns,)
         rows = columns + (2 if self.loss == "negative_binomial" else 1)
         return (rows, len(self.classes)) if self.loss == "multinomial" else (rows,)
+
+    def check_site_effects(self, wanted: Any) -> str:
+        """Return how sites' intercepts are modelled, if the loss allows it.
+
+        Raises
+        ------
+        ConfigError
+        """
+        found = choice("site_effects", wanted, SITE_EFFECTS)
+        if found == OWN and self.loss not in PROFILED:
+            remedy = "leave it out" + (
+                ": each site is a stratum with a baseline hazard of its own"
+                if self.loss == "cox"
+                else ", or give sites a column"
+            )
+            raise ConfigError(
+                f'site_effects = "{OWN}" is for {", ".join(PROFILED)} losses, and the schema has '
+                f'loss = "{self.loss}": {remedy}'
+            )
+        return found
 
     @property
     def digest(self) -> str:

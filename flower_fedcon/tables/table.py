@@ -20,6 +20,7 @@ from flower_fedcon.objectives import (
     NegativeBinomialRegression,
     Objective,
     PoissonRegression,
+    Profiled,
     SoftmaxRegression,
     WithDispersion,
     WithOffset,
@@ -29,7 +30,7 @@ from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.preparation import LARGEST, Preparation, packed_text, unpacked_text
 from flower_fedcon.tables.risk_counts import risk_counts
-from flower_fedcon.tables.schema import LOG_LINK, Schema
+from flower_fedcon.tables.schema import LOG_LINK, OWN, Schema
 from flower_fedcon.tables.statistics.site_sums import set_clusters
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
@@ -270,12 +271,16 @@ class Table:
         A = self.matrix(preparation, least)
         train, test = self._split
         objective = self._loss(A[train], self.targets[train], train)
+        own = None
+        if preparation.site_effects == OWN:
+            own, objective = Profiled(objective), Profiled(objective)
         if self.clusters is not None:
             set_clusters(objective, self.clusters[train])
         if self.schema.test_fraction:
             kind, offset = self.schema.loss, self.offset
             known = None if offset is None else offset[test]
-            objective.metrics = HeldOut(kind, A[test], self.targets[test], least, known)  # type: ignore[attr-defined]
+            held = HeldOut(kind, A[test], self.targets[test], least, known, own)
+            objective.metrics = held  # type: ignore[attr-defined]
         return objective
 
     def matrix(self, preparation: Preparation, least: int = 1) -> Any:
