@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, cast
@@ -10,7 +11,7 @@ from typing import Any, cast
 from flower_fedcon.compiled.threads import VARIABLE, using
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.participation import Full, Participation
-from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.protocol import ClientInfo, Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.many import representatives
@@ -122,8 +123,10 @@ def simulate(
         raise ConfigError(f"problem must be a FederatedProblem, got {problem!r}")
     choice("engine", engine, ENGINES)
     rivals: list[FedConStrategy[Any]] = []
+    infos: Sequence[ClientInfo] | None = None
     if isinstance(strategy, str) and strategy == AUTO:
-        strategy, *rivals = auto_strategies(problem, participation or Full(), plan)
+        infos = LocalEngine(problem).describe()
+        strategy, *rivals = auto_strategies(problem, participation or Full(), plan, infos)
         if rivals and engine == "ray":
             raise ConfigError(
                 'strategy="auto" races in this process: give engine="local", "stacked" or "jax", '
@@ -171,10 +174,16 @@ def simulate(
     apart = next((s for s in rivals if stacked_apart(s, problem, engine)), strategy)
     with using(threads), closing(hold(engine, workers, apart, problem)) as clients:
         rule = strategy.participation
-        infos, rounds, seed = clients.describe(), plan.num_rounds, plan.seed
-        setup = Setup.of(infos, rounds, problem.layout, rule, seed, preparation=problem.preparation)
+        setup = _setup(problem, clients.describe() if infos is None else infos, rule, plan)
         run = Run(plan, strategy, setup, problem.start, clients, problem.stated, rivals)
         return run.play()
+
+
+def _setup(
+    problem: FederatedProblem, infos: Sequence[ClientInfo], rule: Participation, plan: Plan
+) -> Setup:
+    rounds, seed = plan.num_rounds, plan.seed
+    return Setup.of(infos, rounds, problem.layout, rule, seed, preparation=problem.preparation)
 
 
 def stacked_apart(strategy: FedConStrategy[Any], problem: FederatedProblem, engine: str) -> bool:
@@ -190,9 +199,16 @@ def stacked_apart(strategy: FedConStrategy[Any], problem: FederatedProblem, engi
 
 
 def auto_strategies(
-    problem: FederatedProblem, participation: Participation, plan: Plan, *, say: bool = True
+    problem: FederatedProblem,
+    participation: Participation,
+    plan: Plan,
+    infos: Sequence[ClientInfo] | None = None,
+    *,
+    say: bool = True,
 ) -> list[FedConStrategy[Any]]:
     """Return the methods that race for "auto"; log which, and why no other, unless told not to.
+
+    `infos` are what the clients say of themselves, where they have been asked.
 
     Raises
     ------
@@ -200,15 +216,8 @@ def auto_strategies(
         If none fits.
     """
     level = logging.INFO if say else logging.DEBUG
-    infos = LocalEngine(problem).describe()
-    setup = Setup.of(
-        infos,
-        plan.num_rounds,
-        problem.layout,
-        participation,
-        plan.seed,
-        preparation=problem.preparation,
-    )
+    infos = LocalEngine(problem).describe() if infos is None else infos
+    setup = _setup(problem, infos, participation, plan)
     found, others = contenders(problem, participation, setup)
     for name, why in others.items():
         _log.log(level, "auto: without %s, which %s", name, why)

@@ -121,6 +121,10 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         """Return eta L: a quarter over all K steps and the server's."""
         return float(1 / (4 * self.local_steps * max(1.0, self.server_lr)))
 
+    def ladder(self, name: str, value: Any) -> list[Any]:
+        """Return what a race tries for an argument."""
+        return self.safe_ladder(value) if name == "client_lr" else super().ladder(name, value)
+
     def _longest_rate(self) -> float:
         """Return the rule's eta, of which T is at most what psi has a prox for."""
         longest = max(1.0, self.server_lr) * self.local_steps

@@ -45,6 +45,7 @@ from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
+from flower_fedcon.strategies.families.ladders import between, condition
 from flower_fedcon.validation import Array, chosen, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -118,6 +119,17 @@ class FedDyn(ControlVariates[FedDynState]):
         if mu:
             return math.sqrt(mu * self.smoothness_for("proximal", "from sqrt(mu L) to L"))
         return 1 / self.usual_prox("proximal")
+
+    def ladder(self, name: str, value: Any) -> list[Any]:
+        """Return what a race tries for alpha: the steps of `LocalMinimization`, turned over.
+
+        With a share p of the clients in a round it is 1/sqrt(p) times as much.
+        """
+        kappa, L = condition(self.setup), self.setup.smoothness
+        if kappa is None or not L:
+            return super().ladder(name, value)
+        unit = L / math.sqrt(self.setup.rate)
+        return between(value, unit / kappa**0.625, 0.28 * unit)
 
     def derive(self) -> FedDynConstants:
         """Return alpha."""

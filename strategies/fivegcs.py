@@ -44,6 +44,7 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
+from flower_fedcon.strategies.families.ladders import between, condition
 from flower_fedcon.validation import Array, chosen, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -136,6 +137,13 @@ class FiveGCS(ControlVariates[FiveGCSState]):
             "primal_lr": self._primal_lr,
             "dual_lr": lambda: 1 / (2 * self.primal_lr * self.setup.num_clients),
         }
+
+    def ladder(self, name: str, value: Any) -> list[Any]:
+        """Return what a race tries for gamma: from sqrt(p)/L to 4 kappa^(1/8) times the rule's."""
+        kappa, L = condition(self.setup), self.smoothness or self.setup.smoothness
+        if name != "primal_lr" or kappa is None or not L:
+            return super().ladder(name, value)
+        return between(value, math.sqrt(self.setup.rate) / L, 4 * kappa**0.125 * value)
 
     def _primal_lr(self) -> float:
         n, mu = self.setup.num_clients, self._known_modulus()

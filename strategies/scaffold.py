@@ -29,7 +29,7 @@ for Federated Learning", ICML 2020, Algorithm 1; second-hand, from later papers.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -113,6 +113,10 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     def safe_share(self) -> float:
         """Return eta_l L: a quarter over all K steps and the server's."""
         return float(1 / (4 * self.local_steps * max(1.0, self.server_lr)))
+
+    def ladder(self, name: str, value: Any) -> list[Any]:
+        """Return what a race tries for an argument."""
+        return self.safe_ladder(value) if name == "client_lr" else super().ladder(name, value)
 
     def initialize(self, x0: Array) -> ScaffoldState:
         """Start at x0, with c = c_i = 0."""

@@ -190,7 +190,7 @@ class Method(ABC, Generic[State]):
         return getattr(self, name)
 
     def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return what a race tries for an argument, around its rule's value."""
+        """Return what a race tries for an argument, around its rule's value; of a bound method."""
         if isinstance(value, int):
             return [max(1, round(value * power)) for power in POWERS]
         most = 1.0 if name == "communication_probability" else math.inf

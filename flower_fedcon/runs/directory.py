@@ -27,6 +27,8 @@ from flower_fedcon.wire.own_code import own_code
 from flower_fedcon.wire.whole_files import FolderLock, atomic, storage, write_text
 
 if TYPE_CHECKING:
+    from flower_fedcon.core.method import Method
+    from flower_fedcon.core.protocol import Setup
     from flower_fedcon.core.server import Server
 
 CONFIG, HISTORY, MODEL = "config.toml", "history.csv", "model.npz"
@@ -64,7 +66,13 @@ class RunDirectory:
         """Whether the folder was there before this run."""
         return self._lock is not None
 
-    def create(self, server: Server, plan: Plan, problem: Mapping[str, Any] | None = None) -> None:
+    def create(
+        self,
+        server: Server,
+        plan: Plan,
+        algorithm: Mapping[str, Any],
+        problem: Mapping[str, Any] | None = None,
+    ) -> None:
         """Make the folder and write what is known before round 1.
 
         Parameters
@@ -73,6 +81,8 @@ class RunDirectory:
         plan : Plan
             With `resume` a history that has no checkpoint is overwritten. Where it has no `config`,
             the run is described by its arguments.
+        algorithm : dict
+            What an experiment file states of it, with its name.
         problem : dict, optional
             What an experiment file states of the problem.
         """
@@ -88,7 +98,9 @@ class RunDirectory:
                 "run directory, or remove this one"
             )
         if config is not None or not (folder / CONFIG).exists():
-            write_text(folder / CONFIG, config or describe_run(server, plan, problem))
+            write_text(
+                folder / CONFIG, config or describe_run(server.setup, plan, algorithm, problem)
+            )
         made_by = {
             **environment(),
             "own code": own_code_of(server.strategy),
@@ -142,13 +154,21 @@ class RunDirectory:
             self._lock.release()
 
 
-def describe_run(server: Server, plan: Plan, problem: Mapping[str, Any] | None) -> str:
+def stated_algorithm(strategy: Method[Any]) -> dict[str, Any]:
+    """Return what an experiment file states of a method: its name and arguments."""
+    kind = type(strategy)
+    name = kind.__name__ if is_ours(kind) else f"{module_of(kind)}:{kind.__qualname__}"
+    return {"name": name, **strategy.arguments()}
+
+
+def describe_run(
+    setup: Setup, plan: Plan, algorithm: Mapping[str, Any], problem: Mapping[str, Any] | None
+) -> str:
     """Return the configuration of a run that no experiment file describes.
 
     It is an experiment file where all that the run was made of can be imported by name; else a
     line says of what is missing how to state it.
     """
-    strategy, setup = server.strategy, server.setup
     if problem is None:
         lines = [
             "[problem]",
@@ -161,10 +181,8 @@ def describe_run(server: Server, plan: Plan, problem: Mapping[str, Any] | None) 
     run = {"rounds": plan.num_rounds, "seed": setup.seed, "evaluate_every": plan.evaluate_every}
     if plan.certificates:
         run["certificates"] = True
-    kind = type(strategy)
-    name = kind.__name__ if is_ours(kind) else f"{module_of(kind)}:{kind.__qualname__}"
     lines += section("[run]", run)
-    lines += ["", *_stated("[algorithm]", {"name": name, **strategy.arguments()})]
+    lines += ["", *_stated("[algorithm]", algorithm)]
     return "\n".join(lines) + "\n"
 
 

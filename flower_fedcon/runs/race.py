@@ -1,7 +1,8 @@
 """A race: several settings, or methods, from one start, of which the best so far goes on.
 
-By successive halving. Everyone plays a few rounds from x0, the better ones twice as many, and so
-on; the last one goes on from its own state as if it had been alone. Each has a run of its own (a
+By stages. Everyone plays a round from x0, or a few where not all clients take part; the best quarter
+goes on to three times as many, and so on, until one is left, which goes on from its own state as if
+it had been alone. Each has a run of its own (a
 `run_id`), so that what clients hold for one is never another's, on nodes as in this process; all
 have the run's seed, hence the same cohorts and batches. Nothing else in a round is different.
 """
@@ -16,19 +17,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.validation import AUTO
+from flower_fedcon.errors import FedConError
 
-RUNGS = ((None, 3), (3, 9), (2, 21))
-"""For each stage how many are in it, None for all, and how many rounds each has by its end.
+FIRST, LONGER, STAGES, KEPT = 1, 3, 3, 4
+"""Rounds of the first stage, how much longer the next is, how many there are, and that one of so
+many is kept.
 
-Of everyone; where a share p of the clients is in a round, 1/sqrt(p) times as many.
+Everyone who is as good as the last of these stays, too: some methods do not move in their first
+round. Where a share p of the clients is in a round, stages are p^(-3/4) times as long.
 """
-_BY = "fw_gap", "kkt", "objective"
 
 
 @dataclass
@@ -98,12 +98,14 @@ class Race:
     ----------
     runners : list of Runner
         The first is the rule's.
+    first : int
+        Rounds of the first stage, with everyone in a round.
     rung : int
         Which stage is under way.
     """
 
-    def __init__(self, runners: list[Runner], rung: int = 0) -> None:
-        self.runners, self.rung = runners, rung
+    def __init__(self, runners: list[Runner], first: int = FIRST, rung: int = 0) -> None:
+        self.runners, self.first, self.rung = runners, first, rung
 
     @property
     def alive(self) -> list[Runner]:
@@ -114,7 +116,7 @@ class Race:
     def goal(self) -> int:
         """How many rounds each has by the end of the stage."""
         rate: float = self.runners[0].server.setup.rate
-        return RUNGS[self.rung][1] * math.ceil(1 / math.sqrt(rate) - 1e-9)
+        return math.ceil(self.first * LONGER**self.rung * rate**-0.75 - 1e-9)
 
     @property
     def rounds(self) -> int:
@@ -128,22 +130,21 @@ class Race:
 
     def next(self) -> Runner | None:
         """Return who plays next; None if it is decided."""
-        while self.rung < len(RUNGS):
-            alive = self.alive
-            if len(alive) <= 1:
-                return None
-            for runner in alive:
+        while self.rung < STAGES and len(self.alive) > 1:
+            for runner in self.alive:
                 if runner.server.round < self.goal:
                     return runner
             self.rung += 1
-            if self.rung < len(RUNGS):
-                self._drop(RUNGS[self.rung][0] or len(alive))
+            self._drop()
         return None
 
-    def _drop(self, most: int) -> None:
-        """Leave the better ones in."""
-        for runner in sorted(self.alive, key=lambda runner: runner.score)[most:]:
-            runner.out = f"behind after {runner.server.round} rounds"
+    def _drop(self) -> None:
+        """Leave the best quarter in."""
+        scores = sorted(runner.score for runner in self.alive)
+        last = scores[max(1, len(scores) // KEPT) - 1]
+        for runner in self.alive:
+            if runner.score > last:
+                runner.out = f"behind after {runner.server.round} rounds"
 
     def standing(self) -> Server:
         """Return the leader's run with all that the race has cost so far."""
@@ -199,17 +200,17 @@ def entries(strategy: Method[Any], setup: Setup) -> list[Entry]:
         If the rule's own cannot be played.
     """
     names, plain = strategy.raced(), left_to_rules(strategy)
+    by_rule = plain.bind(setup)
 
-    def settled(given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of all of them where some are given."""
-        bound = plain.with_arguments(given).bind(setup)
+    def settled(bound: Method[Any]) -> dict[str, Any]:
+        """Return the values of all of them."""
         return {name: bound.rule_value(name) for name in names}
 
-    tried = [settled({})]
+    tried = [settled(by_rule)]
     for name in names:
-        for value in strategy.ladder(name, tried[0][name]):
+        for value in by_rule.ladder(name, tried[0][name]):
             with suppress(FedConError):  # beyond what the method takes
-                point = settled({name: value})
+                point = settled(plain.with_arguments({name: value}).bind(setup))
                 if point not in tried:
                     tried.append(point)
     return [
@@ -223,67 +224,17 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def check_race(strategy: Method[Any], setup: Setup, engine: Engine, what: str) -> None:
-    """Raise where a race is not allowed.
-
-    Parameters
-    ----------
-    what : str
-        What is to be chosen, as the user has written it.
-
-    Raises
-    ------
-    ConfigError
-    """
-    if strategy.privacy is not None:
-        raise ConfigError(
-            f"{what} compares objectives, or certificates, that no noise covers, and with "
-            "privacy=... the choice would tell of them: give a number, or leave it to its rule"
-        )
-    if engine.ledgers():
-        raise ConfigError(
-            f"{what} plays rounds for each value that it tries, and private examples would spend "
-            "for all of them: give a number, or leave it to its rule"
-        )
-    if setup.any_own_loop:
-        raise ConfigError(
-            f"{what} compares objectives, and clients with a train loop of their own give none: "
-            "give a number"
-        )
-    if engine.why_no_gradients:  # nor single evaluations
-        raise ConfigError(
-            f"{what} needs each client's state by the round: {engine.why_no_gradients}"
-        )
-
-
-def what_is_raced(strategy: Method[Any]) -> str:
-    """Return the arguments that are to be chosen, as they are written."""
-    return ", ".join(f'{name}="{AUTO}"' for name in strategy.raced())
-
-
-def score(record: Mapping[str, float]) -> float:
-    """Return by what runners are compared: a certificate if one is recorded, else the objective.
-
-    Raises
-    ------
-    ConfigError
-        If there is neither.
-    """
-    for name in _BY:
-        value = record.get(name)
-        if value is not None:
-            return float(value) if math.isfinite(value) else math.inf
-    raise ConfigError(
-        '"auto" compares recorded objectives, and there is none: give numbers instead'
-    )
-
-
 def begin(
-    found: Sequence[Entry], setup: Setup, x0: Any, snapshot: Mapping[str, Any] | None, **more: Any
+    found: Sequence[Entry],
+    setup: Setup,
+    x0: Any,
+    snapshot: Mapping[str, Any] | None,
+    first: int = FIRST,
+    **more: Any,
 ) -> Race:
     """Return a race from its start, or from where a checkpoint has it."""
     if snapshot is None:
-        return Race([Runner(e, Server(e.strategy, setup, x0, **more)) for e in found])
+        return Race([Runner(e, Server(e.strategy, setup, x0, **more)) for e in found], first)
     runners = []
     for entry, known in zip(found, snapshot["runners"], strict=True):
         kept = known["server"]
@@ -298,4 +249,4 @@ def begin(
         server.resume(kept)
         record, states = known["record"], known["clients"]
         runners.append(Runner(entry, server, known["score"], known["out"], states, record))
-    return Race(runners, snapshot["rung"])
+    return Race(runners, first, snapshot["rung"])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -19,11 +18,8 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.core.engine import Engine
-from flower_fedcon.core.evaluation import check_metric_names
-from flower_fedcon.core.gate import COUNTS
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import check_rule
-from flower_fedcon.core.private import Private
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.round import Round
@@ -33,31 +29,20 @@ from flower_fedcon.core.start import short_of_rows
 from flower_fedcon.errors import (
     ConfigError,
     DivergedError,
-    RoundError,
     StorageError,
     UnknownScaleError,
 )
 from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
-from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.coefficients import check_inference, estimates_of
+from flower_fedcon.runs.contest import Contest
 from flower_fedcon.runs.convergence import convergence
 from flower_fedcon.runs.directory import RunDirectory, versions
 from flower_fedcon.runs.final_quality import final_quality
-from flower_fedcon.runs.history import EarlyStopping, History, Record
-from flower_fedcon.runs.observing import is_unsafe, observed
+from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.observing import is_unsafe
 from flower_fedcon.runs.plan import Plan
-from flower_fedcon.runs.race import (
-    Entry,
-    Race,
-    Runner,
-    begin,
-    check_race,
-    entries,
-    left_to_rules,
-    score,
-    what_is_raced,
-)
+from flower_fedcon.runs.recording import Recorder
 from flower_fedcon.runs.scouting import Guard, sharper, with_scales
 from flower_fedcon.runs.table_report import Report, centred
 from flower_fedcon.tables.fitted import FittedModel
@@ -102,10 +87,10 @@ class Run:
         self._rivals = rivals
         self._problem = problem
         self.plan, self._engine, self._start = plan, engine, x0
-        self._strategy, self._restarts = strategy, 0
-        self._plain = left_to_rules(strategy)
-        self._race: Race | None = None
-        self._raced: dict[str, Any] = {}  # what came of it: who has won, and a row for each
+        self._restarts = 0
+        self._interrupted: list[int] = []
+        self.server: Server
+        self._contest = Contest(strategy, rivals, engine, x0, self._options)
         if plan.certificates and strategy.privacy is not None:
             raise ConfigError(
                 "certificates are made of the clients' gradients, which no noise covers: with "
@@ -113,9 +98,7 @@ class Run:
             )
         self._inference = check_inference(plan.inference, strategy, setup)
         noisy = strategy.privacy is not None and strategy.privacy.noise_multiplier > 0
-        self._covered = noisy and not plan.unsafe  # what no noise covers is not recorded
-        if self._covered:
-            _check_stops(plan.callbacks)
+        self.recorder = Recorder(plan, engine, noisy=noisy)
         if setup.sampled:
             rng = partial(stream, setup.seed, COHORT)
             rule = strategy.participation.for_clients(setup.clients)
@@ -125,13 +108,16 @@ class Run:
         try:
             self._found = self._checkpoint_to_resume(strategy, setup, x0)
             snapshot = {} if self._found is None else self._found["server"]
-            if "scales" in snapshot:
+            scaled = "scales" in snapshot
+            if scaled:
                 setup = replace(setup, scales=Scales(*snapshot["scales"]))
-            elif rivals or strategy.raced():
-                for method in (self._plain, *rivals):
-                    setup = with_scales(method, setup, x0, engine)
-            strategy = self._set_race_up(setup, x0)
-            if self._race is None:
+            if self._contest.exists:
+                known = {} if self._found is None else self._found.get("race", {})
+                setup = self._contest.set_up(setup, known, scaled=scaled)
+            if self._contest.race is not None:
+                self.server = self._contest.race.standing()
+            else:
+                strategy = self._contest.strategy
                 try:
                     self.server = self._resumed(strategy, setup, snapshot)
                 except UnknownScaleError:
@@ -169,29 +155,9 @@ class Run:
             "clock": self.plan.clock,
         }
 
-    def _set_race_up(self, setup: Setup, x0: Array) -> Method[Any]:
-        """Begin the race, if there is one, or go on with it; return the strategy to play."""
-        strategy, rivals = self._strategy, self._rivals
-        if not strategy.raced() and not rivals:
-            return strategy
-        check_race(strategy, setup, self._engine, what_is_raced(strategy) or "a race of methods")
-        if rivals:
-            found = [Entry(method.title, {}, method) for method in (strategy, *rivals)]
-        else:
-            found = entries(strategy, setup)
-        known = {} if self._found is None else self._found.get("race", {})
-        if "won" in known:
-            self._raced = known
-            self._plain = self._plain if not rivals else found[known["won"]].strategy
-            won: Method[Any] = found[known["won"]].strategy
-            return won
-        self._race = begin(found, setup, x0, known or None, **self._options)
-        self.server = self._race.standing()
-        return strategy
-
     def _guarded(self, setup: Setup) -> Guard | None:
         """Return what sees that the run grows, where its steps are estimates or those of a race."""
-        falls = [row["objective"] for row in self._raced.get("rows", ())]
+        falls = [row["objective"] for row in self._contest.rows]
         falls = [value for value in falls if math.isfinite(value)]
         if not falls:
             return Guard.of_estimates(setup, self._start, self._engine)
@@ -226,8 +192,8 @@ class Run:
         with closing(self):
             history = self._begin()
             try:
-                with _graceful(self._directory is not None) as interrupted:
-                    self._rounds(history, interrupted, after_round)
+                with _graceful(self._directory is not None) as self._interrupted:
+                    self._rounds(history, after_round)
             except BaseException as error:
                 with suppress(StorageError):  # the first error says more
                     if self._whole is not None:
@@ -270,7 +236,7 @@ class Run:
         quality: Quality | None = None
         asked = ended and server.round and server.setup.preparation is not None
         # Of clients' gradients: none without noise in a private run, and noisy ones say little.
-        if asked and not self._covered and not self._engine.ledgers():
+        if asked and not self.recorder.covered and not self._engine.ledgers():
             reached = convergence(server, self._engine, self._start, last)
         found: Estimates | str | None = None
         if ended and server.round and self._inference is not None:
@@ -303,21 +269,18 @@ class Run:
         if self._directory is not None:
             self._directory.close()
 
-    def _rounds(
-        self,
-        history: History,
-        interrupted: list[int],
-        after_round: Callable[[Round], None] | None,
-    ) -> None:
-        plan, private = self.plan, self.server.private
+    def _rounds(self, history: History, after_round: Callable[[Round], None] | None) -> None:
+        plan, recorder, private = self.plan, self.recorder, self.server.private
         if private is not None and self._directory is not None:
             asked_rounds.keep(private, self._directory.path)
         ledgers = None
         if self._directory is not None:
             ledgers = RunLedgers(self._engine.ledgers(), self._directory.path)
         self._checkpoint(history)  # of a resumed run, too: no two starts are one incarnation
-        if self._race is not None and not self._play_race(self._race, history, interrupted):
-            return
+        if self._contest.race is not None:
+            if not self._contest.play(self, history):
+                return
+            self._guard = self._guarded(self.server.setup)
         server = self.server
         ended = time.perf_counter()
         stop_at = server.round
@@ -346,34 +309,54 @@ class Run:
             except DivergedError as error:
                 server = self._shortened(error)
             server_round, ended = server.round, time.perf_counter()
-            self._seconds += ended - began
+            recorder.seconds += ended - began
             if after_round is not None and round_ is not None:
                 after_round(round_)
             stop = private is not None and private.exhausted
             due = stop or (plan.evaluate_every and server_round % plan.evaluate_every == 0)
             if due or server_round == plan.num_rounds:
-                covered = self._covered and not _unsafe(plan)
-                raw = {} if covered else self._engine.evaluate(server.x)
+                raw = recorder.evaluated(server)
                 try:
-                    if self._guard is not None and not covered:
+                    if self._guard is not None and raw:
                         self._guard.check(server, raw.get("objective"))
                 except DivergedError as error:
                     server = self._shortened(error)
-                    raw = self._engine.evaluate(server.x)
-                record, seen = self._recorded(server, history, raw, server_round)
-                history.rows.append(record)
-                if self._directory is not None:
-                    self._directory.write(record)
-                # A list: every callback sees every record, also the one at which another stops.
-                stop |= any([one(seen[is_unsafe(one)]) for one in plan.callbacks])  # noqa: C419
-            last = stop or server_round == plan.num_rounds
-            if last or interrupted or self._is_due(server_round):
-                self._checkpoint(history)
-            if interrupted:
-                raise KeyboardInterrupt(f"signal {interrupted[0]} after round {server_round}")
+                    raw = recorder.evaluated(server)
+                first = not history.rows
+                record, seen = recorder.of(server, raw, server_round, first=first)
+                stop |= self.enter(history, record, seen)
+            self.pause(history, now=stop or server_round == plan.num_rounds)
             if stop:
                 history.stopped = server_round < plan.num_rounds
                 break
+
+    def enter(
+        self, history: History, row: Record, seen: Mapping[bool, Record] | None = None
+    ) -> bool:
+        """Enter a row, and return whether a callback ends the run.
+
+        `seen` is what callbacks see by whether they take on what no noise covers.
+        """
+        history.rows.append(row)
+        if self._directory is not None:
+            self._directory.write(row)
+        # A list: every callback sees every record, also the one at which another stops.
+        shown = {True: row, False: row} if seen is None else seen
+        return any([one(shown[is_unsafe(one)]) for one in self.plan.callbacks])  # noqa: C419
+
+    def pause(self, history: History, *, now: bool) -> None:
+        """Write a checkpoint if one is due, `now` or by the round, or a signal has come.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If one has.
+        """
+        interrupted, server_round = self._interrupted, self.server.round
+        if now or interrupted or self._is_due(server_round):
+            self._checkpoint(history)
+        if interrupted:
+            raise KeyboardInterrupt(f"signal {interrupted[0]} after round {server_round}")
 
     def _shortened(self, error: DivergedError) -> Server:
         """Start again from x0 with shorter steps, in the next round, if L is an estimate.
@@ -388,14 +371,14 @@ class Run:
             raise error
         self._restarts += 1
         setup, why = old.setup, str(error).partition(": the run diverges")[0]
-        if self._raced:
+        if self._contest.rows:
             _strategies_log.warning(
                 "%s: %s. What the race has chosen is given up: the run starts again from x0, by "
                 "the rule",
                 old.strategy.title,
                 why,
             )
-            self._raced = {**self._raced, "rows": []}
+            self._contest.give_up()
         else:
             setup = sharper(setup)
             _strategies_log.warning(
@@ -406,122 +389,10 @@ class Run:
                 setup.smoothness,
             )
         self._whole = None
-        self.server = old.anew(self._plain, setup, self._start, self.plan.clock)
+        self.server = old.anew(self._contest.plain, setup, self._start, self.plan.clock)
         self._engine.open(self.server.info)
         self._guard = Guard.of_estimates(setup, self._start, self._engine)
         return self.server
-
-    def _play_race(self, race: Race, history: History, interrupted: list[int]) -> bool:
-        """Play the race, or as far as the run's rounds go; return whether the run goes on.
-
-        A row is recorded after each who has played: the best so far, and what all have cost.
-        """
-        plan, engine = self.plan, self._engine
-        while (runner := race.next()) is not None:
-            left = plan.num_rounds - race.rounds
-            if left <= 0:
-                return False
-            began = time.perf_counter()
-            server = self._take_up(runner)
-            goal = min(race.goal, server.round + left)
-            try:
-                while server.round < goal:
-                    if not engine.advance(server, goal - server.round):
-                        self.play_round()
-                        self._whole = None
-                self._seconds += time.perf_counter() - began
-                raw = engine.evaluate(server.x)
-                record, _ = self._recorded(server, history, raw, race.rounds)
-                runner.record, runner.score = record, score(record)
-            except RoundError as error:
-                # A value that diverges, or a method that these objectives cannot play.
-                if not isinstance(error, DivergedError) and not self._rivals:
-                    raise
-                runner.out, runner.score = str(error), math.inf
-                _strategies_log.info("race: %s is out: %s", runner.entry.label, error)
-                if not race.alive:
-                    raise
-            runner.states = engine.save()
-            decided = race.next() is None
-            self.server = race.standing()
-            last = decided or race.rounds >= plan.num_rounds
-            stop = False
-            if race.leader.record and (plan.evaluate_every or last):
-                row = race.leader.record | _costs(self.server, self._seconds)
-                history.rows.append(row)
-                if self._directory is not None:
-                    self._directory.write(row)
-                stop = any([callback(row) for callback in plan.callbacks])  # noqa: C419
-            if decided:
-                self._decide(race, history)
-            if last or stop or interrupted or self._is_due(race.rounds):
-                self._checkpoint(history)
-            if interrupted:
-                raise KeyboardInterrupt(f"signal {interrupted[0]} after round {race.rounds}")
-            if stop:
-                history.stopped = race.rounds < plan.num_rounds
-                return False
-        return race.rounds < plan.num_rounds
-
-    def _take_up(self, runner: Runner) -> Server:
-        """Let the engine hold the clients of one of the race."""
-        self.server = runner.server
-        self.server.audit.follow(self.server)
-        self._engine.open(self.server.info)
-        if runner.states is not None:
-            self._engine.load(runner.states)
-        return self.server
-
-    def _decide(self, race: Race, history: History) -> None:
-        """Go on with the winner of the race alone."""
-        winner, rounds = race.leader, race.rounds
-        self._raced = {"won": race.runners.index(winner), "rows": race.rows(winner)}
-        history.race = self._raced["rows"]
-        self._take_up(winner)
-        self.server = race.standing()
-        self.server.audit.follow(self.server)
-        self._race = None
-        if self._rivals:
-            self._plain = winner.entry.strategy
-        self._guard = self._guarded(self.server.setup)
-        others = [runner.server for runner in race.runners if runner is not winner]
-        _strategies_log.info(
-            "race: %s goes on, at %.6g after %d rounds; %d of the %d rounds so far, %d bytes and "
-            "%d gradients went to %d others",
-            winner.entry.label,
-            winner.score,
-            winner.server.round,
-            sum(other.round for other in others),
-            rounds,
-            sum(other.uplink_bytes + other.downlink_bytes for other in others),
-            sum(other.work.get("gradients", 0) for other in others),
-            len(others),
-        )
-
-    def _recorded(
-        self, server: Server, history: History, raw: Record, server_round: int
-    ) -> tuple[Record, dict[bool, Record]]:
-        """Return the record of a model that has been evaluated, and what callbacks see.
-
-        That is by whether they take raw values on.
-        """
-        plan = self.plan
-        more: Record = {}
-        if plan.evaluate is not None:
-            more = plan.evaluate(server_round, np.array(server.x))  # its own copy
-            check_metric_names(more)
-        whole = _record(server, raw | more, self._seconds) | self._engine.counts()
-        if plan.certificates:
-            whole |= certify(server, self._engine)
-        hidden = raw.keys() - more.keys() if self._covered else ()
-        record = {name: value for name, value in whole.items() if name not in hidden}
-        seen = {True: whole, False: record}
-        found = observed(plan.callbacks, server, self._engine, seen, self._covered)
-        whole |= found
-        record |= found
-        if server.private is not None and not history.rows:
-            _say_raw(server.private, raw if not self._covered else None)
-        return record, seen
 
     def play_round(self, begun: Round | None = None) -> Round:
         """Play the next round, or the rest of one that has begun: ask until it can be applied."""
@@ -537,21 +408,19 @@ class Run:
         """Begin or go on with the run directory, and return the history so far."""
         directory, plan, found = self._directory, self.plan, self._found
         history = History(self.server.setup.layout.unpack(self.server.x))
-        history.race = self._raced.get("rows", [])
-        self._seconds, self._saved = 0.0, time.monotonic()
+        history.race = self._contest.rows
+        self._saved = time.monotonic()
         if directory is None:
             return history
         if found is None:
             if plan.resume:
                 lacks = "no checkpoint in" if directory.exists else "there is no folder"
                 _log.warning("%s %s to resume: starting from round 1", lacks, directory.path)
-            told = copy.copy(self.server)
-            told.strategy = self._strategy if self._strategy.raced() else told.strategy
-            directory.create(told, plan, self._problem)
+            directory.create(self.server, plan, self._contest.stated(self.server), self._problem)
             self._begin_audit(directory.path)
             return history
         history.rows = directory.reopen(found["rows"])
-        self._seconds = found["seconds"]
+        self.recorder.seconds = found["seconds"]
         if found["clients"] is not None:
             self._engine.load(found["clients"])
         self._begin_audit(directory.path)
@@ -571,7 +440,7 @@ class Run:
         if wanted:
             data = self._fingerprint.get("data", {}).get("digest", ())
             log = AuditLog(folder / audit_log.NAME, self.server, data)
-            for runner in () if self._race is None else self._race.runners:
+            for runner in self._contest.runners:
                 runner.server.audit = log
             self.server.audit = log
 
@@ -587,12 +456,12 @@ class Run:
 
     def _content(self, history: History) -> dict[str, Any]:
         """Return what the server's checkpoint holds."""
-        race = self._raced if self._race is None else self._race.snapshot()
+        race = self._contest.snapshot()
         return {
             "fingerprint": self._fingerprint,
             "server": self.server.snapshot(),
             "rows": len(history.rows),
-            "seconds": self._seconds,
+            "seconds": self.recorder.seconds,
         } | ({"race": race} if race else {})
 
     def _write(self, content: dict[str, Any]) -> None:
@@ -608,90 +477,11 @@ class Run:
         if self._directory is None:
             return
         self._write(self._content(history))
-        for runner in () if self._race is None else self._race.alive:
-            runner.server.acknowledgements.keep()
+        for runner in self._contest.runners:
+            if not runner.out:
+                runner.server.acknowledgements.keep()
         self.server.acknowledgements.keep()
         self._saved = time.monotonic()  # the next is due so long after the end of this one
-
-
-def _say_raw(private: Private, raw: Record | None) -> None:
-    """Log once what epsilon does not cover: of the columns, or that there are none of them."""
-    if not math.isfinite(private.epsilon):
-        return
-    if raw:
-        _log.warning(
-            "epsilon is of the models: no noise covers the columns %s, nor the audit log; publish "
-            "neither, or leave unsafe out",
-            ", ".join(raw),
-        )
-    elif raw is None:
-        _log.info(
-            "epsilon is of the models; what no noise covers (objective, residual, clients' "
-            "metrics) is not asked for: unsafe=True records it, and epsilon does not count it"
-        )
-
-
-def _unsafe(plan: Plan) -> bool:
-    """Return whether some callback takes on what no noise covers."""
-    return any(map(is_unsafe, plan.callbacks))
-
-
-def _check_stops(callbacks: Sequence[Any]) -> None:
-    """Raise if a private run would end at what its data say.
-
-    Raises
-    ------
-    ConfigError
-    """
-    for callback in callbacks:
-        raw = isinstance(callback, EarlyStopping) and callback.column not in ("epsilon", "clip")
-        if raw and not callback.unsafe:
-            raise ConfigError(
-                f"early stopping watches {callback.column!r}, which no noise covers, and so would "
-                "the number of rounds tell of it: with privacy=GaussianDP(...) give rounds or a "
-                "budget of epsilon, or EarlyStopping(..., unsafe=True): epsilon does not count it"
-            )
-
-
-def _record(server: Server, evaluation: Record, seconds: float) -> Record:
-    objective = evaluation.get("objective", 0.0)
-    if not math.isfinite(objective):
-        raise DivergedError(
-            f"round {server.round}: the objective is {objective}: the run diverges. Take smaller "
-            "steps, or drop what is too long (norm_bound)"
-        )
-    report = server.strategy.report(server.state)
-    for name in evaluation.keys() & report.keys():
-        raise ConfigError(
-            f"a metric cannot be called {name!r}, which {server.strategy.title} reports: choose "
-            "another name"
-        )
-    measured = evaluation | report
-    return {
-        "round": server.round,
-        **measured,
-        **server.spent(),
-        **_costs(server, seconds, measured),
-    }
-
-
-def _costs(server: Server, seconds: float, measured: Collection[str] = ()) -> Record:
-    """Return what the rounds so far have cost; what is `measured` already stands for itself."""
-    counts = server.counts
-    return {
-        "round": server.round,
-        "uplink_bytes": server.uplink_bytes,
-        "downlink_bytes": server.downlink_bytes,
-        "seconds": seconds,
-        **server.simulated(),
-        "cohort": len(server.cohort),
-        "replies": server.replies,
-        "dropped": counts["dropped"],
-        "retries": counts["retries"],
-        "lost": counts["lost"],
-        **{f"local_{n}": value for n, value in sorted(server.work.items()) if n not in COUNTS},
-        **{n: server.work[n] for n in COUNTS if n in server.work and n not in measured},
-    }
 
 
 @contextmanager

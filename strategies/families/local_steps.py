@@ -12,6 +12,7 @@ from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.server.optimizers import OptimizerState, ServerOptimizer, as_optimizer
 from flower_fedcon.server.schedules import Schedule, at
 from flower_fedcon.strategies.base import Common, FedConStrategy
+from flower_fedcon.strategies.families.ladders import between
 from flower_fedcon.validation import Array, chosen, count, positive
 
 State = TypeVar("State")
@@ -133,6 +134,15 @@ class LocalSteps(OwnSteps[State]):
         much shorter.
         """
         return 1 / (self.server_lr * self.local_steps) if self.server_lr > 1 else 1.0
+
+    def safe_ladder(self, value: float) -> list[Any]:
+        """Return what a race tries in the place of a client_lr that is safe for all K steps.
+
+        For a method whose clients correct their steps: up to 1.6/L, which one step bears, however
+        many follow; from 0.3 p/L, where a share p of the clients is in a round.
+        """
+        longest = value / self.safe_share() / max(1.0, self.server_lr)
+        return between(value, max(value, 0.3 * self.setup.rate * longest), 1.6 * longest)
 
     def _batch_factor(self) -> float:
         """Return by how much a batch's L may be larger than that of all rows, at most."""

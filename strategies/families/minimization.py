@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.solvers import SGD, LocalSolver, as_solver
 from flower_fedcon.strategies.base import Common, FedConStrategy
+from flower_fedcon.strategies.families.ladders import between, condition
 
 State = TypeVar("State")
 
@@ -50,6 +51,18 @@ class LocalMinimization(FedConStrategy[State]):
         if mu is None:
             return self.within_prox(0.3 / L)
         return self.within_prox(1 / math.sqrt(max(mu, 0.01 * L) * L))
+
+    def ladder(self, name: str, value: Any) -> list[Any]:
+        """Return what a race tries for an argument.
+
+        For a step of proximal points from 4.5/L, which is best where clients bend in directions of
+        their own, to kappa^(5/8)/L, where they bend alike: the second more than 1/sqrt(mu L), since
+        the flattest directions are the last to count.
+        """
+        kappa, L = condition(self.setup), self.setup.smoothness
+        if name != "step_size" or kappa is None or not L:
+            return super().ladder(name, value)
+        return between(value, *(self.within_prox(c / L) for c in (4.5, kappa**0.625)))
 
     def bind(self, setup: Setup) -> Self:
         """Return a copy for one run."""

@@ -1,0 +1,303 @@
+"""What a run chooses from by a race, before it goes on with one of them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.method import Method
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.round import Round
+from flower_fedcon.core.server import Server
+from flower_fedcon.errors import ConfigError, DivergedError, RoundError
+from flower_fedcon.runs.directory import stated_algorithm
+from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.race import FIRST, Entry, Race, Runner, begin, entries, left_to_rules
+from flower_fedcon.runs.recording import Recorder
+from flower_fedcon.runs.scouting import with_scales
+from flower_fedcon.validation import AUTO, Array
+
+_log = logging.getLogger("flwr.strategies")
+_BY = "fw_gap", "kkt", "objective"
+_METHODS_FIRST = 3  # rounds of a first stage of methods, some of which take two for a step
+
+
+class Stage(Protocol):
+    """The run in which a race is played."""
+
+    plan: Plan
+    server: Server
+    recorder: Recorder
+
+    def play_round(self) -> Round:
+        """Play the next round."""
+
+    def enter(self, history: History, row: Record) -> bool:
+        """Enter a row, and return whether a callback ends the run."""
+
+    def pause(self, history: History, *, now: bool) -> None:
+        """Write a checkpoint, now or if one is due, and see to signals."""
+
+
+class Contest:
+    """The settings for which "auto" stands, or the methods, of one run; and what came of them.
+
+    Parameters
+    ----------
+    strategy : Method
+    rivals : sequence of Method
+        Other methods that race with it, all without "auto".
+    engine : Engine
+    x0 : array
+        The packed start.
+    options : dict
+        What each server of the run is told besides.
+
+    Attributes
+    ----------
+    plain : Method
+        What the run goes on with, by its rules, should it have to start again.
+    race : Race, optional
+        While it is under way.
+    rows : list of dict
+        One for each that took part, once it is decided.
+    """
+
+    def __init__(
+        self,
+        strategy: Method[Any],
+        rivals: Sequence[Method[Any]],
+        engine: Engine,
+        x0: Array,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._strategy, self._rivals, self._engine = strategy, rivals, engine
+        self._start, self._options = x0, options
+        self.plain: Method[Any] = left_to_rules(strategy)
+        self.race: Race | None = None
+        self._ended: dict[str, Any] = {}  # who has won, and a row for each
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is anything to choose."""
+        return bool(self._rivals or self._strategy.raced())
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each that took part, in their order; empty before it is decided."""
+        found: list[dict[str, Any]] = self._ended.get("rows", [])
+        return found
+
+    @property
+    def runners(self) -> list[Runner]:
+        """Those in the race under way."""
+        return [] if self.race is None else self.race.runners
+
+    def stated(self, server: Server) -> dict[str, Any]:
+        """Return what an experiment file states of the algorithm, for the same run once more.
+
+        Parameters
+        ----------
+        server : Server
+            Of the run.
+        """
+        if self._rivals:
+            return {"name": AUTO, "participation": self._strategy.participation}
+        return stated_algorithm(self._strategy if self._strategy.raced() else server.strategy)
+
+    def set_up(self, setup: Setup, known: Mapping[str, Any], *, scaled: bool) -> Setup:
+        """Begin the race, or go on with it, or with its winner, as a checkpoint has it.
+
+        Parameters
+        ----------
+        setup : Setup
+        known : dict
+            Of the checkpoint; empty at the start.
+        scaled : bool
+            Whether `setup` has the scales of an earlier start.
+
+        Returns
+        -------
+        Setup
+            With all that their rules need.
+
+        Raises
+        ------
+        ConfigError
+            If a race is not allowed.
+        """
+        if not scaled:
+            for method in (self.plain, *self._rivals):
+                setup = with_scales(method, setup, self._start, self._engine)
+        what = what_is_raced(self._strategy) or "a race of methods"
+        check_race(self._strategy, setup, self._engine, what)
+        if self._rivals:
+            found = [Entry(method.title, {}, method) for method in (self._strategy, *self._rivals)]
+        else:
+            found = entries(self._strategy, setup)
+        if "won" in known:
+            self._take(found[known["won"]].strategy, known)
+        else:
+            first = _METHODS_FIRST if self._rivals else FIRST
+            self.race = begin(found, setup, self._start, known or None, first, **self._options)
+        return setup
+
+    def _take(self, winner: Method[Any], ended: Mapping[str, Any]) -> None:
+        """Leave the run to the winner."""
+        self.race, self._ended, self._strategy = None, dict(ended), winner
+        if self._rivals:
+            self.plain = winner
+
+    @property
+    def strategy(self) -> Method[Any]:
+        """What the run goes on with: the winner, unless it has been given up."""
+        return self.plain if self._ended and not self.rows else self._strategy
+
+    def give_up(self) -> None:
+        """Forget what has been chosen: the run starts again by the rule."""
+        self._ended["rows"] = []
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of it; empty if there is none."""
+        return self._ended if self.race is None else self.race.snapshot()
+
+    def play(self, run: Stage, history: History) -> bool:
+        """Play the race, or as far as the run's rounds go; return whether the run goes on.
+
+        A row is entered after each who has played: the best so far, and what all have cost.
+        """
+        race, most = self.race, run.plan.num_rounds
+        assert race is not None  # noqa: S101  (the caller's case)
+        stop = False
+        while (runner := race.next()) is not None and not stop:
+            left = most - race.rounds
+            if left <= 0:
+                return False
+            run.server = self._take_up(runner)
+            self._turn(run, runner, min(race.goal, runner.server.round + left), race)
+            decided = race.next() is None
+            run.server = race.standing()
+            last = decided or race.rounds >= most
+            if race.leader.record and (run.plan.evaluate_every or last):
+                stop = run.enter(history, race.leader.record | run.recorder.costs(run.server))
+            if decided:
+                break
+            run.pause(history, now=last or stop)
+        if race.next() is None:
+            self._decide(race, race.leader)
+            self._take_up(race.leader)
+            run.server = race.standing()
+            run.server.audit.follow(run.server)
+            history.race = self.rows
+            run.pause(history, now=True)
+        if stop:
+            history.stopped = race.rounds < most
+        return not stop and race.rounds < most
+
+    def _turn(self, run: Stage, runner: Runner, goal: int, race: Race) -> None:
+        """Let one play up to a round, and see where it gets."""
+        server, began = runner.server, time.perf_counter()
+        try:
+            while server.round < goal:
+                if not self._engine.advance(server, goal - server.round):
+                    run.play_round()
+            run.recorder.seconds += time.perf_counter() - began
+            raw = self._engine.evaluate(server.x)
+            runner.record, _ = run.recorder.of(server, raw, race.rounds)
+            runner.score = score(runner.record)
+        except RoundError as error:
+            # A value that diverges, or a method that these objectives cannot play.
+            if not isinstance(error, DivergedError) and not self._rivals:
+                raise
+            runner.out, runner.score = str(error), math.inf
+            _log.info("race: %s is out: %s", runner.entry.label, error)
+            if not race.alive:
+                raise
+        runner.states = self._engine.save()
+
+    def _take_up(self, runner: Runner) -> Server:
+        """Let the engine hold the clients of one of the race."""
+        server = runner.server
+        server.audit.follow(server)
+        self._engine.open(server.info)
+        if runner.states is not None:
+            self._engine.load(runner.states)
+        return server
+
+    def _decide(self, race: Race, winner: Runner) -> None:
+        """Go on with the winner of the race alone."""
+        ended = {"won": race.runners.index(winner), "rows": race.rows(winner)}
+        self._take(winner.entry.strategy, ended)
+        others = [runner.server for runner in race.runners if runner is not winner]
+        _log.info(
+            "race: %s goes on, at %.6g after %d rounds; %d of the %d rounds so far, %d bytes and "
+            "%d gradients went to %d others",
+            winner.entry.label,
+            winner.score,
+            winner.server.round,
+            sum(other.round for other in others),
+            race.rounds,
+            sum(other.uplink_bytes + other.downlink_bytes for other in others),
+            sum(other.work.get("gradients", 0) for other in others),
+            len(others),
+        )
+
+
+def what_is_raced(strategy: Method[Any]) -> str:
+    """Return the arguments that are to be chosen, as they are written."""
+    return ", ".join(f'{name}="{AUTO}"' for name in strategy.raced())
+
+
+def check_race(strategy: Method[Any], setup: Setup, engine: Engine, what: str) -> None:
+    """Raise where a race is not allowed.
+
+    Parameters
+    ----------
+    what : str
+        What is to be chosen, as the user has written it.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if strategy.privacy is not None:
+        raise ConfigError(
+            f"{what} compares objectives, or certificates, that no noise covers, and with "
+            "privacy=... the choice would tell of them: give a number, or leave it to its rule"
+        )
+    if engine.ledgers():
+        raise ConfigError(
+            f"{what} plays rounds for each value that it tries, and private examples would spend "
+            "for all of them: give a number, or leave it to its rule"
+        )
+    if setup.any_own_loop:
+        raise ConfigError(
+            f"{what} compares objectives, and clients with a train loop of their own give none: "
+            "give a number"
+        )
+    if engine.why_no_gradients:  # nor single evaluations
+        raise ConfigError(
+            f"{what} needs each client's state by the round: {engine.why_no_gradients}"
+        )
+
+
+def score(record: Mapping[str, float]) -> float:
+    """Return by what runners are compared: a certificate if one is recorded, else the objective.
+
+    Raises
+    ------
+    ConfigError
+        If there is neither.
+    """
+    for name in _BY:
+        value = record.get(name)
+        if value is not None:
+            return float(value) if math.isfinite(value) else math.inf
+    raise ConfigError(
+        '"auto" compares recorded objectives, and there is none: give numbers instead'
+    )

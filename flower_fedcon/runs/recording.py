@@ -1,0 +1,171 @@
+"""What a run records of its model, and what of that its callbacks see."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.evaluation import check_metric_names
+from flower_fedcon.core.gate import COUNTS
+from flower_fedcon.core.private import Private
+from flower_fedcon.core.server import Server
+from flower_fedcon.errors import ConfigError, DivergedError
+from flower_fedcon.runs.certificates import certify
+from flower_fedcon.runs.history import EarlyStopping, Record
+from flower_fedcon.runs.observing import is_unsafe, observed
+from flower_fedcon.runs.plan import Plan
+
+_log = logging.getLogger("flwr")
+
+
+class Recorder:
+    """Makes the rows of a run's history.
+
+    Parameters
+    ----------
+    plan : Plan
+    engine : Engine
+    noisy : bool
+        Whether noise covers what the run releases.
+
+    Attributes
+    ----------
+    covered : bool
+        Whether what no noise covers is left out of the rows.
+    seconds : float
+        What the run's rounds have taken so far, by the clock.
+
+    Raises
+    ------
+    ConfigError
+        If a private run would end at what its data say.
+    """
+
+    def __init__(self, plan: Plan, engine: Engine, *, noisy: bool) -> None:
+        self._plan, self._engine = plan, engine
+        self.covered = noisy and not plan.unsafe
+        self._asks = not self.covered or any(map(is_unsafe, plan.callbacks))
+        self.seconds = 0.0
+        if self.covered:
+            _check_stops(plan.callbacks)
+
+    def evaluated(self, server: Server) -> Record:
+        """Return what clients say of the model; nothing where nobody may be asked."""
+        return self._engine.evaluate(server.x) if self._asks else {}
+
+    def of(
+        self, server: Server, raw: Record, server_round: int, *, first: bool = False
+    ) -> tuple[Record, dict[bool, Record]]:
+        """Return the record of a model that has been evaluated, and what callbacks see.
+
+        That is by whether they take on what no noise covers. With the `first` one the log says what
+        epsilon does not cover.
+
+        Raises
+        ------
+        DivergedError
+            If the objective is not finite.
+        ConfigError
+            If a metric has the name of a column.
+        """
+        plan = self._plan
+        more: Record = {}
+        if plan.evaluate is not None:
+            more = plan.evaluate(server_round, np.array(server.x))  # its own copy
+            check_metric_names(more)
+        whole = _record(server, raw | more, self.seconds) | self._engine.counts()
+        if plan.certificates:
+            whole |= certify(server, self._engine)
+        hidden = raw.keys() - more.keys() if self.covered else ()
+        record = {name: value for name, value in whole.items() if name not in hidden}
+        seen = {True: whole, False: record}
+        found = observed(plan.callbacks, server, self._engine, seen, self.covered)
+        whole |= found
+        record |= found
+        if server.private is not None and first:
+            _say_raw(server.private, raw if not self.covered else None)
+        return record, seen
+
+    def costs(self, server: Server) -> Record:
+        """Return the columns of what a run's rounds have cost."""
+        return _costs(server, self.seconds)
+
+
+def _say_raw(private: Private, raw: Record | None) -> None:
+    """Log once what epsilon does not cover: of the columns, or that there are none of them."""
+    if not math.isfinite(private.epsilon):
+        return
+    if raw:
+        _log.warning(
+            "epsilon is of the models: no noise covers the columns %s, nor the audit log; publish "
+            "neither, or leave unsafe out",
+            ", ".join(raw),
+        )
+    elif raw is None:
+        _log.info(
+            "epsilon is of the models; what no noise covers (objective, residual, clients' "
+            "metrics) is not asked for: unsafe=True records it, and epsilon does not count it"
+        )
+
+
+def _check_stops(callbacks: Sequence[Any]) -> None:
+    """Raise if a private run would end at what its data say.
+
+    Raises
+    ------
+    ConfigError
+    """
+    for callback in callbacks:
+        raw = isinstance(callback, EarlyStopping) and callback.column not in ("epsilon", "clip")
+        if raw and not callback.unsafe:
+            raise ConfigError(
+                f"early stopping watches {callback.column!r}, which no noise covers, and so would "
+                "the number of rounds tell of it: with privacy=GaussianDP(...) give rounds or a "
+                "budget of epsilon, or EarlyStopping(..., unsafe=True): epsilon does not count it"
+            )
+
+
+def _record(server: Server, evaluation: Record, seconds: float) -> Record:
+    objective = evaluation.get("objective", 0.0)
+    if not math.isfinite(objective):
+        raise DivergedError(
+            f"round {server.round}: the objective is {objective}: the run diverges. Take smaller "
+            "steps, or drop what is too long (norm_bound)"
+        )
+    report = server.strategy.report(server.state)
+    for name in evaluation.keys() & report.keys():
+        raise ConfigError(
+            f"a metric cannot be called {name!r}, which {server.strategy.title} reports: choose "
+            "another name"
+        )
+    measured = evaluation | report
+    return {
+        "round": server.round,
+        **measured,
+        **server.spent(),
+        **_costs(server, seconds, measured),
+    }
+
+
+def _costs(server: Server, seconds: float, measured: Collection[str] = ()) -> Record:
+    """Return what the rounds so far have cost; what is `measured` already stands for itself."""
+    counts = server.counts
+    return {
+        "round": server.round,
+        "uplink_bytes": server.uplink_bytes,
+        "downlink_bytes": server.downlink_bytes,
+        "seconds": seconds,
+        **server.simulated(),
+        "cohort": len(server.cohort),
+        "replies": server.replies,
+        "dropped": counts["dropped"],
+        "retries": counts["retries"],
+        "lost": counts["lost"],
+        **{f"local_{n}": value for n, value in sorted(server.work.items()) if n not in COUNTS},
+        **{n: server.work[n] for n in COUNTS if n in server.work and n not in measured},
+    }
