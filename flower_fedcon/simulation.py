@@ -51,9 +51,9 @@ def simulate(
     ----------
     strategy : FedConStrategy or "auto"
         "auto" lets the methods that fit the problem and the participation race, each by its rules:
-        three rounds each, the better three nine, the better two 21, and the best goes on from its
-        own state. All that they have cost counts, and `history.race` shows it; the log says why
-        each other method is left out.
+        three rounds each, the best quarter nine, until the best goes on from its own state. All
+        that they have cost counts, and `history.race` shows it; the log says why each other method
+        is left out.
     problem : FederatedProblem
     num_rounds : int
         >= 0; not needed with a `plan`.

@@ -61,7 +61,8 @@ class Contest:
     Attributes
     ----------
     plain : Method
-        What the run goes on with, by its rules, should it have to start again.
+        What the run goes on with, by its rules, should what has been chosen diverge: of methods the
+        second.
     race : Race, optional
         While it is under way.
     rows : list of dict
@@ -80,7 +81,7 @@ class Contest:
         self._start, self._options = x0, options
         self.plain: Method[Any] = left_to_rules(strategy)
         self.race: Race | None = None
-        self._ended: dict[str, Any] = {}  # who has won, and a row for each
+        self._ended: dict[str, Any] = {}  # who has won, who is next, and a row for each
 
     @property
     def exists(self) -> bool:
@@ -92,6 +93,11 @@ class Contest:
         """A row for each that took part, in their order; empty before it is decided."""
         found: list[dict[str, Any]] = self._ended.get("rows", [])
         return found
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the run goes on with what has won."""
+        return any(row["chosen"] for row in self.rows)
 
     @property
     def runners(self) -> list[Runner]:
@@ -141,26 +147,29 @@ class Contest:
         else:
             found = entries(self._strategy, setup)
         if "won" in known:
-            self._take(found[known["won"]].strategy, known)
+            self._take(found, known)
         else:
             first = _METHODS_FIRST if self._rivals else FIRST
             self.race = begin(found, setup, self._start, known or None, first, **self._options)
         return setup
 
-    def _take(self, winner: Method[Any], ended: Mapping[str, Any]) -> None:
+    def _take(self, found: Sequence[Entry], ended: Mapping[str, Any]) -> None:
         """Leave the run to the winner."""
-        self.race, self._ended, self._strategy = None, dict(ended), winner
+        self.race, self._ended = None, dict(ended)
+        self._strategy = found[ended["won"]].strategy
         if self._rivals:
-            self.plain = winner
+            self.plain = found[ended["next"]].strategy
 
     @property
     def strategy(self) -> Method[Any]:
         """What the run goes on with: the winner, unless it has been given up."""
-        return self.plain if self._ended and not self.rows else self._strategy
+        return self._strategy if self.chosen or not self._ended else self.plain
 
     def give_up(self) -> None:
-        """Forget what has been chosen: the run starts again by the rule."""
-        self._ended["rows"] = []
+        """Leave what has been chosen: the run starts again with what is `plain`."""
+        for row in self.rows:
+            if row["chosen"]:
+                row |= {"chosen": False, "why": "given up"}
 
     def snapshot(self) -> dict[str, Any]:
         """Return what a checkpoint holds of it; empty if there is none."""
@@ -231,8 +240,14 @@ class Contest:
 
     def _decide(self, race: Race, winner: Runner) -> None:
         """Go on with the winner of the race alone."""
-        ended = {"won": race.runners.index(winner), "rows": race.rows(winner)}
-        self._take(winner.entry.strategy, ended)
+        runners = race.runners
+        second = min(runners, key=lambda runner: (runner is winner, runner.score))
+        ended = {
+            "won": runners.index(winner),
+            "next": runners.index(second if second.score < math.inf else winner),
+            "rows": race.rows(winner),
+        }
+        self._take([runner.entry for runner in runners], ended)
         others = [runner.server for runner in race.runners if runner is not winner]
         _log.info(
             "race: %s goes on, at %.6g after %d rounds; %d of the %d rounds so far, %d bytes and "

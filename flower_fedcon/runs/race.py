@@ -1,8 +1,8 @@
 """A race: several settings, or methods, from one start, of which the best so far goes on.
 
-By stages. Everyone plays a round from x0, or a few where not all clients take part; the best quarter
-goes on to three times as many, and so on, until one is left, which goes on from its own state as if
-it had been alone. Each has a run of its own (a
+By stages. Everyone plays a round from x0, or a few where not all clients take part; the best
+quarter goes on to three times as many, and so on, until one is left, which goes on from its own
+state as if it had been alone. Each has a run of its own (a
 `run_id`), so that what clients hold for one is never another's, on nodes as in this process; all
 have the run's seed, hence the same cohorts and batches. Nothing else in a round is different.
 """
@@ -116,7 +116,8 @@ class Race:
     def goal(self) -> int:
         """How many rounds each has by the end of the stage."""
         rate: float = self.runners[0].server.setup.rate
-        return math.ceil(self.first * LONGER**self.rung * rate**-0.75 - 1e-9)
+        rounds: float = self.first * LONGER**self.rung * rate**-0.75
+        return math.ceil(rounds - 1e-9)
 
     @property
     def rounds(self) -> int:

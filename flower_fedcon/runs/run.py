@@ -157,7 +157,7 @@ class Run:
 
     def _guarded(self, setup: Setup) -> Guard | None:
         """Return what sees that the run grows, where its steps are estimates or those of a race."""
-        falls = [row["objective"] for row in self._contest.rows]
+        falls = [row["objective"] for row in self._contest.rows if self._contest.chosen]
         falls = [value for value in falls if math.isfinite(value)]
         if not falls:
             return Guard.of_estimates(setup, self._start, self._engine)
@@ -371,14 +371,15 @@ class Run:
             raise error
         self._restarts += 1
         setup, why = old.setup, str(error).partition(": the run diverges")[0]
-        if self._contest.rows:
+        if self._contest.chosen:
+            self._contest.give_up()
             _strategies_log.warning(
-                "%s: %s. What the race has chosen is given up: the run starts again from x0, by "
-                "the rule",
+                "%s: %s. What the race has chosen is given up: the run starts again from x0 with "
+                "%s, by its rules",
                 old.strategy.title,
                 why,
+                self._contest.plain.title,
             )
-            self._contest.give_up()
         else:
             setup = sharper(setup)
             _strategies_log.warning(

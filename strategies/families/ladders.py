@@ -1,9 +1,9 @@
 """What a race tries in the place of a rule's value: between limits that were measured.
 
-Which step is best depends on how the clients' curvatures lie, which L and mu do not tell. Where those
-of all clients are large in the same directions, the mean is as ill-conditioned as they are; where
-each has directions of its own, the mean bends about alike all over. A range of a factor of a few
-for kappa = L/mu = 10, and of 600 for 10^6, holds the best steps of either kind.
+Which step is best depends on how the clients' curvatures lie, which L and mu do not tell. Where
+those of all clients are large in the same directions, the mean is as ill-conditioned as they are;
+where each has directions of its own, the mean bends about alike all over. The best steps of either kind
+lie in a range that grows from nothing for kappa = L/mu = 10 to a factor of a thousand for 10^6.
 """
 
 from __future__ import annotations
