@@ -2,8 +2,9 @@
 
 Which step is best depends on how the clients' curvatures lie, which L and mu do not tell. Where
 those of all clients are large in the same directions, the mean is as ill-conditioned as they are;
-where each has directions of its own, the mean bends about alike all over. The best steps of either kind
-lie in a range that grows from nothing for kappa = L/mu = 10 to a factor of a thousand for 10^6.
+where each has directions of its own, the mean bends about alike all over. The best steps of either
+kind lie in a range that grows from nothing for kappa = L/mu = 10 to a factor of a thousand for
+kappa = 10^6.
 """
 
 from __future__ import annotations
