@@ -13,7 +13,7 @@ their entries is taken to be true, and tested once the entries are there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,6 +42,21 @@ class Traced:
 
 
 _ARRAYS: tuple[Any, ...] = (np.ndarray, Traced)  # Any: not looked into by type
+
+
+def exact_sum(numbers: Iterable[float]) -> float:
+    """Return a sum that is rounded once; where it is too large it is infinite, and no error.
+
+    >>> exact_sum([1e308, 1e308]), exact_sum([0.1] * 10)
+    (inf, 1.0)
+    """
+    known = list(numbers)
+    try:
+        return math.fsum(known)
+    except OverflowError:
+        return math.copysign(math.inf, sum(math.ldexp(number, -64) for number in known))
+    except ValueError:  # infinities of both signs
+        return math.nan
 
 
 def added(x: Any, places: Any, numbers: Any) -> Any:

@@ -6,12 +6,12 @@ that is no column of every history. Anything else is a fault of that client, and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from flower_fedcon.arrays import exact_sum
 from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.errors import ConfigError, RoundError, printable
 from flower_fedcon.objectives.curvatures import entry_curvatures
@@ -179,13 +179,13 @@ def pooled(
         values = [None if answer is None else answer.get(name) for answer in answers]
         if not any(isinstance(value, tuple) for value in values):
             if None not in values:
-                found[name] = math.fsum(map(float, values)) / len(values)  # type: ignore[arg-type]
+                found[name] = exact_sum(map(float, values)) / len(values)  # type: ignore[arg-type]
             continue
         none = (0.0, 0.0)
         pairs = [none if v is None else v if isinstance(v, tuple) else (v, 1.0) for v in values]
-        total = math.fsum(weight for _, weight in pairs)
+        total = exact_sum(weight for _, weight in pairs)
         if total and whole:
-            found[name] = math.fsum(value * weight for value, weight in pairs) / total
+            found[name] = exact_sum(value * weight for value, weight in pairs) / total
         if len(names) <= _EACH:
             own = zip(names, pairs, strict=True)
             found |= {f"{name}/{client}": float(v) for client, (v, weight) in own if weight}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from flower_fedcon.arrays import is_array
+from flower_fedcon.arrays import exact_sum, is_array
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError
@@ -188,7 +187,7 @@ class Uploads:
         """Return a client's change of which the sum over all N clients, by N, is the mean."""
         if self._examples is None:
             return change
-        scale = self.num_clients * self._examples[client] / math.fsum(self._examples)
+        scale = self.num_clients * self._examples[client] / exact_sum(self._examples)
         return scale * change
 
     def moved(self, name: str, about: Array | None = None) -> Array:
@@ -214,7 +213,7 @@ class Uploads:
     def _total(self) -> float:
         """Return the cohort's number of examples."""
         assert self._examples is not None  # noqa: S101  (the callers' case)
-        return math.fsum(self._examples[client] for client in self.clients)
+        return exact_sum(self._examples[client] for client in self.clients)
 
     def mean_number(self, name: str, of: Callable[[Any], float] = float) -> float:
         """Return the mean over the cohort of a number, or of one that `of` makes of each value.
@@ -227,10 +226,10 @@ class Uploads:
             return self._aggregation.combine_numbers([of(value) for value in self[name]])
         if self._inclusion is not None:
             scales = self._scales()
-            return math.fsum(s * of(v) for s, v in zip(scales, self[name], strict=True))
+            return exact_sum(s * of(v) for s, v in zip(scales, self[name], strict=True))
         if self._examples is not None:
-            return math.fsum(n * of(v) for n, v in self._weighted(name)) / self._total()
-        return math.fsum(map(of, self[name])) / len(self.clients)
+            return exact_sum(n * of(v) for n, v in self._weighted(name)) / self._total()
+        return exact_sum(map(of, self[name])) / len(self.clients)
 
     def mean(self, name: str, about: Array | None = None) -> Array:
         """Return the mean over the cohort (mean_S), or what the strategy has take its place.

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from flower_fedcon.arrays import exact_sum
 from flower_fedcon.core.evaluation import check_metric_names, numbers, pooled
 from flower_fedcon.core.infos import Numbered
 from flower_fedcon.core.start import common_layout, start_point
@@ -357,7 +358,7 @@ class FederatedProblem:
     def _objective(self, packed: Array, values: Sequence[float] | None = None) -> float:
         if values is None:
             values = [self._value(j, packed) for j in range(len(self._summands))]
-        total = math.fsum(values) / len(values)
+        total = exact_sum(values) / len(values)
         return total if self.regularizer is None else total + self.regularizer.value(packed)
 
     def _value(self, j: int, packed: Array) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from flower_fedcon.arrays import exact_sum
 from flower_fedcon.errors import ConfigError, clients_by_name
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.bounds import ConstraintSums, GroupLossBounds, LossBound
@@ -63,7 +63,7 @@ class FunctionalConstraints:
             return np.array([])
         if not self._sums:
             values = [c.constraint_value(x) for c in self.clients]
-            return np.array([math.fsum(values) / len(values)])
+            return np.array([exact_sum(values) / len(values)])
         sums = np.array([client.sums(x) for client in self._sums])
         counts = np.array([client.counts for client in self._sums])
         if self.kind == "groups":

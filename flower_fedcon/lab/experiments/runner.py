@@ -9,10 +9,11 @@ import json
 import os
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from flower_fedcon import simulation
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
@@ -29,6 +30,7 @@ from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.own_code import own_code
 from flower_fedcon.wire.whole_files import read_bytes
 
+T = TypeVar("T")
 RESULT = "result.json"
 """In the folder of a job that has ended: how it ended."""
 
@@ -168,9 +170,16 @@ def play_jobs(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, Playe
     ConfigError
         While iterating: if a job's folder cannot be made, or holds a run of other settings.
     """
+    return in_processes(_play_job, [(job,) for job in jobs], workers=workers)
+
+
+def in_processes(
+    play: Callable[..., T], tasks: Sequence[tuple[Any, ...]], *, workers: int
+) -> Iterator[tuple[int, T]]:
+    """Return an iterator over the tasks' numbers and what `play` returns, as they end."""
     count("workers", workers)
-    if workers == 1 or len(jobs) <= 1:
-        return (_numbered(i, job) for i, job in enumerate(jobs))
+    if workers == 1 or len(tasks) <= 1:
+        return ((i, play(*task)) for i, task in enumerate(tasks))
     from joblib import Parallel, delayed
 
     # One thread for each process: the problems are small, and the processes fill the cores.
@@ -178,8 +187,8 @@ def play_jobs(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, Playe
         pool = Parallel(
             n_jobs=workers, return_as="generator_unordered", batch_size=1, pre_dispatch="all"
         )
-        found: Iterator[tuple[int, Played]] = pool(
-            delayed(_in_a_worker)(os.getpid(), i, job) for i, job in enumerate(jobs)
+        found: Iterator[tuple[int, T]] = pool(
+            delayed(_in_a_worker)(os.getpid(), i, play, task) for i, task in enumerate(tasks)
         )
         return found
 
@@ -200,15 +209,13 @@ def _one_thread() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _numbered(i: int, job: Job) -> tuple[int, Played]:
-    return i, _play_job(job)
-
-
-def _in_a_worker(parent: int, i: int, job: Job) -> tuple[int, Played]:
+def _in_a_worker(
+    parent: int, i: int, play: Callable[..., T], task: tuple[Any, ...]
+) -> tuple[int, T]:
     from flower_fedcon.engines.workers import leave_with
 
     leave_with(parent)
-    return _numbered(i, job)
+    return i, play(*task)
 
 
 def _play_job(job: Job) -> Played:
