@@ -61,6 +61,43 @@ def reproduce(
         raise typer.Exit(1)
 
 
+def steps(
+    file: Annotated[Path, typer.Argument(help="The study's file.", metavar="FILE")],
+    run_dir: Annotated[
+        Path, typer.Option(help="Folder of the results: finished problems in it stay.")
+    ],
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="A .png, .pdf or .svg file.")] = None,
+) -> None:
+    """Compare steps by rule and by race with the best of a grid, in rounds.
+
+    Of each method, problem, L/mu, and number of clients in a round, in units drawn at random. The
+    exit code is 1 if a run by rule, or after a race, ends above its start.
+    """
+    from flower_fedcon.lab.experiments.figures import check_figure
+    from flower_fedcon.lab.experiments.folders import write
+    from flower_fedcon.lab.steps.cells import StepStudy
+    from flower_fedcon.lab.steps.measuring import run_steps
+    from flower_fedcon.lab.steps.outcome import grown, plot_steps, to_markdown
+
+    if figure is not None:
+        check_figure(figure)
+    study = StepStudy.load(file)
+    found = run_steps(study, run_dir, workers=workers, say=say)
+    text = to_markdown(found, study.levels)
+    say(text)
+    if markdown is not None:
+        write(markdown, text)
+    if figure is not None:
+        say(f"figure: {plot_steps(found, figure)}")
+    above = grown(found)
+    for each in above:
+        say(f"ended above the start: {each}")
+    if above:
+        raise typer.Exit(1)
+
+
 def bench(
     names: Annotated[
         list[str] | None, typer.Argument(help="Benchmarks; by default those of a minute or less.")

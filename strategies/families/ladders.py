@@ -22,8 +22,8 @@ def between(value: float, low: float, high: float) -> list[float]:
 
     One of them that is within a factor of 2 of the rule's is left out.
 
-    >>> between(1.0, 0.3, 10.0)
-    [1.0, 0.3, 3.107232505953859, 10.0]
+    >>> [round(value, 2) for value in between(1.0, 0.3, 10.0)]
+    [1.0, 0.3, 3.11, 10.0]
     """
     span = math.log2(high / low)
     count = min(_MOST, math.ceil(span / _APART - 0.3) + 1)

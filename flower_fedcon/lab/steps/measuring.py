@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -208,14 +208,3 @@ def _read(path: Path, job: Job, study: StepStudy) -> list[dict[str, Any]]:
         raise ConfigError(f"{path} holds runs of another study: choose another --run-dir")
     rows: list[dict[str, Any]] = found["rows"]
     return rows
-
-
-def shares(rows: Sequence[Mapping[str, Any]], way: str, levels: int) -> list[float]:
-    """Return rounds over those of the best grid value, of each row and level that one reached."""
-    return [
-        math.inf if row[way][i] is None else row[way][i] / row["best"][i]
-        for row in rows
-        if way in row
-        for i in range(levels)
-        if row["best"][i] is not None
-    ]
