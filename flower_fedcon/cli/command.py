@@ -98,7 +98,10 @@ _add(
 _add(reports.report, "fedcon report runs/digits_l1 --open",
      "fedcon report runs/lasso runs/lasso-2 -o both.html")  # fmt: skip
 _add(reports.watch, "fedcon watch runs/lasso", "fedcon watch runs/lasso --once")
-_add(laboratory.steps, "fedcon steps sims/steps.toml --run-dir runs/steps --figure steps.png")
+_add(
+    laboratory.steps,
+    "fedcon steps sims/benchmarks/steps.toml --run-dir runs/steps --figure steps.png",
+)
 _add(laboratory.bench, "fedcon bench --list", "fedcon bench prox compiled -o results.json")
 _add(deploy_command.deploy, "fedcon deploy sims --local --nodes 3",
      "fedcon deploy examples/heart/app --local --data examples/heart/cleveland.csv --data "

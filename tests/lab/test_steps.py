@@ -113,7 +113,7 @@ def test_a_cell_is_the_median_of_its_seeds_and_undecided_where_the_grid_arrives_
 
 
 def test_the_shipped_study_can_be_made():
-    study = StepStudy.load(Path(__file__).parents[2] / "sims/steps.toml")
+    study = StepStudy.load(Path(__file__).parents[2] / "sims/benchmarks/steps.toml")
     for job in {job.family.label: job for job in study.jobs()}.values():
         problem = job.problem()
         mu = min(f.strong_convexity for f in problem.objectives)
