@@ -66,7 +66,8 @@ def test_rounds_are_those_of_runs(file):
         for level, rounds in zip(study.levels, row[way], strict=True):
             first = next(r["round"] for r in history.rows if r["residual"] <= level * gap)
             assert first == rounds
-    assert row["best"] == [min(filter(None, each)) for each in zip(*row["grid"].values())]
+    columns = zip(*row["grid"].values(), strict=True)
+    assert row["best"] == [min(filter(None, column)) for column in columns]
     assert grown(rows) == []
 
 
