@@ -90,6 +90,8 @@ PASTED = {
         ("python", f"{GUIDES}test_privacy"),
         ("toml", f"{GUIDES}test_privacy"),
         ("toml", "privacy/test_prefix.py::test_the_page_s_block_is_an_experiment_s"),
+        ("python", "flower/test_noise_of_clients.py::test_the_page_s_blocks"),
+        ("toml", "flower/test_noise_of_clients.py::test_the_page_s_blocks"),
         ("bash", "lab/test_privacy_audit.py::test_the_page_s_command"),
         ("text", "lab/test_privacy_audit.py::test_the_page_s_command"),
     ],

@@ -306,4 +306,5 @@ class Method(ABC, Generic[State]):
         """Return the number of usable replies that a round of this cohort needs."""
         if self.needs_whole_cohort():
             return cohort_size
-        return min(self.min_replies or 1, cohort_size)
+        noisy = 1 if self.privacy is None else self.privacy.least(cohort_size)
+        return min(max(self.min_replies or 1, noisy), cohort_size)

@@ -29,6 +29,8 @@ from flower_fedcon.privacy.accountant import (
 from flower_fedcon.privacy.clipping import CLIP, clipped, norms, rows, slack
 from flower_fedcon.privacy.gaussian import MECHANISMS, GaussianDP
 from flower_fedcon.privacy.noise import Grid, drawn, subset
+from flower_fedcon.privacy.secure_aggregation import FEWEST
+from flower_fedcon.privacy.shares import NoiseShares
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -59,16 +61,23 @@ class Private:
         n = strategy.setup.num_clients
         separation = separation_of(self._rule, self._participation, n)
         self._sampling = sampling_of(self._participation, n, patterned=separation is not None)
-        if strategy.clients_keep_state:  # others' states tell of earlier cohorts: no amplification
-            self._sampling = self._sampling._replace(kind=FULL)
+        # Others' states tell of earlier cohorts, and a server that is not trusted knows them all.
+        if strategy.clients_keep_state or self._rule.by_clients:
+            self._sampling = self._sampling._replace(kind=FULL)  # no amplification
         self._num_clients = n
         layout = strategy.setup.layout
         self._shape = partial(strategy.upload_shape, layout=layout)
         self._dtype = layout.array_dtype
-        self._distance = 0.0
+        self._distance, self._ratios = 0.0, (0.0, 0.0)
         self._released: Released | None = None
-        if self._rule.noise_multiplier > 0:
-            entries = sum(math.prod(self._shape(name)) for name in strategy.uplink)
+        self._shares: NoiseShares | None = None
+        entries = sum(math.prod(self._shape(name)) for name in strategy.uplink)
+        if self._rule.by_clients:
+            cohort = round(self._sampling.size)
+            self._shares = NoiseShares.of(self._rule, cohort)
+            self._distance = self._shares.distance(entries, cohort)
+            self._ratios = self._shares.ratios(entries)
+        elif self._rule.noise_multiplier > 0:
             if separation is not None:
                 rounds = strategy.setup.num_rounds
                 self._released = Released(self._rule, separation, n, rounds, entries)
@@ -104,6 +113,7 @@ class Private:
             "noise": self._rule.noise_multiplier,
             "sums": [kind.noise_multiplier, list(kind.sampling), count],
             "distance": distance,
+            "ratios": [count * r for r in self._ratios] if self._rule.by_clients else [],
             "target_delta": self._rule.target_delta,
             "budget": self._rule.budget,
         }
@@ -134,6 +144,20 @@ class Private:
             )
         if self._released is None:
             self._spend()
+
+    def again(self) -> None:
+        """Account for a round that is asked for again as a whole.
+
+        A server that is trusted with uploads uses one noisy sum of a round. Of one that is not,
+        nobody knows whether it has seen the sum that it says has failed.
+
+        Raises
+        ------
+        BudgetError
+            If one more sum would exceed the budget.
+        """
+        if self._rule.by_clients:
+            self.begin()
 
     def _spend(self) -> None:
         self.spent += 1
@@ -198,7 +222,8 @@ class Private:
         """
         about = self.centers(names, down)
         size, rule = self._sampling.size, self._rule
-        if names:
+        noisy = any(isinstance(v, Summed) for reply in replies for v in reply.payload.values())
+        if names and not noisy:  # what comes as a sum has the clients' noise
             present = sum(len(reply.clients) for reply in replies)
             if rule.noise_multiplier > 0:
                 within, replies = self._noised(replies, names, about, server_round)
@@ -219,6 +244,8 @@ class Private:
 
     def _grid(self, clip: float) -> Grid:
         """Return the grid of a round's sum."""
+        if self._shares is not None:
+            return self._shares.grid
         return Grid(clip, self._rule.noise(clip, self._sampling.size), self._num_clients)
 
     def _count_grid(self) -> Grid:
@@ -291,6 +318,8 @@ class Private:
 
     def release(self, total: Array, clients: list[int], server_round: int) -> Array:
         """Return what leaves of a round's sum in steps, from these clients: it has noise."""
+        if self._shares is not None:  # as the clients would add it: those that suffice, or more
+            return self._shares.release(total, max(len(clients), self._shares.fewest))
         known = self._released
         if known is None:
             return self._grid(self.clip).release(total)
@@ -309,7 +338,8 @@ def epsilon_of(account: Mapping[str, Any]) -> float:
     """Return epsilon of what `Private.account` returns."""
     noise, (kind, num_clients, size), count = account["sums"]
     sums = NoisySum(noise, Sampling(kind, num_clients, size))
-    return spent_epsilon({sums: count}, account["target_delta"], account["distance"])
+    delta, ratios = account["target_delta"], account.get("ratios", [])
+    return spent_epsilon({sums: count}, delta, account["distance"], ratios)
 
 
 def sampling_of(
@@ -383,8 +413,9 @@ def check_private(strategy: Method[Any]) -> None:
             "info` says which methods do"
         )
     patterned = separation_of(strategy.privacy, rule, n) is not None
-    sampling_of(rule, n, patterned=patterned)
+    sampling = sampling_of(rule, n, patterned=patterned)
     reasons = [
+        _why_no_shares(strategy.privacy, rule, sampling),
         strategy.why_single(),
         strategy.why_not_private(),
         "weights by numbers of examples would be released: give weighting='uniform'"
@@ -406,3 +437,23 @@ def check_private(strategy: Method[Any]) -> None:
     ]
     for reason in filter(None, reasons):
         raise ConfigError(f"{strategy.title} takes no privacy=... here: {reason}")
+
+
+def _why_no_shares(rule: GaussianDP, participation: Participation, sampling: Sampling) -> str:
+    """Return why clients cannot add the noise in rounds with such cohorts; "" if they can."""
+    if not rule.by_clients:
+        return ""
+    if sampling.kind == POISSON or (sampling.kind == FULL and sampling.size < sampling.num_clients):
+        return (
+            f'noise_by="clients" needs rounds of one size, with Full() or Sample(...), got '
+            f"{participation!r}"
+        )
+    cohort = round(sampling.size)
+    if cohort < FEWEST:
+        return f'noise_by="clients" needs at least {FEWEST} clients in a round, got {cohort}'
+    if rule.least(cohort) > cohort:
+        return (
+            f"with fewest={rule.fewest} a sum needs {rule.least(cohort)} clients, one of whom may "
+            f"know its own share, and a round has {cohort}: give fewest at most {cohort - 1}"
+        )
+    return ""

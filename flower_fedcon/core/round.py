@@ -132,6 +132,8 @@ class Round:
         server = self._server
         if self._attempt > 1:
             server.counts["retries"] += 1
+            if server.private is not None and not self._count:
+                server.private.again()
         clients = self.cohort if self._count == 0 else self._unanswered()
         after_query = bool(server.strategy.queries) and self.phase == TRAIN
         acknowledged, kept = server.acknowledgements.of(clients)

@@ -24,6 +24,7 @@ from flower_fedcon.flower.app_side import AppSide
 from flower_fedcon.flower.incoming import Fault, Parts
 from flower_fedcon.flower.mail import Arrival, Post, Waiting
 from flower_fedcon.flower.nodes import Nodes, alike, in_words
+from flower_fedcon.flower.refusals import check_shares
 from flower_fedcon.regularizers import Indicator
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.preparation import Preparation
@@ -106,7 +107,14 @@ class GridEngine(Engine):
     def check(
         self, strategy: Method[Any], *, certificates: bool, inference: str | None = None
     ) -> None:
-        """Raise unless a run of a strategy, bound to its setup, can be played."""
+        """Raise unless a run of a strategy, bound to its setup, can be played.
+
+        Raises
+        ------
+        ConfigError
+        """
+        if self._problem is None:
+            check_shares(strategy)
 
     def serve(self, app: AppSide) -> None:
         """Speak from now on to clients that train by loops of their own as their app wants it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import secagg
 from flower_fedcon.flower.incoming import Fault
+from flower_fedcon.privacy.gaussian import GaussianDP
 from flower_fedcon.privacy.secure_aggregation import FEWEST, SecAggPlus
+from flower_fedcon.privacy.shares import NoiseShares
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -63,8 +66,11 @@ class SecureGridEngine(GridEngine):
             reason = "means weigh each by how often its client takes part: give unbiased=False"
         if strategy.aggregation is not None:
             reason = f"aggregation={strategy.aggregation!r} compares them: leave it out"
-        if strategy.privacy is not None:
-            reason = "its server clips each (privacy=GaussianDP): nodes may have ExampleDP instead"
+        if strategy.privacy is not None and not strategy.privacy.by_clients:
+            reason = (
+                "its server clips each, and adds the noise: let the clients do both, "
+                'GaussianDP(noise_by="clients"), or give nodes ExampleDP'
+            )
         if strategy.compression is not None:
             reason = f"compression={strategy.compression!r} is each client's own: leave it out"
         if strategy.norm_bound is not None:
@@ -102,13 +108,42 @@ class SecureGridEngine(GridEngine):
                 f"reconstruction_threshold must be at most {size}, the clients of a round, got "
                 f"{self._secure.threshold(size)}"
             )
-        self._bound = strategy
+        self._bound, self._size = strategy, size
+        if strategy.privacy is not None:
+            self._check_shares(strategy.privacy)
+            return
         steps = {name: self._secure.step(name, size) for name in strategy.uplink}
         _log.info(
             "Secure aggregation of %d clients: an entry of a round's mean is off by less than %s",
             size,
             ", ".join(f"{step:.1e} ({name})" for name, step in steps.items()),
         )
+
+    def _check_shares(self, rule: GaussianDP) -> None:
+        """Refuse what contradicts noise that clients add, and say what there is of it.
+
+        Keys are then shared so that no sum of fewer can be unmasked, where all share with all.
+        """
+        secure, size, fewest = self._secure, self._size, rule.suffice(self._size)
+        for name in ("clipping_range", "quantization_range"):
+            if (given := getattr(secure, name)) is not None:
+                raise ConfigError(
+                    f"{name}={given!r} beside GaussianDP(noise_by='clients'), whose clip and noise "
+                    f"say what is summed: leave {name} out, SecAggPlus()"
+                )
+        if secure.reconstruction_threshold is None and secure.shares(size) == size:
+            least = max(secure.threshold(size), rule.least(size))
+            self._secure = secure = replace(secure, reconstruction_threshold=least)
+        elif secure.reconstruction_threshold is not None and secure.threshold(size) <= fewest:
+            raise ConfigError(
+                f"reconstruction_threshold={secure.threshold(size)} lets a server unmask a sum "
+                f"with too little noise: give at least {fewest + 1}, one more than fewest"
+            )
+        _log.info(
+            "Secure aggregation of %d clients, each of which adds noise: that of %d suffices for "
+            "z = %g, and with fewer than %d the round is void",
+            size, fewest, rule.noise_multiplier, rule.least(size),
+        )  # fmt: skip
 
     def messages(self, request: Request) -> list[Message]:
         """Refuse: a sum takes several exchanges.
@@ -135,13 +170,6 @@ class SecureGridEngine(GridEngine):
             return super()._exchange(request, online, silent)
         asks = self._asks(request, online, silent)
         shapes = {name: self._shape(name) for name in request.names}
-        for _, config in asks.values():
-            config["sum"] = json.dumps(
-                {
-                    "ranges": {name: self._secure.range_of(name) for name in shapes},
-                    "about": {n: c for n, c in self._bound.release.about.items() if n in shapes},
-                }
-            )
         size = sum(math.prod(shape) for shape in shapes.values())
         found: list[tuple[int, Reply | Fault]] = []
         while True:
@@ -150,33 +178,58 @@ class SecureGridEngine(GridEngine):
                 return found + self._void(
                     asks, f"a sum needs {least} clients, {len(asks)} are left"
                 )
+            asked = json.dumps(self._asked_for(shapes, len(asks)))
+            for _, config in asks.values():
+                config["sum"] = asked
             outcome = secagg.attempt(
                 self._post, self._secure, asks, size, least, self._waiting(request)
             )
             found += [(self._asked[node], fault) for node, fault in outcome.faults.items()]
             asks = {node: ask for node, ask in asks.items() if node not in outcome.faults}
             if outcome.mean is not None:
-                return [*found, self._summed(request, outcome, shapes)]
+                return [*found, self._summed(request, outcome, shapes, len(asks))]
             if not (outcome.again and outcome.faults):
                 return found + self._void(asks, outcome.reason)
+
+    def _asked_for(self, shapes: Iterable[str], asked: int) -> dict[str, Any]:
+        """Return how so many nodes are to make one vector of these uploads."""
+        about = {n: c for n, c in self._bound.release.about.items() if n in shapes}
+        rule = self._bound.privacy
+        if rule is None:
+            return {"ranges": {n: self._secure.range_of(n) for n in shapes}, "about": about}
+        noise = {
+            "clip": rule.clip,
+            "deviation": rule.noise(rule.clip, self._size),
+            "fewest": rule.suffice(self._size),
+        }
+        return {"names": list(shapes), "about": about, "noise": noise}
 
     def _void(self, asks: Mapping[int, Any], reason: str) -> list[tuple[int, Reply | Fault]]:
         """Return that nothing of these nodes is used."""
         return [(self._asked[node], Fault(reason, silent=True)) for node in asks]
 
     def _summed(
-        self, request: Request, outcome: secagg.Outcome, shapes: Mapping[str, tuple[int, ...]]
+        self,
+        request: Request,
+        outcome: secagg.Outcome,
+        shapes: Mapping[str, tuple[int, ...]],
+        asked: int,
     ) -> tuple[int, Reply]:
-        """Return the reply of all whose uploads are in a sum."""
+        """Return the reply of all whose uploads are in a sum, of so many that were asked."""
         clients = sorted(self._asked[node] for node in outcome.nodes)
-        n, about = len(clients), self._bound.release.about
+        n, about, rule = len(clients), self._bound.release.about, self._bound.privacy
+        assert outcome.mean is not None  # noqa: S101  (the caller's case)
+        whole = outcome.mean
+        if rule is not None:
+            whole = NoiseShares.of(rule, self._size, asked).total(outcome.mean, n)
         columns: Payload = {}
         done = 0
         for name, shape in shapes.items():
             entries = math.prod(shape)
-            mean = outcome.mean[done : done + entries].reshape(shape)  # type: ignore[index]
+            total: Array = whole[done : done + entries].reshape(shape)
             done += entries
-            total: Array = n * self._secure.range_of(name) * mean
+            if rule is None:
+                total = n * self._secure.range_of(name) * total
             if name in about:
                 total += n * np.asarray(request.broadcast[about[name]], np.float64)
             if name not in self._bound.numbers:

@@ -87,8 +87,8 @@ def client_app(
         given: dict[str, Any] = {"state_dir": state_dir, "oracles": oracles, "privacy": privacy}
         return kind(load(context), context=context, policy=rules_of(context), **given)
 
-    def fit(context: Context, arrays: list[Any], config: dict[str, Any], summed: int = 1) -> Any:
-        return build(config, context).answer(arrays, config, summed)
+    def fit(context: Context, arrays: list[Any], config: dict[str, Any], *seen: Any) -> Any:
+        return build(config, context).answer(arrays, config, *seen)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

@@ -171,9 +171,12 @@ class FlowerClient(NumPyClient):
         return self.answer(parameters, config)
 
     def answer(
-        self, parameters: list[Array], config: dict[str, Any], summed: int = 1
+        self, parameters: list[Array], config: dict[str, Any], summed: int = 1, noise: float = 0.0
     ) -> tuple[list[Array], int, dict[str, Any]]:
-        """Answer as `fit` does, where the server sees a sum of at least `summed` answers."""
+        """Answer as `fit` does, where the server sees a sum of at least `summed` answers.
+
+        It has noise of at least `noise` times the clip.
+        """
         try:
             if config.get("action") == codec.DESCRIBE:
                 self.check_algorithm(str(config.get("algorithm", self.algorithm)))
@@ -196,7 +199,7 @@ class FlowerClient(NumPyClient):
                     steps = 0
                     if request.phase not in (CERTIFY, STATISTICS):  # which ask for none
                         steps = self.steps_asked(run, request.down(request.clients[0]))
-                    self.policy.check(run, request, int(self.num_examples), steps, summed)
+                    self.policy.check(run, request, int(self.num_examples), steps, summed, noise)
                     self._count_request()
                     if self._store is not None:
                         self._store.keep_pass(run, str(config.get("pass", "")))

@@ -35,7 +35,7 @@ from flower_fedcon.flower.app_side import AppSide
 from flower_fedcon.flower.forms import agree_on_start
 from flower_fedcon.flower.incoming import Fault, Parts
 from flower_fedcon.flower.nodes import natural
-from flower_fedcon.flower.refusals import check_callers
+from flower_fedcon.flower.refusals import check_callers, check_shares
 from flower_fedcon.layout import Model
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, count
@@ -113,6 +113,7 @@ def as_legacy_strategy(
     >>> avg = FedAvg(client_lr=0.1, local_steps=1)
     >>> legacy = as_legacy_strategy(avg)
     """
+    check_shares(strategy)
     if strategy.queries:
         raise ConfigError(
             f"{strategy.title} makes two exchanges a round, which ServerAppComponents "

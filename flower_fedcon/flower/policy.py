@@ -35,7 +35,7 @@ from flower_fedcon.core.protocol import (
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.solvers import SGD, LocalSolver
 from flower_fedcon.tables.table import CURVES
-from flower_fedcon.validation import Array, choice, count, fields_of_node, positive
+from flower_fedcon.validation import Array, choice, count, fields_of_node, optional, positive
 
 EVALUATE = "evaluate"
 PHASES = (TRAIN, QUERY, CERTIFY, EVALUATE, PREPARE, CURVES, STATISTICS)
@@ -72,6 +72,11 @@ class Policy:
     min_summed : int (default: 1)
         In a sum of at least how many clients' uploads a server may see this node's: more than 1
         asks for secure aggregation, whose reconstruction threshold this is then the least of.
+    min_noise : float, optional
+        The least noise multiplier z that a sum with this node's upload must have from the clients
+        themselves (`GaussianDP(noise_by="clients")`), counted by the fewest clients of whom a sum
+        can be unmasked, less one. Without such noise the node then answers no request of a run.
+        By default none is asked for.
     min_range : float (default: 0.001)
         The least range in which the entries of an upload may be summed securely. A run has one
         range, and a node with an entry beyond it takes no more part: whether it has one is all
@@ -121,6 +126,7 @@ class Policy:
     max_parameters: float = 0.33
     min_summed: int = 1
     min_range: float = 1e-3
+    min_noise: float | None = None
     min_batch_size: int = 4
     batches: str = "seeded"
     max_local_steps: int = 10_000
@@ -143,6 +149,7 @@ class Policy:
         for phase in self.phases:
             choice("policy.phases", phase, PHASES)
         choice("policy.batches", self.batches, ("seeded", "private", "none"))
+        optional(positive, "policy.min-noise", self.min_noise)
         for field in fields(self):
             key, value = _PREFIX + field.name.replace("_", "-"), getattr(self, field.name)
             if field.type == "int":
@@ -277,7 +284,15 @@ class Policy:
                 "node may raise it",
             )
 
-    def check(self, run: RunInfo, request: Request, rows: int, steps: int, summed: int = 1) -> None:
+    def check(
+        self,
+        run: RunInfo,
+        request: Request,
+        rows: int,
+        steps: int,
+        summed: int = 1,
+        noise: float = 0.0,
+    ) -> None:
         """Raise unless the node does what a request asks.
 
         Parameters
@@ -290,6 +305,8 @@ class Policy:
             How many local steps the request asks for.
         summed : int
             In a sum of at least how many clients the server sees the answer.
+        noise : float
+            By how many times the clip the clients' noise in that sum deviates at least.
 
         Raises
         ------
@@ -301,6 +318,9 @@ class Policy:
         if summed < self.min_summed:
             seen = f"a sum of {summed} clients" if summed > 1 else "its upload alone"
             raise _refused("min-summed", f"{self.min_summed}, not {seen}")
+        if self.min_noise is not None and noise < self.min_noise * (1 - 1e-9):
+            found = f"noise of {noise:.4g} times the clip" if noise else "an answer without noise"
+            raise _refused("min-noise", f"{self.min_noise:g}, not {found}")
         size = run.rows_each
         if size is not None and size < rows:
             if self.batches == "none":

@@ -91,6 +91,22 @@ def check_strategy(strategy: Any) -> None:
         )
 
 
+def check_shares(strategy: Any) -> None:
+    """Raise if clients are to add noise to uploads that a server would see one by one.
+
+    Raises
+    ------
+    ConfigError
+    """
+    privacy = strategy.privacy
+    if privacy is not None and privacy.by_clients:
+        raise ConfigError(
+            'GaussianDP(noise_by="clients") needs secure aggregation, since each upload has a '
+            "share of the noise alone: give secure_aggregation=SecAggPlus(), or let the server "
+            "add it"
+        )
+
+
 def check_callers() -> None:
     """Raise if a wrapper calls a strategy, or a mod a client, that it does not compose with.
 

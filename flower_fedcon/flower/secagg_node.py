@@ -2,13 +2,15 @@
 
 The mod would take every training message for one of its own, the handshake too: here it sees those
 that are. What it masks is one vector of a client's values, each divided by its range, and a
-weight 1. Whatever else a reply would say of a client's work is left out.
+weight 1; or, where clients add noise, whole steps with its share of that (`privacy.shares`).
+Whatever else a reply would say of a client's work is left out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -18,13 +20,17 @@ from flower_fedcon.errors import ConfigError, FedConError, RefusedError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.codec import ERROR, SCALAR, Config, named
 from flower_fedcon.flower.policy import Policy
-from flower_fedcon.validation import Array
+from flower_fedcon.privacy.shares import NoiseShares
+from flower_fedcon.validation import Array, count, positive
 
 CONFIGS, SUM, LOST = "secaggplus_configs", "sum", "lost"
 _RANGE = "fedcon.range"  # what a node keeps of a run
 _STATE = "secaggplus_state"
-Fit: TypeAlias = Callable[[list[Array], Config, int], tuple[list[Array], int, Config]]
-"""Answers a request whose answer is seen in a sum of at least so many clients alone."""
+Fit: TypeAlias = Callable[[list[Array], Config, int, float], tuple[list[Array], int, Config]]
+"""Answers a request whose answer is seen in a sum of at least so many clients alone.
+
+The sum has Gaussian noise of at least so many times the clip.
+"""
 
 
 class BeyondError(ConfigError):
@@ -56,18 +62,30 @@ def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Po
 
     def train(message: Message, context: Context) -> Message:
         arrays, config = messages.read_instruction(message, messages.TRAIN)
-        kept = _one_range(context, json.loads(str(config[SUM]))["ranges"], known)
-        least: Any = context.state.config_records[_STATE]["threshold"]
-        values, _, said = fit(arrays, config, int(least))
+        asked = json.loads(str(config[SUM]))
+        setup = context.state.config_records[_STATE]
+        least: Any = setup["threshold"]
+        shares, noise, kept = None, 0.0, None
+        if "noise" in asked:
+            shares, noise = _shares(asked["noise"], setup)
+        else:
+            kept = _one_range(context, asked["ranges"], known)
+        values, _, said = fit(arrays, config, int(least), noise)
         if ERROR in said or LOST in said:
             raise _UnmaskedError(said)
         given = named(values, str(said["names"]))
         given |= {k.removeprefix(SCALAR): v for k, v in said.items() if k.startswith(SCALAR)}
-        try:
-            vector = scaled(given, named(arrays, str(config["names"])), str(config[SUM]))
-        except BeyondError:
-            kept["ended"] = True
-            raise
+        down = named(arrays, str(config["names"]))
+        if shares is not None:
+            moved = _differences(given, down, asked["names"], asked["about"])
+            vector = shares.masked(np.concatenate([v.reshape(-1) for v in moved.values()]))
+        else:
+            try:
+                vector = scaled(given, down, str(config[SUM]))
+            except BeyondError:
+                if kept is not None:
+                    kept["ended"] = True
+                raise
         return messages.train_reply(message, [vector], 1, {k: said[k] for k in ("client", "round")})
 
     try:
@@ -109,21 +127,64 @@ def scaled(values: Mapping[str, Any], down: Mapping[str, Array], asked: str) -> 
     """
     wanted = json.loads(asked)
     ranges: dict[str, float] = wanted["ranges"]
-    if values.keys() != ranges.keys():
-        raise ConfigError(
-            f"this client uploads {sorted(values)}, the server asked for {sorted(ranges)}"
-        )
+    moved = _differences(values, down, ranges, wanted["about"])
     parts: list[Array] = []
     for name, most in ranges.items():
-        value = np.asarray(values[name], np.float64)
-        if name in wanted["about"]:
-            value = value - down[wanted["about"][name]]
-        if not np.isfinite(value).all():
-            raise ConfigError(f"{name!r} holds non-finite values: take smaller steps")
+        value = moved[name]
         if np.abs(value).max(initial=0.0) > most:
             raise BeyondError(_beyond(ranges))
         parts.append(value.reshape(-1) / most)
     return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _differences(
+    values: Mapping[str, Any], down: Mapping[str, Array], names: Iterable[str], about: Any
+) -> dict[str, Array]:
+    """Return uploads in the order of these names, points as their difference from `about`.
+
+    Raises
+    ------
+    ConfigError
+        If other values were asked for, or one is not finite.
+    """
+    found: dict[str, Array] = {}
+    if values.keys() != {*names}:
+        raise ConfigError(
+            f"this client uploads {sorted(values)}, the server asked for {sorted(names)}"
+        )
+    for name in names:
+        value = np.asarray(values[name], np.float64)
+        if name in about:
+            value = value - down[about[name]]
+        if not np.isfinite(value).all():
+            raise ConfigError(f"{name!r} holds non-finite values: take smaller steps")
+        found[name] = value
+    return found
+
+
+def _shares(asked: Mapping[str, Any], setup: ConfigRecord) -> tuple[NoiseShares, float]:
+    """Return this node's share of noise, and the least multiple of the clip that a sum then has.
+
+    Each other node may be the server's own, or know its own share: of the clients whose uploads
+    are needed to unmask one is not counted. What Flower's quantization would do to whole steps
+    besides is refused.
+
+    Raises
+    ------
+    ConfigError, RefusedError
+    """
+    clip, deviation = (positive(name, asked[name]) for name in ("clip", "deviation"))
+    fewest, levels = count("fewest", asked["fewest"]), cast(int, setup["target_range"])
+    if levels.bit_count() != 1 or setup["max_weight"] != 1.0 or setup["clipping_range"] != 1.0:
+        raise RefusedError(
+            "refused: with noise that clients add, entries in [-1, 1] of weight 1 are summed, in "
+            "levels whose number is a power of 2"
+        )
+    sure = min(fewest, cast(int, setup["threshold"]) - 1)
+    return (
+        NoiseShares(clip, deviation, fewest, levels),
+        deviation / clip * math.sqrt(max(0, sure) / fewest),
+    )
 
 
 def _beyond(ranges: Mapping[str, float]) -> str:

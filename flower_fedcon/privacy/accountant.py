@@ -12,15 +12,19 @@ S(k) = exp(-k^2 / (2 sigma^2)), S(k) / (sigma sqrt(2 pi)) is at least the discre
 and 1 - 1/(24 sigma^2) times it at most the continuous one of [k - 1/2, k + 1/2]. So what is
 (epsilon, delta)-private with the one is (epsilon, delta + (1 + exp(epsilon)) distance)-private with
 the other; the distance of all entries of all rounds together is taken off the delta first.
+
+Of noise whose probability is at every point within a factor exp(+- L) of another's, but for a part
+of variation distance d, what is (epsilon, delta)-private with the other is (epsilon + 2 L,
+exp(L) delta + (1 + exp(epsilon + 2 L)) d)-private: sums of clients' shares (`privacy.shares`).
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +103,12 @@ def noisy_gradient(noise_multiplier: float, rate: float) -> NoisySum:
     return NoisySum(noise_multiplier, Sampling(FULL if rate == 1 else POISSON, 1, rate))
 
 
-def spent_epsilon(counts: Mapping[NoisySum, int], delta: float, distance: float = 0.0) -> float:
+def spent_epsilon(
+    counts: Mapping[NoisySum, int],
+    delta: float,
+    distance: float = 0.0,
+    ratios: Sequence[float] = (),
+) -> float:
     """Return epsilon at delta of so many noisy sums of each kind.
 
     Beyond 32 of a kind one in 32 may be added, so that few distributions are made in a long run.
@@ -110,6 +119,9 @@ def spent_epsilon(counts: Mapping[NoisySum, int], delta: float, distance: float 
     delta : float
     distance : float (default: 0.0)
         The variation distance from continuous noise, of all of them together.
+    ratios : sequence of float
+        Of sums of shares: L of all of them together, to continuous and to discrete Gaussian noise.
+        `distance` is then what is beyond.
 
     Examples
     --------
@@ -122,15 +134,27 @@ def spent_epsilon(counts: Mapping[NoisySum, int], delta: float, distance: float 
         return 0.0
     if any(kind.noise_multiplier == 0 for kind, _ in items):
         return math.inf
-    found = _epsilon(items, delta)
-    if distance:
-        shifted = delta - (1 + math.exp(min(found + 0.01, 700.0))) * distance
-        if shifted > 0:
-            moved = _epsilon(items, shifted)
-            if moved <= found + 0.01:
-                return moved
-        return _discrete(items, delta)
-    return found
+    if ratios:
+        found = math.inf
+        bounds = partial(_epsilon, items), partial(_discrete, items)
+        for bound, ratio in zip(bounds, ratios, strict=True):
+            shrunk, beyond = delta * math.exp(-ratio), distance * math.exp(min(ratio, 700.0))
+            near = _moved(bound, shrunk, beyond) if shrunk > 0 else None
+            found = found if near is None else min(found, near + 2 * ratio)
+        return found
+    moved = _moved(partial(_epsilon, items), delta, distance)
+    return _discrete(items, delta) if moved is None else moved
+
+
+def _moved(bound: Callable[[float], float], delta: float, distance: float) -> float | None:
+    """Return epsilon of what is so far from what a bound is of; None where delta is too little."""
+    found = bound(delta)
+    if not distance:
+        return found
+    shifted = delta - (1 + math.exp(min(found + 0.01, 700.0))) * distance
+    if shifted > 0 and (moved := bound(shifted)) <= found + 0.01:
+        return moved
+    return None
 
 
 class Accountant:

@@ -9,12 +9,15 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import choice, count, nonnegative, optional, positive
 
 MECHANISMS = "independent", "tree", "banded"
+SERVER, CLIENTS = "server", "clients"
 _LATER = {"later": True}  # runs from before can be resumed
 
 
 @dataclass(frozen=True)
 class GaussianDP:
-    """Differential privacy at the level of clients, for a server that is trusted with uploads.
+    """Differential privacy at the level of clients, against all who see the models of a run.
+
+    The server is trusted with uploads, unless clients add the noise (`noise_by`).
 
     Each client's release, all values of a round together, is clipped to the Euclidean norm C, and
     the server adds Gaussian noise of standard deviation z C to each coordinate of their sum, before
@@ -60,6 +63,16 @@ class GaussianDP:
     restart : int, optional
         Of "tree": rounds of a tree; at most b, which is the default. With everyone in each round
         any number, by default 1,024.
+    noise_by : {"server", "clients"} (default: "server")
+        Who adds the noise. With "clients" each adds a share before secure aggregation, on nodes
+        `SecAggPlus()`, so that the server sees no sum without noise; see `privacy.shares`. Then
+        nothing is counted on who is drawn being a secret, and neighbours differ in one client's
+        contribution with any participation, `Full()` or `Sample(...)`. Simulations add up the same
+        shares.
+    fewest : int, optional
+        t: the shares of any t clients make the noise that is stated, and a sum is of at least
+        t + 1, since each client knows its own share; with fewer replies a round is void. By default
+        half of a round's clients. If more are in a sum, its noise is larger: with n, by sqrt(n/t).
 
     Raises
     ------
@@ -90,6 +103,8 @@ class GaussianDP:
     min_separation: int | None = field(default=None, metadata=_LATER)
     bands: int | None = field(default=None, metadata=_LATER)
     restart: int | None = field(default=None, metadata=_LATER)
+    noise_by: str = field(default=SERVER, metadata=_LATER)
+    fewest: int | None = field(default=None, metadata=_LATER)
 
     def __post_init__(self) -> None:
         positive("GaussianDP(clip)", self.clip)
@@ -122,6 +137,53 @@ class GaussianDP:
                 "GaussianDP(quantile) changes the clip from round to round, and min_separation and "
                 f"mechanism={self.mechanism!r} need one for all rounds: leave one of them out"
             )
+
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        """Raise unless what is set can be had of noise that clients add."""
+        choice("GaussianDP(noise_by)", self.noise_by, (SERVER, CLIENTS))
+        optional(count, "GaussianDP(fewest)", self.fewest)
+        if not self.by_clients:
+            if self.fewest is not None:
+                raise ConfigError(
+                    f'GaussianDP(fewest={self.fewest}) is for noise_by="clients": leave it out, or '
+                    "let clients add the noise"
+                )
+            return
+        reasons = {
+            "noise_multiplier": "is 0: shares of no noise are none" if not self.noise_multiplier
+            else "",
+            "quantile": "needs a noisy count of norms, which no client can add its share to"
+            if self.quantile is not None else "",
+            "mechanism": "makes the noise of a round from that of others, which the server must "
+            "not know" if self.mechanism != MECHANISMS[0] else "",
+            "min_separation": "leaves out clients by what the server alone counts"
+            if self.min_separation is not None else "",
+        }  # fmt: skip
+        for name, reason in reasons.items():
+            if reason:
+                raise ConfigError(
+                    f'GaussianDP(noise_by="clients"): {name}={getattr(self, name)!r} {reason}: '
+                    "give another, or let the server add the noise"
+                )
+
+    @property
+    def by_clients(self) -> bool:
+        """Whether clients add the noise."""
+        return self.noise_by == CLIENTS
+
+    def suffice(self, cohort: int) -> int:
+        """Return t, of how many clients the noise suffices, in a cohort of this size.
+
+        >>> GaussianDP(1.0, 1.0, 1e-5, noise_by="clients").suffice(11)
+        5
+        """
+        return self.fewest or max(1, cohort // 2)
+
+    def least(self, cohort: int) -> int:
+        """Return how many replies a round of a cohort needs, for its noise."""
+        return self.suffice(cohort) + 1 if self.by_clients else 1
 
     def noise(self, clip: float, cohort: float) -> float:
         """Return the standard deviation of the sum's noise, for a clip and an expected cohort."""

@@ -91,6 +91,8 @@ class Grid:
     coarser : int (default: 0)
         Summands are multiples of 2^coarser steps, so that a matrix of whole multiples of
         2^-coarser makes whole steps of their sums.
+    bits : int, optional
+        By default the most that sums of 62 bits allow.
 
     Raises
     ------
@@ -105,10 +107,18 @@ class Grid:
            [0.3, 0.4]]))
     """
 
-    def __init__(self, clip: float, deviation: float, summands: float, coarser: int = 0) -> None:
+    def __init__(
+        self,
+        clip: float,
+        deviation: float,
+        summands: float,
+        coarser: int = 0,
+        bits: int | None = None,
+    ) -> None:
         self.clip, ratio = clip, deviation / clip
         room = _SUM - math.log2(max(1.0, summands))
-        self.bits = min(_FINEST, math.floor(math.log2(ratio) + min(room, _EXACT)))
+        most = math.floor(math.log2(ratio) + min(room, _EXACT)) if bits is None else bits
+        self.bits = min(_FINEST, most)
         if self.bits < 1:
             raise ConfigError(
                 f"noise of {ratio:g} times the clip is too little to be told from none, in a sum "

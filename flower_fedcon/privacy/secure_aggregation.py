@@ -6,11 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.validation import count, positive
+from flower_fedcon.validation import count, optional, positive
 
 MODULUS = 2**32  # of Flower's masks
 _FINEST = 2**30  # levels of a value: Flower rounds to 32-bit integers
 FEWEST = 3  # clients in a sum: of two, each would know the other's value from it
+
+
+def finest_levels(cohort: int) -> int:
+    """Return how many values an entry may have, at most, so that no sum of a cohort wraps.
+
+    >>> [finest_levels(n).bit_length() - 1 for n in (3, 5, 1000)]
+    [30, 29, 22]
+    """
+    return min(_FINEST, 1 << ((MODULUS - 1) // cohort).bit_length() - 1)
 
 
 @dataclass(frozen=True)
@@ -24,8 +33,10 @@ class SecAggPlus:
 
     Parameters
     ----------
-    clipping_range : float or dict
+    clipping_range : float or dict, optional
         R > 0, so that all entries of all uploads lie in [-R, R]; or one for each upload's name.
+        Left out where clients add noise, `GaussianDP(noise_by="clients")`: the range then follows
+        from the clip and the noise.
     num_shares : int or float (default: 1.0)
         With how many clients, itself included, each shares its key: >= 3, or a fraction of those
         of the round. Fewer make large cohorts cheaper.
@@ -49,7 +60,7 @@ class SecAggPlus:
     (536870912, '3e-08', 3)
     """
 
-    clipping_range: float | Mapping[str, float]
+    clipping_range: float | Mapping[str, float] | None = None
     num_shares: int | float = 1.0
     reconstruction_threshold: int | None = None
     quantization_range: int | None = None
@@ -60,7 +71,7 @@ class SecAggPlus:
         if not named:
             raise ConfigError("clipping_range must name a range > 0 for each upload, got {}")
         for name, value in named.items():
-            positive(f"clipping_range[{name!r}]" if name else "clipping_range", value)
+            optional(positive, f"clipping_range[{name!r}]" if name else "clipping_range", value)
         if isinstance(self.num_shares, float):
             if not 0 < self.num_shares <= 1:
                 raise ConfigError(
@@ -87,8 +98,13 @@ class SecAggPlus:
         Raises
         ------
         ConfigError
-            If `clipping_range` is a dict without it.
+            If `clipping_range` is a dict without it, or left out.
         """
+        if self.clipping_range is None:
+            raise ConfigError(
+                "SecAggPlus needs a clipping_range, unless clients add noise to what is summed, "
+                'GaussianDP(noise_by="clients")'
+            )
         if not isinstance(self.clipping_range, Mapping):
             return self.clipping_range
         if name not in self.clipping_range:
@@ -106,7 +122,7 @@ class SecAggPlus:
         ConfigError
             If the sum of so many values would not fit Flower's modulus.
         """
-        most = min(_FINEST, 1 << ((MODULUS - 1) // cohort).bit_length() - 1)
+        most = finest_levels(cohort)
         if self.quantization_range is not None and cohort * self.quantization_range >= MODULUS:
             raise ConfigError(
                 f"quantization_range={self.quantization_range} is too fine for {cohort} clients, "

@@ -1,0 +1,279 @@
+"""Noise that clients add under SecAgg+: what the server gets, void rounds, what nodes insist on."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+
+import numpy as np
+import pytest
+from contract import strategy as build
+from fake_grid import FakeGrid, on_grid
+from pages import blocks
+from problems import q6_objectives
+from scipy import stats
+from test_release import SUMS, shown, suited
+from test_secure_aggregation import STAGES, SecureGrid, stage
+
+from flower_fedcon import (
+    FederatedProblem,
+    Policy,
+    Sample,
+    as_legacy_strategy,
+    client_app,
+    simulate,
+)
+from flower_fedcon.errors import BudgetError, ConfigError, FedConError
+from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.privacy import GaussianDP, SecAggPlus
+from flower_fedcon.privacy.noise import Grid
+from flower_fedcon.strategies import FedAvg, FedProx
+
+DELTA = 1e-5
+SECURE = SecAggPlus()
+PRIVATE = [case for case in SUMS if case[0] not in ("fedsgm", "fednewton")]
+
+
+def fedavg(z=1.0, clip=10.0, *, rule=None, budget=None, min_replies=None, **more):
+    privacy = GaussianDP(clip, z, DELTA, budget, **{"noise_by": "clients", **more})
+    return FedAvg(
+        client_lr=0.1, local_steps=3, privacy=privacy, participation=rule, min_replies=min_replies
+    )
+
+
+def plain(x, **more):
+    return simulate(FedAvg(client_lr=0.1, local_steps=3, **more), FederatedProblem(x), 1).x
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """No noise at all: what is left is the sum, by which rounding can be told."""
+    monkeypatch.setattr(Grid, "noise", lambda grid, size: np.zeros(size, np.int64))
+
+
+# --- what the server gets ------------------------------------------------------------------------
+
+
+@on_grid
+def test_the_sum_has_the_noise_of_all_who_are_in_it():
+    """And each masked vector its own share: a server sees no sum without."""
+    d, n, fewest, clip, z = 400, 5, 3, 0.5, 2.0
+    grid = FakeGrid([LeastSquares(np.zeros((1, d)), np.zeros(1)) for _ in range(n)])
+    made = fedavg(z, clip, fewest=fewest)
+    result = made.start(grid, num_rounds=1, secure_aggregation=SECURE)
+    noise = result.history.x * n / (z * clip * math.sqrt(n / fewest))
+    assert stats.kstest(noise, "norm").pvalue > 1e-6
+    assert result.history["epsilon"].tolist() == pytest.approx(
+        simulate(fedavg(z, clip, noise_by="server"), FederatedProblem(q6_objectives()), 1)[
+            "epsilon"
+        ].tolist(),
+        rel=1e-6,
+    )
+
+
+@on_grid
+@pytest.mark.parametrize("case", PRIVATE, ids=shown)
+def test_every_private_method_has_its_iterates(case, silent):
+    name, settings = case
+    first = suited(name, settings)
+    problem = first.problem()
+    if len(problem.objectives) < 4:
+        pytest.skip("a cohort of fewer than three")
+    rule = GaussianDP(1e3, 1.0, DELTA, noise_by="clients", fewest=2)
+    expected = simulate(build(name, first, **settings), problem, 1, evaluate_every=0)
+    result = build(name, first, **settings, privacy=rule).start(
+        FakeGrid(problem.objectives), problem.start, num_rounds=1, evaluate_every=0,
+        secure_aggregation=SecAggPlus(num_shares=5),
+    )  # fmt: skip
+    scale = max(1.0, float(np.abs(expected.x).max()))
+    assert np.abs(result.history.x - expected.x).max() < 1e-3 * scale
+
+
+@on_grid
+def test_releases_are_clipped_and_absent_clients_have_changed_nothing(silent):
+    """Of points, too: one that does not reply counts as if it had sent what it got."""
+    far = [LeastSquares(np.eye(2), np.full(2, b)) for b in (30.0, 40.0, 0.2, 0.4, 0.6)]
+    grid = SecureGrid(far, dies=[(4, STAGES[2])])
+    rule = GaussianDP(1.0, 1.0, DELTA, noise_by="clients", fewest=2)
+    made = FedProx(proximal=0.5, privacy=rule)
+    result = made.start(grid, num_rounds=1, secure_aggregation=SECURE)
+    alone = [simulate(FedProx(proximal=0.5), FederatedProblem([f]), 1).x for f in far[:4]]
+    cut = [x * min(1.0, 1.0 / np.linalg.norm(x)) for x in alone]
+    np.testing.assert_allclose(result.history.x, np.sum(cut, axis=0) / 5, atol=1e-5)
+    assert result.history["replies"].tolist() == [4]
+
+
+@on_grid
+def test_what_a_node_sends_is_the_same_whatever_number_it_has():
+    """No reply of any stage has an upload's size, or says what the step has cost."""
+    grid = SecureGrid(q6_objectives())
+    fedavg().start(grid, num_rounds=1, secure_aggregation=SECURE)
+    for _, now, reply in grid.seen:
+        if now == STAGES[2]:
+            assert {*reply.content["fitres.metrics"]} == {"client", "round"}
+            assert [len(record) for record in reply.content.array_records.values()] == [0]
+
+
+# --- void rounds ---------------------------------------------------------------------------------
+
+
+@on_grid
+@pytest.mark.parametrize("when", STAGES)
+def test_those_who_stay_suffice(when):
+    grid = SecureGrid(q6_objectives(), dies=[(2, when)])
+    history = (
+        fedavg(fewest=3).start(grid, num_rounds=1, max_retries=0, secure_aggregation=SECURE).history
+    )
+    assert history["replies"].tolist() == [6 if when == "unmask" else 5]
+    assert history["epsilon"][0] == pytest.approx(epsilon(1))
+
+
+def epsilon(rounds, z=1.0):
+    return simulate(fedavg(z), FederatedProblem(q6_objectives()), rounds)["epsilon"][-1]
+
+
+@on_grid
+def test_a_void_round_shows_no_sum_and_counts_all_the_same():
+    """Nobody unmasks too little noise; who asks again may have seen the sum that failed."""
+    grid = SecureGrid(q6_objectives(), dies=[(2, STAGES[2])])
+    history = fedavg(fewest=5).start(grid, num_rounds=1, secure_aggregation=SECURE).history
+    assert history["retries"].tolist() == [1]
+    assert history["replies"].tolist() == [6]
+    assert len([c for c, now in grid.asked_for if now == "unmask"]) == 6  # of one attempt alone
+    assert history["epsilon"][0] == pytest.approx(epsilon(2), rel=1e-6)
+
+
+@on_grid
+def test_a_void_round_may_end_the_budget():
+    grid = SecureGrid(q6_objectives(), dies=[(2, STAGES[2])])
+    with pytest.raises(BudgetError, match="would exceed the privacy budget"):
+        fedavg(fewest=5, budget=epsilon(1) * 1.01).start(
+            grid, num_rounds=1, secure_aggregation=SECURE
+        )
+
+
+@on_grid
+def test_more_may_be_asked_for_than_suffice():
+    """`min_replies` leaves room for those whose shares a server knows."""
+    dies = [(2, STAGES[2]), (3, STAGES[2])]
+    grid = SecureGrid(q6_objectives(), dies=dies)
+    with pytest.raises(FedConError, match="0 usable replies of 6, 5 needed"):
+        fedavg(fewest=3, min_replies=5).start(
+            grid, num_rounds=1, max_retries=0, secure_aggregation=SECURE
+        )
+
+
+# --- what nodes insist on ------------------------------------------------------------------------
+
+
+def insisting(**rules):
+    return lambda load: client_app(load, policy=Policy(**rules))
+
+
+def start(made, secure=SECURE, **rules):
+    grid = FakeGrid(q6_objectives(), make=insisting(**rules))
+    return made.start(grid, num_rounds=1, max_retries=0, secure_aggregation=secure)
+
+
+@on_grid
+def test_a_node_may_insist_on_noise():
+    assert start(fedavg(2.0, fewest=4), min_noise=2.0).history["replies"].tolist() == [6]
+    with pytest.raises(FedConError, match=r"policy.min-noise = 2.1, not noise of 2 times the clip"):
+        start(fedavg(2.0, fewest=4), min_noise=2.1)
+    with pytest.raises(FedConError, match=r"policy.min-noise = 2, not an answer without noise"):
+        start(FedAvg(client_lr=0.1, local_steps=3), SecAggPlus(8.0), min_noise=2.0)
+    with pytest.raises(FedConError, match=r"policy.min-noise = 2, not an answer without noise"):
+        start(fedavg(2.0, noise_by="server"), None, min_noise=2.0)
+
+
+@on_grid
+def test_a_node_counts_the_shares_that_keys_make_sure_of():
+    """A server may say that it wants more; it can unmask a sum of as many as the threshold."""
+    few = SecAggPlus(num_shares=3, reconstruction_threshold=None)
+    made = fedavg(2.0, fewest=4)
+    assert start(made, few).history["replies"].tolist() == [6]
+    with pytest.raises(FedConError, match=r"min-noise = 2, not noise of 1 times the clip"):
+        start(made, few, min_noise=2.0)
+
+
+@on_grid
+@pytest.mark.parametrize(
+    ("key", "value"), [("mxw", 2.0), ("clip", 0.5), ("t_rng", 3 * 2**20)], ids=str
+)
+def test_a_node_adds_no_noise_to_what_is_rounded_once_more(key, value):
+    """A server that has Flower halve a vector would see a sum of rounded halves."""
+    from flwr.common.secure_aggregation.secaggplus_constants import Key
+
+    names = {"mxw": Key.MAX_WEIGHT, "clip": Key.CLIPPING_RANGE, "t_rng": Key.TARGET_RANGE}
+
+    class Halving(SecureGrid):
+        def replies_to(self, message):
+            if stage(message) == "setup":
+                message.content["secaggplus_configs"][names[key]] = value
+            return super().replies_to(message)
+
+    with pytest.raises(FedConError, match=r"entries in \[-1, 1\] of weight 1 are summed"):
+        fedavg().start(
+            Halving(q6_objectives()), num_rounds=1, max_retries=0, secure_aggregation=SECURE
+        )
+
+
+# --- what is refused before round 1 --------------------------------------------------------------
+
+
+@on_grid
+@pytest.mark.parametrize(
+    ("made", "secure", "words"),
+    [
+        (fedavg(), None, r"needs secure aggregation, since each upload has a share"),
+        (fedavg(noise_by="server"), SECURE, r'let the clients do both, GaussianDP\(noise_by="cli'),
+        (fedavg(), SecAggPlus(8.0), "clipping_range=8.0 beside GaussianDP"),
+        (fedavg(), SecAggPlus(quantization_range=64), "quantization_range=64 beside GaussianDP"),
+        (
+            fedavg(fewest=4),
+            SecAggPlus(reconstruction_threshold=4),
+            "reconstruction_threshold=4 lets a server unmask .* give at least 5",
+        ),
+        (fedavg(rule=Sample(count=3), fewest=3), SECURE, "give fewest at most 2"),
+        (FedAvg(client_lr=0.1, local_steps=1), SECURE, "SecAggPlus needs a clipping_range"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(made, secure, words):
+    with pytest.raises(ConfigError, match=words):
+        made.start(FakeGrid(q6_objectives()), num_rounds=1, secure_aggregation=secure)
+
+
+@on_grid
+def test_weights_are_refused_as_ever():
+    with pytest.raises(ConfigError, match="weights by numbers of examples would be released"):
+        fedavg().start(
+            FakeGrid(q6_objectives()), num_rounds=1, weighting="examples", secure_aggregation=SECURE
+        )
+
+
+def test_the_older_interface_refuses():
+    with pytest.raises(ConfigError, match="needs secure aggregation"):
+        as_legacy_strategy(fedavg(), num_clients=6)
+
+
+@on_grid
+def test_the_log_says_who_suffices(log):
+    fedavg(2.0, fewest=4).start(FakeGrid(q6_objectives()), num_rounds=1, secure_aggregation=SECURE)
+    assert "that of 4 suffices for z = 2, and with fewer than 5 the round is void" in log.text
+
+
+@on_grid
+def test_the_page_s_blocks(monkeypatch):
+    """The app runs on ten nodes that insist on what the node's file says."""
+    page, found = "docs/privacy.md", {}
+    code = next(b for b in blocks("python", page) if "SecAggPlus" in b)
+    exec(compile(code, page, "exec"), found)
+    node = next(tomllib.loads(b) for b in blocks("toml", page) if "min-noise" in b)
+    rules = Policy.of({f"policy.{key}": value for key, value in node["policy"].items()})
+    grid = FakeGrid([q6_objectives()[0]] * 10, make=lambda load: client_app(load, policy=rules))
+    context = next(iter(grid.nodes.values()))
+    context.run_config = {"num-server-rounds": 1, "evaluate-every": 0}
+    seen = []
+    monkeypatch.setattr(Grid, "value", lambda grid, k: seen.append(k) or k * grid.step)
+    found["app"](grid, context)
+    assert len(seen) == 1
