@@ -39,6 +39,7 @@ from flower_fedcon.solvers import GradientDescent, LocalProblem, LocalSolver, So
 from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.solvers.stochastic import SGD, check_noise
 from flower_fedcon.tables.statistics import free_parameters, sums_of
+from flower_fedcon.tables.statistics.answers import OWN_PHASES, asked_of
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.payloads import Payload
 
@@ -480,6 +481,9 @@ class FedConClient(FlowerClient, Generic[State]):
             return {"gradient": self._exact.gradient(down["x"]), **spread, **own}
         if phase == STATISTICS:
             self.policy.check_parameters(free_parameters(down["x"].shape), self.num_examples)
+            for asked in asked_of(down):
+                if asked in OWN_PHASES:
+                    self.policy.check_phase(asked)
             return sums_of(self._own_objective, down, self.policy.min_rows)
         late = at != versions.incarnation or server_round < versions.pending_round
         if late and versions.outdated(server_round, at):  # rarely: the call is saved

@@ -34,16 +34,16 @@ from flower_fedcon.runs.convergence import separated_by, separating
 from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.tables.statistics import (
-    Estimates,
     Heterogeneity,
-    heterogeneity_of,
+    found_by_sites,
     set_clusters,
     sums_of,
 )
-from flower_fedcon.tables.statistics.estimates import DEBIASED, estimate
+from flower_fedcon.tables.statistics.answers import ASKS
+from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.families import family_of
-from flower_fedcon.tables.statistics.site_sums import ASKS
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
+from flower_fedcon.wire.payloads import Payload
 
 _SITE_EFFECTS = ("common", "own")
 _OWN = ("squared", "logistic", "poisson")
@@ -342,72 +342,24 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
             another loss than squared, logistic or Poisson, or fewer than two clients can be fitted
             alone: the error says why each cannot.
         """
-        if self._inferred().method == DEBIASED:
-            raise ConfigError(
-                "heterogeneity compares fits without a penalty, and this one is a debiased lasso: "
-                'take inference="model" without a penalty'
-            )
-        if self.family not in _OWN:
-            raise ConfigError(
-                "heterogeneity is of squared, logistic and Poisson losses, and "
-                f"{type(self).__name__} has a {self.family} loss here"
-            )
-        if not hasattr(self, "_held"):
+        found = self._inferred()
+        if found.method != DEBIASED and not hasattr(self, "_held"):
             raise ConfigError("the estimator was pickled, which leaves rows out: fit it again")
-        names = self._parameter_names()
-        values, errors, sites, left_out = [], [], [], {}
-        for site, f in self._held.items():
-            try:
-                found = self._alone(f, names)
-            except ConfigError as error:
-                left_out[site] = str(error)
-                continue
-            sites.append(site)
-            values.append(found.values)
-            errors.append(found.bse)
-        known = np.array(values), np.array(errors)
-        if len(sites) < 2:
-            return heterogeneity_of(names, sites, *known, left_out)  # which says why not
-        ratios = np.array([self._against_own(k) for k in range(len(names))])
-        return heterogeneity_of(names, sites, *known, left_out, *ratios.T)
 
-    def _against_own(self, k: int) -> tuple[float, float]:
-        """Return the likelihood ratio of one parameter of each client, and its degrees."""
-        own = self.site_effects == "own"
-        clients = [
-            Profiled(f.loss, (k, -1)) if own else Profiled(f, (k,)) for f in self._held.values()
-        ]
-        x = np.zeros(clients[0].shape)
-        if x.size:
-            problem = FederatedProblem(clients, weights=[f.total_weight for f in clients])
-            psi, options = ElasticNet(0.0, 1.0), self._options()
-            path = regularization_path(
-                problem, psi, default_strategy(problem), values=[0.0], **options
-            )
-            x = np.asarray(path.x[-1])
-        down = {"x": x, f"{ASKS}estimates": 1.0, "method": 0.0}
-        numbers = [sums_of(f, down)["numbers"] for f in clients]
-        n, loglik, deviance = np.sum(numbers, axis=0)[:3].tolist()
-        if self.family == "squared":
-            loglik = -0.5 * n * (math.log(2.0 * math.pi * deviance / n) + 1.0)
-        more = sum(f.own_count for f in clients) - own * len(clients) - 1
-        return max(0.0, 2.0 * (loglik - self.loglik_)), float(more)
+        def ask(
+            statistic: str, shapes: Any, **more: Array
+        ) -> tuple[dict[str, Payload], dict[str, str]]:
+            down: Payload = {"x": self.estimates_.values, f"{ASKS}{statistic}": 1.0, **more}
+            told: dict[str, Payload] = {}
+            why: dict[str, str] = {}
+            for site, f in self._held.items():
+                try:
+                    told[site] = sums_of(f, down)
+                except ConfigError as error:
+                    why[site] = str(error)
+            return told, why
 
-    def _alone(self, f: Any, names: list[str]) -> Estimates:
-        """Return one client's own fit."""
-        known = f.num_examples if f.weights is None else int((f.weights > 0).sum())
-        if known <= len(names) + (self.site_effects == "own"):
-            raise ConfigError(
-                f"{known} rows, and {len(names)} parameters: a fit needs more rows than parameters"
-            )
-        problem = FederatedProblem([f])
-        psi, options = ElasticNet(0.0, 1.0), self._options()
-        path = regularization_path(problem, psi, default_strategy(problem), values=[0.0], **options)
-        if path.runaway.size:
-            raise ConfigError(separated_by(self._separating(path, -1), "take more rows"))
-        x = np.asarray(path.x[-1])
-        sums = sums_of(f, {"x": x, f"{ASKS}estimates": 1.0, "method": 0.0})
-        return estimate(self.family, "model", names, x, sums)
+        return found_by_sites(ask, self.estimates_, self.estimates_.values)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())

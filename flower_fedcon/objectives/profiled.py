@@ -112,7 +112,7 @@ class Profiled(Objective):
         if not self.informative:
             return 0
         share = np.ones(self.num_examples) if self.weights is None else self.weights
-        return _inverse((self._rows * share[:, None]).T @ self._rows)[1]
+        return pseudo_inverse((self._rows * share[:, None]).T @ self._rows)[1]
 
     @property
     def _constant(self) -> int | None:
@@ -152,7 +152,9 @@ class Profiled(Objective):
             return np.zeros((k, k), self.dtype)
         both = np.concatenate([kept, self._mine])
         whole = self._core._gram(self._curvatures(self._solved(x)[1]), both)
-        found: Array = whole[:k, :k] - whole[:k, k:] @ _inverse(whole[k:, k:])[0] @ whole[k:, :k]
+        found: Array = (
+            whole[:k, :k] - whole[:k, k:] @ pseudo_inverse(whole[k:, k:])[0] @ whole[k:, :k]
+        )
         none = np.diag(found) <= _ROUNDING * np.diag(whole)[:k]  # the own columns say it all
         found[none] = found[:, none] = 0.0
         even: Array = 0.5 * (found + found.T)
@@ -182,7 +184,7 @@ class Profiled(Objective):
         core, (_, scores, _) = self._core, self._solved(x)
         whole = core._gram(self._curvatures(scores), np.concatenate([self._mine, self._shared]))
         k = len(self._mine)
-        explained = _inverse(whole[:k, :k])[0] @ whole[:k, k:]
+        explained = pseudo_inverse(whole[:k, :k])[0] @ whole[:k, k:]
         rows = core.rows[:, self._shared]
         rows = (rows.toarray() if core.sparse else rows) - self._rows @ explained
         squares = np.diag(whole)[k:]
@@ -225,7 +227,7 @@ class Profiled(Objective):
         far = max(_FAR, float(np.ptp(base)))
         for _ in range(_STEPS):
             slope = core.row_weights(scores) @ Z
-            inverse, _ = _inverse((Z * self._curvatures(scores)[:, None]).T @ Z)
+            inverse, _ = pseudo_inverse((Z * self._curvatures(scores)[:, None]).T @ Z)
             step = -inverse @ slope
             gain = -float(slope @ step)
             move = Z @ step
@@ -266,7 +268,7 @@ class Profiled(Objective):
         return self.__dict__ | {"_last": None}  # which is found again
 
 
-def _inverse(square: Array) -> tuple[Array, int]:
+def pseudo_inverse(square: Array) -> tuple[Array, int]:
     """Return the inverse of a small symmetric matrix, 0 where it is singular, and its rank."""
     diagonal = np.diag(square)
     sizes = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))

@@ -12,7 +12,7 @@ from flower_fedcon.core.evaluation import LARGEST
 from flower_fedcon.core.protocol import STATISTICS, Reply
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
-from flower_fedcon.tables.statistics.site_sums import ASKS
+from flower_fedcon.tables.statistics.answers import ASKS
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
@@ -36,7 +36,7 @@ def total_sums(
     server : Server
     engine : Engine
     statistic : str
-        A name of `flower_fedcon.tables.statistics.site_sums.STATISTICS`.
+        A name of `flower_fedcon.tables.statistics.answers.STATISTICS`.
     shapes : dict
         Of each array of an answer.
     x : array, optional

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.objectives.profiled import pseudo_inverse
+from flower_fedcon.tables.quality import MOST_COUNTS
+from flower_fedcon.tables.schema import PROFILED
+from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates, estimate, shapes_of
+from flower_fedcon.tables.statistics.families import RESIDUAL
+from flower_fedcon.tables.statistics.site_sums import MODEL, most_numbers, unpacked
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+Ask = Callable[..., tuple[Mapping[str, Payload], Mapping[str, str]]]
+"""(statistic, shapes, **what it takes) -> the answers by site, and why others give none."""
+_ROUNDS = 30  # of Newton's method over the sites
+_SMALL = 1e-12  # what a step may still gain of the deviance
+_NAMED = 0.1  # of a direction's largest entry
 
 
 @dataclass(frozen=True)
@@ -141,3 +155,118 @@ def heterogeneity_of(
         ratio_df=ratio_df,
         ratio_pvalues=np.asarray(chi2.sf(ratio, ratio_df)),
     )
+
+
+def found_by_sites(
+    ask: Ask, pooled: Estimates, x: Array, units: Array | None = None
+) -> Heterogeneity:
+    """Return whether effects differ between sites, by what each finds alone.
+
+    Sites are asked for fits of their own ("alone"), and then some times for sums at models in which
+    one entry is the sites' own ("apart"); see `flower_fedcon.tables.statistics.site_fits`.
+
+    Parameters
+    ----------
+    ask : callable
+    pooled : Estimates
+        Of all sites' rows.
+    x : array, shape (p,)
+        The model that they are of, as sites have it.
+    units : array, shape (p, p), optional
+        What leads from coefficients as sites have them to those that are shown.
+
+    Raises
+    ------
+    ConfigError
+        If the loss is not squared, logistic or Poisson, the fit is a debiased lasso, or fewer than
+        two sites can be fitted alone: the error says why each cannot.
+    """
+    name, p = pooled.family.name, len(x)
+    if pooled.method == DEBIASED:
+        raise ConfigError(
+            "heterogeneity compares fits without a penalty, and this one is a debiased lasso: "
+            'take inference="model" without a penalty'
+        )
+    if name not in PROFILED:
+        raise ConfigError(
+            f"heterogeneity is of {', '.join(PROFILED)} losses, and this one is {name}: leave it "
+            "out"
+        )
+    shapes = {"values": (p,), "step": (p,), **shapes_of(p, MODEL)}
+    told, why = ask("alone", shapes)
+    left_out, sites, values, errors = dict(why), [], [], []
+    for site, own in told.items():
+        try:
+            found = _alone(pooled, own)
+        except ConfigError as error:
+            left_out[site] = str(error)
+            continue
+        if units is not None:
+            found = found.mapped(units, pooled.names)
+        sites.append(site)
+        values.append(found.values)
+        errors.append(found.bse)
+    known = np.array(values), np.array(errors)
+    if len(sites) < 2:
+        return heterogeneity_of(pooled.names, sites, *known, left_out)  # which says why not
+    return heterogeneity_of(pooled.names, sites, *known, left_out, *_against_own(ask, pooled, x))
+
+
+def _alone(pooled: Estimates, told: Payload) -> Estimates:
+    """Return a site's own estimates.
+
+    Raises
+    ------
+    ConfigError
+        If there are none.
+    """
+    if told["step"].any():
+        lengths = unpacked(told["information"], len(pooled.names)).diagonal()
+        far = np.abs(told["step"]) * np.sqrt(np.maximum(lengths, 0.0))
+        names = [pooled.names[j] for j in np.flatnonzero(far >= _NAMED * far.max()).tolist()]
+        raise ConfigError(
+            f"the outcome is separated by {first_few(names, what='column')} there: a fit to these "
+            "rows alone has no end"
+        )
+    return estimate(pooled.family.name, MODEL, pooled.names, told["values"], told)
+
+
+def _against_own(ask: Ask, pooled: Estimates, x: Array) -> tuple[Array, Array]:
+    """Return the likelihood ratio of one effect for all sites against one for each, and its df.
+
+    Where that is not known, since a site does not answer or the search does not end, it is NaN.
+    """
+    p = len(x)
+    size = p - 1
+    ratio, df = np.full(p, np.nan), np.full(p, np.nan)
+    together = max(1, MOST_COUNTS // max(1, most_numbers(size)))
+    before = pooled.counted - p  # intercepts that sites have for themselves
+    for first in range(0, p, together):
+        entries = np.arange(first, min(first + together, p))
+        K = len(entries)
+        shapes = {name: (K, *own) for name, own in shapes_of(size, MODEL).items()}
+        at = np.tile(np.asarray(x, dtype=np.float64), (K, 1))
+        best, least, done = at.copy(), np.full(K, np.inf), np.zeros(K, dtype=bool)
+        for _ in range(_ROUNDS):
+            told, why = ask("apart", shapes, entries=entries.astype(np.float64), at=at)
+            if why:
+                return ratio, df
+            sums = {name: np.sum([own[name] for own in told.values()], axis=0) for name in shapes}
+            for i in np.flatnonzero(~done).tolist():
+                n, loglik, deviance, *_, own = sums["numbers"][i].tolist()
+                if not deviance <= least[i] * (1.0 + 1e-13):
+                    at[i] = 0.5 * (at[i] + best[i])
+                    continue
+                least[i], best[i], score = deviance, at[i], sums["score"][i]
+                step = pseudo_inverse(unpacked(sums["information"][i], size))[0] @ score
+                done[i] = score @ step <= _SMALL * deviance
+                if not done[i]:
+                    at[i, np.delete(np.arange(p), entries[i])] += step
+                    continue
+                if pooled.family.scale == RESIDUAL:
+                    loglik = -0.5 * n * (math.log(2.0 * math.pi * deviance / n) + 1.0)
+                ratio[entries[i]] = max(0.0, 2.0 * (loglik - pooled.loglik))
+                df[entries[i]] = own - before - 1
+            if done.all():
+                break
+    return ratio, df

@@ -20,7 +20,6 @@ numbers : 7 numbers, `NUMBERS`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,14 +33,10 @@ from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.survival import CoxRegression
-from flower_fedcon.tables.noisy_quality import told_noisily
-from flower_fedcon.tables.quality import told_calibration, told_quality
 from flower_fedcon.tables.statistics.families import FAMILIES, Family
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
-ASKS = "asks."
-"""Begins the name under which a request says which statistic it asks for."""
 NUMBERS = ("n", "loglik", "deviance", "pearson", "log_y", "clusters", "own")
 MODEL, ROBUST, CLUSTER, QUASI = METHODS = ("model", "robust", "cluster", "quasi")
 KINDS = {name: float(place) for place, name in enumerate(METHODS)} | {QUASI: 0.0}
@@ -135,32 +130,6 @@ def _is_known(f: Any) -> bool:
     return type(f).__module__.startswith("flower_fedcon.objectives.")
 
 
-def sums_of(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return a site's answer to a request for a statistic.
-
-    Parameters
-    ----------
-    objective : object
-        The site's.
-    down : dict
-        "x", the model; "asks.<name>", which statistic; and what that takes.
-    least : int
-        Nothing is told that stands on fewer rows.
-
-    Raises
-    ------
-    ConfigError
-        If the statistic is not known here, or the loss has none.
-    """
-    asked = [name.removeprefix(ASKS) for name in down if name.startswith(ASKS)]
-    if len(asked) != 1 or asked[0] not in STATISTICS:
-        raise ConfigError(
-            f"the server asks for the statistics {asked}, and here is "
-            f"{', '.join(STATISTICS)}: run one version of flower-fedcon"
-        )
-    return STATISTICS[asked[0]](objective, down, least)
-
-
 def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
     """Return the sums that standard errors are made of; see the module."""
     at = fitted(objective, down["x"])
@@ -179,15 +148,6 @@ def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
         answer["meat"] = packed(sums.T @ sums)
     answer["numbers"] = np.array([*_fit(at), total, float(at.own)])
     return answer if at.told else {name: np.zeros_like(value) for name, value in answer.items()}
-
-
-STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {
-    "estimates": estimates,
-    "quality": told_quality,
-    "calibration": told_calibration,
-    "noisy_quality": told_noisily,
-}
-"""What a server may ask for at a model, by name: (objective, down, least) -> sums."""
 
 
 def clusters_of(f: Any) -> Array | None:
