@@ -118,7 +118,7 @@ def simulate(
         raise ConfigError("simulate needs num_rounds, or a plan")
     plan = cast("Plan", with_fields("simulate", settings, plan or Plan(num_rounds=0))[0])
     if plan.inference is None and getattr(problem, "inference", None) is not None:
-        plan = replace(plan, inference=problem.inference)
+        plan = replace(plan, inference=problem.inference, heterogeneity=problem.heterogeneity)
     if not isinstance(problem, FederatedProblem):
         raise ConfigError(f"problem must be a FederatedProblem, got {problem!r}")
     choice("engine", engine, ENGINES)

@@ -124,8 +124,8 @@ class FlowerStrategy(Strategy):
             Lets the server see the sum of a round's uploads, and no upload; for nodes whose app is
             `client_app`, and methods that need the sum alone.
         seed, evaluate_every, run_dir, resume, checkpoint_every, allow_changes, certificates, audit
-            As in `Plan`, with `callbacks`, `evaluate`, `config` and `unsafe`; they go before
-            `plan`.
+            As in `Plan`, with `callbacks`, `evaluate`, `config`, `unsafe`, `inference` and
+            `heterogeneity`; they go before `plan`.
         num_clients, min_clients_to_start, start_timeout, evaluate_timeout, grace, round_deadline
             As in `Patience`, with `max_retries`, `quarantine_after`, `quarantine_rounds` and
             `authenticated`; they go before `patience`.

@@ -86,6 +86,8 @@ class FederatedProblem:
 
     inference: str | None = None
     """Which standard errors a run on tables is to find; see `Plan`."""
+    heterogeneity: bool = False
+    """Whether its clients are to tell what each finds alone; see `Plan`."""
     stated: Mapping[str, Any] | None = None
     """Name and arguments of what made it, as an experiment file states them; see `stated`."""
 

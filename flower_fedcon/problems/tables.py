@@ -49,6 +49,7 @@ def tables(
     min_rows: int = 1,
     inference: str | None = None,
     site_effects: str = COMMON,
+    heterogeneity: bool = False,
 ) -> FederatedProblem:
     r"""Return the problem whose clients have tables, prepared as nodes prepare them.
 
@@ -99,6 +100,8 @@ def tables(
         `flower_fedcon.objectives.Profiled`. The model then has no intercept. A client whose
         outcomes are all alike (logistic), or all 0 (Poisson), tells nothing beside it, and is
         named in the report; in the mean that a penalty is weighed against its rows count.
+    heterogeneity : bool
+        With inference: whether a run asks what each client finds alone; see `Plan`.
 
     Raises
     ------
@@ -118,6 +121,10 @@ def tables(
     (('north', 'south'), ('dose', 'sex=m'), (3,))
     """
     read, names = clients_of(data, schema, client_column, partition)
+    if heterogeneity and inference is None:
+        raise ConfigError(
+            'heterogeneity compares with pooled estimates: give inference = "model", too'
+        )
     if inference is not None and weighting == UNIFORM:
         raise ConfigError(
             'inference needs weighting = "examples": errors are those of the likelihood of all rows'
@@ -133,7 +140,7 @@ def tables(
         min_rows=min_rows,
         site_effects=site_effects,
     )
-    problem.inference = inference
+    problem.inference, problem.heterogeneity = inference, heterogeneity
     return problem
 
 

@@ -67,6 +67,9 @@ class Plan:
         Of runs on tables without a penalty: standard errors of the coefficients, by one exchange of
         sums after the last round; see `flower_fedcon.tables.statistics.site_sums`. "cluster": by
         the values of the schema's `cluster` within clients, or by client. "quasi": quasi-Poisson.
+    heterogeneity : bool
+        With inference: whether clients also tell what each finds alone, where their policies allow
+        it, for `heterogeneity.csv`; see `flower_fedcon.tables.statistics.Heterogeneity`.
     """
 
     num_rounds: int
@@ -84,6 +87,7 @@ class Plan:
     clock: Clock | None = None
     unsafe: bool = False
     inference: str | None = None
+    heterogeneity: bool = False
 
     def __post_init__(self) -> None:
         count("num_rounds", self.num_rounds, minimum=0)
@@ -97,6 +101,12 @@ class Plan:
             raise ConfigError(f"clock must be a flower_fedcon.Clock, got {self.clock!r}")
         if self.inference is not None:
             choice("inference", self.inference, METHODS)
+        if not isinstance(self.heterogeneity, bool):
+            raise ConfigError(f"heterogeneity must be True or False, got {self.heterogeneity!r}")
+        if self.heterogeneity and self.inference is None:
+            raise ConfigError(
+                'heterogeneity compares with pooled estimates: give inference="model", too'
+            )
         for callback in self.callbacks:
             if not callable(callback):
                 raise ConfigError(f"a callback must be callable, got {callback!r}")

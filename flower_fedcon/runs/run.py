@@ -38,6 +38,7 @@ from flower_fedcon.runs.coefficients import check_inference, estimates_of
 from flower_fedcon.runs.contest import Contest
 from flower_fedcon.runs.convergence import convergence
 from flower_fedcon.runs.directory import RunDirectory, versions
+from flower_fedcon.runs.final_heterogeneity import final_heterogeneity
 from flower_fedcon.runs.final_quality import final_quality
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.observing import is_unsafe
@@ -47,7 +48,7 @@ from flower_fedcon.runs.scouting import Guard, sharper, with_scales
 from flower_fedcon.runs.table_report import Report, centred
 from flower_fedcon.tables.fitted import FittedModel
 from flower_fedcon.tables.quality import Quality
-from flower_fedcon.tables.statistics import Estimates
+from flower_fedcon.tables.statistics import Estimates, Heterogeneity
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.ledgers import RunLedgers
 
@@ -243,11 +244,14 @@ class Run:
             found = estimates_of(server, self._engine, self._inference, reached)
             if isinstance(found, str):
                 _strategies_log.warning("%s", found)
+        between: Heterogeneity | str | None = None
+        if isinstance(found, Estimates) and self.plan.heterogeneity:
+            between = final_heterogeneity(server, self._engine, found)
         if asked:
             quality = final_quality(server, self._engine)
             if self._directory is not None:  # noisy counts of private rows are spent, too
                 RunLedgers(self._engine.ledgers(), self._directory.path).save()
-        history.report = Report.of(server, last, reached, found, quality)
+        history.report = Report.of(server, last, reached, found, quality, between)
         if self._directory is not None:
             beside = dict(zip(server.buffer_names, server.buffers, strict=True))
             self._directory.save_model(history, server.setup.layout.names, beside)

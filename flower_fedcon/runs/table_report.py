@@ -16,6 +16,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, clients_by_name, first_few
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.convergence import Convergence
+from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY, lines_of, table_of
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.held_out import alpha_of
 from flower_fedcon.tables.log_rank import LogRank
@@ -26,7 +27,7 @@ from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.schema import LOG_LINK, OWN
-from flower_fedcon.tables.statistics import Estimates
+from flower_fedcon.tables.statistics import Estimates, Heterogeneity
 from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.tables.survey import dependent
@@ -77,6 +78,8 @@ class Report:
         Then, of the coefficients per unit, by column and class.
     quality : Quality, optional
         How good the model is on rows held out, at each client and together.
+    heterogeneity : Heterogeneity, optional
+        Where it was asked for: what each client finds alone.
     """
 
     rows: list[tuple[str, float, float, float]]
@@ -90,6 +93,7 @@ class Report:
     errors: list[list[float]] = field(default_factory=list)
     covariance: Array | None = None
     quality: Quality | None = None
+    heterogeneity: Heterogeneity | None = None
 
     @classmethod
     def of(
@@ -99,10 +103,11 @@ class Report:
         reached: Convergence | None = None,
         found: Estimates | str | None = None,
         quality: Quality | None = None,
+        between: Heterogeneity | str | None = None,
     ) -> Report | None:
         """Return the report of a run after a record; None without tables.
 
-        `found` are its estimates, or a line that says why there are none.
+        `found` are its estimates, or a line that says why there are none; so it is of `between`.
         """
         preparation, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
         if preparation is None:
@@ -122,8 +127,10 @@ class Report:
         lines = [*_lines(server, record, reached, quality), *doubts, *_in_time(curves)]
         own = cls(rows, lines, ratio, reached, preparation.standardized, doubts, curves)
         own = replace(own, quality=quality)
-        if isinstance(found, str):
-            lines.append(found)
+        lines += [why for why in (found, between) if isinstance(why, str)]
+        if isinstance(between, Heterogeneity):
+            lines += lines_of(between)
+            own = replace(own, heterogeneity=between)
         if not isinstance(found, Estimates):
             return own
         shown = found.by_class(x.shape)
@@ -188,6 +195,8 @@ class Report:
                 columns = (getattr(curve, name).tolist() for name in CURVES_HEADER[1:])
                 writer.writerows([arm, *map(repr, row)] for row in zip(*columns, strict=True))
             write_text(folder / CURVES, out.getvalue())
+        if self.heterogeneity is not None and self.estimates is not None:
+            write_text(folder / HETEROGENEITY, table_of(self.heterogeneity, self.estimates))
         if self.quality is not None:
             write_text(folder / QUALITY, json.dumps(self.quality.stated, indent=1) + "\n")
 

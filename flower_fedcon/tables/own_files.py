@@ -7,6 +7,11 @@ from collections.abc import Sequence
 SURVEY = ("column", "client", "category", "values", "missing", "least", "mean", "greatest")
 PATH = ("kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes")  # after the weight
 COEFFICIENTS = ("column", "coefficient", "per_unit")
+HETEROGENEITY = (
+    "column", "pooled", "pooled_std_error", "fixed", "fixed_std_error", "random",
+    "random_std_error", "q", "df", "p_value", "i2", "tau2", "ratio_chi2", "ratio_df",
+    "ratio_p_value",
+)  # fmt: skip
 PREDICTIONS = ("row", "prediction")
 PREDICTORS = ("row", "linear_predictor")
 CURVES = ("arm", "time", "at_risk", "events", "survival", "std_error", "lower", "upper")
@@ -24,5 +29,5 @@ def written_by(names: Sequence[str]) -> str:
         return "`fedcon path --output`"
     if tuple(names[: len(PREDICTIONS)]) in (PREDICTIONS, PREDICTORS):
         return "`fedcon predict`"
-    own = (COEFFICIENTS, CURVES)
+    own = (COEFFICIENTS, CURVES, HETEROGENEITY)
     return "a run" if any(tuple(names[: len(header)]) == header for header in own) else ""

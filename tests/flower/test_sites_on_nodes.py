@@ -45,3 +45,35 @@ def test_nodes_find_the_numbers_of_this_process(folder, tmp_path):
     np.testing.assert_allclose(
         own["linear_predictor"], held.scores(np.array([row[1] for row in here.rows])), rtol=1e-7
     )
+
+
+@on_grid
+def test_nodes_fit_alone_where_their_policy_says_so(folder):
+    schema = Schema.load(stated("logistic"))
+    files = sorted(folder.glob("s*.csv"))
+    made = problem(folder, "logistic", heterogeneity=True)
+    here = run(made, 10).report.heterogeneity
+
+    def there(allowed):
+        grid = make_grid(files, schema)
+        for j in range(allowed):
+            node = grid.nodes[1000 - j].node_config
+            node["policy.phases"] = "train,evaluate,prepare,statistics,alone"
+        return FedNewton().start(
+            grid, num_rounds=10, schema=schema, weighting="examples", site_effects="own",
+            inference="model", heterogeneity=True,
+        ).history.report  # fmt: skip
+
+    found = there(4).heterogeneity
+    for name in ("values", "bse", "q", "random", "ratio", "ratio_df"):
+        assert getattr(found, name).tobytes() == getattr(here, name).tobytes()
+    found = there(3).heterogeneity
+    assert found.sites == ("s0", "s1", "s2")
+    assert (
+        "policy.phases = train, query, evaluate, prepare, statistics, not alone"
+        in (found.left_out["s3"])
+    )
+    assert found.ratio.tobytes() == here.ratio.tobytes()  # sums, which it tells
+    refused = there(0)
+    assert refused.heterogeneity is None
+    assert "heterogeneity is not known" in refused.text

@@ -16,6 +16,7 @@ from flower_fedcon.lab.experiments.run_tables import RunOptions
 from flower_fedcon.lab.experiments.seed_statistics import highest, lowest, mean
 from flower_fedcon.lab.report.exchanges import Exchanges, read_exchanges
 from flower_fedcon.runs.directory import CONFIG, ENVIRONMENT, HISTORY
+from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.limits import Forecast
 from flower_fedcon.runs.table_report import COEFFICIENTS, QUALITY
@@ -49,6 +50,8 @@ class RunContents:
         What these are, such as "odds ratio"; "" of coefficients.
     quality : dict
         Of its quality.json: how good the model is on rows held out.
+    heterogeneity : list of dict
+        Of its heterogeneity.csv: a line for each column.
     exchanges : Exchanges, optional
         Of its audit log.
     missing : list of str
@@ -68,6 +71,7 @@ class RunContents:
     intervals: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     ratio: str = ""
     quality: dict[str, Any] = field(default_factory=dict)
+    heterogeneity: list[dict[str, str]] = field(default_factory=list)
     exchanges: Exchanges | None = None
     missing: list[str] = field(default_factory=list)
     running: bool = False
@@ -161,6 +165,7 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
     nothing: _Coefficients = ({}, {}, "")
     run.coefficients, run.intervals, run.ratio = part(_coefficients, COEFFICIENTS, nothing)
     run.quality = part(_quality, QUALITY, {})
+    run.heterogeneity = part(_heterogeneity, HETEROGENEITY, [])
     try:
         run.exchanges = read_exchanges(folder, cells)
     except StorageError as error:
@@ -209,6 +214,19 @@ def _quality(path: Path) -> dict[str, Any]:
     if not good:
         raise ConfigError(f"{path} is damaged: how good the model is is not known")
     return dict(stated)
+
+
+def _heterogeneity(path: Path) -> list[dict[str, str]]:
+    try:
+        text = read_bytes(path, follow=True).decode()
+        rows = list(csv.DictReader(io.StringIO(text), strict=True))
+        for row in rows:
+            for name, cell in row.items():
+                if name != "column" and cell:
+                    float(cell)
+        return rows
+    except (ValueError, TypeError, csv.Error):
+        raise ConfigError(f"{path} is damaged: what sites find alone is not known") from None
 
 
 def _coefficients(path: Path) -> _Coefficients:

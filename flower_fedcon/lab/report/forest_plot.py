@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from flower_fedcon.lab.report.contents import Curves, RunContents
+from flower_fedcon.lab.report.contents import Curves
 from flower_fedcon.lab.report.html import Html, tag
+from flower_fedcon.tables.own_files import HETEROGENEITY
+from flower_fedcon.tables.preparation import INTERCEPT
 
 _ROW, _WIDTH, _TOP, _BESIDE = 22, 360, 34, 14  # pixels: of a line, of the axis, around it
 _NAMES, _NUMBERS, _LETTER = 60, 190, 6.6  # least width of names, of what stands on the right
 _MOST, _LONGEST = 60, 40  # lines, and letters of a name
 _TICKS = 5
+_REACH = 1.959963984540054  # standard errors, to the ends of an interval of 95 %
 
 
 def forest(curves: Sequence[Curves]) -> Html:
@@ -25,7 +28,7 @@ def forest(curves: Sequence[Curves]) -> Html:
         what = f"{run.ratio}s" if run.ratio else "coefficients"
         parts.append(tag("h3", f"{run.label}: {what}, of one unit more"))
         if lines:
-            parts.append(_drawn(run, dict(list(lines.items())[:_MOST])))
+            parts.append(_drawn(run.ratio, dict(list(lines.items())[:_MOST])))
         if len(lines) > _MOST:
             said = f"The first {_MOST} of {len(lines)}; all are in coefficients.csv"
             parts.append(tag("p", said, class_="note"))
@@ -35,10 +38,48 @@ def forest(curves: Sequence[Curves]) -> Html:
     return tag("section", *parts)
 
 
-def _drawn(run: RunContents, lines: dict[str, tuple[float, float, float]]) -> Html:
+def forests_by_site(curves: Sequence[Curves]) -> Html:
+    """Return what each site finds alone, by column, of each run that has asked for it."""
+    runs = [run for each in curves for run in each.runs if run.heterogeneity]
+    if not runs:
+        return Html("")
+    parts = [tag("h2", "What sites find alone")]
+    for run in runs:
+        for row in run.heterogeneity[:_MOST]:
+            parts.append(tag("h3", f"{run.label}: {row['column']}"))
+            lines = _by_site(row, run.ratio if row["column"] != INTERCEPT else "")
+            parts.append(_drawn(run.ratio if row["column"] != INTERCEPT else "", lines))
+            said = (
+                f"Q {float(row['q']):.4g} with {float(row['df']):.0f} degrees of freedom, "
+                f"p = {float(row['p_value']):.3g}; I² {100 * float(row['i2']):.0f} %, "
+                f"τ² {float(row['tau2']):.3g}"
+            )
+            if row["ratio_p_value"]:
+                said += (
+                    f"; one effect against one for each site: p = {float(row['ratio_p_value']):.3g}"
+                )
+            parts.append(tag("p", said, class_="note"))
+    return tag("section", *parts)
+
+
+def _by_site(row: Mapping[str, str], ratio: str) -> dict[str, tuple[float, float, float]]:
+    """Return the estimates and intervals of a column: sites', means of them, and the pooled one."""
+    sites = list(row)[len(HETEROGENEITY) :: 2]
+    said = {site: (site, f"{site} std_error") for site in sites}
+    for name, words in (("fixed", "fixed effect"), ("random", "random effects"), ("pooled",) * 2):
+        said[f"({words})"] = (name, f"{name}_std_error")
+    found = {}
+    for name, (value, error) in said.items():
+        middle, reach = float(row[value]), _REACH * float(row[error])
+        ends = (middle, middle - reach, middle + reach)
+        found[name] = tuple(math.exp(min(v, 700.0)) for v in ends) if ratio else ends
+    return found  # type: ignore[return-value]
+
+
+def _drawn(ratio: str, lines: dict[str, tuple[float, float, float]]) -> Html:
     """Return the plot: on a logarithmic axis where numbers are ratios, with a line of no effect."""
-    logs = bool(run.ratio) and all(min(own) > 0 for own in lines.values())
-    none = 1.0 if run.ratio else 0.0
+    logs = bool(ratio) and all(min(own) > 0 for own in lines.values())
+    none = 1.0 if ratio else 0.0
 
     def moved(value: float) -> float:
         return math.log(value) if logs else value
@@ -63,7 +104,7 @@ def _drawn(run: RunContents, lines: dict[str, tuple[float, float, float]]) -> Ht
     def stroke(x1: float, y1: float, x2: float, y2: float, colour: str) -> Html:
         return tag("path", d=f"M{x1:g},{y1:g} L{x2:g},{y2:g}", stroke=colour, fill="none")
 
-    title = run.ratio or "coefficient"
+    title = ratio or "coefficient"
     right = left + _WIDTH + _BESIDE
     marks = [
         words(f"{title} (95 % interval)", right, _TOP - 14),

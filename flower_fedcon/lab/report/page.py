@@ -17,7 +17,7 @@ from flower_fedcon.lab.experiments.folders import write
 from flower_fedcon.lab.report import sections
 from flower_fedcon.lab.report.contents import Curves, read_folders
 from flower_fedcon.lab.report.curves import charts
-from flower_fedcon.lab.report.forest_plot import forest
+from flower_fedcon.lab.report.forest_plot import forest, forests_by_site
 from flower_fedcon.lab.report.html import embedded
 from flower_fedcon.lab.report.quality_section import quality
 
@@ -72,6 +72,7 @@ def page(curves: Sequence[Curves], library: str) -> str:
         clients=sections.clients(curves),
         coefficients=sections.coefficients(curves),
         forest=forest(curves),
+        by_site=forests_by_site(curves),
         quality=quality(curves),
         settings=sections.settings(curves),
         data=embedded(data),

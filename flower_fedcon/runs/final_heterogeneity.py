@@ -1,0 +1,92 @@
+"""The exchanges after a run in which sites tell what each finds alone, and the table it makes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.server import Server
+from flower_fedcon.errors import FedConError, first_few
+from flower_fedcon.runs.final_sums import asked
+from flower_fedcon.tables.own_files import HETEROGENEITY as HEADER
+from flower_fedcon.tables.statistics import Estimates, Heterogeneity, found_by_sites
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+HETEROGENEITY = "heterogeneity.csv"
+_SHOWN = 5  # columns that differ most, of which the report has a line
+
+
+def final_heterogeneity(server: Server, engine: Engine, pooled: Estimates) -> Heterogeneity | str:
+    """Return whether effects differ between sites; or why that is not known.
+
+    No part of a round: no state changes. A site that does not answer, or whose policy has no phase
+    "alone", is named.
+
+    Parameters
+    ----------
+    server : Server
+    engine : Engine
+    pooled : Estimates
+        Of the run, in the columns' own units.
+    """
+    prepared, names = server.setup.preparation, server.setup.names
+    assert prepared is not None  # noqa: S101  (of a run on tables)
+
+    def ask(
+        statistic: str, shapes: Any, **more: Array
+    ) -> tuple[dict[str, Payload], dict[str, str]]:
+        told, faults = asked(server, engine, statistic, shapes, **more)
+        return (
+            {names[client]: told[client] for client in sorted(told)},
+            {names[client]: faults[client] for client in sorted(faults)},
+        )
+
+    x = np.asarray(server.x, dtype=np.float64)
+    try:
+        return found_by_sites(ask, pooled, x, prepared.in_units(np.eye(len(x))))
+    except FedConError as error:  # it must not end a run that is done
+        return f"heterogeneity is not known: {error}"
+
+
+def lines_of(found: Heterogeneity) -> list[str]:
+    """Return what a report says of it: the columns that differ most, and who is left out."""
+    lines = [f"heterogeneity between {len(found.sites)} sites ({HETEROGENEITY} has all):"]
+    order = np.argsort(found.pvalues, kind="stable")[:_SHOWN].tolist()
+    for k in order:
+        said = (
+            f"  {found.names[k]}: Q {found.q[k]:.4g} with {found.df} degrees of freedom, "
+            f"p = {found.pvalues[k]:.3g}, I^2 {100 * found.i2[k]:.0f} %, "
+            f"tau^2 {found.tau2[k]:.3g}; fixed effect {found.fixed[k]:.4g}, random effects {found.random[k]:.4g}"
+        )
+        if not math.isnan(found.ratio[k]):
+            said += (
+                f"; one effect against one for each site: chi2 {found.ratio[k]:.4g} with "
+                f"{found.ratio_df[k]:.0f}, p = {found.ratio_pvalues[k]:.3g}"
+            )
+        lines.append(said)
+    for site, why in found.left_out.items():
+        lines.append(f"not fitted alone: {first_few([site])}: {why}")
+    return lines
+
+
+def table_of(found: Heterogeneity, pooled: Estimates) -> str:
+    """Return the table as text of CSV: a line for each parameter, and two columns for each site."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    each = [name for site in found.sites for name in (site, f"{site} std_error")]
+    writer.writerow([*HEADER, *each])
+    parts = [
+        pooled.values, pooled.bse, found.fixed, found.fixed_bse, found.random, found.random_bse,
+        found.q, np.full(len(found.q), float(found.df)), found.pvalues, found.i2, found.tau2,
+        found.ratio, found.ratio_df, found.ratio_pvalues,
+        *(column for pair in zip(found.values, found.bse, strict=True) for column in pair),
+    ]  # fmt: skip
+    for name, *row in zip(found.names, *(part.tolist() for part in parts), strict=True):
+        writer.writerow([name, *("" if math.isnan(v) else repr(v) for v in row)])
+    return out.getvalue()

@@ -1,0 +1,97 @@
+"""What sites find alone in a run on tables: the estimators' numbers, in a file and on the page."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sites import COLUMNS, problem, run, written
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.estimators import FederatedElasticNet, FederatedPoissonRegressor
+from flower_fedcon.lab.report.page import write_report
+from flower_fedcon.tables.own_files import written_by
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("sites"))
+
+
+def asked(folder, loss, effects="own", **more):
+    return problem(folder, loss, site_effects=effects, heterogeneity=True, **more)
+
+
+@pytest.mark.parametrize("effects", ["own", "common"])
+@pytest.mark.parametrize(("loss", "kind"), [
+    ("squared", FederatedElasticNet), ("poisson", FederatedPoissonRegressor),
+])  # fmt: skip
+def test_a_run_finds_what_an_estimator_finds(folder, tmp_path, loss, kind, effects):
+    d = pd.read_csv(folder / "all.txt")
+    model = kind(alpha=0, inference="model", site_effects=effects)
+    known = model.fit(d[COLUMNS], d["mdvis"], d["site"].astype(str)).heterogeneity()
+    history = run(asked(folder, loss, effects), run_dir=tmp_path / "run")
+    found = history.report.heterogeneity
+    assert found.names == known.names
+    assert found.sites == tuple(f"s{name}" for name in known.sites)
+    p = len(COLUMNS)  # the intercept is that of the columns' means, and then of zeros
+    for name in ("values", "bse", "q", "i2", "tau2", "fixed", "fixed_bse", "random", "random_bse"):
+        one, other = getattr(found, name), getattr(known, name)
+        np.testing.assert_allclose(one, other, rtol=2e-6, atol=1e-12, err_msg=name)
+    assert (found.ratio_df == known.ratio_df).all()
+    if effects == "own":  # a common intercept is that of the columns' means here
+        np.testing.assert_allclose(found.ratio, known.ratio, rtol=1e-6)
+    file = pd.read_csv(tmp_path / "run" / "heterogeneity.csv", index_col="column")
+    np.testing.assert_allclose(file["pooled"][:p], model.coef_, rtol=1e-6)
+    np.testing.assert_allclose(file["pooled_std_error"][:p], model.bse_, rtol=1e-6)
+    np.testing.assert_allclose(file["s2"], known.values[2], rtol=2e-6)
+    np.testing.assert_allclose(file["s2 std_error"], known.bse[2], rtol=2e-6)
+    assert written_by([file.index.name, *file.columns]) == "a run"
+    assert "heterogeneity between 4 sites" in history.report.text
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    ratio = "rate ratio" if loss == "poisson" else "coefficient"
+    assert page.count(f'aria-label="Forest plot, {ratio}"') >= p + 1
+    assert page.count("(random effects)") >= len(found.names)
+
+
+def test_a_resumed_run_asks_in_the_end(folder, tmp_path):
+    made = asked(folder, "logistic")
+    known = run(made).report.heterogeneity
+    run(made, 3, run_dir=tmp_path / "run")
+    found = run(made, run_dir=tmp_path / "run", resume=True).report.heterogeneity
+    assert found.values.tobytes() == known.values.tobytes()
+    assert found.ratio.tobytes() == known.ratio.tobytes()
+
+
+def test_sites_that_cannot_be_fitted_alone_are_named(folder, tmp_path):
+    d = pd.read_csv(folder / "all.txt")
+    d["sign"] = np.where(d["any"] == "yes", 1.0, -1.0) * np.where(d["site"] == 1, 1.0, 0.0)
+    d["sign"] += 0.3 * (np.arange(len(d)) % 3) * (d["site"] != 1)
+    d.loc[d["site"] == 2, "lpi"] = 3.5
+    few = d[(d["site"] != 3) | (d.groupby("site").cumcount() < 5)]
+    for site, own in few.groupby("site"):
+        own.to_csv(tmp_path / f"s{site}.csv", index=False)
+    features = dict.fromkeys(["idp", "lpi", "sign"], "numeric")
+    made = problem(tmp_path, "logistic", {"features": features}, heterogeneity=True)
+    report = run(made, 20).report
+    assert report.heterogeneity is None
+    assert "heterogeneity needs two sites or more" in report.text
+    assert "s1: the outcome is separated by column sign there" in report.text
+    assert "s2: the rows tell nothing of parameter lpi" in report.text
+    for extra in ("s4", "s5"):
+        d[d["site"] == 0].to_csv(tmp_path / f"{extra}.csv", index=False)
+    made = problem(tmp_path, "logistic", {"features": features}, heterogeneity=True)
+    report = run(made, 20).report
+    assert report.heterogeneity.sites == ("s0", "s4", "s5")
+    assert sorted(report.heterogeneity.left_out) == ["s1", "s2", "s3"]
+    assert "not fitted alone: s1" in report.text
+
+
+def test_what_it_is_not_for_is_refused(folder):
+    with pytest.raises(ConfigError, match='give inference = "model", too'):
+        asked(folder, "squared", inference=None)
+    with pytest.raises(ConfigError, match='give inference="model", too'):
+        run(problem(folder, "squared", inference=None), heterogeneity=True)
+    made = asked(folder, "huber", "common", inference="robust")
+    assert "this one is huber: leave it out" in run(made, 30).report.text
