@@ -38,9 +38,7 @@ def final_heterogeneity(server: Server, engine: Engine, pooled: Estimates) -> He
     prepared, names = server.setup.preparation, server.setup.names
     assert prepared is not None  # noqa: S101  (of a run on tables)
 
-    def ask(
-        statistic: str, shapes: Any, **more: Array
-    ) -> tuple[dict[str, Payload], dict[str, str]]:
+    def ask(statistic: str, shapes: Any, **more: Any) -> tuple[dict[str, Payload], dict[str, str]]:
         told, faults = asked(server, engine, statistic, shapes, **more)
         return (
             {names[client]: told[client] for client in sorted(told)},
