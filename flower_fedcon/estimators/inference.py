@@ -8,10 +8,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from flower_fedcon.errors import ConfigError, first_few, repr_of
-from flower_fedcon.estimators.debiased import FAMILIES, debiased
 from flower_fedcon.paths.path import Walk
 from flower_fedcon.runs.convergence import separated_by
 from flower_fedcon.tables.preparation import INTERCEPT
+from flower_fedcon.tables.statistics.debiased import debiased, expect_lasso
 from flower_fedcon.tables.statistics.estimates import (
     DEBIASED,
     PENALISED,
@@ -90,19 +90,13 @@ class Inferring:
 
     def _expect_lasso(self, alpha: float, l1_ratio: Any) -> None:
         """Raise unless the fit is one that can be debiased."""
-        title = f'inference="debiased" of {type(self).__name__}'
-        if self.family not in FAMILIES:
-            raise ConfigError(
-                f"{title} is for squared, logistic (two classes) and Poisson losses, and this one "
-                f"is {self.family}: fit without a penalty for intervals"
-            )
+        penalty = "l1" if alpha else "none"
         if np.any(np.asarray(l1_ratio) != 1):
-            raise ConfigError(
-                f"{title} undoes the bias of the l1 norm alone, got l1_ratio={repr_of(l1_ratio)}: "
-                "take l1_ratio=1"
-            )
-        if not alpha:
-            raise ConfigError(f'{title} is for fits with a penalty: take inference="model"')
+            penalty = f"l1_ratio={repr_of(l1_ratio)}"
+        expect_lasso(
+            f'inference="debiased" of {type(self).__name__}', self.family, penalty,
+            ("l1_ratio=1", 'inference="model"'),
+        )  # fmt: skip
 
     def _infer(self, walk: Walk, x: Array, method: str, separated: str) -> None:
         """Ask for the sums at a model, and set what follows."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flower_fedcon.problems.coordinate_descent import solved
+from flower_fedcon.solvers.coordinate_descent import solved
 from flower_fedcon.solvers.quadratic_models import apart, hardly_apart
 from flower_fedcon.validation import Array
 

@@ -27,10 +27,10 @@ from flower_fedcon.objectives import (
 )
 from flower_fedcon.objectives.curvatures import in_units
 from flower_fedcon.objectives.set_aside import is_ours, owner_of
-from flower_fedcon.problems.coordinate_descent import coordinate_descent
 from flower_fedcon.problems.proximal_newton import excess, interchangeable, newton
 from flower_fedcon.regularizers import Indicator, Regularizer
 from flower_fedcon.sets import ConstraintSet
+from flower_fedcon.solvers.coordinate_descent import coordinate_descent
 from flower_fedcon.solvers.quadratic_models import definite
 from flower_fedcon.solvers.units import Units, mean_curvatures, units_of
 from flower_fedcon.validation import Array, count, float_array, positive

@@ -92,8 +92,9 @@ def tables(
         Whether each row counts alike, or by its weight, as in pooled data; or each client.
     min_rows : int
         What the policy of every node would say; see `flower_fedcon.Policy`.
-    inference : {"model", "robust", "cluster", "quasi"}, optional
-        Without a penalty: standard errors of the coefficients, in a run's report; see `Plan`.
+    inference : {"model", "robust", "cluster", "quasi", "debiased"}, optional
+        Without a penalty, or "debiased" with an l1 norm: standard errors of the coefficients, in a
+        run's report; see `Plan`.
     site_effects : {"common", "own"}
         One intercept for all clients, or, of squared, logistic and Poisson losses, one that each
         has for itself: it is eliminated where its rows are, exactly, and never told; see

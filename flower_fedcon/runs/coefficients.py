@@ -13,14 +13,16 @@ from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.runs.convergence import Convergence, least_weight
 from flower_fedcon.runs.final_sums import total_sums
+from flower_fedcon.tables.statistics.debiased import debiased, expect_lasso
 from flower_fedcon.tables.statistics.estimates import (
+    DEBIASED,
     PENALISED,
     Estimates,
     check_method,
     estimate,
     shapes_of,
 )
-from flower_fedcon.tables.statistics.site_sums import KINDS, free_parameters, free_values
+from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_parameters, free_values
 
 
 def check_inference(method: str | None, strategy: Method[Any], setup: Setup) -> str | None:
@@ -44,12 +46,27 @@ def check_inference(method: str | None, strategy: Method[Any], setup: Setup) -> 
             f"inference={method!r} beside privacy={strategy.privacy!r}: no noise covers the sums "
             'of scores and second derivatives ("information", "score", "meat") that it is made of'
         )
+    if method == DEBIASED and strategy.constraint is None:
+        expect_lasso(
+            f"inference={method!r}", prepared.loss, _penalty(strategy, setup),
+            ("l1 > 0 and l2 = 0", 'inference = "model"'),
+        )  # fmt: skip
+        return method
     if strategy.constraint is not None or least_weight(strategy.regularizer, setup.layout.shape):
         raise ConfigError(
             f"inference={method!r} of a run with a penalty: "
             + PENALISED.format(how="l1 = 0 and l2 = 0")
         )
     return check_method(prepared.loss, method)
+
+
+def _penalty(strategy: Method[Any], setup: Setup) -> str:
+    """Return "l1" for an l1 norm alone, "none" for no penalty, else it in words."""
+    psi, shape = strategy.regularizer, setup.layout.shape
+    weights = None if psi is None else psi.entrywise(shape)
+    if psi is None or (weights is not None and not np.any(weights)):
+        return "none"
+    return "l1" if weights is not None and not np.any(weights[1]) else repr(psi)
 
 
 def estimates_of(
@@ -59,13 +76,18 @@ def estimates_of(
 
     Of a multinomial model those of each class against the first.
     """
-    if reached is not None and (reached.separated or reached.converged is False):
+    separated = method != DEBIASED and reached is not None and reached.separated
+    if reached is not None and (separated or reached.converged is False):
         return f"no standard errors: {reached.text}"
     prepared, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
     assert prepared is not None  # noqa: S101  (checked before round 1)
     try:
-        shapes = shapes_of(free_parameters(x.shape), method)
-        sums = total_sums(server, engine, "estimates", shapes, method=KINDS[method])
+        kind = MODEL if method == DEBIASED else method
+        shapes = shapes_of(free_parameters(x.shape), kind)
+        sums = total_sums(server, engine, "estimates", shapes, method=KINDS[kind])
+        if method == DEBIASED:
+            lasso = debiased(prepared.loss, prepared.entries(x.shape), x, sums)
+            return lasso.mapped(np.diag(1.0 / prepared.scales), prepared.names)
         names = np.array(prepared.entries(x.shape), dtype=object).reshape(x.shape)
         own = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
         found = estimate(prepared.loss, method, own, free_values(x), sums)

@@ -15,7 +15,6 @@ from flower_fedcon.errors import FedConError, first_few
 from flower_fedcon.runs.final_sums import asked
 from flower_fedcon.tables.own_files import HETEROGENEITY as HEADER
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, found_by_sites
-from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 HETEROGENEITY = "heterogeneity.csv"
@@ -60,7 +59,8 @@ def lines_of(found: Heterogeneity) -> list[str]:
         said = (
             f"  {found.names[k]}: Q {found.q[k]:.4g} with {found.df} degrees of freedom, "
             f"p = {found.pvalues[k]:.3g}, I^2 {100 * found.i2[k]:.0f} %, "
-            f"tau^2 {found.tau2[k]:.3g}; fixed effect {found.fixed[k]:.4g}, random effects {found.random[k]:.4g}"
+            f"tau^2 {found.tau2[k]:.3g}; fixed effect {found.fixed[k]:.4g}, "
+            f"random effects {found.random[k]:.4g}"
         )
         if not math.isnan(found.ratio[k]):
             said += (

@@ -11,6 +11,7 @@ from flower_fedcon.core.rng import check_seed
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.history import Callback, Record
 from flower_fedcon.tables.statistics import METHODS
+from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.validation import Array, choice, count
 
 
@@ -63,10 +64,12 @@ class Plan:
         Of a run with `privacy=GaussianDP(...)` and noise: whether to record, and show to callbacks,
         what no noise covers, too: the objective, the residual, clients' metrics, their states.
         Epsilon counts none of it. By default nobody is asked for it.
-    inference : {"model", "robust", "cluster", "quasi"}, optional
+    inference : {"model", "robust", "cluster", "quasi", "debiased"}, optional
         Of runs on tables without a penalty: standard errors of the coefficients, by one exchange of
         sums after the last round; see `flower_fedcon.tables.statistics.site_sums`. "cluster": by
         the values of the schema's `cluster` within clients, or by client. "quasi": quasi-Poisson.
+        "debiased", of runs with an l1 norm: intervals about debiased coefficients; see
+        `flower_fedcon.tables.statistics.debiased`.
     heterogeneity : bool
         With inference: whether clients also tell what each finds alone, where their policies allow
         it, for `heterogeneity.csv`; see `flower_fedcon.tables.statistics.Heterogeneity`.
@@ -100,7 +103,7 @@ class Plan:
         if not isinstance(self.clock, Clock | None):
             raise ConfigError(f"clock must be a flower_fedcon.Clock, got {self.clock!r}")
         if self.inference is not None:
-            choice("inference", self.inference, METHODS)
+            choice("inference", self.inference, (*METHODS, DEBIASED))
         if not isinstance(self.heterogeneity, bool):
             raise ConfigError(f"heterogeneity must be True or False, got {self.heterogeneity!r}")
         if self.heterogeneity and self.inference is None:

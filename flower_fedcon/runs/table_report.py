@@ -28,6 +28,7 @@ from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.schema import LOG_LINK, OWN
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity
+from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.tables.survey import dependent
@@ -73,7 +74,8 @@ class Report:
         Where inference was asked for: the coefficients in the columns' own units, of a multinomial
         model of each class against the first.
     errors : list of list of float
-        Then, of each row: standard error, z or t, p-value, and the interval's ends, per unit.
+        Then, of each row: standard error, z or t, p-value, and the interval's ends, per unit. Where
+        they are debiased, of each column, with the debiased coefficient first.
     covariance : array, optional
         Then, of the coefficients per unit, by column and class.
     quality : Quality, optional
@@ -136,10 +138,13 @@ class Report:
         shown = found.by_class(x.shape)
         ends = shown.conf_int()
         parts = [shown.bse, shown.statistics, shown.pvalues, ends[:, 0], ends[:, 1]]
+        if found.method == DEBIASED:  # whose intervals are not about the lasso's coefficients
+            parts = [shown.values, *parts]
         # By column and class, as models are; rows stand class by class.
         errors = np.stack(parts, axis=1).reshape(-1, classes, len(parts)).swapaxes(0, 1)
         each = errors.reshape(-1, len(parts)).tolist()
-        return replace(own, estimates=found, errors=each, covariance=shown.covariance)
+        V = None if found.method == DEBIASED else shown.covariance
+        return replace(own, estimates=found, errors=each, covariance=V)
 
     @property
     def text(self) -> str:
@@ -176,12 +181,13 @@ class Report:
         shown = len(header) if self.ratio else 3
         header = header[:shown]
         if self.estimates is not None:
+            header += ["debiased"] * (self.estimates.method == DEBIASED)
             header += ["std_error", self.estimates.letter, "p_value", "lower", "upper"]
             own = self.ratio.replace(" ", "_")
             header += [f"{own}_lower", f"{own}_upper"] if own else []
         writer.writerow(header)
         for place, (name, *values) in enumerate(self.rows):
-            errors = self.errors[place] if self.errors else []
+            errors = self.errors[place] if place < len(self.errors) else []
             cells = [*values[: shown - 1], *errors]
             if errors and self.ratio:  # an intercept's exponential is nothing
                 cells += [math.nan if math.isnan(values[-1]) else _exp(v) for v in errors[-2:]]

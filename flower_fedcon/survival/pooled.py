@@ -61,7 +61,7 @@ def kaplan_meier(
     >>> site, months = rng.integers(0, 3, 90), rng.exponential(10, 90)
     >>> curve = kaplan_meier(months, months < 24, groups=site, grid=range(1, 25), min_rows=3)
     >>> curve
-    KaplanMeier(3 sites, 90 rows, 76 events, 24 times: median 8)
+    KaplanMeier(3 sites, 76 events, 24 times: median 8)
     >>> bool((curve.events[curve.events > 0] >= 3).all())
     True
     """

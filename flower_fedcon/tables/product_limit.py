@@ -138,6 +138,6 @@ class KaplanMeier:
     def __repr__(self) -> str:
         told = len(self.groups) - len(self.left_out)
         return (
-            f"KaplanMeier({told} sites, {int(self.at_risk[:1].sum())} rows, "
-            f"{int(self.events.sum())} events, {len(self.time)} times: median {self.median:g})"
+            f"KaplanMeier({told} sites, {int(self.events.sum())} events, {len(self.time)} times: "
+            f"median {self.median:g})"
         )

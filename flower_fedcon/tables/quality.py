@@ -437,6 +437,8 @@ class Quality:
     @property
     def lines(self) -> list[str]:
         """What a report says of it, a line each."""
+        if not self.pooled and "all" in self.absent:
+            return [f"no more is known of rows held out: {self.absent['all']}"]
         if not self.pooled:
             return [f"quality on rows held out: of no site ({first_few(list(self.absent))})"]
         found = []

@@ -20,7 +20,7 @@ from flower_fedcon.estimators import (
     FederatedPoissonRegressor,
     FederatedPoissonRegressorCV,
 )
-from flower_fedcon.estimators.debiased import nodewise
+from flower_fedcon.tables.statistics.debiased import nodewise
 
 KINDS = ("linear", "logistic", "poisson")
 

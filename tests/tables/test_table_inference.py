@@ -11,6 +11,8 @@ import statsmodels.api as sm
 
 from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.estimators import FederatedLasso, FederatedLogisticRegression
+from flower_fedcon.lab.report.contents import read_run
 from flower_fedcon.objectives import HuberRegression
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.tables import tables
@@ -150,6 +152,52 @@ def test_a_column_of_clusters_is_checked(folder, tmp_path):
     file.write_text("affairs,age,practice\n1,2,a\n2,3,\n3,5,b\n")
     with pytest.raises(ConfigError, match=r"'practice'.*a value in every row"):
         tables(data=str(file), schema=stated | {"cluster": "practice"})
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_debiased_intervals_beside_an_l1_norm(folder, tmp_path, loss):
+    d, _ = pooled(folder)
+    target = "any" if loss == "logistic" else "affairs"
+    made = problem(folder, target, loss, inference="debiased", l1=0.05)
+    report = run(made, 30, run_dir=tmp_path / "run").report
+    Z, n = (d[COLUMNS] - d[COLUMNS].mean()) / d[COLUMNS].std(ddof=0), len(d)
+    sites = np.arange(n) % 4
+    if loss == "logistic":
+        known = FederatedLogisticRegression(C=1 / (0.05 * n), l1_ratio=1, inference="debiased")
+        known.fit(Z, d["any"] == "yes", sites)
+    else:
+        known = FederatedLasso(alpha=0.05, inference="debiased").fit(Z, d["affairs"], sites)
+    scales = d[COLUMNS].std(ddof=0).to_numpy()
+    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    own = file.loc[COLUMNS]
+    for name, values in {
+        "coefficient": known.coef_.reshape(-1),
+        "debiased": known.coef_debiased_.reshape(-1) / scales,
+        "std_error": known.bse_.reshape(-1) / scales,
+        "p_value": known.pvalues_.reshape(-1),
+        "upper": known.conf_int().reshape(-1, 2)[:, 1] / scales,
+    }.items():
+        np.testing.assert_allclose(own[name], values, rtol=1e-5, atol=1e-9, err_msg=name)
+    assert np.isnan(file["std_error"]["(intercept)"])
+    assert "debiased lasso" in report.text
+    assert json.loads((tmp_path / "run" / "model.json").read_text())["covariance"] is None
+    shown = read_run(tmp_path / "run", "run")
+    middle, low, high = shown.intervals["age"]
+    assert low < middle < high
+    known = own["debiased"]["age"]
+    assert middle == pytest.approx(np.exp(known) if loss == "logistic" else known)
+
+
+def test_what_a_debiased_lasso_is_not_for(folder):
+    for settings, why in (
+        ({"l1": 0.0}, "is for fits with a penalty: take inference = "),
+        ({"l1": 0.1, "l2": 0.1}, "undoes the bias of the l1 norm alone, got"),
+        ({"l1": 0.1, "penalty": "group"}, "undoes the bias of the l1 norm alone, got"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            run(problem(folder, "any", "logistic", inference="debiased", **settings))
+    with pytest.raises(ConfigError, match="this one is huber"):
+        run(problem(folder, "affairs", "huber", inference="debiased", l1=0.1))
 
 
 def test_what_cannot_be_had_is_refused_before_round_1(folder):

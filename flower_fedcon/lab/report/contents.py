@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -229,6 +230,14 @@ def _heterogeneity(path: Path) -> list[dict[str, str]]:
         raise ConfigError(f"{path} is damaged: what sites find alone is not known") from None
 
 
+def _middle(row: Mapping[str, str], ratio: str) -> float:
+    """Return what an interval is about."""
+    if "debiased" not in row:
+        return float(row[ratio or "per_unit"])
+    value = float(row["debiased"])
+    return math.exp(min(value, 700.0)) if ratio else value
+
+
 def _coefficients(path: Path) -> _Coefficients:
     try:
         text = read_bytes(path, follow=True).decode()
@@ -240,7 +249,7 @@ def _coefficients(path: Path) -> _Coefficients:
         ends = [row for row in rows if row.get(lower) and row.get(upper)]
         intervals = {
             row["column"]: (
-                float(row[ratio or "per_unit"]), float(row[lower]), float(row[upper])
+                _middle(row, ratio), float(row[lower]), float(row[upper])
             )
             for row in ends
         }  # fmt: skip

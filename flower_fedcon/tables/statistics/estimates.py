@@ -293,6 +293,7 @@ def estimate(
                 'inference="cluster" needs two clusters or more, and there is one: give a column '
                 'of clusters, more sites, or take inference="robust"'
             )
+        notes.append("clusters are within sites: one label at two sites is two clusters")
         if family.name != "cox":
             V *= clusters / (clusters - 1.0) * (n - 1.0) / left
         if clusters < _FEW_CLUSTERS:

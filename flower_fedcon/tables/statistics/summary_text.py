@@ -33,7 +33,7 @@ class Summary(str):
         errors = {
             MODEL: "model-based",
             QUASI: "quasi-Poisson",
-            CLUSTER: f"{found.clusters} clusters",
+            CLUSTER: f"{found.clusters} in-site clusters",
             DEBIASED: "debiased lasso",
         }.get(found.method, "robust (HC0)" if found.family.name == "cox" else "robust (HC1)")
         facts = [

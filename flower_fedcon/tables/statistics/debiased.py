@@ -22,7 +22,7 @@ import numpy as np
 from flower_fedcon.compiled import recursion
 from flower_fedcon.compiled.recursions import descend
 from flower_fedcon.errors import ConfigError, first_few
-from flower_fedcon.problems.coordinate_descent import solved
+from flower_fedcon.solvers.coordinate_descent import solved
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
 from flower_fedcon.tables.statistics.families import RESIDUAL, family_of
@@ -41,6 +41,37 @@ _CAUTION = (
     "intervals of a debiased lasso: valid if few coefficients are not 0 and each column is "
     "explained by few others; they are not those of the selected columns alone"
 )
+
+
+def expect_lasso(title: str, family: str, penalty: str, remedies: tuple[str, str]) -> None:
+    """Raise unless a fit is one that can be debiased.
+
+    Parameters
+    ----------
+    title : str
+        What asks for it.
+    family : str
+        As schemas call the loss.
+    penalty : {"l1", "none", ...}
+        An l1 norm alone, no penalty, or in words what else.
+    remedies : tuple of str
+        What gives an l1 norm alone, and errors without a penalty.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if family not in FAMILIES:
+        raise ConfigError(
+            f"{title} is for squared, logistic (two classes) and Poisson losses, and this one is "
+            f"{family}: fit without a penalty for intervals"
+        )
+    if penalty == "none":
+        raise ConfigError(f"{title} is for fits with a penalty: take {remedies[1]}")
+    if penalty != "l1":
+        raise ConfigError(
+            f"{title} undoes the bias of the l1 norm alone, got {penalty}: take {remedies[0]}"
+        )
 
 
 def debiased(name: str, names: Sequence[str], x: Array, sums: Mapping[str, Array]) -> Estimates:
