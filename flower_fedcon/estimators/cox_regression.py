@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.stats import chi2, rankdata
+from scipy.stats import rankdata
 from sklearn.utils.validation import check_is_fitted
 
 from flower_fedcon.core.participation import Participation
@@ -19,54 +18,19 @@ from flower_fedcon.objectives import CoxRegression, Scaled
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.tables.held_out import concordance
+from flower_fedcon.tables.statistics.hazards import (
+    Proportionality,
+    log_times,
+    proportionality_of,
+)
 from flower_fedcon.validation import Array, choice, nonnegative
 
-_ROUNDING = 1e-10  # of sums over the events, relative
 _TRANSFORMS = ("log", "rank", "identity")
 _POOLED = (
     "stratified must be True: with one baseline hazard for all sites an event is compared with the "
     "rows at risk at every site, whose times would have to leave them. Fit each site as a stratum, "
     "which is what is offered, and test what differs between sites by a column that says so"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Proportionality:
-    """A test of proportional hazards: whether a coefficient changes with time.
-
-    Attributes
-    ----------
-    transform : {"log", "rank", "identity"}
-        The function of time along which coefficients may change.
-    names : list of str
-        The columns'.
-    statistic, pvalue : arrays, shape (features,)
-        Chi-squared with 1 degree of freedom, of each column.
-    global_statistic : float
-        Chi-squared of all columns together.
-    degrees : int
-        Its degrees of freedom: the columns, less those that others make up.
-    global_pvalue : float
-    """
-
-    transform: str
-    names: list[str]
-    statistic: Array
-    pvalue: Array
-    global_statistic: float
-    degrees: int
-    global_pvalue: float
-
-    def to_frame(self) -> Any:
-        """Return a pandas table with a row for each column, and the last for all of them."""
-        import pandas as pd
-
-        columns = {
-            "statistic": [*self.statistic, self.global_statistic],
-            "degrees": [1] * len(self.names) + [self.degrees],
-            "pvalue": [*self.pvalue, self.global_pvalue],
-        }
-        return pd.DataFrame(columns, index=[*self.names, "GLOBAL"])
 
 
 class _Stratified(FederatedEstimator):
@@ -375,37 +339,15 @@ class FederatedCoxRegression(_Stratified):
             ranks = rankdata(np.concatenate(times))
             times = np.split(ranks, np.cumsum([len(own) for own in times])[:-1])
         elif transform == "log":
-            if any((f.times[f.events] == 0).any() for f in self._sites):
-                raise ConfigError(
-                    'transform="log" needs times of events above 0, and one is 0: take "rank" or '
-                    '"identity", or correct the time'
-                )
-            times = [np.log(np.where(own > 0, own, 1.0)) for own in times]
+            times = [log_times(f) for f in self._sites]
         at_events = [own[f.events] for f, own in zip(self._sites, times, strict=True)]
         center = float(np.concatenate(at_events).mean())
         sums = [
             f.sums_in_time(self.coef_, own - center)
             for f, own in zip(self._sites, times, strict=True)
         ]
-        score, first, second, third = (np.sum(part, axis=0) for part in zip(*sums, strict=True))
-        # The score's covariance, once the coefficients are fitted.
-        covariance = third - second @ _inverse(first)[0] @ second
-        variances = np.diag(covariance)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            statistic = np.where(
-                variances > _ROUNDING * np.diag(third), score**2 / variances, np.nan
-            )
-        inverse, degrees = _inverse(covariance)
-        together = float(score @ inverse @ score)
-        return Proportionality(
-            transform,
-            self._feature_names,
-            statistic,
-            chi2.sf(statistic, 1),
-            together,
-            degrees,
-            float(chi2.sf(together, degrees)),
-        )
+        parts = (np.sum(part, axis=0) for part in zip(*sums, strict=True))
+        return proportionality_of(transform, self._feature_names, *parts)
 
 
 class FederatedCoxRegressionCV(_Stratified, Tuned):
@@ -498,12 +440,3 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
         """Return the negative log partial likelihood that the rows held out add, by weight."""
         rest = 0.0 if fitted is None else fitted.total_weight * fitted.value(x)
         return float((whole.total_weight * whole.value(x) - rest) / held.total_weight)
-
-
-def _inverse(matrix: Array) -> tuple[Array, int]:
-    """Return the (pseudo-)inverse of a covariance in any units, and its rank."""
-    sizes = np.sqrt(np.maximum(np.diag(matrix), 0.0))
-    unit = np.where(sizes > 0, sizes, 1.0)
-    same = matrix / unit / unit[:, None]
-    inverse: Array = np.linalg.pinv(same, rcond=_ROUNDING, hermitian=True) / unit / unit[:, None]
-    return inverse, int(np.linalg.matrix_rank(same, tol=_ROUNDING, hermitian=True))

@@ -57,14 +57,15 @@ class Policy:
     algorithms : sequence of str (default: all)
         Their names, such as "fedavg".
     phases : sequence of str (default: "train", "query", "evaluate", "prepare", "statistics")
-        Of these, "curves", "alone", and "certify", a certificate: the node's gradient at any
-        model, and how far its objective curves along each entry. "prepare" is what a node with a
-        table tells of its columns; see `flower_fedcon.tables.preparation`. "curves", which no node
-        tells unless it is listed, is events and rows at risk at times that the schema names,
+        Of these, "curves", "alone", "baseline" and "certify", a certificate: the node's gradient at
+        any model, and how far its objective curves along each entry. "prepare" is what a node with
+        a table tells of its columns; see `flower_fedcon.tables.preparation`. "curves", which no
+        node tells unless it is listed, is events and rows at risk at times that the schema names,
         `curve_times`. "statistics" are sums over its rows at a fitted model, of which standard
         errors are made; see `flower_fedcon.tables.statistics.site_sums`. "alone", which no node
         does unless it is listed, is a fit to its rows alone, of which it tells coefficients and
-        their information.
+        their information. "baseline", which no node does unless it is listed, is the baseline
+        hazard of a Cox model at the schema's `curve_times`.
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. Of a table nothing is told that
         stands on fewer: a column's mean, a category, the rows of a class of the outcome, a metric

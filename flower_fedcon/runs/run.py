@@ -38,6 +38,7 @@ from flower_fedcon.runs.coefficients import check_inference, estimates_of
 from flower_fedcon.runs.contest import Contest
 from flower_fedcon.runs.convergence import convergence
 from flower_fedcon.runs.directory import RunDirectory, versions
+from flower_fedcon.runs.final_hazards import final_hazards
 from flower_fedcon.runs.final_heterogeneity import final_heterogeneity
 from flower_fedcon.runs.final_quality import final_quality
 from flower_fedcon.runs.history import History, Record
@@ -251,7 +252,12 @@ class Run:
             quality = final_quality(server, self._engine)
             if self._directory is not None:  # noisy counts of private rows are spent, too
                 RunLedgers(self._engine.ledgers(), self._directory.path).save()
-        history.report = Report.of(server, last, reached, found, quality, between)
+        prepared, hazards = server.setup.preparation, None
+        if isinstance(found, Estimates) and prepared is not None and prepared.loss == "cox":
+            known = prepared.curves
+            times = np.empty(0) if known is None else known.times
+            hazards = final_hazards(server, self._engine, times)
+        history.report = Report.of(server, last, reached, found, quality, between, hazards)
         if self._directory is not None:
             beside = dict(zip(server.buffer_names, server.buffers, strict=True))
             self._directory.save_model(history, server.setup.layout.names, beside)

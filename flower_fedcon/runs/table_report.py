@@ -16,6 +16,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, clients_by_name, first_few
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.convergence import Convergence
+from flower_fedcon.runs.final_hazards import Hazards
 from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY, lines_of, table_of
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.held_out import alpha_of
@@ -82,6 +83,8 @@ class Report:
         How good the model is on rows held out, at each client and together.
     heterogeneity : Heterogeneity, optional
         Where it was asked for: what each client finds alone.
+    hazards : Hazards, optional
+        Of a Cox model with inference: whether they are proportional, and baselines.
     """
 
     rows: list[tuple[str, float, float, float]]
@@ -96,6 +99,7 @@ class Report:
     covariance: Array | None = None
     quality: Quality | None = None
     heterogeneity: Heterogeneity | None = None
+    hazards: Hazards | None = None
 
     @classmethod
     def of(
@@ -106,6 +110,7 @@ class Report:
         found: Estimates | str | None = None,
         quality: Quality | None = None,
         between: Heterogeneity | str | None = None,
+        hazards: Hazards | None = None,
     ) -> Report | None:
         """Return the report of a run after a record; None without tables.
 
@@ -128,7 +133,8 @@ class Report:
         curves = preparation.curves
         lines = [*_lines(server, record, reached, quality), *doubts, *_in_time(curves)]
         own = cls(rows, lines, ratio, reached, preparation.standardized, doubts, curves)
-        own = replace(own, quality=quality)
+        own = replace(own, quality=quality, hazards=hazards)
+        lines += [] if hazards is None else hazards.lines
         lines += [why for why in (found, between) if isinstance(why, str)]
         if isinstance(between, Heterogeneity):
             lines += lines_of(between)
@@ -201,6 +207,8 @@ class Report:
                 columns = (getattr(curve, name).tolist() for name in CURVES_HEADER[1:])
                 writer.writerows([arm, *map(repr, row)] for row in zip(*columns, strict=True))
             write_text(folder / CURVES, out.getvalue())
+        if self.hazards is not None:
+            self.hazards.write(folder)
         if self.heterogeneity is not None and self.estimates is not None:
             write_text(folder / HETEROGENEITY, table_of(self.heterogeneity, self.estimates))
         if self.quality is not None:

@@ -12,6 +12,8 @@ HETEROGENEITY = (
     "random_std_error", "q", "df", "p_value", "i2", "tau2", "ratio_chi2", "ratio_df",
     "ratio_p_value",
 )  # fmt: skip
+PROPORTIONALITY = ("column", "chi2", "df", "p_value")
+BASELINE = ("client", "time", "cumulative_hazard")
 PREDICTIONS = ("row", "prediction")
 PREDICTORS = ("row", "linear_predictor")
 CURVES = ("arm", "time", "at_risk", "events", "survival", "std_error", "lower", "upper")
@@ -29,5 +31,5 @@ def written_by(names: Sequence[str]) -> str:
         return "`fedcon path --output`"
     if tuple(names[: len(PREDICTIONS)]) in (PREDICTIONS, PREDICTORS):
         return "`fedcon predict`"
-    own = (COEFFICIENTS, CURVES, HETEROGENEITY)
+    own = (COEFFICIENTS, CURVES, HETEROGENEITY, PROPORTIONALITY, BASELINE)
     return "a run" if any(tuple(names[: len(header)]) == header for header in own) else ""

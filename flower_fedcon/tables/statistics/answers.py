@@ -8,6 +8,7 @@ from typing import Any
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.noisy_quality import told_noisily
 from flower_fedcon.tables.quality import told_calibration, told_quality
+from flower_fedcon.tables.statistics.hazards import baseline, in_time
 from flower_fedcon.tables.statistics.site_fits import alone, apart
 from flower_fedcon.tables.statistics.site_sums import estimates
 from flower_fedcon.wire.payloads import Payload
@@ -16,6 +17,8 @@ ASKS = "asks."
 """Begins the name under which a request says which statistic it asks for."""
 ALONE = "alone"
 """What a fit to a site's own rows finds, which is no sum over sites."""
+BASELINE = "baseline"
+"""A site's baseline hazard, which tells when its events were."""
 STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {
     "estimates": estimates,
     "quality": told_quality,
@@ -23,9 +26,11 @@ STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {
     "noisy_quality": told_noisily,
     ALONE: alone,
     "apart": apart,
+    "in_time": in_time,
+    BASELINE: baseline,
 }
 """By name: (objective, down, least) -> what a site tells."""
-OWN_PHASES = (ALONE,)
+OWN_PHASES = (ALONE, BASELINE)
 """Those of them that a node answers only where its policy lists a phase of their name."""
 
 

@@ -27,7 +27,7 @@ PENALISED = (
     "standard errors of a penalised fit say nothing: a penalty biases coefficients towards 0, and "
     "an interval after selection leaves out that columns were selected by these very rows. Fit "
     "without a penalty ({how}), or leave inference out; a debiased lasso has intervals of its own: "
-    'inference="debiased" of estimators of linear, logistic and Poisson models'
+    'inference="debiased", of linear, logistic and Poisson models with an l1 norm'
 )
 DEBIASED = "debiased"
 """The method of estimators with a penalty."""

@@ -1,0 +1,132 @@
+"""The exchanges after a Cox run on tables: are hazards proportional, and sites' baselines."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.server import Server
+from flower_fedcon.errors import FedConError, first_few
+from flower_fedcon.runs.final_sums import asked, total_sums
+from flower_fedcon.tables import own_files
+from flower_fedcon.tables.statistics.hazards import (
+    LOG,
+    TRANSFORMS,
+    Proportionality,
+    shapes_in_time,
+    tested,
+)
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.whole_files import write_text
+
+PROPORTIONALITY, BASELINE = "proportionality.csv", "baseline.csv"
+_SHOWN = 5  # columns whose hazards are least proportional, of which the report has a line
+
+
+@dataclass(frozen=True)
+class Hazards:
+    """What sites tell of hazards in time.
+
+    Attributes
+    ----------
+    test : Proportionality or str
+        Along the logarithm of time; or why it is not known.
+    times : array, shape (k,)
+        The schema's `curve_times`.
+    baselines : dict of array, shape (k,)
+        By site the baseline cumulative hazard up to them, of a row of zeros.
+    absent : dict
+        By site, why it tells none.
+    """
+
+    test: Proportionality | str
+    times: Array
+    baselines: dict[str, Array] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> list[str]:
+        """What a report says of it, a line each."""
+        if isinstance(self.test, str):
+            lines = [f"test of proportional hazards: {self.test}"]
+        else:
+            test = self.test
+            lines = [
+                f"test of proportional hazards along log(time) ({PROPORTIONALITY}): chi2 "
+                f"{test.global_statistic:.4g} with {test.degrees} degrees of freedom, "
+                f"p = {test.global_pvalue:.3g}"
+            ]
+            for k in np.argsort(test.pvalue, kind="stable")[:_SHOWN].tolist():
+                said = f"chi2 {test.statistic[k]:.4g}, p = {test.pvalue[k]:.3g}"
+                lines.append(f"  {test.names[k]}: {said}")
+        if self.baselines:
+            who = first_few(list(self.baselines), what="site")
+            lines.append(f"baseline hazards of {who}: {BASELINE}")
+        lines += [f"no baseline hazard of site {site}: {why}" for site, why in self.absent.items()]
+        return lines
+
+    def write(self, folder: Path) -> None:
+        """Write the tables of what is known into a run's folder."""
+        if not isinstance(self.test, str):
+            test = self.test
+            rows = [
+                *zip(test.names, test.statistic.tolist(), [1] * len(test.names),
+                     test.pvalue.tolist(), strict=True),
+                ("GLOBAL", test.global_statistic, test.degrees, test.global_pvalue),
+            ]  # fmt: skip
+            _write(folder / PROPORTIONALITY, own_files.PROPORTIONALITY, rows)
+        if self.baselines:
+            each = [
+                (site, time, value)
+                for site, own in self.baselines.items()
+                for time, value in zip(self.times.tolist(), own.tolist(), strict=True)
+            ]
+            _write(folder / BASELINE, own_files.BASELINE, each)
+
+
+def _write(path: Path, header: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_text(path, out.getvalue())
+
+
+def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
+    """Return what sites tell of hazards in time at the end of a Cox run without a penalty.
+
+    No part of a round: no state changes. Baseline hazards are asked for where there are times.
+
+    Parameters
+    ----------
+    server : Server
+    engine : Engine
+    times : array, shape (k,)
+        The schema's `curve_times`.
+    """
+    prepared, names = server.setup.preparation, server.setup.names
+    assert prepared is not None  # noqa: S101  (of a run on tables)
+    columns, kind = len(prepared.names), float(TRANSFORMS.index(LOG))
+    shapes = shapes_in_time(columns)
+    test: Proportionality | str
+    try:
+        first = total_sums(server, engine, "in_time", shapes, transform=kind, center=0.0)
+        total, events = first["moments"].tolist()
+        sums = total_sums(
+            server, engine, "in_time", shapes, transform=kind, center=total / max(events, 1.0)
+        )
+        test = tested(LOG, prepared.names, sums)
+    except FedConError as error:  # it must not end a run that is done
+        test = str(error)
+    if not times.size:
+        return Hazards(test, times)
+    told, faults = asked(server, engine, "baseline", {"hazard": times.shape}, times=times)
+    # Of a row of zeros in the columns' own units, where the model is of centred ones.
+    shift = float(np.exp(-(prepared.centers / prepared.scales) @ np.asarray(server.x)))
+    found = {names[client]: shift * told[client]["hazard"] for client in sorted(told)}
+    return Hazards(test, times, found, {names[c]: faults[c] for c in sorted(faults)})

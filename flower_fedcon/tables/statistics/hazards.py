@@ -1,0 +1,204 @@
+"""What sites tell of hazards in time after a Cox fit: tests of proportionality, baseline hazards.
+
+The message of the statistic "in_time" holds, for a model of p columns and g a function of time,
+centred:
+
+score : p numbers
+    The sum over events of g (row - mean of the risk set).
+first, second, third : p (p + 1) / 2 numbers each
+    The upper triangles of the sums over events of the risk sets' covariances V, of g V and g^2 V.
+moments : 2 numbers
+    The sum over events of the function of time before it is centred, and their number.
+
+That of "baseline", which a node's policy must list: for each time of a grid Breslow's cumulative
+hazard of a row of zeros up to it. It changes only where intervals of the grid, merged as for
+Kaplan-Meier curves, have no fewer than `min_rows` events and rows at risk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, RefusedError
+from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.survival import CoxRegression
+from flower_fedcon.tables.risk_counts import risk_counts
+from flower_fedcon.tables.statistics.site_sums import most_numbers, packed, unpacked
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+TRANSFORMS = LOG, IDENTITY = "log", "identity"
+"""Functions of time that need nothing of other sites; on the wire by their place."""
+_ROUNDING = 1e-10  # of sums over the events, relative
+
+
+@dataclass(frozen=True, eq=False)
+class Proportionality:
+    """A test of proportional hazards: whether a coefficient changes with time.
+
+    Attributes
+    ----------
+    transform : {"log", "rank", "identity"}
+        The function of time along which coefficients may change.
+    names : list of str
+        The columns'.
+    statistic, pvalue : arrays, shape (features,)
+        Chi-squared with 1 degree of freedom, of each column.
+    global_statistic : float
+        Chi-squared of all columns together.
+    degrees : int
+        Its degrees of freedom: the columns, less those that others make up.
+    global_pvalue : float
+    """
+
+    transform: str
+    names: list[str]
+    statistic: Array
+    pvalue: Array
+    global_statistic: float
+    degrees: int
+    global_pvalue: float
+
+    def to_frame(self) -> Any:
+        """Return a pandas table with a row for each column, and the last for all of them."""
+        import pandas as pd
+
+        columns = {
+            "statistic": [*self.statistic, self.global_statistic],
+            "degrees": [1] * len(self.names) + [self.degrees],
+            "pvalue": [*self.pvalue, self.global_pvalue],
+        }
+        return pd.DataFrame(columns, index=[*self.names, "GLOBAL"])
+
+
+def in_time(objective: Any, down: Payload, least: int = 1) -> Payload:
+    """Return what a site adds to a test of proportional hazards; see the module.
+
+    Parameters
+    ----------
+    objective : object
+    down : dict
+        "x", "transform", the place in `TRANSFORMS`, and "center", of the function of time.
+    least : int
+        With fewer events, if any, nothing is told.
+
+    Raises
+    ------
+    ConfigError
+        If the loss is none of a Cox model, or an event has no logarithm of its time.
+    """
+    f = _cox(objective)
+    place, center = int(down["transform"]), float(down["center"])
+    if not 0 <= place < len(TRANSFORMS) or not np.isfinite(center):
+        raise ConfigError(f"a function of time is asked for by {place}: known are {TRANSFORMS}")
+    events = int(f.events.sum())
+    if 0 < events < least:
+        raise RefusedError(f"refused: {events} events, fewer than this node's policy.min-rows")
+    moments = log_times(f) if TRANSFORMS[place] == LOG else f.times
+    score, *squares = f.sums_in_time(down["x"], moments - center)
+    names = ("first", "second", "third")
+    own = {name: packed(square) for name, square in zip(names, squares, strict=True)}
+    told = np.array([float(moments[f.events].sum()), float(events)])
+    return {"score": np.asarray(score, np.float64), **own, "moments": told}
+
+
+def shapes_in_time(columns: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each array of such an answer."""
+    square = (most_numbers(columns),)
+    return {"score": (columns,), "first": square, "second": square, "third": square,
+            "moments": (2,)}  # fmt: skip
+
+
+def log_times(f: CoxRegression) -> Array:
+    """Return the logarithm of each row's time.
+
+    Raises
+    ------
+    ConfigError
+        If an event is at time 0.
+    """
+    if (f.times[f.events] == 0).any():
+        raise ConfigError(
+            'transform="log" needs times of events above 0, and one is 0: take "rank" or '
+            '"identity", or correct the time'
+        )
+    logs: Array = np.log(np.where(f.times > 0, f.times, 1.0))
+    return logs
+
+
+def baseline(objective: Any, down: Payload, least: int = 1) -> Payload:
+    """Return a site's baseline cumulative hazard at the times of a grid; see the module."""
+    f = _cox(objective)
+    grid = np.asarray(down["times"], dtype=np.float64)
+    if grid.ndim != 1 or not grid.size or (np.diff(grid) <= 0).any():
+        raise ConfigError("baseline hazards are asked for at times that do not ascend")
+    if len(np.unique(f.strata)) > 1:
+        raise ConfigError("baseline hazards are told of a site that is one stratum")
+    alike = np.zeros(f.num_examples, dtype=np.intp)
+    _, events = risk_counts(f.times, f.events, alike, 1, grid, least)
+    ((times, hazard),) = (own.T for own in f.baseline(down["x"]).values())
+    whole = np.concatenate([[0.0], hazard])[np.searchsorted(times, grid, side="right")]
+    last = np.maximum.accumulate(np.where(events[:, 0] > 0, np.arange(len(grid)), -1))
+    return {"hazard": np.where(last >= 0, whole[last], 0.0)}
+
+
+def _cox(objective: Any) -> CoxRegression:
+    f = objective
+    while type(f) is Scaled:
+        f = f.objective
+    if type(f) is not CoxRegression:
+        raise ConfigError(f"hazards in time are those of a Cox model, got {type(f).__name__}")
+    return f
+
+
+def tested(transform: str, names: Sequence[str], sums: Mapping[str, Array]) -> Proportionality:
+    """Return the test that follows from all sites' answers to "in_time"."""
+    squares = (unpacked(sums[name], len(names)) for name in ("first", "second", "third"))
+    return proportionality_of(transform, list(names), sums["score"], *squares)
+
+
+def proportionality_of(
+    transform: str, names: list[str], score: Array, first: Array, second: Array, third: Array
+) -> Proportionality:
+    """Return the test of proportional hazards that follows from all sites' sums.
+
+    Parameters
+    ----------
+    transform : str
+    names : list of str
+        The columns'.
+    score : array, shape (p,)
+    first, second, third : array, shape (p, p)
+        As in the module.
+    """
+    from scipy.stats import chi2
+
+    # The score's covariance, once the coefficients are fitted.
+    covariance = third - second @ _inverse(first)[0] @ second
+    variances = np.diag(covariance)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        statistic = np.where(variances > _ROUNDING * np.diag(third), score**2 / variances, np.nan)
+    inverse, degrees = _inverse(covariance)
+    together = float(score @ inverse @ score)
+    return Proportionality(
+        transform,
+        names,
+        statistic,
+        chi2.sf(statistic, 1),
+        together,
+        degrees,
+        float(chi2.sf(together, degrees)),
+    )
+
+
+def _inverse(matrix: Array) -> tuple[Array, int]:
+    """Return the (pseudo-)inverse of a covariance in any units, and its rank."""
+    sizes = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    unit = np.where(sizes > 0, sizes, 1.0)
+    same = matrix / unit / unit[:, None]
+    inverse: Array = np.linalg.pinv(same, rcond=_ROUNDING, hermitian=True) / unit / unit[:, None]
+    return inverse, int(np.linalg.matrix_rank(same, tol=_ROUNDING, hermitian=True))
