@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,7 +90,7 @@ class Hazards:
             _write(folder / BASELINE, own_files.BASELINE, each)
 
 
-def _write(path: Path, header: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+def _write(path: Path, header: tuple[str, ...], rows: Sequence[Sequence[object]]) -> None:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
