@@ -32,12 +32,13 @@ def spent(
     """Say how much privacy the examples of each client's data have spent, over all runs.
 
     A ledger is of rows, by their digest: it goes on whatever the client or the run is called, and
-    adds up studies with other noise. Of a run whose server adds noise for whole clients
-    (GaussianDP), say what its rounds so far have spent.
+    adds up studies with other noise. Where clients add noise to sums of whole clients, a node's
+    ledger also has these, by the least noise that keys made sure of. Of a run with noise for whole
+    clients (GaussianDP), say what its rounds so far have spent.
     """
     from flower_fedcon.core.private import epsilon_of
     from flower_fedcon.privacy.examples import ExampleDP
-    from flower_fedcon.privacy.ledger import Ledger
+    from flower_fedcon.privacy.ledger import NOISY_SUMS, Ledger, SumsLedger
     from flower_fedcon.runs.asked_rounds import account
     from flower_fedcon.wire.ledgers import spent_in, understood
 
@@ -49,12 +50,24 @@ def spent(
         shown.add_row(
             "a client",
             f"{clients['rounds']} rounds",
-            f"{clients['noise']:g}" + (f" {mechanism}" if mechanism != "independent" else ""),
+            f"{clients['noise']:g}"
+            + (f" {mechanism}" if mechanism != "independent" else "")
+            + (" by clients" if clients.get("noise_by") == "clients" else ""),
             f"{epsilon_of({**clients, 'target_delta': at}):.4g}",
             f"{at:g}",
             "" if most is None else f"{most:g}",
         )
-    for data, entries in sorted(spent_in(folder, least=0 if "sums" in clients else 1).items()):
+    sums = sorted((folder / NOISY_SUMS).glob("*"))
+    for path in sums:
+        if path.is_file() and not path.name.startswith("."):
+            known, at = SumsLedger(path.read_text(), str(path)), delta or 1e-5
+            least = ", ".join(f"{noise:.4g}" for noise in sorted(known.sums))
+            shown.add_row(
+                f"a client, {path.name}", f"{known.sums.total()} sums", f"{least} by clients",
+                f"{known.epsilon(at):.4g}", f"{at:g}", "",
+            )  # fmt: skip
+    found = spent_in(folder, least=0 if "sums" in clients or sums else 1)
+    for data, entries in sorted(found.items()):
         with understood(folder):
             at = delta or entries.get("target_delta") or 1e-5
             ledger = Ledger(ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=at))

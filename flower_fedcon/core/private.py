@@ -111,6 +111,7 @@ class Private:
         return {
             "mechanism": self._rule.mechanism,
             "noise": self._rule.noise_multiplier,
+            "noise_by": self._rule.noise_by,
             "sums": [kind.noise_multiplier, list(kind.sampling), count],
             "distance": distance,
             "ratios": [count * r for r in self._ratios] if self._rule.by_clients else [],

@@ -45,6 +45,8 @@ from flower_fedcon.objectives.private_objective import PrivateObjective
 from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
+from flower_fedcon.privacy.ledger import NOISY_SUMS, SumsLedger
+from flower_fedcon.privacy.shares import Seen
 from flower_fedcon.tables.fitted import write_held_out
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.preparation import Preparation
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flwr")
 _REQUESTS, _TOLD = "requests", "told"
+_ALONE = Seen()
 
 
 class FlowerClient(NumPyClient):
@@ -171,12 +174,9 @@ class FlowerClient(NumPyClient):
         return self.answer(parameters, config)
 
     def answer(
-        self, parameters: list[Array], config: dict[str, Any], summed: int = 1, noise: float = 0.0
+        self, parameters: list[Array], config: dict[str, Any], seen: Seen = _ALONE
     ) -> tuple[list[Array], int, dict[str, Any]]:
-        """Answer as `fit` does, where the server sees a sum of at least `summed` answers.
-
-        It has noise of at least `noise` times the clip.
-        """
+        """Answer as `fit` does, where the server sees so much of it."""
         try:
             if config.get("action") == codec.DESCRIBE:
                 self.check_algorithm(str(config.get("algorithm", self.algorithm)))
@@ -199,7 +199,9 @@ class FlowerClient(NumPyClient):
                     steps = 0
                     if request.phase not in (CERTIFY, STATISTICS):  # which ask for none
                         steps = self.steps_asked(run, request.down(request.clients[0]))
-                    self.policy.check(run, request, int(self.num_examples), steps, summed, noise)
+                    self.policy.check(
+                        run, request, int(self.num_examples), steps, seen.summed, seen.noise
+                    )
                     self._count_request()
                     if self._store is not None:
                         self._store.keep_pass(run, str(config.get("pass", "")))
@@ -210,8 +212,9 @@ class FlowerClient(NumPyClient):
                         until_saved.enter_context(store.locked(run))
                         self.recall(store.load(run, self.state_type))
                     reply = released(self.handle(request), run, request)
-                    if summed > 1:
+                    if seen.summed > 1:
                         reply.payload = {k: [_dense(v)] for k, (v,) in reply.payload.items()}
+                        self._count_sum(reply, seen)
                 if store is not None and phase in (TRAIN, QUERY) and not reply.lost:
                     store.save(run, self.versions)
         except Exception as error:
@@ -287,6 +290,18 @@ class FlowerClient(NumPyClient):
                 )
             self.policy.check_requests(int(noted))
             store.keep_note(_REQUESTS, rows, str(int(noted) + 1))
+
+    def _count_sum(self, reply: Reply, seen: Seen) -> None:
+        """Count a sum with this node's noise, over all runs, before its upload leaves."""
+        store = self._store
+        if store is None or seen.shares is None or not reply.payload:
+            return
+        entries = sum(int(np.size(value)) for (value,) in reply.payload.values())
+        rows = key_of(self._loaded)
+        with store.noting(NOISY_SUMS):
+            ledger = SumsLedger(store.note(NOISY_SUMS, rows), f"{NOISY_SUMS}/{rows}")
+            ledger.add(seen, entries)
+            store.keep_note(NOISY_SUMS, rows, ledger.text)
 
     def evaluate(
         self, parameters: list[Array], config: dict[str, Any]

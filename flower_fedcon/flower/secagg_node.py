@@ -9,7 +9,6 @@ Whatever else a reply would say of a client's work is left out.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -20,17 +19,16 @@ from flower_fedcon.errors import ConfigError, FedConError, RefusedError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.codec import ERROR, SCALAR, Config, named
 from flower_fedcon.flower.policy import Policy
-from flower_fedcon.privacy.shares import NoiseShares
+from flower_fedcon.privacy.secure_aggregation import FINEST, MODULUS
+from flower_fedcon.privacy.shares import NoiseShares, Seen
 from flower_fedcon.validation import Array, count, positive
 
 CONFIGS, SUM, LOST = "secaggplus_configs", "sum", "lost"
 _RANGE = "fedcon.range"  # what a node keeps of a run
 _STATE = "secaggplus_state"
-Fit: TypeAlias = Callable[[list[Array], Config, int, float], tuple[list[Array], int, Config]]
-"""Answers a request whose answer is seen in a sum of at least so many clients alone.
-
-The sum has Gaussian noise of at least so many times the clip.
-"""
+_SETUP = {"mod_range": MODULUS, "max_weight": 1.0, "clipping_range": 1.0}
+Fit: TypeAlias = Callable[[list[Array], Config, Seen], tuple[list[Array], int, Config]]
+"""Answers a request, of whose answer so much is seen."""
 
 
 class BeyondError(ConfigError):
@@ -65,12 +63,12 @@ def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Po
         asked = json.loads(str(config[SUM]))
         setup = context.state.config_records[_STATE]
         least: Any = setup["threshold"]
-        shares, noise, kept = None, 0.0, None
+        shares, kept = None, None
         if "noise" in asked:
-            shares, noise = _shares(asked["noise"], setup)
+            shares = _shares(asked["noise"], setup)
         else:
             kept = _one_range(context, asked["ranges"], known)
-        values, _, said = fit(arrays, config, int(least), noise)
+        values, _, said = fit(arrays, config, Seen(int(least), shares))
         if ERROR in said or LOST in said:
             raise _UnmaskedError(said)
         given = named(values, str(said["names"]))
@@ -90,6 +88,7 @@ def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Po
 
     try:
         known = policy()  # a bad one is told the server as other errors are
+        _check_setup(configs)
         _check_unmasking(configs)
         return secaggplus_mod(message, context, train)
     except _UnmaskedError as plain:
@@ -162,29 +161,21 @@ def _differences(
     return found
 
 
-def _shares(asked: Mapping[str, Any], setup: ConfigRecord) -> tuple[NoiseShares, float]:
-    """Return this node's share of noise, and the least multiple of the clip that a sum then has.
-
-    Each other node may be the server's own, or know its own share: of the clients whose uploads
-    are needed to unmask one is not counted. What Flower's quantization would do to whole steps
-    besides is refused.
+def _shares(asked: Mapping[str, Any], setup: Mapping[str, Any]) -> NoiseShares:
+    """Return this node's share of the noise that it is asked for.
 
     Raises
     ------
     ConfigError, RefusedError
     """
     clip, deviation = (positive(name, asked[name]) for name in ("clip", "deviation"))
-    fewest, levels = count("fewest", asked["fewest"]), cast(int, setup["target_range"])
-    if levels.bit_count() != 1 or setup["max_weight"] != 1.0 or setup["clipping_range"] != 1.0:
+    levels, threshold = int(setup["target_range"]), int(setup["threshold"])
+    if levels.bit_count() != 1 or threshold < 2:
         raise RefusedError(
-            "refused: with noise that clients add, entries in [-1, 1] of weight 1 are summed, in "
-            "levels whose number is a power of 2"
+            "refused: with noise that clients add levels are a power of 2, and sums of at least 2 "
+            f"clients, not {levels} and {threshold}"
         )
-    sure = min(fewest, cast(int, setup["threshold"]) - 1)
-    return (
-        NoiseShares(clip, deviation, fewest, levels),
-        deviation / clip * math.sqrt(max(0, sure) / fewest),
-    )
+    return NoiseShares(clip, deviation, count("fewest", asked["fewest"]), levels)
 
 
 def _beyond(ranges: Mapping[str, float]) -> str:
@@ -222,6 +213,22 @@ def _one_range(context: Context, ranges: Mapping[str, float], policy: Policy) ->
             )
     kept["ranges"] = json.dumps(known)
     return kept
+
+
+def _check_setup(configs: Mapping[str, Any]) -> None:
+    """Raise if a server asks for other masks, or other rounding, than this package's.
+
+    Flower's masks are numbers below the modulus less one: with a modulus of 2 they are all 0. With
+    other weights, ranges or levels its quantization would round what is whole already.
+    """
+    given = {key: configs[key] for key in _SETUP if key in configs}
+    wrong = [key for key, value in given.items() if value != _SETUP[key]]
+    if wrong or configs.get("target_range", 2) > FINEST:
+        key = wrong[0] if wrong else "target_range"
+        most = f"{_SETUP[key]:g}" if wrong else f"at most {FINEST}"
+        raise RefusedError(
+            f"refused: secure aggregation with {key} = {configs[key]!r:.40}, which is {most} here"
+        )
 
 
 def _check_unmasking(configs: Mapping[str, Any]) -> None:

@@ -1,17 +1,28 @@
-"""How much privacy of its examples a client has spent."""
+"""How much privacy a client has spent: of its examples, and of its own in sums with noise."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from flower_fedcon.errors import ConfigError, RefusedError
-from flower_fedcon.privacy.accountant import NoisySum, noisy_gradient, spent_epsilon
+from flower_fedcon.errors import ConfigError, RefusedError, StorageError
+from flower_fedcon.privacy.accountant import (
+    FULL,
+    NoisySum,
+    Sampling,
+    noisy_gradient,
+    spent_epsilon,
+)
 from flower_fedcon.validation import count, nonnegative, positive
 
 if TYPE_CHECKING:
     from flower_fedcon.privacy.examples import ExampleDP
+    from flower_fedcon.privacy.shares import Seen
 
+NOISY_SUMS = "noisy-sums"
+"""Where a node's state-dir holds what `SumsLedger` counts, by the digest of its data."""
+_NONE = '{"sums": [], "distance": 0.0, "ratios": [0.0, 0.0]}'
 _FAR = 2**40  # gradients: without end
 
 
@@ -131,3 +142,57 @@ class Ledger:
         while more < _FAR and fits(2 * more + 1):
             more = 2 * more + 1
         return more
+
+
+class SumsLedger:
+    """In how many sums with the clients' own noise a client's uploads were, as a file counts it.
+
+    Of all studies on its data, by what keys made sure of; a server may have seen no sum of some.
+
+    Parameters
+    ----------
+    text : str
+        What the file holds; "" at first.
+    place : str
+        The file's name, for messages.
+
+    Raises
+    ------
+    StorageError
+        If that is not what `text` was.
+    """
+
+    def __init__(self, text: str, place: str) -> None:
+        try:
+            found: dict[str, Any] = json.loads(text or _NONE)
+            self.sums = Counter[float]()
+            for noise, n in found["sums"]:
+                self.sums[positive("noise", noise)] += count("sums", n)
+            self.distance = nonnegative("distance", found["distance"])
+            first, second = (nonnegative("ratios", r) for r in found["ratios"])
+        except (ValueError, TypeError, KeyError, ConfigError) as error:
+            raise StorageError(
+                f"{place} does not say in how many noisy sums this client was ({error!r:.99}): put "
+                "back a copy; removing it forgets what has been released"
+            ) from None
+        self.ratios = first, second
+
+    def add(self, seen: Seen, entries: int) -> None:
+        """Count a sum of so many entries."""
+        assert seen.shares is not None  # noqa: S101  (the caller's case)
+        self.sums[seen.noise] += 1
+        more = seen.shares.ratios(entries, seen.sure)
+        self.ratios = self.ratios[0] + more[0], self.ratios[1] + more[1]
+        self.distance += seen.shares.distance(entries, seen.summed)
+
+    @property
+    def text(self) -> str:
+        """What a file is to hold."""
+        sums = [[noise, n] for noise, n in sorted(self.sums.items())]
+        return json.dumps({"sums": sums, "distance": self.distance, "ratios": self.ratios})
+
+    def epsilon(self, delta: float) -> float:
+        """Return what all of them have spent."""
+        everyone = Sampling(FULL, 1, 1.0)
+        counts = {NoisySum(noise, everyone): n for noise, n in self.sums.items()}
+        return spent_epsilon(counts, delta, self.distance, self.ratios)

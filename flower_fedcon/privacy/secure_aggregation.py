@@ -9,7 +9,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import count, optional, positive
 
 MODULUS = 2**32  # of Flower's masks
-_FINEST = 2**30  # levels of a value: Flower rounds to 32-bit integers
+FINEST = 2**30  # levels of a value: Flower rounds to 32-bit integers
 FEWEST = 3  # clients in a sum: of two, each would know the other's value from it
 
 
@@ -19,7 +19,7 @@ def finest_levels(cohort: int) -> int:
     >>> [finest_levels(n).bit_length() - 1 for n in (3, 5, 1000)]
     [30, 29, 22]
     """
-    return min(_FINEST, 1 << ((MODULUS - 1) // cohort).bit_length() - 1)
+    return min(FINEST, 1 << ((MODULUS - 1) // cohort).bit_length() - 1)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class SecAggPlus:
                 )
         if self.quantization_range is not None:
             levels = count("quantization_range", self.quantization_range, minimum=2)
-            if levels > _FINEST:
+            if levels > FINEST:
                 raise ConfigError(f"quantization_range must be at most 2**30, got {levels}")
 
     def range_of(self, name: str) -> float:

@@ -39,7 +39,7 @@ have room.
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class NoiseShares:
     """
 
     def __init__(self, clip: float, deviation: float, fewest: int, levels: int) -> None:
-        self.fewest, self._half = fewest, levels // 2
+        self.fewest, self._half, self._ratio = fewest, levels // 2, deviation / clip
         share = deviation / math.sqrt(fewest)
         bits = math.floor(math.log2(self._half / (_FAR + clip / share)))
         if bits < 1:
@@ -128,18 +128,50 @@ class NoiseShares:
             noisy += self.grid.noise(n * size).reshape(n, size).sum(axis=0)
         return self.grid.value(noisy)
 
-    def ratios(self, entries: int) -> tuple[float, float]:
-        """Return L of so many entries, for the sum of the shares of `fewest` clients.
+    def multiplier(self, count: int) -> float:
+        """Return z: by how many times the clip the noise of so many clients deviates, or of t."""
+        return self._ratio * math.sqrt(min(count, self.fewest) / self.fewest)
+
+    def ratios(self, entries: int, count: int | None = None) -> tuple[float, float]:
+        """Return L of so many entries, for the sum of the shares of so many clients, by default t.
 
         To continuous noise that is rounded, and to discrete Gaussian noise (`accountant`).
         """
-        variance = self.fewest * 4.0**self.grid.bits
-        eta = log_ratio(2.0**self.grid.bits, self.fewest)
-        return entries * (11 / variance + eta), entries * eta
+        counted = self.fewest if count is None else min(count, self.fewest)
+        eta = log_ratio(2.0**self.grid.bits, counted)
+        return entries * (11 / (counted * 4.0**self.grid.bits) + eta), entries * eta
 
     def distance(self, entries: int, clients: int) -> float:
         """Return the variation distance of what is beyond that, of the shares of all clients."""
         return entries * (clients + 2) * math.exp(-120.0)
+
+
+class Seen(NamedTuple):
+    """What a server sees of a client's answer.
+
+    Attributes
+    ----------
+    summed : int
+        It is part of a sum of at least so many clients; 1 where it is seen alone.
+    shares : NoiseShares, optional
+        The noise that they add.
+    """
+
+    summed: int = 1
+    shares: NoiseShares | None = None
+
+    @property
+    def sure(self) -> int:
+        """The shares that are surely in the sum, and of whom no one server or client knows any.
+
+        Of the clients that keys make sure of, one may be the server's, or know its own share.
+        """
+        return 0 if self.shares is None else self.summed - 1
+
+    @property
+    def noise(self) -> float:
+        """The noise multiplier of a sum that they make sure of."""
+        return 0.0 if self.shares is None else self.shares.multiplier(self.sure)
 
 
 def log_ratio(deviation: float, count: int) -> float:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from contract import strategy as build
 from fake_grid import FakeGrid, on_grid
+from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from pages import blocks
 from problems import q6_objectives
 from scipy import stats
 from test_release import SUMS, shown, suited
 from test_secure_aggregation import STAGES, SecureGrid, stage
+from typer.testing import CliRunner
 
 from flower_fedcon import (
     FederatedProblem,
@@ -23,9 +25,12 @@ from flower_fedcon import (
     client_app,
     simulate,
 )
-from flower_fedcon.errors import BudgetError, ConfigError, FedConError
+from flower_fedcon.cli import app
+from flower_fedcon.errors import BudgetError, ConfigError, FedConError, StorageError
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.privacy import GaussianDP, SecAggPlus
+from flower_fedcon.privacy.accountant import NoisySum, Sampling, spent_epsilon
+from flower_fedcon.privacy.ledger import SumsLedger
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.strategies import FedAvg, FedProx
 
@@ -196,26 +201,84 @@ def test_a_node_counts_the_shares_that_keys_make_sure_of():
         start(made, few, min_noise=2.0)
 
 
+class Other(SecureGrid):
+    """A server that asks for another protocol than its program's."""
+
+    def __init__(self, *given, setup, **more):
+        super().__init__(*given, **more)
+        self.setup = setup
+
+    def replies_to(self, message):
+        if stage(message) == "setup":
+            for key, value in self.setup.items():
+                message.content["secaggplus_configs"][key] = value
+        return super().replies_to(message)
+
+
 @on_grid
+@pytest.mark.parametrize("made", [fedavg(), None], ids=["noise", "none"])
 @pytest.mark.parametrize(
-    ("key", "value"), [("mxw", 2.0), ("clip", 0.5), ("t_rng", 3 * 2**20)], ids=str
+    "setup",
+    [{"mod_range": 2}, {"max_weight": 2.0}, {"clipping_range": 0.5}, {"target_range": 2**31}],
+    ids=str,
 )
-def test_a_node_adds_no_noise_to_what_is_rounded_once_more(key, value):
-    """A server that has Flower halve a vector would see a sum of rounded halves."""
-    from flwr.common.secure_aggregation.secaggplus_constants import Key
+def test_a_node_takes_no_other_masks_and_no_other_rounding(made, setup):
+    """Of a modulus of 2 all masks are 0; halved vectors would be a sum of rounded halves."""
+    grid = Other(q6_objectives(), setup=setup)
+    plain = FedAvg(client_lr=0.1, local_steps=3)
+    secure = SECURE if made is not None else SecAggPlus(8.0)
+    words = f"refused: secure aggregation with {next(iter(setup))} = "
+    with pytest.raises(FedConError, match=words):
+        (made or plain).start(grid, num_rounds=1, max_retries=0, secure_aggregation=secure)
+    assert "collect_masked_vectors" not in [now for _, now in grid.asked_for]
 
-    names = {"mxw": Key.MAX_WEIGHT, "clip": Key.CLIPPING_RANGE, "t_rng": Key.TARGET_RANGE}
 
-    class Halving(SecureGrid):
-        def replies_to(self, message):
-            if stage(message) == "setup":
-                message.content["secaggplus_configs"][names[key]] = value
-            return super().replies_to(message)
+def test_masks_of_a_small_modulus_hide_nothing():
+    """What that refusal is for, of Flower 1.41."""
+    (mask,) = pseudo_rand_gen(b"\x01\x02\x03\x04" * 8, 2, [(50,)])
+    assert not mask.any()
 
-    with pytest.raises(FedConError, match=r"entries in \[-1, 1\] of weight 1 are summed"):
+
+@on_grid
+@pytest.mark.parametrize("setup", [{"target_range": 3 * 2**20}, {"threshold": 1}], ids=str)
+def test_a_node_s_share_is_for_sums_of_whole_steps(setup):
+    with pytest.raises(FedConError, match="levels are a power of 2, and sums of at least 2"):
         fedavg().start(
-            Halving(q6_objectives()), num_rounds=1, max_retries=0, secure_aggregation=SECURE
+            Other(q6_objectives(), setup=setup),
+            num_rounds=1,
+            max_retries=0,
+            secure_aggregation=SECURE,
         )
+
+
+# --- what nodes count ----------------------------------------------------------------------------
+
+
+@on_grid
+def test_a_node_counts_its_sums_itself(tmp_path):
+    """Over runs, by what keys make sure of, whatever a server's history says."""
+
+    def make(load):
+        return client_app(load, state_dir=str(tmp_path))
+
+    grid = FakeGrid(q6_objectives(), make=make)
+    for z, rounds in ((2.0, 2), (4.0, 1)):
+        fedavg(z, fewest=4).start(grid, num_rounds=rounds, secure_aggregation=SECURE)
+    files = sorted((tmp_path / "noisy-sums").iterdir())
+    ledgers = [SumsLedger(path.read_text(), path.name) for path in files]
+    assert [ledger.sums for ledger in ledgers] == [{2.0: 2, 4.0: 1}] * 6
+    kinds = {NoisySum(z, Sampling("full", 1, 1.0)): n for z, n in ((2.0, 2), (4.0, 1))}
+    assert ledgers[0].epsilon(DELTA) == pytest.approx(spent_epsilon(kinds, DELTA), rel=1e-6)
+    printed = CliRunner().invoke(app, ["privacy", "spent", str(tmp_path), "--delta", "1e-5"])
+    assert printed.exit_code == 0, printed.output
+    assert printed.output.count("3 sums") == 6
+    assert f"{ledgers[0].epsilon(DELTA):.4g}" in printed.output
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "7", '{"sums": [[2.0, 0]], "distance": 0}', "\0"])
+def test_a_damaged_count_of_sums_is_refused(text):
+    with pytest.raises(StorageError, match="it does not say in how many noisy sums"):
+        SumsLedger(text, "it")
 
 
 # --- what is refused before round 1 --------------------------------------------------------------
