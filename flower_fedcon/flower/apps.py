@@ -140,8 +140,8 @@ def server_app(
     slow and failing nodes: "min-clients-to-start", "start-timeout", "evaluate-timeout" (0 for the
     default in these three), "grace", "round-deadline", "max-retries", "quarantine-after",
     "quarantine-rounds" and "authenticated" (false). "secagg-clipping-range" turns secure
-    aggregation on, with "secagg-num-shares", "secagg-reconstruction-threshold" and
-    "secagg-quantization-range".
+    aggregation on, or "secagg" (false) where clients add noise and there is no range, with
+    "secagg-num-shares", "secagg-reconstruction-threshold" and "secagg-quantization-range".
 
     Parameters
     ----------
@@ -224,13 +224,13 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def _secure(config: Mapping[str, Any], given: SecAggPlus | None) -> SecAggPlus | None:
     """Return what a run configuration says of secure aggregation, else what the app says."""
     clip = _option(config, "secagg-clipping-range", 0.0)
-    if not clip:
+    if not clip and not _option(config, "secagg", False):
         return given
     from flower_fedcon.privacy import SecAggPlus
 
     shares = config.get("secagg-num-shares", 1.0)  # a number of them, or a fraction
     return SecAggPlus(
-        clip,
+        clip or None,
         shares if type(shares) is int else _option(config, "secagg-num-shares", 1.0),
         _option(config, "secagg-reconstruction-threshold", 0) or None,
         _option(config, "secagg-quantization-range", 0) or None,

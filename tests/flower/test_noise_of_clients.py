@@ -95,6 +95,15 @@ def test_every_private_method_has_its_iterates(case, silent):
 
 
 @on_grid
+def test_no_whole_step_is_lost_on_the_way(silent):
+    """The server's sum is that of the whole steps, as a simulation adds them up."""
+    made = fedavg(0.5, 100.0, fewest=4)
+    result = made.start(FakeGrid(q6_objectives()), num_rounds=3, secure_aggregation=SECURE)
+    simulated = simulate(made, FederatedProblem(q6_objectives()), 3)
+    assert result.history.x.tobytes() == simulated.x.tobytes()
+
+
+@on_grid
 def test_releases_are_clipped_and_absent_clients_have_changed_nothing(silent):
     """Of points, too: one that does not reply counts as if it had sent what it got."""
     far = [LeastSquares(np.eye(2), np.full(2, b)) for b in (30.0, 40.0, 0.2, 0.4, 0.6)]

@@ -379,6 +379,8 @@ def test_a_run_configuration_turns_it_on():
     assert apps._secure(given, None) == SecAggPlus(2.0, 5, quantization_range=64)
     half = {"secagg-clipping-range": 2, "secagg-num-shares": 0.5}
     assert apps._secure(half, SECURE) == SecAggPlus(2.0, 0.5)
+    assert apps._secure({"secagg": True, "secagg-num-shares": 5}, None) == SecAggPlus(None, 5)
+    assert apps._secure({"secagg": False}, SECURE) is SECURE
     with pytest.raises(ConfigError, match="secagg-num-shares must be a number, got 'all'"):
         apps._secure({**given, "secagg-num-shares": "all"}, None)
 

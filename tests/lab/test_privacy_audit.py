@@ -37,6 +37,7 @@ CASES = {
     f"privacy = {{{RULE}, noise_multiplier = 1.0}}",
     "sample": f"participation = {{sample = 5}}\nprivacy = {{{RULE}, noise_multiplier = 2.0}}",
     "quantile": f"privacy = {{{RULE}, noise_multiplier = 4.0, quantile = 0.5}}",
+    "clients": f'privacy = {{{RULE}, noise_multiplier = 4.0, noise_by = "clients", fewest = 12}}',
     "tree": 'participation = {type = "Cyclic", groups = 4}\n'
     f'privacy = {{{RULE}, noise_multiplier = 2.0, mechanism = "tree"}}',
     "banded": 'participation = {type = "Cyclic", groups = 4}\n'
