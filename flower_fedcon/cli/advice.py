@@ -156,17 +156,18 @@ def _try(
     from flower_fedcon.lab.advice.trial import try_out
 
     trials = try_out(problem, found, rounds, by_bytes=by_bytes, say=say)
-    rows = table("Method", "Objective", "F - F*", "Infeasible by", "MB", "Seconds", right_from=1)
+    rows = table("Method", "Chosen", "Objective", "F - F*", "Infeasible by", "MB", "Seconds",
+                 right_from=2)  # fmt: skip
     for trial in trials:
         name, last = trial.candidate.kind.__name__, trial.last
         if trial.error:
-            rows.add_row(name, "failed", "", "", "", f"{trial.seconds:.2f}")
+            rows.add_row(name, "", "failed", "", "", "", f"{trial.seconds:.2f}")
             continue
         size = (last["uplink_bytes"] + last["downlink_bytes"]) / 1e6
         gap = f"{last['residual']:.3g}" if "residual" in last else ""
-        rows.add_row(name, f"{last['objective']:.6g}", gap, f"{trial.infeasible:.2g}",
-                     f"{size:.4g}", f"{trial.seconds:.2f}")  # fmt: skip
-    say(f"after {rounds} rounds with the first settings, which no one has tuned:")
+        rows.add_row(name, trial.chosen, f"{last['objective']:.6g}", gap,
+                     f"{trial.infeasible:.2g}", f"{size:.4g}", f"{trial.seconds:.2f}")  # fmt: skip
+    say(f"after {rounds} rounds, those of the races for steps among them:")
     console().print(rows)
     ran = [trial.candidate for trial in trials if not trial.error]
     if not ran:

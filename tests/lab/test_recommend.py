@@ -144,6 +144,18 @@ def test_a_trial_ranks_by_what_was_reached():
     assert all(t.infeasible <= 1e-6 for t in trials[: len(feasible)])
 
 
+def test_a_trial_of_some_length_chooses_steps_by_a_race():
+    problem = small(regularizer=L1(0.1))
+    found = advised(problem)[2]
+    trials = {trial.candidate.kind.__name__: trial for trial in try_out(problem, found, 20)}
+    raced = {name: t for name, t in trials.items() if "auto" in t.candidate.settings.values()}
+    assert {"FedDR", "CompositeFL", "FedDualAvg"} <= set(raced)
+    for name, trial in raced.items():
+        assert trial.chosen.partition("=")[0] in trial.candidate.settings, name
+        assert trial.last["round"] == 20
+    assert trials["CompositeFL"].last["objective"] < problem.optimum.value + 1e-6
+
+
 # --- the figures ---------------------------------------------------------------------------------
 
 
