@@ -138,6 +138,10 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         bend = max(1.0, self.simplex_radius or 1.0)
         return float(1 / (2 * bend * self.local_steps * max(1.0, self.server_lr)))
 
+    def ladder(self, name: str, value: Any) -> list[Any]:
+        """Return what a race tries for an argument."""
+        return self.safe_ladder(value) if name == "client_lr" else super().ladder(name, value)
+
     def elapsed(self, r: float) -> float:
         """Return e_r = eta_s eta_c r K, the sum of the steps so far."""
         lr = 1.0 if isinstance(self.client_lr, Schedule) else self.client_lr

@@ -61,7 +61,7 @@ def test_the_two_files_of_an_app(tmp_path, monkeypatch):
     exec(compile(blocks("python")[2], "client_app.py", "exec"), client)
     assert isinstance(server["app"], ServerApp)
     assert isinstance(client["app"], ClientApp)
-    strategy = server["FedFW"](server["L1Ball"](radius=5.0), penalty=0.1)
+    strategy = server["FedFW"](server["L1Ball"](radius=5.0))
     np.savez(tmp_path / "data.npz", A=np.eye(3), b=np.ones(3))
     objective = client["LeastSquares"](**np.load(tmp_path / "data.npz"))
     history = simulate(strategy, FederatedProblem([objective], constraint=strategy.constraint), 3)

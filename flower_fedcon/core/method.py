@@ -79,6 +79,8 @@ class Method(ABC, Generic[State]):
     """Which constraints of the objectives' own it keeps: their "mean", "each", or "groups"."""
     needs_shares: ClassVar[bool] = False
     """Whether the server moves by each client's share of all clients' examples."""
+    first_stage: ClassVar[int] = 1
+    """Rounds after which settings tell apart: the first stage of a race for them."""
     uses_num_rounds: bool = False
     """Whether the iterates depend on how many rounds the run is to have."""
 

@@ -17,7 +17,7 @@ from flower_fedcon.errors import ConfigError, DivergedError, RoundError
 from flower_fedcon.runs.directory import stated_algorithm
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
-from flower_fedcon.runs.race import FIRST, Entry, Race, Runner, begin, entries, left_to_rules
+from flower_fedcon.runs.race import Entry, Race, Runner, begin, entries, left_to_rules
 from flower_fedcon.runs.recording import Recorder
 from flower_fedcon.runs.scouting import with_scales
 from flower_fedcon.validation import AUTO, Array
@@ -149,7 +149,7 @@ class Contest:
         if "won" in known:
             self._take(found, known)
         else:
-            first = _METHODS_FIRST if self._rivals else FIRST
+            first = _METHODS_FIRST if self._rivals else self._strategy.first_stage
             self.race = begin(found, setup, self._start, known or None, first, **self._options)
         return setup
 

@@ -22,9 +22,8 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import FedConError
 
-FIRST, LONGER, STAGES, KEPT = 1, 3, 3, 4
-"""Rounds of the first stage, how much longer the next is, how many there are, and that one of so
-many is kept.
+LONGER, STAGES, KEPT = 3, 3, 4
+"""How much longer than a stage the next is, how many there are, and that one of so many is kept.
 
 Everyone who is as good as the last of these stays, too: some methods do not move in their first
 round. Where a share p of the clients is in a round, stages are p^(-3/4) times as long.
@@ -104,7 +103,7 @@ class Race:
         Which stage is under way.
     """
 
-    def __init__(self, runners: list[Runner], first: int = FIRST, rung: int = 0) -> None:
+    def __init__(self, runners: list[Runner], first: int, rung: int = 0) -> None:
         self.runners, self.first, self.rung = runners, first, rung
 
     @property
@@ -230,7 +229,7 @@ def begin(
     setup: Setup,
     x0: Any,
     snapshot: Mapping[str, Any] | None,
-    first: int = FIRST,
+    first: int,
     **more: Any,
 ) -> Race:
     """Return a race from its start, or from where a checkpoint has it."""

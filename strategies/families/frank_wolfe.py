@@ -68,6 +68,8 @@ class FrankWolfe(Mirrored[State]):
     release = Release("with everyone")
     needs_independent = "its server gives each round another weight"
 
+    first_stage = 27  # the first rounds go to the same vertices, whatever the penalty
+
     def __init__(
         self,
         constraint: ConstraintSet,
