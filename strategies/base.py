@@ -27,6 +27,7 @@ from flower_fedcon.server.aggregation import Aggregation, as_aggregation
 from flower_fedcon.server.schedules import Schedule, rate_or_schedule
 from flower_fedcon.strategies.families.arguments import COMMON, check_convexity, names_checked
 from flower_fedcon.strategies.families.arguments import Common as Common
+from flower_fedcon.strategies.families.ladders import condition
 from flower_fedcon.validation import (
     AUTO,
     Array,
@@ -37,6 +38,8 @@ from flower_fedcon.validation import (
     parameters,
     positive,
 )
+
+_ILL = 1000.0  # L/mu from which one round of a race says too little
 
 
 class FedConStrategy(Method[State], FlowerStrategy):
@@ -187,6 +190,11 @@ class FedConStrategy(Method[State], FlowerStrategy):
         L asks `smoothness_for` for it.
         """
         return {}
+
+    def first_stage(self) -> int:
+        """Return how many rounds the first stage of a race takes: 2 from L/mu = 1000 on."""
+        kappa = condition(self.setup)
+        return 2 if kappa is not None and kappa >= _ILL else 1
 
     def raced(self) -> list[str]:
         """Return the arguments that are "auto"."""

@@ -129,7 +129,7 @@ class FedDyn(ControlVariates[FedDynState]):
         if kappa is None or not L:
             return super().ladder(name, value)
         unit = L / math.sqrt(self.setup.rate)
-        return between(value, unit / kappa**0.625, 0.28 * unit)
+        return between(value, unit / kappa ** (2 / 3), 0.28 * unit)
 
     def derive(self) -> FedDynConstants:
         """Return alpha."""

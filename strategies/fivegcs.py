@@ -139,11 +139,11 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         }
 
     def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return what a race tries for gamma: from sqrt(p)/L to 4 kappa^(1/8) times the rule's."""
+        """Return what a race tries: of gamma 3 sqrt(p)/L to 3 kappa^(1/5) times the rule's."""
         kappa, L = condition(self.setup), self.smoothness or self.setup.smoothness
         if name != "primal_lr" or kappa is None or not L:
             return super().ladder(name, value)
-        return between(value, math.sqrt(self.setup.rate) / L, 4 * kappa**0.125 * value)
+        return between(value, 3 * math.sqrt(self.setup.rate) / L, 3 * kappa**0.2 * value)
 
     def _primal_lr(self) -> float:
         n, mu = self.setup.num_clients, self._known_modulus()

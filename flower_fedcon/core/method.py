@@ -79,8 +79,6 @@ class Method(ABC, Generic[State]):
     """Which constraints of the objectives' own it keeps: their "mean", "each", or "groups"."""
     needs_shares: ClassVar[bool] = False
     """Whether the server moves by each client's share of all clients' examples."""
-    first_stage: ClassVar[int] = 1
-    """Rounds after which settings tell apart: the first stage of a race for them."""
     uses_num_rounds: bool = False
     """Whether the iterates depend on how many rounds the run is to have."""
 
@@ -190,6 +188,10 @@ class Method(ABC, Generic[State]):
     def rule_value(self, name: str) -> Any:
         """Return what a bound method has for an argument."""
         return getattr(self, name)
+
+    def first_stage(self) -> int:
+        """Return how many rounds the first stage of a race takes; of a bound method."""
+        return 1
 
     def ladder(self, name: str, value: Any) -> list[Any]:
         """Return what a race tries for an argument, around its rule's value; of a bound method."""

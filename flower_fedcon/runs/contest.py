@@ -149,7 +149,7 @@ class Contest:
         if "won" in known:
             self._take(found, known)
         else:
-            first = _METHODS_FIRST if self._rivals else self._strategy.first_stage
+            first = _METHODS_FIRST if self._rivals else self.plain.bind(setup).first_stage()
             self.race = begin(found, setup, self._start, known or None, first, **self._options)
         return setup
 

@@ -68,8 +68,6 @@ class FrankWolfe(Mirrored[State]):
     release = Release("with everyone")
     needs_independent = "its server gives each round another weight"
 
-    first_stage = 27  # the first rounds go to the same vertices, whatever the penalty
-
     def __init__(
         self,
         constraint: ConstraintSet,
@@ -90,6 +88,10 @@ class FrankWolfe(Mirrored[State]):
                 f"gradient={self.gradient!r} with batch_size={self.batch_size!r}: give both "
                 'gradient="stochastic" and a batch_size, or neither'
             )
+
+    def first_stage(self) -> int:
+        """Return 27: the first rounds go to the same vertices, whatever the penalty."""
+        return 27
 
     def rules(self) -> dict[str, Callable[[], Any]]:
         """Return the rule for lambda_0."""

@@ -13,7 +13,7 @@ import math
 
 from flower_fedcon.core.protocol import Setup
 
-_APART, _MOST = 1.7, 6  # powers of 2 from one to the next, and how many there are at most
+_APART, _MOST = 1.7, 7  # powers of 2 from one to the next, and how many there are at most
 _FLATTEST = 1e6  # kappa beyond which no range grows
 
 

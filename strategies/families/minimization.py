@@ -56,13 +56,13 @@ class LocalMinimization(FedConStrategy[State]):
         """Return what a race tries for an argument.
 
         For a step of proximal points from 4.5/L, which is best where clients bend in directions of
-        their own, to kappa^(5/8)/L, where they bend alike: the second more than 1/sqrt(mu L), since
+        their own, to kappa^(2/3)/L, where they bend alike: the second more than 1/sqrt(mu L), since
         the flattest directions are the last to count.
         """
         kappa, L = condition(self.setup), self.setup.smoothness
         if name != "step_size" or kappa is None or not L:
             return super().ladder(name, value)
-        return between(value, *(self.within_prox(c / L) for c in (4.5, kappa**0.625)))
+        return between(value, *(self.within_prox(c / L) for c in (4.5, kappa ** (2 / 3))))
 
     def bind(self, setup: Setup) -> Self:
         """Return a copy for one run."""
