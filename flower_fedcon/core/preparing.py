@@ -3,8 +3,9 @@
 They go the way of a round's: a `Request` in the phase "prepare" whose `round` is the number of the
 exchange, answered by `Reply`s, from everyone, each checked before it is used. What is in them:
 `flower_fedcon.tables.preparation`. Where the schema has `curve_times`, nodes count events and rows
-at risk in an exchange more. A last exchange, where clients are on nodes, is the second half
-of the handshake: the constants L and mu of the objectives that their rows have become.
+at risk in an exchange more; of terms those of `flower_fedcon.tables.design` follow. A last
+exchange, where clients are on nodes, is the second half of the handshake: the constants L and mu of
+the objectives that their rows have become.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from flower_fedcon.core.protocol import PREPARE, ClientInfo, Reply, Request
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
 from flower_fedcon.tables.contrasts import check_comparable, check_outcomes, contrasts
+from flower_fedcon.tables.design import OF_TERMS
+from flower_fedcon.tables.packed_text import packed_text
 from flower_fedcon.tables.preparation import (
     LARGEST,
     WEIGHTS,
@@ -32,7 +35,6 @@ from flower_fedcon.tables.preparation import (
     conclude,
     expected,
     left_out_in_words,
-    packed_text,
 )
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.schema import COMMON, Schema
@@ -45,7 +47,7 @@ LIMIT = Layout(((2**21,),), "float64", layered=False)
 """How many numbers a node may send in one array."""
 _SAID = 10  # as many lines are logged of what stands out
 CONSTANTS = "constants"
-STAGES = (SUMMARY, SPREAD, CONSTANTS, CURVES)
+STAGES = (SUMMARY, SPREAD, CONSTANTS, CURVES, *OF_TERMS)
 
 
 def info_of(objective: Any, name: str) -> ClientInfo:
@@ -121,7 +123,8 @@ class Preparing:
         if len(said) > _SAID:
             more = len(said) - _SAID
             _log.warning("tables: %s more things stand out, see `fedcon data check`", more)
-        found = replace(conclude(schema, first, answers), site_effects=self._site_effects)
+        found = conclude(schema, first, answers, self._ask)
+        found = replace(found, site_effects=self._site_effects)
         if schema.curve_times:
             found = replace(found, curves=self._curves(found))
         if found.left_out:
@@ -130,6 +133,10 @@ class Preparing:
                 left_out_in_words(found.left_out),
             )
         return replace(found, uplink_bytes=self._up, downlink_bytes=self._down)
+
+    def _ask(self, stage: str, down: Payload, sizes: dict[str, int]) -> list[Payload]:
+        """Play an exchange of terms."""
+        return self._exchange(STAGES.index(stage) + 1, down, dict(sizes))
 
     def _curves(self, found: Preparation) -> Curves:
         """Return what clients count at the schema's times, in an exchange of its own."""

@@ -47,6 +47,7 @@ from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import NOISY_SUMS, SumsLedger
 from flower_fedcon.privacy.shares import Seen
+from flower_fedcon.tables.design import SQUARES
 from flower_fedcon.tables.fitted import write_held_out
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.preparation import Preparation
@@ -248,6 +249,8 @@ class FlowerClient(NumPyClient):
             answer = table.answer(stage, down, least)
             if request.round == 2 and self._store is not None:
                 Surveys(self._store, table).asked(down)
+            if stage == SQUARES and self._store is not None:
+                Surveys(self._store, table).asked_of_terms(down)
         return Reply([client], request.round, {name: [value] for name, value in answer.items()})
 
     def _prepare(self, preparation: Preparation | None) -> None:

@@ -2,8 +2,9 @@
 
 A server that writes its own means, scales and categories chooses what a row is turned into. So a
 node keeps what it was asked to sum up about (means and categories, by exchange 2 of
-`tables.preparation`), and takes in exchange 3 only a preparation that has these; of that it keeps a
-digest, and answers rounds and evaluations with no other. Both are kept by a digest of the rows.
+`tables.preparation`, and what terms are made of, by exchange 8 of `tables.design`), and takes in
+exchange 3 only a preparation that has these; of that it keeps a digest, and answers rounds and
+evaluations with no other. Both are kept by a digest of the rows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.flower.stores import Store
-from flower_fedcon.tables.preparation import Preparation, unpacked_text
+from flower_fedcon.tables.packed_text import unpacked_text
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.table import Table
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload
@@ -43,6 +45,12 @@ class Surveys:
             means = [float(mean).hex() for mean in down["means"].tolist()]
             entry = [means, _names(unpacked_text(down["categories"]))]
         self._remember(_ASKED, entry)
+
+    def asked_of_terms(self, down: Payload) -> None:
+        """Remember what the node's last answer about terms was about."""
+        about = unpacked_text(down["about"])
+        means = [float(mean).hex() for mean in down["means"].tolist()]
+        self._remember(_ASKED, [means, _terms(about["design"], about["categories"])])
 
     def conclude(self, preparation: Preparation) -> None:
         """Remember what has been agreed on, if it follows from what the node was asked about.
@@ -77,6 +85,16 @@ class Surveys:
             return bool(preparation.width and preparation.width == entry)
         means, names = entry
         kept = [int(place) for place in preparation.kept]
+        if self._schema.design:
+            design = preparation.design
+            categories = {k: list(v) for k, v in preparation.categories.items()}
+            if design is None or names != _terms(design.stated, categories):
+                return False
+            pairs = zip(kept, preparation.means.tolist(), strict=True)
+            return all(
+                0 <= place < len(means) and float(mean).hex() == means[place]
+                for place, mean in pairs
+            )
         if names != _names({k: list(v) for k, v in preparation.categories.items()}):
             return False
         return all(
@@ -97,6 +115,11 @@ class Surveys:
             if entry not in known[name]:
                 known[name] = [*known[name], entry][-_MOST:]
                 self._store.keep_note(_KIND, self._data, json.dumps(known))
+
+
+def _terms(design: Any, categories: Any) -> str:
+    """Return a digest of what terms are made of."""
+    return digest([json.dumps(design, sort_keys=True), _names(categories)])
 
 
 def _names(categories: Any) -> str:

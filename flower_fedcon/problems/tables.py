@@ -296,7 +296,7 @@ def regularizer(
 
 def _factors(schema: Schema, preparation: Preparation, given: Mapping[str, float]) -> Array:
     """Return what the penalty of each of the model's columns is multiplied by."""
-    names, features = preparation.names, schema.names
+    names, features = preparation.names, schema.groups
     found = np.ones(len(names))
     for name, factor in given.items():
         value = nonnegative(f"penalty_factor of {name!r}", factor)

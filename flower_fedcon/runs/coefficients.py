@@ -10,9 +10,10 @@ from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, first_few
 from flower_fedcon.runs.convergence import Convergence, least_weight
 from flower_fedcon.runs.final_sums import total_sums
+from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.statistics.debiased import debiased, expect_lasso
 from flower_fedcon.tables.statistics.estimates import (
     DEBIASED,
@@ -67,6 +68,23 @@ def _penalty(strategy: Method[Any], setup: Setup) -> str:
     if psi is None or (weights is not None and not np.any(weights)):
         return "none"
     return "l1" if weights is not None and not np.any(weights[1]) else repr(psi)
+
+
+def check_quantiles(strategy: Method[Any], setup: Setup) -> None:
+    """Refuse knots and medians of a private run that are found by counts.
+
+    Raises
+    ------
+    ConfigError
+    """
+    schema = None if setup.preparation is None else setup.preparation.stated
+    if strategy.privacy is None or schema is None or not of_quantiles(schema):
+        return
+    raise ConfigError(
+        f"quantiles of {first_few(list(map(repr, of_quantiles(schema))))} beside "
+        f"privacy={strategy.privacy!r}: no noise covers the counts that knots and medians follow "
+        "from. Give knots, such as rcs(x, [20, 25, 30]), and impute means"
+    )
 
 
 def estimates_of(

@@ -318,9 +318,31 @@ def _lines(
                 f"outcomes are {alike} at {first_few(mute, what='site')}: an intercept of its own "
                 "is infinite there, and its rows tell nothing of the columns"
             )
+    lines += _columns_in_words(preparation)
     if preparation.left_out:
         lines.append(f"left out: {left_out_in_words(preparation.left_out)}")
     return lines
+
+
+def _columns_in_words(preparation: Preparation) -> Iterator[str]:
+    """Yield what coefficients are about: references, knots, and cells that were filled in."""
+    schema, known = preparation.stated, preparation.categories
+    if schema is None:
+        return
+    references = [
+        f"{feature.name}={feature.reference or known[feature.name][0]}"
+        for feature in schema.categorical
+        if known[feature.name]
+    ]
+    if references:
+        yield f"reference categories: {first_few(references, 20)}"
+    if preparation.design is not None:
+        for name, knots in preparation.design.knots.items():
+            yield f"knots of {name}: {', '.join(f'{knot:.6g}' for knot in knots)}"
+    if preparation.imputed:
+        words = {feature.name: feature.impute for feature in schema.features}
+        filled = [f"{name} {cells} ({words[name]})" for name, cells in preparation.imputed.items()]
+        yield f"cells without a value, filled in: {first_few(filled, 20)}"
 
 
 def _dispersion(alpha: float, preparation: Preparation) -> Iterator[str]:

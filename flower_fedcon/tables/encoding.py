@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flower_fedcon.tables.schema import Feature
+from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
     from flower_fedcon.tables.preparation import Preparation
@@ -104,15 +105,11 @@ def encoded(table: Table, preparation: Preparation, least: int = 1) -> Any:
     found = []
     for feature, marks in zip(schema.categorical, table.categories.T, strict=True):
         categories = known[feature.name]
-        places = codes(marks, categories)
-        if least > 1 and is_wide(categories):  # rare ones of a node are among the others there
-            counts = np.bincount(places[table.training_rows], minlength=len(categories))
-            rare = np.flatnonzero((counts > 0) & (counts < least))
-            places = np.where(np.isin(places, rare), categories.index(OTHER), places)
+        places = merged_rare(table, codes(marks, categories), categories, least)
         found.append((feature, categories, places))
     if any(is_wide(categories) for _, categories, _ in found):
         return _sparse(table, found, preparation, least)
-    columns = [_known(table, least)]
+    columns = [known_numbers(table, least)]
     for feature, categories, places in found:
         block = (places[:, None] == np.arange(len(categories))).astype(np.float64)
         block[places < 0] = np.nan
@@ -121,9 +118,16 @@ def encoded(table: Table, preparation: Preparation, least: int = 1) -> Any:
         columns.append(block[:, own])
     whole = np.concatenate(columns, axis=1)[:, preparation.kept]
     whole = np.where(np.isnan(whole), preparation.means, whole)
-    if schema.standardize:
-        whole = (whole - preparation.means) / preparation.scales
-    return whole
+    return (whole - preparation.centers) / preparation.scales
+
+
+def merged_rare(table: Table, places: Any, categories: tuple[str, ...], least: int) -> Any:
+    """Return which category each row has; of a wide feature a node's rare ones are others."""
+    if least == 1 or not is_wide(categories):
+        return places
+    counts = np.bincount(places[table.training_rows], minlength=len(categories))
+    rare = np.flatnonzero((counts > 0) & (counts < least))
+    return np.where(np.isin(places, rare), categories.index(OTHER), places)
 
 
 def _with_column(feature: Feature, categories: tuple[str, ...]) -> list[int]:
@@ -132,7 +136,7 @@ def _with_column(feature: Feature, categories: tuple[str, ...]) -> list[int]:
     return [place for place, category in enumerate(categories) if category in having]
 
 
-def _known(table: Table, least: int) -> Any:
+def known_numbers(table: Table, least: int) -> Any:
     """Return the numeric columns, as far as a node of this threshold uses them.
 
     One in which all but a few rows are alike, or none, is unknown. Where a few rows lack a value,
@@ -189,41 +193,59 @@ def _sparse(
     """Return the rows as a sparse matrix; of features that are not wide, too."""
     from scipy import sparse
 
-    m, p = table.numeric.shape
+    p = table.numeric.shape[1]
     scales, means, kept = preparation.scales, preparation.means, preparation.kept
     ours = kept < p
-    dense = _known(table, least)[:, kept[ours]]
+    dense = known_numbers(table, least)[:, kept[ours]]
     dense = np.where(np.isnan(dense), means[ours], dense)
-    if table.schema.standardize:
-        dense = (dense - means[ours]) / scales[ours]
+    dense = (dense - means[ours]) / scales[ours]
     blocks, first = [sparse.csr_array(dense)], p
     for feature, categories, places in found:
         having = np.array(_with_column(feature, categories), dtype=np.intp)
-        encoded = np.full(len(categories), -1)
-        encoded[having] = np.arange(first, first + len(having))
         hidden = unknown_here(places, list(map(int, having)), table.training_rows, least)
         first += len(having)
         mine = np.flatnonzero((kept >= first - len(having)) & (kept < first))
-        column = np.full(first + 1, -1)  # of the block, by number among the encoded ones
-        column[kept[mine]] = np.arange(len(mine))
-        where = np.where((places < 0) | np.isin(places, hidden), -1, column[encoded[places]])
-        rows = np.flatnonzero(where >= 0)
-        shape = (m, len(mine))
-        ones = np.ones(len(rows)), (rows, where[rows])
-        block = sparse.csr_array(ones, shape=shape)
-        unknown = np.flatnonzero(places < 0)
-        out = column[encoded[hidden]] if hidden else np.zeros(0, dtype=np.intp)
-        out = out[out >= 0]
-        if unknown.size:  # of a feature that is not wide: they become the columns' means
-            others = means[mine].copy()
-            others[out] = 0.0
-            block = block + _tall(unknown, m) @ sparse.csr_array(others[None, :])
-        if out.size:
-            alike = np.zeros(len(mine))
-            alike[out] = means[mine][out]
-            block = block + _tall(np.arange(m), m) @ sparse.csr_array(alike[None, :])
-        blocks.append(block @ sparse.diags_array(1.0 / scales[mine]))
+        levels = having[kept[mine] - (first - len(having))]
+        blocks.append(level_block(places, levels, hidden, means[mine], scales[mine]))
     return sparse.csr_array(sparse.hstack(blocks, format="csr"))
+
+
+def level_block(
+    places: Any, levels: Any, hidden: Sequence[int], means: Array, scales: Array
+) -> Any:
+    """Return a feature's columns as a sparse matrix, shape (m, levels), over their scales.
+
+    Parameters
+    ----------
+    places : array of int, shape (m,)
+        Of each row its category; -1 without one.
+    levels : array of int
+        The category of each column.
+    hidden : sequence of int
+        The categories that are their means in all rows.
+    means, scales : array, shape (levels,)
+    """
+    from scipy import sparse
+
+    m = len(places)
+    column = np.full(max(int(levels.max(initial=0)), int(places.max(initial=0))) + 2, -1)
+    column[levels] = np.arange(len(levels))
+    out = np.array([place for place in hidden if place < len(column)], dtype=np.intp)
+    where = np.where((places < 0) | np.isin(places, out), -1, column[places])
+    rows = np.flatnonzero(where >= 0)
+    block = sparse.csr_array((np.ones(len(rows)), (rows, where[rows])), shape=(m, len(levels)))
+    unknown = np.flatnonzero(places < 0)
+    out = column[out]
+    out = out[out >= 0]
+    if unknown.size:  # of a feature that is not wide: they become the columns' means
+        others = means.copy()
+        others[out] = 0.0
+        block = block + _tall(unknown, m) @ sparse.csr_array(others[None, :])
+    if out.size:
+        alike = np.zeros(len(levels))
+        alike[out] = means[out]
+        block = block + _tall(np.arange(m), m) @ sparse.csr_array(alike[None, :])
+    return block @ sparse.diags_array(1.0 / scales)
 
 
 def _tall(rows: Any, m: int) -> Any:

@@ -26,6 +26,14 @@
     clients           names, and rows trained on
     versions          of Python and packages
 
+Of a model with terms the version is 2, and columns have `factors` in place of feature, category and
+transform: the column is their product. Each has a `feature` and, of a category, `category`; else
+`transform`, and what is made of the number x by `basis`: nothing; "rcs" the function of this number
+of a restricted cubic spline with these `knots` (0 is x, the others are written out in
+`flower_fedcon.tables.design.spline`); "poly" `power`, or the sum of `coefficients` times the powers
+of (x - mean) / spread from 0 up; "missing" 1 where there is no value, else 0. `missing` says by
+feature what a missing value becomes first: a number, or by category what stands in its column.
+
 The linear predictor of a row is the intercept plus the sum of coefficient times column, plus any
 offset and the logarithm of any exposure; a numeric column is transform(cell), and a column of a
 category is 1 in rows of that category, else 0.
@@ -36,6 +44,7 @@ category null in a column named "feature=(other)", that column is 1 for rows in 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +55,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.columns import Columns
+from flower_fedcon.tables.design import Design, described, term_columns
 from flower_fedcon.tables.encoding import dummies, is_wide
 from flower_fedcon.tables.held_out import alpha_of, linear_predictors
 from flower_fedcon.tables.misfits import DataError
@@ -58,7 +68,9 @@ from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.whole_files import storage, write_csv, write_text
 
-NAME, FORMAT, VERSION = "model.json", "flower-fedcon model", 1
+NAME, FORMAT, VERSION, WITH_TERMS = "model.json", "flower-fedcon model", 1, 2
+_FAR_OUT, _MOVED, _SEVERAL = 10.0, 3.0, 3  # standard deviations of a row, of rows, and how many
+_log = logging.getLogger("flwr")
 LINKS = {
     "squared": "identity", "huber": "identity", "logistic": "logit", "multinomial": "softmax",
     **dict.fromkeys(LOG_LINK, "log"), "cox": "log hazard ratio",
@@ -170,7 +182,32 @@ class FittedModel:
                 f"{path}: it has {table.sparse.shape[1]} columns, and the model "
                 f"{self.preparation.width}: remove the others"
             )
+        self._look_at_units(table)
         return Rows(table, kept)
+
+    def _look_at_units(self, table: Table) -> None:
+        """Warn of columns whose numbers are far outside those of the fit."""
+        for feature, column in zip(self.schema.numeric, table.numeric.T, strict=True):
+            mean, spread = self.preparation.seen.get(feature.name, (0.0, 0.0))
+            known = column[~np.isnan(column)]
+            if not spread or not known.size:
+                continue
+            away = np.abs(known - mean) / spread
+            moved = abs(float(np.median(known)) - mean) / spread
+            rows = int((away > _FAR_OUT).sum())
+            if not rows and (moved <= _MOVED or len(known) < _SEVERAL):
+                continue
+            _log.warning(
+                "column %r: %s, while those of the fit had the mean %.4g and the standard "
+                "deviation %.3g: in another unit?",
+                feature.name,
+                f"{rows} of {len(known)} values are more than {_FAR_OUT:g} standard deviations "
+                f"away, up to {known[away.argmax()]:.4g}"
+                if rows
+                else f"the median is {np.median(known):.4g}",
+                mean,
+                spread,
+            )
 
     def linear_predictor(self, source: Any, *, unknown: str = "refuse") -> Array:
         """Return the linear predictor of rows, shape (rows,) or (rows, classes); see `rows`.
@@ -286,7 +323,7 @@ class FittedModel:
         columns, units = len(prepared.names), prepared.in_units(self.x)
         content: dict[str, Any] = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if prepared.design is None else WITH_TERMS,
             "loss": schema.loss,
             "link": LINKS[schema.loss],
             "site_effects": prepared.site_effects,
@@ -306,11 +343,16 @@ class FittedModel:
                 "numeric": prepared.numeric,
                 "width": prepared.width,
                 "left_out": dict(prepared.left_out),
+                "seen": {name: list(own) for name, own in prepared.seen.items()},
+                "imputed": dict(prepared.imputed),
             },
             "schema": schema.stated,
             "clients": {"names": list(self.clients), "rows": list(prepared.rows)},
             "versions": dict(self.versions or {}),
         }
+        if prepared.design is not None:
+            content["preparation"]["design"] = prepared.design.stated
+            content["missing"] = self._missing()
         if not np.isfinite(self.x).all():  # JSON has no such numbers
             content |= dict.fromkeys(("x", "intercept", "alpha"))
             content["columns"]["coefficient"] = None
@@ -325,19 +367,41 @@ class FittedModel:
         for feature in schema.categorical:
             known = prepared.categories[feature.name]
             features += [(feature.name, own or None, "none") for own in dummies(feature, known)]
+        numbers = {
+            "name": list(prepared.names),
+            "missing": prepared.means.tolist(),
+            "mean": prepared.means.tolist(),
+            "scale": prepared.scales.tolist(),
+        }
+        if prepared.design is not None:
+            columns = term_columns(schema, prepared.categories)
+            own = (columns[j][1] for j in np.asarray(prepared.kept).tolist())
+            del numbers["missing"]
+            return numbers | {
+                "factors": [
+                    described(parts, schema, prepared.design, prepared.categories) for parts in own
+                ]
+            }
         if schema.sparse:
             found = [(name, None, "none") for name in prepared.names]
         else:
             found = [features[j] for j in np.asarray(prepared.kept).tolist()]
         return {
-            "name": list(prepared.names),
             "feature": [name for name, _, _ in found],
             "category": [category for _, category, _ in found],
             "transform": [transform for _, _, transform in found],
-            "missing": prepared.means.tolist(),
-            "mean": prepared.means.tolist(),
-            "scale": prepared.scales.tolist(),
+            **numbers,
         }
+
+    def _missing(self) -> dict[str, Any]:
+        """Return by feature what a missing value becomes."""
+        design, categories = self.preparation.design, self.preparation.categories
+        assert design is not None  # noqa: S101  (the caller's case)
+        shares = {
+            name: dict(zip(categories[name], own, strict=True))
+            for name, own in design.shares.items()
+        }
+        return {**design.fill, **shares}
 
     @classmethod
     def read(cls, path: Path) -> FittedModel:
@@ -359,10 +423,10 @@ class FittedModel:
             raise ConfigError(f"{path} is damaged: play the run again") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ConfigError(f"{path} holds no model of flower-fedcon")
-        if content.get("version") != VERSION:
+        if content.get("version") not in (VERSION, WITH_TERMS):
             raise ConfigError(
                 f"{path} has version {content.get('version')!r}, and this flower-fedcon reads "
-                f"version {VERSION}: install the one that wrote it, or a later one"
+                f"versions {VERSION} and {WITH_TERMS}: install the one that wrote it, or a later"
             )
         if content.get("x") is None:
             raise ConfigError(f"{path}: the run has diverged, its model predicts nothing")
@@ -392,6 +456,9 @@ class FittedModel:
             classes=schema.classes,
             stated=schema,
             site_effects=schema.check_site_effects(content.get("site_effects", COMMON)),
+            seen={k: (float(m), float(s)) for k, (m, s) in prepared.get("seen", {}).items()},
+            imputed={k: int(n) for k, n in prepared.get("imputed", {}).items()},
+            design=Design.of(prepared["design"]) if "design" in prepared else None,
         )
         columns = len(preparation.names)
         sizes = {len(preparation.means), len(preparation.scales), len(preparation.kept)}
@@ -443,10 +510,7 @@ def write_held_out(
         The model, with the node's own intercept where it has one.
     """
     rows, schema = table.held_out_rows, table.schema
-    known = replace(
-        preparation, numeric=len(schema.numeric), standardized=schema.standardize, stated=schema,
-        site_effects=COMMON,
-    )  # fmt: skip
+    known = replace(preparation.of_schema(schema), site_effects=COMMON)
     found = FittedModel(schema, known, x).columns_of(table.of_rows(rows))
     number, _ = PREDICTIONS
     own = table.targets[rows]

@@ -46,7 +46,7 @@ class HeldOut:
     A: Any
     y: Array
     least: int = 1
-    offset: Array | None = None
+    offset: Array | None = field(default=None, metadata={LATER: True})
     own: Any = field(default=None, metadata={LATER: True})
 
     def scores(self, x: Array) -> Array:

@@ -34,7 +34,8 @@ from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.tables.encoding import WIDE, codes
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, bins_of, noisy_counts
-from flower_fedcon.tables.preparation import Preparation, packed_text, unpacked_text
+from flower_fedcon.tables.packed_text import packed_text, unpacked_text
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.schema import COMMON, LOG_LINK, Feature, Schema
 from flower_fedcon.tables.table import SUMMARY, Table
 from flower_fedcon.validation import Array
@@ -243,6 +244,11 @@ def check_public(schema: Schema) -> None:
         problems.append('loss = "cox" compares rows with each other: use another loss')
     if schema.loss == "negative_binomial":
         problems.append(f'loss = "{schema.loss}" fits alpha, too: use loss = "poisson"')
+    if schema.design:
+        problems.append(
+            "no noise covers what nodes agree on for terms, medians and indicators of missing "
+            "values: leave them out"
+        )
     if schema.offsets:
         problems.append(
             f"nothing bounds what {', '.join(map(repr, schema.offsets))} does to gradients: "

@@ -44,19 +44,29 @@ centred, so that they stay sparse.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.tables.design import (
+    Agreement,
+    Ask,
+    Design,
+    agree_on_terms,
+    is_rest,
+    name_of,
+    term_columns,
+    wide_columns,
+)
 from flower_fedcon.tables.encoding import OTHER, WIDE, dummies, is_wide
 from flower_fedcon.tables.held_out import names as metric_names
 from flower_fedcon.tables.marks import number_in
+from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, Schema
 from flower_fedcon.validation import Array
@@ -66,7 +76,6 @@ from flower_fedcon.wire.payloads import Payload, payload_bytes
 INTERCEPT, DISPERSION = "(intercept)", "log alpha"
 WEIGHTS = 1e-100, 1e100  # what a node's weights may sum to
 LARGEST = 1e100  # of a number that a node sends before round 1
-_TEXT = 10**7  # bytes of categories that are taken from one node
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +120,12 @@ class Preparation:
         The schema itself, where it is concluded.
     curves : Curves, optional
         Events and rows at risk at the schema's `curve_times`.
+    seen : dict of tuple of float
+        By numeric feature the mean and the standard deviation of its values, after its transform.
+    imputed : dict of int
+        By feature how many cells without a value are filled in.
+    design : Design, optional
+        What the columns of terms are made of, where the schema has such.
     level : tuple of float
         Of a loss with a log link the sums of outcomes, of exposures and of squared outcomes over
         all clients.
@@ -140,6 +155,9 @@ class Preparation:
     curves: Curves | None = None
     level: tuple[float, ...] = ()
     site_effects: str = field(default=COMMON, metadata={LATER: True})
+    seen: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    imputed: Mapping[str, int] = field(default_factory=dict)
+    design: Design | None = None
 
     @property
     def start(self) -> Array | None:
@@ -162,14 +180,34 @@ class Preparation:
             start[-1] = math.log(min(max((square - mean * mean - mean) / mean**2, 0.1), 10.0))
         return start
 
+    def of_schema(self, schema: Schema) -> Preparation:
+        """Return it with what a node that has been sent it knows of its schema."""
+        return replace(
+            self, numeric=len(schema.numeric), standardized=schema.standardize, stated=schema
+        )
+
     @property
     def centers(self) -> Array:
-        """What is taken from each column: its mean, or 0 where columns stay as they are."""
-        if not self.standardized:
-            return np.zeros_like(self.means)
-        if any(map(is_wide, self.categories.values())):
+        """What is taken from each column: its mean, or 0 where a column stays as it is.
+
+        Without standardisation numeric columns are centred all the same, and not scaled: beside an
+        intercept that changes no coefficient, and a column far from 0 keeps its digits.
+        """
+        if self.design is not None:
+            wide = self._wide
+            return self.means if wide is None else np.where(wide, 0.0, self.means)
+        if self.width or not (
+            self.standardized and not any(map(is_wide, self.categories.values()))
+        ):
             return np.where(self.kept < self.numeric, self.means, 0.0)
         return self.means
+
+    @cached_property
+    def _wide(self) -> Array | None:
+        if not any(map(is_wide, self.categories.values())):
+            return None
+        assert self.stated is not None  # noqa: S101  (it has a design)
+        return wide_columns(self.stated, self.categories)[self.kept]  # type: ignore[no-any-return]
 
     def entries(self, shape: tuple[int, ...]) -> list[str]:
         """Return the names of a model's entries, flattened: its columns, and the intercept."""
@@ -203,6 +241,8 @@ class Preparation:
         }
         if self.site_effects != COMMON:
             about["site_effects"] = self.site_effects
+        if self.design is not None:
+            about["design"] = self.design.stated
         return {
             "means": self.means,
             "scales": self.scales,
@@ -229,6 +269,7 @@ class Preparation:
             means, scales, kept = payload["means"], payload["scales"], payload["kept"]
             categories = {str(k): tuple(map(str, v)) for k, v in about["categories"].items()}
             schema, effects = str(about["schema"]), about.get("site_effects", COMMON)
+            design = about.get("design")
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"a preparation in another form ({error!r})") from None
         if means.ndim != 1 or means.shape != scales.shape or kept.shape != means.shape:
@@ -241,29 +282,9 @@ class Preparation:
             )
         more: dict[str, Any] = {"site_effects": effects}
         more["width"] = 0 if kept.size and kept[0] >= 0 else len(means)
+        if design is not None:
+            more["design"] = Design.of(design)
         return cls(schema, ("",) * len(means), (), means, scales, kept, categories, {}, **more)
-
-
-def packed_text(content: Any) -> np.ndarray[Any, Any]:
-    """Return text for the wire: JSON, as bytes."""
-    data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-    return np.frombuffer(data, dtype=np.uint8)
-
-
-def unpacked_text(array: Any) -> Any:
-    """Return what `packed_text` has packed.
-
-    Raises
-    ------
-    ConfigError
-        If it is something else.
-    """
-    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.size > _TEXT:
-        raise ConfigError("it holds no list of categories")
-    try:
-        return json.loads(array.tobytes())
-    except (ValueError, RecursionError):
-        raise ConfigError("its list of categories is damaged") from None
 
 
 # --- on the server -------------------------------------------------------------------------------
@@ -335,8 +356,25 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
     return Agreed(rows, weights, observed, means, categories, 0, level)
 
 
-def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Preparation:
-    """Return the preparation that follows from both exchanges."""
+def conclude(
+    schema: Schema, first: Agreed, answers: Sequence[Payload], ask: Ask | None = None
+) -> Preparation:
+    """Return the preparation that follows from both exchanges.
+
+    Parameters
+    ----------
+    schema : Schema
+    first : Agreed
+    answers : sequence of dict
+        Those of the second exchange.
+    ask : callable, optional
+        For the exchanges of a schema's terms: see `flower_fedcon.tables.design.agree_on_terms`.
+
+    Raises
+    ------
+    ConfigError
+        If no column has two values, or terms cannot be made.
+    """
     total = float(sum(first.rows))
     squares = _total(answers, "squares")
     said: dict[str, Any] = {
@@ -349,6 +387,12 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
         "held_out": metric_names(schema.loss) if schema.test_fraction else (),
         "stated": schema,
         "level": first.level,
+        "seen": {
+            feature.name: (float(mean), math.sqrt(square / max(n, 1.0)))
+            for feature, mean, square, n in zip(
+                schema.numeric, first.means, squares, first.observed, strict=False
+            )
+        },
     }
     if schema.sparse:
         scales = np.sqrt(squares / total)
@@ -370,11 +414,16 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
         variances.append(float(squares[j]) / total)
         observed.append(float(first.observed[j]))
     counts, place = _total(answers, "counts"), 0
+    absent = {f.name: total - n for f, n in zip(schema.numeric, first.observed, strict=True)}
+    shares = {}
     for feature in schema.categorical:
         known = first.categories[feature.name]
         own = dict(zip(known, counts[place : place + len(known)].tolist(), strict=True))
         place += len(known)
         n = math.fsum(own.values())
+        shares[feature.name] = tuple(own[mark] / n if n else 0.0 for mark in known)
+        if not is_wide(known):
+            absent[feature.name] = total - n
         for category in dummies(feature, known):
             if category == OTHER and not own[category]:
                 unused.add(len(names_))
@@ -385,6 +434,9 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
             spread = own[category] * (1 - share) ** 2 + (n - own[category]) * share**2
             variances.append(spread / total)
             observed.append(n)
+    said["imputed"] = {name: int(cells) for name, cells in absent.items() if cells}
+    if schema.design:
+        return _of_terms(schema, first, shares, said, ask)
     why, used = {}, []
     for j, name in enumerate(names_):
         if observed[j] == 0:
@@ -407,6 +459,46 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
         kept=kept,
         categories=first.categories,
         left_out=why,
+        **said,
+    )
+
+
+def _of_terms(
+    schema: Schema, first: Agreed, shares: Mapping[str, Any], said: dict[str, Any], ask: Ask | None
+) -> Preparation:
+    """Return the preparation of a schema's terms, by exchanges of their own."""
+    if ask is None:
+        raise ConfigError("the schema has terms, for which nodes have to be asked more")
+    categories, total = first.categories, float(sum(first.rows))
+    known: Agreement = agree_on_terms(schema, said["seen"], shares, categories, ask)
+    columns = term_columns(schema, categories)
+    names = [name_of(parts) for _, parts in columns]
+    variances, why, used = known.squares / total, {}, []
+    for j, name in enumerate(names):
+        if not known.observed[j]:
+            why[name] = "empty"
+        elif not known.means[j] and is_rest(columns[j][1], categories):
+            continue
+        elif _is_constant(float(variances[j]), float(known.means[j]), total):
+            why[name] = "constant"
+        else:
+            used.append(j)
+    if not used:
+        raise ConfigError(f"no column has two values over all nodes: {left_out_in_words(why)}")
+    kept = np.array(used, dtype=np.int64)
+    if len({names[j] for j in used}) < len(used):
+        twice = max(names, key=names.count)
+        raise ConfigError(f"two terms have a column {twice!r}: leave one of them out")
+    return Preparation(
+        schema=schema.digest,
+        names=tuple(names[j] for j in used),
+        groups=tuple(columns[j][0] for j in used),
+        means=known.means[kept],
+        scales=np.sqrt(variances[kept]) if schema.standardize else np.ones(len(kept)),
+        kept=kept,
+        categories=categories,
+        left_out=why,
+        design=known.design,
         **said,
     )
 

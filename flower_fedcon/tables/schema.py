@@ -8,6 +8,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,18 @@ from typing import Any
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.objectives.survival import TIES
 from flower_fedcon.tables.marks import canonical
+from flower_fedcon.tables.terms import (
+    MISSING,
+    Factor,
+    Term,
+    check_terms,
+    formula_terms,
+    terms_of,
+)
 from flower_fedcon.validation import choice, count
 
 NUMERIC, CATEGORICAL = KINDS = "numeric", "categorical"
+MEAN, MEDIAN, INDICATOR = IMPUTED = "mean", "median", "indicator"
 TRANSFORMS = ("none", "log", "log1p", "sqrt", "square")
 LOSSES = (
     "squared", "huber", "logistic", "multinomial", "poisson", "negative_binomial", "gamma", "cox",
@@ -45,8 +55,12 @@ class Feature:
         "1" and "1.0" alone are one.
     reference : str, optional
         The category without a column of its own; by default the first.
-    missing : sequence, optional
-        Marks of a missing value in this column, beside the schema's.
+    missing : sequence, or {"mean", "median", "indicator"}, optional
+        Marks of a missing value in this column, beside the schema's; or what `impute` is.
+    impute : {"mean", "median", "indicator"} (default: "mean")
+        What a missing value becomes: the mean over all nodes, of a category the share of each; of a
+        numeric column the median (`flower_fedcon.tables.quantiles`); or "indicator", the mean, or 0
+        for each category, beside a column more that is 1 in such rows.
     range : [least, largest], optional
         Of a numeric column's values.
     transform : {"none", "log", "log1p", "sqrt", "square"}
@@ -60,9 +74,19 @@ class Feature:
     missing: tuple[str, ...] = ()
     range: tuple[float, ...] = ()
     transform: str = "none"
+    impute: str = MEAN
 
     def __post_init__(self) -> None:
         choice("type", self.type, KINDS)
+        given: object = self.missing
+        if isinstance(given, str):
+            object.__setattr__(self, "impute", choice("missing", given, IMPUTED))
+            object.__setattr__(self, "missing", ())
+        if choice("impute", self.impute, IMPUTED) == MEDIAN and self.type == CATEGORICAL:
+            raise ConfigError(
+                'impute = "median" is for numeric features: take "mean", which gives each category '
+                'its share, or "indicator"'
+            )
         choice("transform", self.transform, TRANSFORMS)
         for name in ("categories", "missing"):
             marks = tuple(map(canonical, _listed(name, getattr(self, name))))
@@ -98,6 +122,12 @@ class Schema:
         By the column's name "numeric", "categorical", or a dict of the arguments of `Feature`.
         Other columns of a file are not read. "all" is for SVMlight files, whose columns have
         numbers.
+    terms : sequence of str, optional
+        What the model is made of, in place of the features alone: "age", "age:sex", "rcs(bmi, 4)",
+        "poly(dose, 2)", "missing(bmi)"; see `flower_fedcon.tables.terms`. Features in no term are
+        not read.
+    formula : str, optional
+        Another way to write `terms`: "age * sex + rcs(bmi, 4)"; needs the extra `formula`.
     loss : str, optional
         "squared", "huber", "logistic", "multinomial", "poisson", "negative_binomial" (counts of
         variance mu + alpha mu^2, whose alpha is fitted, too), "gamma" (amounts > 0, with a log
@@ -172,6 +202,8 @@ class Schema:
     cluster: str = ""
     offset: str = ""
     exposure: str = ""
+    terms: tuple[str, ...] = ()
+    formula: str = ""
     missing: tuple[str, ...] = _MISSING
     standardize: bool = True
     test_fraction: float = 0.0
@@ -213,6 +245,7 @@ class Schema:
             raise ConfigError(f"test_fraction must be in [0, 1), got {self.test_fraction!r}")
         count("split_seed", self.split_seed, minimum=0)
         self._check_offset()
+        self._set_terms()
         for name in ("target", "event", "weight", "cluster", "offset", "exposure"):
             column = getattr(self, name)
             if not isinstance(column, str) or (name == "target" and not column):
@@ -225,6 +258,46 @@ class Schema:
                 "target, event, weight, cluster, offset and exposure must be different columns, "
                 f"got {', '.join(roles)}"
             )
+
+    def _set_terms(self) -> None:
+        """Write the terms, of a list or of a formula, in one form; keep the features in them."""
+        if self.formula and self.terms:
+            raise ConfigError("terms and formula say the same: give one of them")
+        listed = _listed("terms", self.terms)
+        found = formula_terms(self.formula, self.target) if self.formula else terms_of(listed)
+        what = f"formula = {self.formula!r}" if self.formula else "terms"
+        object.__setattr__(self, "terms", tuple(term.text for term in found))
+        object.__setattr__(self, "formula", "")
+        if not found:
+            return
+        if self.sparse:
+            raise ConfigError(f'{what} needs named features, and features = "all" has none')
+        check_terms(found, [f.name for f in self.numeric], [f.name for f in self.categorical], what)
+        used = {factor.feature for term in found for factor in term.factors} | {self.curve_by}
+        kept = tuple(feature for feature in self.features if feature.name in used)
+        object.__setattr__(self, "features", kept)
+
+    @cached_property
+    def design(self) -> tuple[Term, ...]:
+        """The model's terms, where these are more than its features; else nothing."""
+        indicated = [
+            Term((Factor(feature.name, MISSING),))
+            for feature in self.features
+            if feature.impute == INDICATOR
+        ]
+        plain = all(feature.impute == MEAN for feature in self.features)
+        if not self.terms and plain:
+            return ()
+        own = terms_of(self.terms) or tuple(
+            Term((Factor(feature.name),)) for feature in (*self.numeric, *self.categorical)
+        )
+        keys = {term.key for term in own}
+        return (*own, *(term for term in indicated if term.key not in keys))
+
+    @property
+    def groups(self) -> list[str]:
+        """What the model's columns belong to: its features, or its terms."""
+        return [term.text for term in self.design] or self.names
 
     @property
     def _default_loss(self) -> str:
@@ -408,7 +481,15 @@ class Schema:
     @property
     def digest(self) -> str:
         """16 hexadecimal digits that stand for the schema: nodes must share it."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        content = asdict(self)
+        later = {"offset": "", "exposure": "", "terms": (), "formula": ""}
+        for name, default in later.items():  # runs from before can be resumed
+            if content[name] == default:
+                del content[name]
+        for feature in content["features"]:
+            if feature["impute"] == MEAN:
+                del feature["impute"]
+        text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

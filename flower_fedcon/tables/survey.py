@@ -126,7 +126,10 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     refusals = []
     try:
         check_outcomes(schema, told)
-        preparation = conclude(schema, first, spread)
+        preparation = conclude(
+            schema, first, spread,
+            lambda stage, down, _: [c.table.answer(stage, down, least) for c in clients],
+        )  # fmt: skip
     except ConfigError as error:
         refusals.append(str(error))
     else:

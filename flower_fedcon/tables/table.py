@@ -25,17 +25,19 @@ from flower_fedcon.objectives import (
     WithDispersion,
     WithOffset,
 )
+from flower_fedcon.tables.design import OF_TERMS, matrix, told_of_terms
 from flower_fedcon.tables.encoding import codes, encoded, of_enough_rows
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
-from flower_fedcon.tables.preparation import LARGEST, Preparation, packed_text, unpacked_text
+from flower_fedcon.tables.packed_text import packed_text, unpacked_text
+from flower_fedcon.tables.preparation import LARGEST, Preparation
 from flower_fedcon.tables.risk_counts import risk_counts
 from flower_fedcon.tables.schema import LOG_LINK, OWN, Schema
 from flower_fedcon.tables.statistics.site_sums import set_clusters
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
 
-SUMMARY, SPREAD, CURVES = STAGES = "summary", "spread", "curves"
+SUMMARY, SPREAD, CURVES = "summary", "spread", "curves"
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +147,8 @@ class Table:
 
         Parameters
         ----------
-        stage : {"summary", "spread", "curves"}
+        stage : str
+            "summary", "spread", "curves", or one of `flower_fedcon.tables.design`.
         down : dict
             What the server has sent: nothing, or the means and categories agreed on.
         least : int
@@ -159,6 +162,9 @@ class Table:
             return self._spread(rows, down, least)
         if stage == CURVES and self.schema.curve_times:
             return self._curves(rows, down, least)
+        if stage in OF_TERMS and self.schema.design:
+            found: dict[str, Any] = told_of_terms(self, stage, down, least)
+            return found
         raise ConfigError(f"a server asks to prepare {stage!r}: run one version of flower-fedcon")
 
     def _summary(self, rows: Any, least: int) -> dict[str, Any]:
@@ -295,7 +301,11 @@ class Table:
             inverse = sparse.diags_array(1.0 / preparation.scales)
             known = of_enough_rows(self._widened(preparation.width), self.training_rows, least)
             return sparse.csr_array(known @ inverse)
-        return encoded(self, preparation, least)
+        made = preparation.of_schema(self.schema)
+        if made.design is not None:
+            categories = {name: tuple(own) for name, own in made.categories.items()}
+            return matrix(self, made.design, categories, made.kept, made.means, made.scales, least)
+        return encoded(self, made, least)
 
     def _widened(self, width: int) -> Any:
         if self.sparse.shape[1] > width:

@@ -63,6 +63,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
+def _is(value: Any, default: Any) -> bool:
+    """Return whether a field is at its default, which is no array."""
+    return value is default or (not isinstance(value, np.ndarray) and bool(value == default))
+
+
 class Content:
     """A hash that values are added to."""
 
@@ -121,7 +126,7 @@ class Content:
             parts = {
                 f.name: getattr(value, f.name)
                 for f in dataclasses.fields(value)
-                if LATER not in f.metadata or getattr(value, f.name) != f.default
+                if LATER not in f.metadata or not _is(getattr(value, f.name), f.default)
             }
             self.add(parts)
         else:

@@ -17,7 +17,7 @@ from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.survival import logrank
 from flower_fedcon.tables import Schema, read_table
-from flower_fedcon.tables.preparation import packed_text
+from flower_fedcon.tables.packed_text import packed_text
 
 FILES = ["I.csv", "II.csv", "III.csv"]
 SCHEMA = {

@@ -79,6 +79,37 @@ def test_nodes_find_models_with_an_exposure(loss, tmp_path):
 
 
 @on_grid
+def test_nodes_find_models_of_terms(tmp_path):
+    """Also where a node restarts, which then has only its state-dir."""
+    rng, files = np.random.default_rng(2), []
+    for site in range(2):
+        a, k = rng.gamma(2.0, size=40).round(2), rng.integers(3, size=40)
+        y = np.sin(a) + k * a / 5 + 0.1 * rng.normal(size=40)
+        cells = [f"{v:.2f}" if j % 9 else "" for j, v in enumerate(a)]
+        rows = [f"{c},{'xyz'[n]},{t:.3f}" for c, n, t in zip(cells, k, y, strict=True)]
+        files.append(tmp_path / f"s{site}.csv")
+        files[-1].write_text("\n".join(["a,kind,y", *rows]))
+    stated = {
+        "target": "y", "features": {"a": {"missing": "median"}, "kind": "categorical"},
+        "terms": ["kind", "rcs(a, 4)", "kind:poly(a, 2)", "missing(a)"], "test_fraction": 0.25,
+    }  # fmt: skip
+    problem = tables(data=f"{tmp_path}/s*.csv", schema=stated, inference="model", min_rows=3)
+    here = simulate(FedNewton(problem.regularizer), problem, 3, run_dir=tmp_path / "here")
+    schema = Schema.load(stated)
+    policy = Policy(min_rows=3, max_parameters=1.0)
+    there = FedNewton(problem.regularizer).start(
+        make_grid(files, schema, policy, **{"state-dir": str(tmp_path / "state")}),
+        num_rounds=3, evaluate_every=1, schema=schema,
+        weighting="examples", inference="model", run_dir=tmp_path / "there",
+    ).history  # fmt: skip
+    assert there.x.tobytes() == here.x.tobytes()
+    assert there.report.errors == here.report.errors
+    assert "knots of rcs(a, 4): " in there.report.text
+    for name in ("coefficients.csv", "model.json"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+
+
+@on_grid
 def test_secure_aggregation_refuses_errors_before_round_1(tmp_path):
     files = written(tmp_path)
     problem = tables(data=f"{tmp_path}/s*.csv", schema=STATED)

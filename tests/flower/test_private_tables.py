@@ -26,7 +26,7 @@ from flower_fedcon.strategies import FedDualAvg
 from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, as_binned, bins_of, told_noisily
 from flower_fedcon.tables.noisy_sums import PrivateTable, bounds, check_public
-from flower_fedcon.tables.preparation import packed_text
+from flower_fedcon.tables.packed_text import packed_text
 from flower_fedcon.tables.quality import BINS, Quality, pooled_auc
 from flower_fedcon.tables.schema import Feature
 
@@ -159,9 +159,11 @@ def test_the_same_question_is_answered_alike_and_costs_nothing(tmp_path):
         ({"features": {**FEATURES, "dx": "categorical"}}, r"categories of 'dx' are not public"),
         ({"weight": "w"}, "leave weight out"),
         ({"features": "all"}, "name them in"),
+        ({"terms": ["age", "rcs(age, [30, 50, 70])"]}, "no noise covers what nodes agree on for"),
+        ({"exposure": "w", "loss": "poisson", "positive": []}, "leave offset and exposure out"),
         ({"features": {**FEATURES, "dose": {"range": [0, 9], "transform": "log"}}}, "has no end"),
     ],
-    ids=["range", "categories", "weight", "all", "log of 0"],
+    ids=["range", "categories", "weight", "all", "terms", "exposure", "log of 0"],
 )
 def test_what_a_schema_leaves_open_is_refused_with_what_to_write(change, words):
     base = {"target": "ill", "positive": ["yes"], "features": FEATURES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.encoding import of_enough_rows
-from flower_fedcon.tables.preparation import Preparation, packed_text
+from flower_fedcon.tables.packed_text import packed_text
+from flower_fedcon.tables.preparation import Preparation
 
 LEAST = 20
 SCHEMA = Schema.load({"target": "effect", "features": {"age": "numeric", "dx": "categorical"}})
@@ -147,6 +149,23 @@ def test_exchange_3_takes_only_what_exchange_2_was_about(path):
     request = Request([0], 3, none, other, none, phase=PREPARE)
     (reply,) = node.answer(request)
     assert "was not asked about these means and categories" in reply.error
+
+
+def test_knots_and_fills_are_those_that_a_node_was_asked_about(path, monkeypatch):
+    """A server's own knots would make a column of the rows above one of them."""
+    terms = ["dx", "rcs(age, 3)"]
+    schema = Schema("effect", {"age": "numeric", "dx": "categorical"}, terms=terms)
+    monkeypatch.setitem(globals(), "SCHEMA", schema)
+    node = Node(path)
+    honest = node.prepare()
+    none = np.zeros(1, dtype=np.int64)
+    for name, change in (("knots", (1.0, 2.0, 89.0)), ("fill", 3.0)):
+        design = honest.design
+        own = {**getattr(design, name)}
+        own[next(iter(own))] = change
+        other = replace(honest, design=replace(design, **{name: own}))
+        (reply,) = node.answer(Request([0], 3, none, other.payload, none, phase=PREPARE))
+        assert "was not asked about these means and categories" in reply.error
 
 
 def test_a_mean_of_the_server_s_choice_marks_no_row_that_lacks_a_value(path):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flower_fedcon import load_model, simulate
@@ -151,6 +151,7 @@ def test_quality_on_rows_held_out_counts_the_offset(data, tmp_path, loss, known)
         np.testing.assert_allclose(history["test_deviance"][-1], mean, rtol=1e-8)
 
 
+@settings(max_examples=9)
 @given(st.permutations(range(60)), st.integers(1, 4), st.sampled_from(sorted(LOG)))
 def test_however_rows_are_dealt_the_numbers_are_the_same(tmp_path_factory, order, sites, loss):
     rng = np.random.default_rng(3)

@@ -17,7 +17,7 @@ from flower_fedcon.problems.heart import HOSPITALS
 from flower_fedcon.problems.tables import prepare, prepared_problem, tables
 from flower_fedcon.strategies import FedDR
 from flower_fedcon.tables import Schema, read_table
-from flower_fedcon.tables.preparation import packed_text
+from flower_fedcon.tables.packed_text import packed_text
 
 
 @pytest.fixture(scope="module")

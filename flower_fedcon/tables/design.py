@@ -1,0 +1,720 @@
+"""The columns of terms: what nodes agree on for them, and how they follow from a table's columns.
+
+Where a schema has `terms`, or features whose missing values become more than means, the exchanges
+of `tables.preparation` go on, each of sums over the rows that a node trains on. With K columns:
+
+    5. (twice) of each feature with knots or a median by quantiles the rows in intervals, by groups
+       of `min_rows`, see `tables.quantiles`
+    6. of each `poly(x, d)` that is orthogonal the sums of (x - mean)^k / spread^k, k = 0 to 2 d
+    7. of each column how many rows it has, and their sum (2 K numbers)
+    8. of each column the sum of (value - mean)^2 (K numbers)
+
+A missing value is filled in first, and terms are of what it has become. Which levels of a category
+have columns within a term depends on the other terms, as in patsy: see `codings`.
+
+A node on which a cell of a term's categories, crossed, holds a few rows (fewer than its policy's
+`min_rows`) tells nothing of the term's columns: they are their means over all nodes there. So is a
+column that is one number in all but a few rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables.encoding import (
+    OTHER,
+    codes,
+    dummies,
+    is_wide,
+    known_numbers,
+    level_block,
+    merged_rare,
+    unknown_here,
+)
+from flower_fedcon.tables.packed_text import packed_text, unpacked_text
+from flower_fedcon.tables.quantiles import (
+    INTERVALS,
+    first_ends,
+    quantiles,
+    second_ends,
+    told_counts,
+)
+from flower_fedcon.tables.schema import INDICATOR, MEDIAN, NUMERIC, Feature, Schema
+from flower_fedcon.tables.terms import MISSING, PLAIN, POLYNOMIAL, QUANTILES, SPLINE, Factor, Term
+from flower_fedcon.validation import Array
+
+if TYPE_CHECKING:
+    from flower_fedcon.tables.table import Table
+
+Ask = Callable[[str, dict[str, Any], dict[str, int]], list[dict[str, Any]]]
+INTERVALS_OF, POWERS, SUMS, SQUARES = OF_TERMS = (
+    "quantiles", "powers", "term sums", "term squares",
+)  # fmt: skip
+
+
+class Part(NamedTuple):
+    """One factor of a column."""
+
+    factor: Factor
+    place: int  # of a basis its function; of a category its level; else 0
+    name: str  # as R and statsmodels write it
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """What nodes have agreed on for the columns of a schema's terms.
+
+    Parameters
+    ----------
+    fill : dict of float
+        By numeric feature what a missing value becomes.
+    shares : dict of tuple of float
+        By categorical feature what a missing value is in the column of each level.
+    knots : dict of tuple of float
+        By spline, as it is written.
+    powers : dict of tuple
+        By orthogonal polynomial its mean and spread, and each polynomial's coefficients of the
+        powers of (x - mean) / spread, from 0 up.
+    """
+
+    fill: Mapping[str, float]
+    shares: Mapping[str, tuple[float, ...]]
+    knots: Mapping[str, tuple[float, ...]]
+    powers: Mapping[str, tuple[float, float, tuple[tuple[float, ...], ...]]]
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """All of it, as JSON takes it."""
+        return {
+            "fill": dict(self.fill),
+            "shares": {name: list(own) for name, own in self.shares.items()},
+            "knots": {name: list(own) for name, own in self.knots.items()},
+            "powers": {
+                name: [mean, spread, [list(one) for one in rows]]
+                for name, (mean, spread, rows) in self.powers.items()
+            },
+        }
+
+    @classmethod
+    def of(cls, stated: Mapping[str, Any]) -> Design:
+        """Return what `stated` says.
+
+        Raises
+        ------
+        ConfigError
+            If it is something else.
+        """
+        try:
+            powers = {
+                str(name): (
+                    float(mean), float(spread), tuple(tuple(map(float, one)) for one in rows)
+                )
+                for name, (mean, spread, rows) in stated["powers"].items()
+            }  # fmt: skip
+            lists = {
+                kind: {str(name): tuple(map(float, own)) for name, own in stated[kind].items()}
+                for kind in ("shares", "knots")
+            }
+            fill = {str(name): float(value) for name, value in stated["fill"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"a preparation whose terms are in another form ({error!r})"
+            ) from None
+        return cls(fill, lists["shares"], lists["knots"], powers)
+
+
+# --- which columns there are ---------------------------------------------------------------------
+
+
+def codings(schema: Schema) -> dict[frozenset[Factor], list[dict[Factor, bool]]]:
+    """Return by term the blocks of its columns: which categories have all levels in each.
+
+    As in patsy: a term is the sum of its categories' products of contrasts, of all subsets; those
+    that terms of fewer factors (of the same numbers) have already are left out, and the others
+    joined, since a category's contrasts and 1 together are all of its levels.
+
+    Examples
+    --------
+    >>> features = {"u": "categorical", "v": "categorical", "x": "numeric"}
+    >>> found = codings(Schema("y", features, terms=["u:v", "x:u"]))
+    >>> [[{f.text: full for f, full in own.items()} for own in blocks] for blocks in found.values()]
+    [[{'v': False}, {'u': False, 'v': True}], [{'u': True}]]
+    """
+    marks = {feature.name for feature in schema.categorical}
+    used: dict[frozenset[Factor], set[frozenset[Factor]]] = {}
+    found = {}
+    order = sorted(schema.design, key=lambda t: (len(t.factors), sorted(f.text for f in t.factors)))
+    for term in order:
+        kinds = [f for f in term.factors if f.feature in marks and f.basis == PLAIN]
+        numbers = term.key - set(kinds)
+        known = used.setdefault(numbers, set() if numbers else {frozenset()})
+        subsets = [
+            frozenset(own)
+            for size in range(len(kinds) + 1)
+            for own in itertools.combinations(kinds, size)
+        ]
+        blocks = [dict.fromkeys(own, False) for own in subsets if own not in known]
+        known |= set(subsets)
+        while joined := _joined(blocks):
+            blocks = joined
+        ordered = [{f: own[f] for f in kinds if f in own} for own in blocks]
+        found[term.key] = sorted(ordered, key=len)
+    return {term.key: found[term.key] for term in schema.design}
+
+
+def _joined(blocks: list[dict[Factor, bool]]) -> list[dict[Factor, bool]]:
+    """Return blocks of which one is another with a category more, as one; none if there are none.
+
+    Of several such pairs it is that of the most factors.
+    """
+    for short, long in itertools.product(sorted(blocks, key=len), sorted(blocks, key=len)):
+        more = [factor for factor in long if factor not in short]
+        alike = all(long.get(factor) == full for factor, full in short.items())
+        if alike and len(more) == 1 and not long[more[0]]:
+            rest = [own for own in blocks if own is not short and own is not long]
+            return [*rest, {**long, more[0]: True}]
+    return []
+
+
+def _parts_of(
+    term: Term,
+    blocks: Sequence[Mapping[Factor, bool]],
+    schema: Schema,
+    categories: Mapping[str, tuple[str, ...]],
+) -> list[tuple[Part, ...]]:
+    """Return a term's columns, each as its parts; the first factor varies fastest, as in R."""
+    by_name, found = {feature.name: feature for feature in schema.features}, []
+    for block in blocks:
+        each = []
+        for factor in term.factors:
+            feature = by_name[factor.feature]
+            if factor.basis == MISSING:
+                each.append([Part(factor, 0, factor.text)])
+            elif feature.type == NUMERIC:
+                each.append(_basis(factor, feature))
+            elif factor in block:
+                known = categories[feature.name]
+                each.append(_levels(factor, feature, known, schema, block[factor]))
+        found += [tuple(reversed(one)) for one in itertools.product(*reversed(each))]
+    return found
+
+
+def _basis(factor: Factor, feature: Feature) -> list[Part]:
+    plain = feature.transform == "none"
+    name = feature.name if plain else f"{feature.transform}({feature.name})"
+    if factor.basis == PLAIN:
+        return [Part(factor, 0, name)]
+    if factor.basis == SPLINE:  # rms calls them x, x', x''
+        return [Part(factor, j, name + "'" * j) for j in range(factor.number - 1)]
+    known = f"poly({name}, {factor.number}{', raw=True' if factor.raw else ''})"
+    return [Part(factor, j, f"{known}{j + 1}") for j in range(factor.number)]
+
+
+def _levels(
+    factor: Factor, feature: Feature, known: tuple[str, ...], schema: Schema, full: bool
+) -> list[Part]:
+    having = set(known if full else dummies(feature, known))
+    pattern = "{}={}" if not schema.terms else "{}[{}]" if full else "{}[T.{}]"
+    return [
+        Part(factor, place, pattern.format(feature.name, mark or "(other)"))
+        for place, mark in enumerate(known)
+        if mark in having
+    ]
+
+
+def term_columns(schema: Schema, categories: Mapping[str, tuple[str, ...]]) -> list[Any]:
+    """Return all columns of a schema's terms: each the number of its term, and its parts.
+
+    Raises
+    ------
+    ConfigError
+        If a term multiplies a feature of more than 200 categories.
+    """
+    found, coded = [], codings(schema)
+    for number, term in enumerate(schema.design):
+        wide = [
+            f.feature
+            for f in term.factors
+            if f.basis == PLAIN and is_wide(categories.get(f.feature, ()))
+        ]
+        if wide and len(term.factors) > 1:
+            raise ConfigError(
+                f"{term.text}: {wide[0]!r} has more than 200 categories, which stand alone in a "
+                "model: leave the product out, or list fewer categories in the schema"
+            )
+        own = _parts_of(term, coded[term.key], schema, categories)
+        found += [(number, parts) for parts in own]
+    return found
+
+
+def name_of(parts: Sequence[Part]) -> str:
+    """Return a column's name."""
+    return ":".join(part.name for part in parts)
+
+
+def described(parts: Sequence[Part], schema: Schema, design: Design, known: Any) -> list[Any]:
+    """Return what the factors of a column are, for programs that have no part of this package.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+    schema : Schema
+    design : Design
+    known : dict
+        The categories.
+    """
+    by_name = {feature.name: feature for feature in schema.features}
+    found = []
+    for factor, place, _ in parts:
+        own: dict[str, Any] = {"feature": factor.feature}
+        if factor.basis != MISSING and by_name[factor.feature].type != NUMERIC:
+            found.append(own | {"category": known[factor.feature][place] or None})
+            continue
+        if factor.basis != MISSING:
+            own["transform"] = by_name[factor.feature].transform
+        if factor.basis == SPLINE:
+            own |= {"knots": list(design.knots[factor.text]), "function": place}
+        elif factor.basis == POLYNOMIAL and factor.raw:
+            own["power"] = place + 1
+        elif factor.basis == POLYNOMIAL:
+            mean, spread, rows = design.powers[factor.text]
+            own |= {"mean": mean, "spread": spread, "coefficients": list(rows[place])}
+        found.append(own | ({"basis": factor.basis} if factor.basis else {}))
+    return found
+
+
+def wide_columns(schema: Schema, categories: Mapping[str, tuple[str, ...]]) -> Array:
+    """Return which columns are of features with more than 200 categories, and stay sparse."""
+    found = [_is_wide([parts], categories) for _, parts in term_columns(schema, categories)]
+    return np.array(found, dtype=bool)
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+class Rows:
+    """A table's rows with what is missing filled in, of which terms are made.
+
+    Parameters
+    ----------
+    table : Table
+    design : Design
+        Or as much of it as has been agreed on.
+    categories : dict
+    least : int
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        design: Design,
+        categories: Mapping[str, tuple[str, ...]],
+        least: int,
+    ) -> None:
+        self._table, self._design, self._categories = table, design, categories
+        self._least = least
+        schema, known = table.schema, known_numbers(table, least)
+        self._absent: dict[str, Array] = {}
+        self._values: dict[str, Array] = {}
+        self._places: dict[str, Any] = {}
+        for j, feature in enumerate(schema.numeric):
+            self._absent[feature.name] = np.isnan(table.numeric[:, j])
+            column = known[:, j]
+            self._values[feature.name] = np.where(
+                np.isnan(column), design.fill[feature.name], column
+            )
+        for feature, marks in zip(schema.categorical, table.categories.T, strict=True):
+            self._absent[feature.name] = marks == ""
+            own = codes(marks, categories[feature.name])
+            self._places[feature.name] = merged_rare(table, own, categories[feature.name], least)
+
+    def values(self, feature: str) -> Array:
+        """Return a numeric column, filled in."""
+        return self._values[feature]
+
+    def term(self, columns: Sequence[Sequence[Part]]) -> Array:
+        """Return a term's columns, shape (m, columns); NaN where a column is unknown here."""
+        factors = list(dict.fromkeys(part.factor for parts in columns for part in parts))
+        blocks = {factor: self._block(factor, columns) for factor in factors}
+        found = np.stack([self._product(parts, blocks) for parts in columns], axis=1)
+        if self._least > 1:
+            if self._few_in_a_cell(factors):
+                return np.full_like(found, np.nan)
+            for column in found.T:
+                own = column[self._table.training_rows]
+                usual = np.unique(own, return_counts=True)[1].max(initial=0)
+                if 0 < len(own) - usual < self._least:
+                    column[:] = np.nan
+        return found
+
+    def levels(self, columns: Sequence[Sequence[Part]]) -> tuple[Any, Any, list[int]]:
+        """Return, of a feature with many categories, each row's, the columns', and hidden ones."""
+        places = self._places[columns[0][0].factor.feature]
+        own = [parts[0].place for parts in columns]
+        return (
+            places,
+            np.array(own),
+            unknown_here(places, own, self._table.training_rows, self._least),
+        )
+
+    def _product(self, parts: Sequence[Part], blocks: Mapping[Factor, Array]) -> Array:
+        found = np.ones(len(self._table.targets))
+        for part in parts:
+            found = found * blocks[part.factor][:, part.place]
+        return found
+
+    def _block(self, factor: Factor, columns: Sequence[Sequence[Part]]) -> Array:
+        """Return all that a factor is in columns, by the place of parts."""
+        name, text = factor.feature, factor.text
+        if factor.basis == MISSING:
+            return self._absent[name][:, None].astype(np.float64)
+        if name in self._places:
+            return self._dummies(factor, columns)
+        x = self._values[name]
+        if factor.basis == PLAIN:
+            return x[:, None]
+        if factor.basis == SPLINE:
+            return spline(x, self._design.knots[text])
+        if factor.raw:
+            return np.stack([x**k for k in range(1, factor.number + 1)], axis=1)
+        mean, spread, rows = self._design.powers[text]
+        z = (x - mean) / spread
+        whole: Array = np.polynomial.polynomial.polyval(z, np.array(rows).T).T
+        return whole
+
+    def _dummies(self, factor: Factor, columns: Sequence[Sequence[Part]]) -> Array:
+        name = factor.feature
+        known, places = self._categories[name], self._places[name]
+        block: Array = (places[:, None] == np.arange(len(known))).astype(np.float64)
+        shares = np.array(self._design.shares[name])
+        block[places < 0] = shares
+        used = {part.place for parts in columns for part in parts if part.factor == factor}
+        hidden = unknown_here(places, sorted(used), self._table.training_rows, self._least)
+        if self._least > 1 and hidden:
+            block[:, hidden] = shares[hidden]
+        return block
+
+    def _few_in_a_cell(self, factors: Sequence[Factor]) -> bool:
+        """Return whether a cell of categories, crossed, holds a few rows alone."""
+        rows = self._table.training_rows
+        kinds = [self._places[f.feature][rows] for f in factors if f.feature in self._places
+                 and f.basis == PLAIN]  # fmt: skip
+        if len(kinds) < 2:
+            return False
+        counts = np.unique(np.stack(kinds, axis=1), axis=0, return_counts=True)[1]
+        return bool((counts < self._least).any())
+
+
+def spline(x: Array, knots: Sequence[float]) -> Array:
+    """Return Harrell's restricted cubic spline, shape (m, knots - 1): linear beyond the ends.
+
+    x itself, and for each knot t_j but the last two, with (u)+ the positive part,
+    ((x - t_j)+^3 - (x - t_k-1)+^3 (t_k - t_j) / (t_k - t_k-1)
+    + (x - t_k)+^3 (t_k-1 - t_j) / (t_k - t_k-1)) / (t_k - t_1)^2.
+
+    >>> spline(np.array([1.0, 2.0, 4.0]), [0.0, 1.0, 3.0])[:, 1].round(6).tolist()
+    [0.111111, 0.722222, 2.666667]
+    """
+    t = np.asarray(knots)
+    last, before = t[-1], t[-2]
+
+    def cubed(knot: float) -> Array:
+        found: Array = np.maximum((x - knot) / (last - t[0]), 0.0) ** 2 * np.maximum(x - knot, 0.0)
+        return found
+
+    columns = [x]
+    for knot in t[:-2]:
+        share = (last - knot) / (last - before)
+        columns.append(cubed(knot) - cubed(before) * share + cubed(last) * (share - 1.0))
+    return np.stack(columns, axis=1)
+
+
+def told_of_terms(table: Table, stage: str, down: Mapping[str, Any], least: int) -> Any:
+    """Return what a node tells in an exchange of terms; see the module.
+
+    Parameters
+    ----------
+    table : Table
+    stage : {"quantiles", "powers", "term sums", "term squares"}
+    down : dict
+        "about", the design and categories so far; "ends" of intervals, or "means" of columns.
+    least : int
+    """
+    schema, rows, about = table.schema, table.training_rows, unpacked_text(down["about"])
+    design = Design.of(about["design"])
+    if stage == INTERVALS_OF:
+        names = [feature.name for feature in schema.numeric]
+        ends = np.asarray(down["ends"], dtype=np.float64).reshape(-1, INTERVALS)
+        told = []
+        for name, own in zip(of_quantiles(schema), ends, strict=True):
+            column = table.numeric[rows, names.index(name)]
+            told.append(told_counts(column[~np.isnan(column)], own, least))
+        return {"counts": np.concatenate(told)}
+    categories = {name: tuple(own) for name, own in about["categories"].items()}
+    made = Rows(table, design, categories, least)
+    if stage == POWERS:
+        sums = []
+        for factor in orthogonal(schema):
+            mean, spread, _ = design.powers[factor.text]
+            z = (made.values(factor.feature)[rows] - mean) / spread
+            powers = range(2 * factor.number + 1)
+            few = len(rows) < least
+            sums += [0.0 if few else math.fsum((z**k).tolist()) for k in powers]
+        return {"sums": np.array(sums)}
+    columns, n = term_columns(schema, categories), float(len(rows))
+    observed, found = np.zeros(len(columns)), np.zeros(len(columns))
+    means = np.asarray(down["means"]) if stage == SQUARES else found
+    few = len(rows) < least
+    for places, parts in _by_term(columns) if not few else ():
+        if _is_wide(parts, categories):
+            levels, own, hidden = made.levels(parts)
+            counts = np.bincount(levels[rows], minlength=int(own.max()) + 1)[own].astype(float)
+            at = means[places]
+            spread = counts * (1.0 - at) ** 2 + (n - counts) * at**2
+            known = n * ~np.isin(own, hidden)
+            observed[places] = known
+            found[places] = np.where(known > 0, spread if stage == SQUARES else counts, 0.0)
+            continue
+        for place, column in zip(places, made.term(parts)[rows].T, strict=True):
+            if np.isnan(column).any():
+                continue
+            observed[place] = n
+            each = np.square(column - means[place]) if stage == SQUARES else column
+            found[place] = math.fsum(each.tolist())
+    return {"squares": found} if stage == SQUARES else {"observed": observed, "sums": found}
+
+
+def matrix(
+    table: Table,
+    design: Design,
+    categories: Mapping[str, tuple[str, ...]],
+    kept: Any,
+    means: Array,
+    scales: Array,
+    least: int,
+) -> Any:
+    """Return all rows as the model sees them, shape (m, columns): an array, or a sparse matrix.
+
+    Parameters
+    ----------
+    table : Table
+    design : Design
+    categories : dict
+    kept : array of int, shape (columns,)
+        Which of the terms' columns the model has.
+    means, scales : array, shape (columns,)
+    least : int
+    """
+    made, blocks = Rows(table, design, categories, least), []
+    there = {int(place): k for k, place in enumerate(kept)}
+    for places, parts in _by_term(term_columns(table.schema, categories)):
+        used = [j for j, place in enumerate(places) if place in there]
+        if not used:
+            continue
+        own = [there[places[j]] for j in used]
+        if _is_wide(parts, categories):
+            levels, of, hidden = made.levels(parts)
+            blocks.append(level_block(levels, of[used], hidden, means[own], scales[own]))
+            continue
+        whole = made.term(parts)[:, used]
+        blocks.append((np.where(np.isnan(whole), means[own], whole) - means[own]) / scales[own])
+    if all(isinstance(block, np.ndarray) for block in blocks):
+        return np.concatenate(blocks, axis=1)
+    from scipy import sparse
+
+    return sparse.csr_array(sparse.hstack(list(map(sparse.csr_array, blocks)), format="csr"))
+
+
+def _by_term(columns: Sequence[Any]) -> Any:
+    """Yield the places of each term's columns, and their parts."""
+    for _, group in itertools.groupby(enumerate(columns), key=lambda pair: pair[1][0]):
+        own = list(group)
+        yield [place for place, _ in own], [parts for _, (_, parts) in own]
+
+
+def is_rest(parts: Sequence[Part], categories: Mapping[str, tuple[str, ...]]) -> bool:
+    """Return whether a column is that of a feature's rows in none of many categories."""
+    part = parts[0]
+    return _is_wide([parts], categories) and categories[part.factor.feature][part.place] == OTHER
+
+
+def _is_wide(columns: Sequence[Sequence[Part]], categories: Mapping[str, tuple[str, ...]]) -> bool:
+    factor = columns[0][0].factor
+    return factor.basis == PLAIN and is_wide(categories.get(factor.feature, ()))
+
+
+# --- on the server -------------------------------------------------------------------------------
+
+
+def of_quantiles(schema: Schema) -> list[str]:
+    """Return the features whose quantiles are asked for: for knots, or a median."""
+    found = [f.feature for f in _splines(schema) if not f.knots]
+    found += [feature.name for feature in schema.numeric if feature.impute == MEDIAN]
+    return list(dict.fromkeys(found))
+
+
+def orthogonal(schema: Schema) -> list[Factor]:
+    """Return the polynomials whose moments are asked for."""
+    found = [f for term in schema.design for f in term.factors if f.basis == POLYNOMIAL]
+    return [factor for factor in dict.fromkeys(found) if not factor.raw]
+
+
+def _splines(schema: Schema) -> list[Factor]:
+    found = [f for term in schema.design for f in term.factors if f.basis == SPLINE]
+    return list(dict.fromkeys(found))
+
+
+class Agreement(NamedTuple):
+    """What the exchanges of terms have given."""
+
+    design: Design
+    observed: Array  # of each column the rows that it was told of
+    means: Array
+    squares: Array
+
+
+def agree_on_terms(
+    schema: Schema,
+    seen: Mapping[str, tuple[float, float]],
+    shares: Mapping[str, tuple[float, ...]],
+    categories: Mapping[str, tuple[str, ...]],
+    ask: Ask,
+) -> Agreement:
+    """Play the exchanges of a schema's terms.
+
+    Parameters
+    ----------
+    schema : Schema
+    seen : dict
+        By numeric feature its mean and spread.
+    shares : dict
+        By categorical feature the share of each category.
+    categories : dict
+    ask : callable
+        (stage, what is sent, how many numbers of each array are expected) -> the clients' answers.
+
+    Raises
+    ------
+    ConfigError
+        If knots are tied.
+    """
+    for feature in schema.categorical:
+        if feature.impute == INDICATOR:
+            shares = {**shares, feature.name: (0.0,) * len(shares[feature.name])}
+    fill = {name: mean for name, (mean, _) in seen.items()}
+    design = Design(fill, shares, {}, {})
+
+    def asked(stage: str, known: Design, expected: dict[str, int], **more: Any) -> dict[str, Array]:
+        marks = {name: list(own) for name, own in categories.items()}
+        about = packed_text({"design": known.stated, "categories": marks})
+        told = ask(stage, {"about": about, **more}, expected)
+        return {
+            name: np.array([math.fsum(c) for c in np.stack([o[name] for o in told], 1).tolist()])
+            for name in expected
+        }
+
+    names = of_quantiles(schema)
+    knots = {f.text: f.knots for f in _splines(schema) if f.knots}
+    if names:
+        ends = np.stack([first_ends(*seen[name]) for name in names])
+        size = {"counts": len(names) * (INTERVALS + 1)}
+        counts = asked(INTERVALS_OF, design, size, ends=ends.ravel())["counts"]
+        counts = counts.reshape(len(names), -1)
+        empty = [name for name, own in zip(names, counts, strict=True) if not own.any()]
+        if empty:
+            raise ConfigError(
+                f"no quantile of {empty[0]!r} is known: it has no values, or no node as many as "
+                "its min_rows; leave it out"
+            )
+        ends = np.stack([second_ends(*pair) for pair in zip(counts, ends, strict=True)])
+        counts = asked(INTERVALS_OF, design, size, ends=ends.ravel())["counts"]
+        known = dict(
+            zip(names, zip(counts.reshape(len(names), -1), ends, strict=True), strict=True)
+        )
+        for factor in _splines(schema):
+            if not factor.knots:
+                found = quantiles(*known[factor.feature], QUANTILES[factor.number])
+                knots[factor.text] = _apart(factor, found)
+        fill |= {
+            f.name: quantiles(*known[f.name], [0.5])[0]
+            for f in schema.numeric
+            if f.impute == MEDIAN
+        }
+        design = Design(fill, shares, knots, {})
+    design = Design(fill, shares, knots, {})
+    polynomials = orthogonal(schema)
+    if polynomials:
+        none: tuple[tuple[float, ...], ...] = ()
+        powers = {f.text: (*_unit(seen[f.feature]), none) for f in polynomials}
+        sizes = [2 * f.number + 1 for f in polynomials]
+        sums = asked(POWERS, Design(fill, shares, knots, powers), {"sums": sum(sizes)})["sums"]
+        each = np.split(sums, np.cumsum(sizes)[:-1])
+        for factor, moments in zip(polynomials, each, strict=True):
+            mean, spread, _ = powers[factor.text]
+            powers[factor.text] = (mean, spread, _orthonormal(factor, moments))
+        design = Design(fill, shares, knots, powers)
+    count = len(term_columns(schema, categories))
+    first = asked(SUMS, design, {"observed": count, "sums": count})
+    means = first["sums"] / np.maximum(first["observed"], 1.0)
+    squares = asked(SQUARES, design, {"squares": count}, means=means)["squares"]
+    return Agreement(design, first["observed"], means, squares)
+
+
+def _unit(seen: tuple[float, float]) -> tuple[float, float]:
+    return seen[0], seen[1] or 1.0
+
+
+def _apart(factor: Factor, knots: Sequence[float]) -> tuple[float, ...]:
+    """Return knots, which must differ.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if len(set(knots)) < len(knots):
+        said = ", ".join(f"{knot:.6g}" for knot in knots)
+        raise ConfigError(
+            f"{factor.text}: knots are tied, at {said}: take fewer, or give them, such as "
+            f"rcs({factor.feature}, [1, 2, 3])"
+        )
+    return tuple(knots)
+
+
+def _orthonormal(factor: Factor, moments: Array) -> tuple[tuple[float, ...], ...]:
+    """Return the coefficients of polynomials that are orthonormal over all rows, by their moments.
+
+    Raises
+    ------
+    ConfigError
+        If there are not more values than the degree.
+
+    Examples
+    --------
+    >>> z = np.array([-1.0, 0.0, 1.0])
+    >>> found = _orthonormal(Factor("z", POLYNOMIAL, 2), np.array([(z**k).sum() for k in range(5)]))
+    >>> np.round(np.array(found) @ np.stack([z**k for k in range(3)]), 4).tolist()
+    [[-0.7071, 0.0, 0.7071], [0.4082, -0.8165, 0.4082]]
+    """
+    size = factor.number + 1
+    places = np.arange(size)
+    hankel = moments[places[:, None] + places]
+    lengths = np.sqrt(np.maximum(np.diag(hankel), np.finfo(float).tiny))
+    try:
+        lower = np.linalg.cholesky(hankel / lengths / lengths[:, None])
+        enough = float(np.diag(lower).min()) > 1e-6
+    except np.linalg.LinAlgError:
+        enough = False
+    if not enough:
+        raise ConfigError(
+            f"{factor.text}: {factor.feature!r} has too few values over all nodes for this degree: "
+            "take a lower one"
+        )
+    rows = np.linalg.inv(lower) / lengths
+    return tuple(tuple(row) for row in rows[1:].tolist())

@@ -1,0 +1,91 @@
+"""Quantiles over all nodes, from counts in intervals that end at round numbers.
+
+Two exchanges. In the first the intervals go from ten standard deviations below the mean to ten
+above, in the second from the 1 % to the 99 % quantile that the first has found: some thousand
+intervals each. A node tells how many of its rows lie in each. Where its policy has `min_rows`, it
+first puts its values, in their order, into groups of so many (the last takes what is over), and
+counts each group where its mean is: whatever intervals it is asked about, and however often, all
+that follows of its answers is means of groups.
+
+A quantile is the least end of an interval with at least that share of the values at or below it. So
+it is a round number within a thousandth of the values' spread, and no value of a row, and it is the
+same however rows are dealt out to nodes without such groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from flower_fedcon.validation import Array
+
+INTERVALS = 2500
+"""How many ends of intervals there are for each column; one more holds what is above."""
+_REACH = 10.0  # standard deviations: beyond there are at most one in a hundred rows
+_TAILS = 0.01
+_SLACK = 1e-9  # of a share of rows
+
+
+def first_ends(mean: float, spread: float) -> Array:
+    """Return where the first exchange's intervals end."""
+    reach = _REACH * (spread or 1.0)
+    return round_ends(mean - reach, mean + reach)
+
+
+def round_ends(low: float, high: float) -> Array:
+    """Return round numbers that cover an interval, shape (INTERVALS,).
+
+    >>> round_ends(0.0, 1.0)[[0, 1, 1000]].tolist()
+    [-0.001, 0.0, 0.999]
+    """
+    span = max(high - low, 1e-12 * max(abs(low), abs(high), 1e-290)) / (0.39 * INTERVALS)
+    power = math.floor(math.log10(span))
+    digit = next(d for d in (5, 2, 1) if d * 10.0**power <= span * (1 + 1e-9))
+    first = math.floor(low / (digit * 10.0**power)) - 1
+    places = (first + np.arange(INTERVALS, dtype=np.float64)) * digit
+    # A quotient of whole numbers is the very number that its decimals are read as.
+    found: Array = places / 10.0**-power if power < 0 else places * 10.0**power
+    return found
+
+
+def told_counts(values: Array, ends: Array, least: int) -> Array:
+    """Return a node's rows in each interval, shape (INTERVALS + 1,), as groups of `least` or more.
+
+    >>> ends = np.arange(1.0, INTERVALS + 1)
+    >>> told_counts(np.array([0.5, 3.0, 3.5, 9.0]), ends, 1)[:10].astype(int).tolist()
+    [1, 0, 1, 1, 0, 0, 0, 0, 1, 0]
+    >>> told_counts(np.array([0.5, 9.0, 3.5, 3.0, 8.0]), ends, 2)[:10].astype(int).tolist()
+    [0, 2, 0, 0, 0, 0, 3, 0, 0, 0]
+    """
+    groups = len(values) // least
+    if not groups:
+        return np.zeros(len(ends) + 1)
+    starts = least * np.arange(groups)
+    sizes = np.diff(starts, append=len(values)).astype(np.float64)
+    means = np.sort(values) if least == 1 else np.add.reduceat(np.sort(values), starts) / sizes
+    places = np.searchsorted(ends, means, side="left")
+    return np.bincount(places, sizes, minlength=len(ends) + 1)
+
+
+def quantiles(counts: Array, ends: Array, shares: Sequence[float]) -> list[float]:
+    """Return the quantiles of these shares; see the module.
+
+    >>> ends = np.arange(1.0, INTERVALS + 1)
+    >>> counts = told_counts(np.array([2.0, 3.0, 3.0, 9.0]), ends, 1)
+    >>> quantiles(counts, ends, [0.1, 0.5, 0.9])
+    [2.0, 3.0, 9.0]
+    """
+    below = np.cumsum(counts)
+    wanted = np.array(shares) * below[-1] * (1.0 - _SLACK)
+    places = np.minimum(np.searchsorted(below, wanted, side="left"), len(ends) - 1)
+    found: list[float] = ends[places].tolist()
+    return found
+
+
+def second_ends(counts: Array, ends: Array) -> Array:
+    """Return where the second exchange's intervals end."""
+    low, high = quantiles(counts, ends, [_TAILS, 1.0 - _TAILS])
+    step = float(ends[1] - ends[0])
+    return round_ends(low - step, high)

@@ -1,0 +1,476 @@
+"""Terms: interactions, polynomials, splines, and what missing values become."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import formulaic
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flower_fedcon import load_model, simulate
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.rows import is_sparse
+from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.problems.tables import tables
+from flower_fedcon.strategies import FedAvg, FedNewton
+from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.design import spline, term_columns
+from flower_fedcon.tables.quantiles import (
+    INTERVALS,
+    first_ends,
+    quantiles,
+    round_ends,
+    second_ends,
+    told_counts,
+)
+
+FAIR = ["age", "yrs_married", "rate_marriage", "religious"]
+FEATURES = {**dict.fromkeys(FAIR, "numeric"), "school": "categorical", "work": "categorical"}
+
+
+@pytest.fixture(scope="module")
+def fair():
+    d = sm.datasets.fair.load_pandas().data[::10].reset_index(drop=True)
+    d["any"] = (d["affairs"] > 0).astype(int)
+    d["school"] = np.array(["low", "mid", "high"])[np.digitize(d["educ"], [14, 16])]
+    d["work"] = np.where(d["occupation"] > 3, "b", "a")
+    return d
+
+
+def write(folder, d, parts):
+    for k, rows in enumerate(parts):
+        d.iloc[rows].to_csv(folder / f"site{k}.csv", index=False)
+    return f"{folder}/site*.csv"
+
+
+def thirds(d):
+    return [slice(k, None, 3) for k in range(3)]
+
+
+def schema_of(features=FEATURES, **more):
+    return {"target": "any", "positive": [1], "features": features, **more}
+
+
+def run(problem, rounds=10, **settings):
+    return simulate(FedNewton(problem.regularizer), problem, rounds, **settings)
+
+
+# --- the references ------------------------------------------------------------------------------
+
+FORMULAS = [
+    "age * school + rcs(yrs_married, [2.5, 6, 13, 20]) + poly(rate_marriage, 2) + religious",
+    "(age + school + work)^2",
+    "school:work + age:school",
+    "age * rcs(yrs_married, [2.5, 9, 16.5]) + school:poly(religious, 2, raw=True)",
+    "poly(age, 3) * work",
+]
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_models_are_those_of_statsmodels_with_the_design_of_formulaic(fair, tmp_path, formula):
+    """Columns, coefficients and errors; the spline's columns are written out."""
+    schema = schema_of(formula=f"any ~ {formula}")
+    problem = tables(data=write(tmp_path, fair, thirds(fair)), schema=schema, inference="model")
+    report = run(problem, 12, run_dir=tmp_path / "run", certificates=True).report
+    assert report.reached.converged
+    d = fair.copy()
+    theirs = formula.replace("^", "**")
+    for knots in ([2.5, 6.0, 13.0, 20.0], [2.5, 9.0, 16.5]):
+        own = spline(d["yrs_married"].to_numpy(), knots)
+        names = [f"spline{len(knots)}_{j}" for j in range(own.shape[1])]
+        d[names] = own
+        said = ", ".join(f"{knot:g}" for knot in knots)
+        theirs = theirs.replace(f"rcs(yrs_married, [{said}])", f"({' + '.join(names)})")
+    X = formulaic.model_matrix(theirs, d)
+    found = sm.Logit(d["any"], np.asarray(X, float)).fit(disp=0, tol=1e-13, maxiter=60)
+    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    assert len(file) == X.shape[1]
+    ours = np.sort(file["per_unit"].to_numpy())
+    np.testing.assert_allclose(ours, np.sort(found.params), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(np.sort(file["std_error"].to_numpy()), np.sort(found.bse), rtol=2e-6)
+    names = ["age", "school[T.low]", "age:school[T.low]", "age:school[high]"]
+    for name in names:
+        if name in file.index and name in X.columns:
+            place = list(X.columns).index(name)
+            np.testing.assert_allclose(file["per_unit"][name], found.params.iloc[place], rtol=1e-6)
+    expected = found.predict(np.asarray(X, float))
+    predicted = load_model(tmp_path / "run").predict_proba(fair)[:, 1]
+    np.testing.assert_allclose(predicted, expected, rtol=1e-7)
+    np.testing.assert_allclose(by_model_json(tmp_path / "run", fair), expected, rtol=1e-7)
+
+
+def test_a_spline_and_a_polynomial_are_those_of_r(tmp_path):
+    # R 4.2.2, Hmisc 5.0-1: s <- rcspline.eval(disea, knots = c(3, 8, 13, 26), inclx = TRUE)
+    # glm(mdvis ~ s + poly(lncoins, 2) + hlthg * idp + offset(log(years)), poisson)
+    known = {
+        "disea": (0.0326484992426, 0.0084530466401),
+        "disea'": (0.1355209335109, 0.0526044410349),
+        "disea''": (-0.3689271472701, 0.1236196987250),
+        "poly(lncoins, 2)1": (-6.8199367742425, 0.6362208217750),
+        "poly(lncoins, 2)2": (-0.8486450354655, 0.6511673831181),
+        "hlthg": (-0.1311531481519, 0.0283747574017),
+        "idp": (-0.4465241112233, 0.0393296298307),
+        "hlthg:idp": (0.3785557799224, 0.0591164878960),
+        "(intercept)": (-0.0720299134076, 0.0503190321491),
+    }
+    d = sm.datasets.randhie.load_pandas().data[::8].reset_index(drop=True)
+    d["years"] = 0.5 + (d.index % 7) / 2
+    schema = {
+        "target": "mdvis", "loss": "poisson", "exposure": "years",
+        "features": dict.fromkeys(["disea", "lncoins", "hlthg", "idp"], "numeric"),
+        "terms": ["rcs(disea, [3, 8, 13, 26])", "poly(lncoins, 2)", "hlthg", "idp", "hlthg:idp"],
+    }  # fmt: skip
+    problem = tables(data=write(tmp_path, d, thirds(d)), schema=schema, inference="model")
+    run(problem, 12, run_dir=tmp_path / "run")
+    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    for name, (value, error) in known.items():
+        np.testing.assert_allclose(file["per_unit"][name], value, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(file["std_error"][name], error, rtol=1e-6, err_msg=name)
+
+
+def by_model_json(folder, d):
+    """Predict by model.json and NumPy alone, as the file's format says."""
+    model = json.loads((folder / "model.json").read_text())
+    scores = np.full(len(d), model["intercept"])
+    columns = model["columns"]
+    for factors, coefficient in zip(columns["factors"], columns["coefficient"], strict=True):
+        column = np.ones(len(d))
+        for factor in factors:
+            fill, cells = model["missing"][factor["feature"]], d[factor["feature"]]
+            gone = cells.isna().to_numpy()
+            if factor.get("basis") == "missing":
+                column = column * gone
+                continue
+            if "category" in factor:
+                own = (cells == factor["category"]).to_numpy(float)
+                column = column * np.where(gone, fill[factor["category"]], own)
+                continue
+            assert factor["transform"] == "none"
+            x = cells.fillna(fill).to_numpy(float)
+            if factor.get("basis") == "rcs":
+                t, j = factor["knots"], factor["function"]
+                if j:
+
+                    def cubed(u):
+                        return np.maximum(u, 0) ** 3
+
+                    last, before, own = t[-1], t[-2], t[j - 1]
+                    x = (
+                        cubed(x - own)
+                        - cubed(x - before) * (last - own) / (last - before)
+                        + cubed(x - last) * (before - own) / (last - before)
+                    ) / (last - t[0]) ** 2
+            elif "power" in factor:
+                x = x ** factor["power"]
+            elif factor.get("basis") == "poly":
+                z = (x - factor["mean"]) / factor["spread"]
+                x = sum(c * z**k for k, c in enumerate(factor["coefficients"]))
+            column = column * x
+        scores = scores + coefficient * column
+    return 1 / (1 + np.exp(-scores))
+
+
+# --- what does not matter ------------------------------------------------------------------------
+
+
+def test_a_formula_and_a_list_of_terms_are_one_schema():
+    formula = Schema.load(schema_of(formula="age * school + rcs(yrs_married, 4)"))
+    listed = Schema.load(schema_of(terms=["age", "school", "rcs(yrs_married,4)", "age:school"]))
+    assert formula.digest == listed.digest
+    assert Schema.load(formula.stated) == formula
+    assert formula.names == ["age", "yrs_married", "school"]
+
+
+ROWS = pd.DataFrame(
+    {
+        "x": np.round(np.random.default_rng(1).lognormal(size=60), 2),
+        "z": np.arange(60) % 9 * 1.0,
+        "w": np.arange(60) % 11 / 4,
+        "c": np.array(["a", "b", "c"])[np.random.default_rng(2).integers(3, size=60)],
+    }
+)
+ROWS["y"] = np.round(np.log(ROWS["x"]) + (ROWS["c"] == "b") * ROWS["z"], 3)
+ROWS.loc[[3, 17, 40], "x"] = np.nan
+ROWS.loc[[5, 17], "c"] = None
+TERMS = ["c", "z", "c:z", "rcs(x, 4)", "poly(w, 2)", "missing(c)"]
+
+
+def dealt(folder, parts, terms):
+    """Return the model of rows that are dealt out so, by name, and its design."""
+    x, plain = {"impute": "median"}, "numeric"
+    features = {"x": x, "z": plain, "w": plain, "c": "categorical"}
+    schema = {"target": "y", "features": features, "terms": list(terms)}
+    problem = tables(data=write(folder, ROWS, parts), schema=schema)
+    found = problem.preparation.in_units(run(problem, 3, evaluate_every=0).x)
+    names = problem.preparation.names
+    return dict(zip(names, found.tolist(), strict=False)), problem.preparation.design
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    return dealt(tmp_path_factory.mktemp("together"), [list(range(60))], TERMS)
+
+
+def check_dealt(folder, together, order, terms, sites):
+    own, design = dealt(folder, [order[k::sites] for k in range(sites)], terms)
+    known, other = together
+    assert design.knots == other.knots
+    assert design.fill["x"] == other.fill["x"] == ROWS["x"].dropna().sort_values().iloc[28]
+    assert own.keys() == known.keys()
+    np.testing.assert_allclose(list(own.values()), [known[n] for n in own], rtol=1e-7, atol=1e-9)
+
+
+DEALT = st.permutations(range(60)), st.permutations(TERMS), st.integers(1, 4)
+
+
+@settings(max_examples=6)
+@given(*DEALT)
+def test_however_rows_are_dealt_and_terms_are_ordered_the_numbers_are_the_same(
+    tmp_path_factory, together, order, terms, sites
+):
+    check_dealt(tmp_path_factory.mktemp("dealt"), together, order, terms, sites)
+
+
+@pytest.mark.nightly
+@settings(max_examples=200)
+@given(*DEALT)
+def test_however_rows_are_dealt_for_long(tmp_path_factory, together, order, terms, sites):
+    check_dealt(tmp_path_factory.mktemp("dealt"), together, order, terms, sites)
+
+
+@given(st.lists(st.floats(-1e4, 1e4), min_size=5, max_size=60), st.integers(-4, 6))
+def test_a_quantile_is_the_values_own_within_an_interval(values, size):
+    x = np.array(values) * 10.0**size
+    spread = float(x.std())
+    ends = first_ends(float(x.mean()), spread)
+    ends = second_ends(told_counts(x, ends, 1), ends)
+    shares = [0.05, 0.35, 0.5, 0.95]
+    found = quantiles(told_counts(x, ends, 1), ends, shares)
+    exact = np.quantile(x, shares, method="inverted_cdf")
+    step = float(ends[1] - ends[0])
+    assert (np.array(found) >= exact - 1e-9 * np.abs(exact) - 1e-6 * step).all()
+    assert (np.array(found) <= exact + step * (1 + 1e-6)).all()
+
+
+@given(
+    st.lists(st.floats(0, 100), max_size=40), st.integers(2, 10), st.floats(0, 50), st.floats(1, 50)
+)
+def test_no_interval_of_few_rows_is_told(values, least, low, width):
+    counts = told_counts(np.array(values), round_ends(low, low + width), least)
+    assert len(counts) == INTERVALS + 1
+    assert ((counts == 0) | (counts >= least)).all()
+    assert counts.sum() == (len(values) if len(values) >= least else 0)
+
+
+# --- missing values ------------------------------------------------------------------------------
+
+
+def test_medians_and_indicators_are_those_of_scikit_learn(fair, tmp_path):
+    d = fair.copy()
+    rng = np.random.default_rng(0)
+    for name in ("age", "religious"):
+        d.loc[rng.random(len(d)) < 0.1, name] = np.nan
+    d.loc[rng.random(len(d)) < 0.1, "school"] = None
+    features = {
+        "age": {"missing": "median"},
+        "religious": {"missing": "indicator"},
+        "school": {"type": "categorical", "missing": "indicator"},
+    }
+    problem = tables(data=write(tmp_path, d, thirds(d)), schema=schema_of(features))
+    report = run(problem, 10, run_dir=tmp_path / "run").report
+    X = pd.DataFrame({
+        "age": d["age"].fillna(d["age"].median()),
+        "religious": d["religious"].fillna(d["religious"].mean()),
+        "school=low": d["school"] == "low", "school=mid": d["school"] == "mid",
+        "missing(religious)": d["religious"].isna(), "missing(school)": d["school"].isna(),
+    }).astype(float)  # fmt: skip
+    found = sm.Logit(d["any"], sm.add_constant(X, prepend=False)).fit(disp=0, tol=1e-13)
+    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    np.testing.assert_allclose(file["per_unit"][X.columns], found.params[X.columns], rtol=1e-6)
+    gone = d[["age", "religious", "school"]].isna().sum()
+    assert (
+        f"cells without a value, filled in: age {gone['age']} (median), religious "
+        f"{gone['religious']} (indicator), school {gone['school']} (indicator)" in report.text
+    )
+    assert "reference categories: school=high" in report.text
+    predicted = load_model(tmp_path / "run").predict_proba(d)[:, 1]
+    np.testing.assert_allclose(predicted, found.predict(), rtol=1e-7)
+    np.testing.assert_allclose(by_model_json(tmp_path / "run", d), found.predict(), rtol=1e-7)
+
+
+# --- few rows ------------------------------------------------------------------------------------
+
+
+def test_nothing_of_a_term_stands_on_few_rows_of_a_node(fair, tmp_path):
+    """A cell of three rows hides the product there; a spline's tail of two rows its column."""
+    d = fair[:120].copy()
+    d["c"] = np.where(np.arange(120) < 60, "p", "q")
+    d["w"] = np.where(np.arange(120) % 2, "a", "b")
+    d.loc[(d["c"] == "q") & (d["w"] == "a") & (d.index > 65), "w"] = "b"
+    d["v"] = np.arange(120) % 40 / 4
+    d.loc[[7, 9, *range(100, 110)], "v"] = 40.0
+    features = {"c": "categorical", "w": "categorical", "v": "numeric"}
+    schema = schema_of(features, formula="c * w + rcs(v, [15, 20, 30])")
+    parts = [slice(0, 100), slice(100, 120)]
+    problem = tables(data=write(tmp_path, d, parts), schema=schema, min_rows=5)
+    names = problem.preparation.names
+    assert problem.preparation.left_out == {"c[T.q]:w[T.b]": "constant"}  # told by one site alone
+    schema = Schema.load(schema)
+    A = read_table(tmp_path / "site0.csv", schema).matrix(problem.preparation, 5)
+    np.testing.assert_allclose(A[:, names.index("v'")].std(), 0.0, atol=1e-12)
+    assert A[:, names.index("v")].std() > 0.5
+
+
+# --- units, digits -------------------------------------------------------------------------------
+
+
+def test_numbers_in_another_unit_are_said_when_they_are_predicted_for(fair, tmp_path, caplog):
+    problem = tables(data=write(tmp_path, fair, thirds(fair)), schema=schema_of())
+    run(problem, 8, run_dir=tmp_path / "run")
+    model = load_model(tmp_path / "run")
+    model.predict(fair)
+    assert "another unit" not in caplog.text
+    model.predict(fair.assign(age=12 * fair["age"]))
+    assert "column 'age': " in caplog.text
+    assert "in another unit?" in caplog.text
+    assert "'religious'" not in caplog.text
+
+
+def test_a_column_far_from_zero_is_not_called_singular(tmp_path, caplog):
+    rng = np.random.default_rng(0)
+    d = pd.DataFrame({"x": 1e6 + rng.normal(size=90), "u": rng.normal(size=90)})
+    d["y"] = 2 * (d["x"] - 1e6) + d["u"] + 0.1 * rng.normal(size=90)
+    schema = {"target": "y", "features": {"x": "numeric", "u": "numeric"}, "standardize": False}
+    problem = tables(data=write(tmp_path, d, thirds(d)), schema=schema, inference="model")
+    report = run(problem, 4, run_dir=tmp_path / "run").report
+    centred = sm.OLS(d["y"], sm.add_constant(d[["x", "u"]] - [1e6, 0.0], prepend=False)).fit()
+    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    np.testing.assert_allclose(file["per_unit"][["x", "u"]], centred.params[:2], rtol=1e-7)
+    np.testing.assert_allclose(file["std_error"][["x", "u"]], centred.bse[:2], rtol=1e-7)
+    assert report.doubts == ()
+    assert "cannot be told apart" not in caplog.text
+
+
+# --- many categories -----------------------------------------------------------------------------
+
+
+def test_a_feature_of_many_categories_stays_sparse_beside_terms(tmp_path):
+    rng = np.random.default_rng(0)
+    d = pd.DataFrame({"zip": np.arange(492) % 205, "x": rng.normal(size=492)})
+    d["y"] = np.round(d["x"] ** 2 + (d["zip"] % 7 == 0), 3)
+    features = {"zip": "categorical", "x": "numeric"}
+    schema = {"target": "y", "features": features, "terms": ["zip", "poly(x, 2)"]}
+    files = write(tmp_path, d, thirds(d))
+    problem = tables(data=files, schema=schema, l1=0.01)
+    assert is_sparse(problem.objectives[0].A)
+    history = run(problem, 4, run_dir=tmp_path / "run", certificates=True)
+    assert history.report.reached.converged
+    d["q"] = d["x"] ** 2
+    features = {"zip": "categorical", "x": "numeric", "q": "numeric"}
+    plain = tables(data=write(tmp_path, d, thirds(d)), schema={"target": "y", "features": features})
+    own = run(tables(data=files, schema=schema), 4)["objective"][-1]
+    assert math.isclose(run(plain, 4)["objective"][-1], own, rel_tol=1e-8)
+    predicted = load_model(tmp_path / "run").predict(d)
+    assert np.isfinite(predicted).all()
+    with pytest.raises(ConfigError, match="'zip' has more than 200 categories, which stand alone"):
+        tables(data=files, schema={**schema, "terms": ["zip:x"]})
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+REFUSED = [
+    ({"formula": "agee + school"}, "'agee' .in agee. is no feature: did you mean 'age'"),
+    ({"formula": "age + log(age)"}, 'write transform = "log" of the feature'),
+    ({"formula": "age + bs(age)"}, r"bs\(\) in .* is not offered: write rcs\(x, 4\)"),
+    ({"formula": "age + offset(work)"}, 'write offset = "column"'),
+    ({"formula": "age - 1"}, "leaves out the intercept"),
+    ({"formula": "other ~ age"}, "is of other, and the schema's target is 'any'"),
+    ({"formula": "age +* school"}, "cannot be read"),
+    ({"formula": "age", "terms": ["age"]}, "say the same"),
+    ({"terms": ["rcs(age, 2)"]}, "from 3 to 7, got 2"),
+    ({"terms": ["rcs(age, [30, 20, 40])"]}, "each larger than the last"),
+    ({"terms": ["rcs(school, 4)"]}, "is of a categorical feature"),
+    ({"terms": ["poly(age, 9)"]}, "from 1 to 6, got 9"),
+    ({"terms": ["poly(age, x)"]}, "'x' is no number"),
+    ({"terms": ["age:poly(age, 2)"]}, "multiplies 'age' by itself"),
+    ({"terms": ["age + school"]}, "is no term"),
+    ({"terms": [3]}, "a term must be text"),
+    ({"terms": ["rcs(rate_marriage, 5)"]}, r"rcs\(rate_marriage, 5\): knots are tied, at"),
+    ({"terms": ["poly(two, 2)"]}, "too few values over all nodes for this degree"),
+    (
+        {"terms": ["school"], "features": {"school": {"type": "categorical", "missing": "median"}}},
+        "is for numeric features",
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "words"), REFUSED, ids=range(len(REFUSED)))
+def test_terms_that_cannot_be_are_refused_by_name(fair, tmp_path, more, words):
+    d = fair[::3].assign(two=np.arange(len(fair[::3])) % 2)
+    schema = {**schema_of({**FEATURES, "two": "numeric"}), **more}
+    with pytest.raises(ConfigError, match=words):
+        tables(data=write(tmp_path, d, thirds(d)), schema=schema)
+
+
+def test_a_term_that_is_a_combination_of_others_is_named(fair, tmp_path, caplog):
+    d = fair.assign(copy=2 * fair["age"] * fair["religious"] + 1)
+    schema = schema_of({**FEATURES, "copy": "numeric"}, formula="age * religious + copy")
+    tables(data=write(tmp_path, d, thirds(d)), schema=schema)
+    assert "'age:religious'" in caplog.text
+    assert "'copy'" in caplog.text
+
+
+def test_a_level_that_a_site_lacks_is_no_reason_to_stop(fair, tmp_path):
+    parts = [np.flatnonzero(fair["school"] != "low"), np.flatnonzero(fair["school"] == "low")]
+    schema = schema_of(formula="age * school")
+    apart = tables(data=write(tmp_path, fair, parts), schema=schema)
+    (tmp_path / "one").mkdir()
+    whole = tables(data=write(tmp_path / "one", fair, [slice(0, None)]), schema=schema)
+    np.testing.assert_allclose(run(apart).x, run(whole).x, rtol=1e-7)
+
+
+def test_private_runs_find_no_knots(fair, tmp_path):
+    files = write(tmp_path, fair, thirds(fair))
+    method = FedAvg(
+        client_lr=0.1, local_steps=1,
+        privacy=GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5),
+    )  # fmt: skip
+    problem = tables(data=files, schema=schema_of(terms=["rcs(age, 4)"]))
+    with pytest.raises(ConfigError, match=r"quantiles of 'age' beside privacy=GaussianDP"):
+        simulate(method, problem, 2)
+    given = tables(data=files, schema=schema_of(terms=["rcs(age, [20, 30, 40])"]))
+    assert simulate(method, given, 2).x.shape == (3,)
+
+
+CODED = [
+    "u:v", "u + u:v", "v + u:v", "u * v", "x:u", "x + x:u", "u:v:x", "x + u:v:x", "u + u:v:x",
+    "u:v + v:w", "u*v*w", "u:v:w", "x:u + x:v + w", "u + v + u:v:w",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("formula", CODED)
+def test_coding_follows_the_terms_that_are_there(formula):
+    """Columns are of full rank, and span those of formulaic."""
+    d = pd.DataFrame(itertools.product("ab", "pqr", "st", [1.0, 2.0, 5.0]), columns=list("uvwx"))
+    kinds = dict.fromkeys("uvw", "categorical")
+    schema = Schema("y", {**kinds, "x": "numeric"}, formula=formula)
+    columns = term_columns(schema, {"u": ("a", "b"), "v": ("p", "q", "r"), "w": ("s", "t")})
+    own = [np.ones(len(d))]
+    for _, parts in columns:
+        column = np.ones(len(d))
+        for part in parts:
+            mark = part.name.rstrip("]").split("[")[-1].removeprefix("T.")
+            column = column * (d["x"] if part.name == "x" else d[part.factor.feature] == mark)
+        own.append(column)
+    ours = np.stack(own, axis=1)
+    theirs = np.asarray(formulaic.model_matrix(formula, d), float)
+    assert ours.shape == theirs.shape
+    rank = np.linalg.matrix_rank
+    assert rank(ours) == ours.shape[1] == rank(np.concatenate([ours, theirs], axis=1))
