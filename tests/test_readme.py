@@ -108,7 +108,7 @@ def test_runs_from_a_wheel_too(tmp_path):
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    for name in ("flower_fedcon", "strategies", "clients"):
+    for name in ("flower_fedcon", "strategies", "clients", "sims"):
         shutil.copytree(
             ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -126,6 +126,8 @@ def test_runs_from_a_wheel_too(tmp_path):
     ).stdout
     files = ("py.typed", "lab/report/page.js", "lab/report/page.css", "lab/report/page.html")
     modules = ("strategies/fedfw.py", "clients/fedfw.py", "engines/grid.py")
-    for file in (*modules, *files, "lab/advice/studies.json", "lab/papers/chr12a.dat"):
+    claims = ("lab/sims/digits_l1.toml", "lab/sims/claims/digits_l1.toml")
+    for file in (*modules, *files, *claims, "lab/advice/studies.json", "lab/papers/chr12a.dat"):
         assert f"flower_fedcon/{file}" in names
+    assert not re.search(r"lab/sims/.*\.(py|md|png)", names)
     assert not re.search(r"^(strategies|clients)/", names, re.MULTILINE)

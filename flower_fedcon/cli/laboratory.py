@@ -22,7 +22,14 @@ def reproduce(
     figures: Annotated[
         Path | None, typer.Option(help="A folder, for a figure of each scaling that is claimed.")
     ] = None,
-    sims: Annotated[Path, typer.Option(help="Folder of the experiment files.")] = Path("sims"),
+    sims: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the experiment files; by default sims, or where there is none those "
+            "of the package.",
+            show_default=False,
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     run_dir: Annotated[
         Path | None,

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from harness import Command, refusal
+from pages import ROOT
 
 from flower_fedcon.lab.experiments import claims, measures, reproduce, verdicts
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.sweeps import Sweep
 
 EXPERIMENT = """
@@ -91,6 +93,16 @@ quick = false
 OURS = 'source = "ours"\nbound = "measured"\n'
 
 
+NAMED = EXPERIMENT.replace('"FedFW"', '"FedFW"\nlabel = "a"').replace('"plus"', '"b"')
+
+
+def claims_file(folder: Path) -> Path:
+    """Return where claims on an experiment with the algorithms a and b belong."""
+    (folder / "claims").mkdir()
+    (folder / "n.toml").write_text(NAMED)
+    return folder / "claims" / "n.toml"
+
+
 @pytest.fixture
 def fedcon(run_command: Command) -> Command:
     """Run the command in a folder with one experiment and its claims."""
@@ -104,10 +116,11 @@ def test_verdicts(fedcon: Command) -> None:
     arguments = ["--quick", "--workers", "1", "--json", "out/a.json", "--markdown", "out/a.md"]
     code, out, error = fedcon("reproduce", "small", *arguments)
     assert (code, error) == (1, "")  # a claim fails
-    assert "papers' claims: 1, 0 pass, 0 explained, 1 fail; companions: 1, 1 pass" in out
-    assert "ours: 0, 0 pass, 0 explained, 0 fail, 0 over 5 seeds or more" in out
-    assert "regression pins: 1, 0 pass, 1 explained, 0 fail" in out
-    assert "0 fail; 1 not run" in out
+    assert "papers' claims: 1, 0 pass, 0 explained, 0 not explained, 1 fail" in out
+    assert "companions: 1, 1 pass" in out
+    assert "ours: 0, 0 pass, 0 explained, 0 not explained, 0 fail; " in out
+    assert "pins: 1, 0 pass, 1 explained, 0 not explained, 0 fail, 0 over 5 seeds or more" in out
+    assert "over fewer; 1 not run" in out
     for words in (
         "it falls",
         "explained: small, it is tiny: the paper's: bytes are what they are (shown by \"it falls",
@@ -126,14 +139,16 @@ def test_verdicts(fedcon: Command) -> None:
     assert lines[0] == f"| {' | '.join(reproduce.TITLES)} |"
     assert len(lines) == 7
     assert "below nothing \\| at all | Section 3 | text | < 0 | stated |" in lines[3]
+    assert "| one seed | fail |" in lines[3]
     assert lines[4].endswith("expected 35840 within 1 %) |")
 
 
 def test_the_full_run_in_two_processes(fedcon: Command) -> None:
     code, out, _ = fedcon("reproduce", "--workers", "2")
     assert code == 1
-    assert "papers' claims: 2, 1 pass, 0 explained, 1 fail; companions: 1, 1 pass" in out
-    assert "regression pins: 1, 0 pass, 1 explained, 0 fail;" in out
+    assert "papers' claims: 2, 1 pass, 0 explained, 0 not explained, 1 fail" in out
+    assert "companions: 1, 1 pass" in out
+    assert "regression pins: 1, 0 pass, 1 explained, 0 not explained, 0 fail, 0 over" in out
 
 
 def test_finished_runs_are_not_repeated(fedcon: Command) -> None:
@@ -161,6 +176,17 @@ def test_an_explained_claim_fails_when_it_leaves_what_is_expected(fedcon: Comman
     code, out, _ = fedcon("reproduce", "--quick")
     assert code == 1
     assert "fail: small, it is tiny: the explanation expects 36500 within 1 %; off by 1.8 %" in out
+
+
+def test_a_claim_without_evidence_counts_as_not_explained(fedcon: Command) -> None:
+    unknown = CLAIMS.replace('fault = "paper"', 'fault = "unknown"')
+    unknown = unknown.replace('shown_by = "it falls"\n', "").replace("below = 0.0", "below = 1e9")
+    Path("sims/claims/small.toml").write_text(unknown)
+    code, out, _ = fedcon("reproduce", "--quick")
+    assert code == 0
+    assert "not explained: small, it is tiny: bytes are what they are (expected 35840" in out
+    assert "pins: 1, 0 pass, 0 explained, 1 not explained, 0 fail" in out
+    assert "companions: 0," in out
 
 
 @pytest.mark.parametrize(("median", "verdict"), [(True, "pass"), (False, "fail")])
@@ -222,8 +248,7 @@ def test_measures(measure: str, keys: dict[str, object], expected: list[float]) 
 
 
 def test_costs_are_shown_with_their_algorithms(tmp_path: Path) -> None:
-    (tmp_path / "claims").mkdir()
-    file = tmp_path / "claims" / "n.toml"
+    file = claims_file(tmp_path)
     claim = (
         '[[claim]]\nwhat = "x"\nmeasure = "cost"\nalgorithms = ["a", "b"]\ncolumn = "c"\n'
         'level = 1.0\nof = "megabytes"\n'
@@ -239,8 +264,7 @@ def test_costs_are_shown_with_their_algorithms(tmp_path: Path) -> None:
 
 
 def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "claims").mkdir()
-    file = tmp_path / "claims" / "n.toml"
+    file = claims_file(tmp_path)
     file.write_text(
         f"{OURS}"
         '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
@@ -281,6 +305,7 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
         ('bound = "measured"\n', "", "bound is missing"),
         ("tolerance = 0.01\n", "", "tolerance is missing: an explanation has fault"),
         ('fault = "paper"', 'fault = "theirs"', "fault must be one of 'paper', 'ours', 'data'"),
+        ('fault = "paper"', 'fault = "unknown"', 'fault = "unknown" has no shown_by'),
         ('shown_by = "it falls"', 'shown_by = "it fall"', "did you mean 'it falls'"),
         ('shown_by = "it falls"', 'shown_by = "it is tiny"', "is no other claim that holds"),
         ('shown_by = "it falls"', 'shown_by = "smaller: it falls"', "is no other claim that"),
@@ -294,6 +319,12 @@ def test_errors_in_claims_are_one_line(fedcon: Command, old: str, new: str, word
     assert words in refusal(fedcon, "reproduce", "small", "--quick", "--workers", "1")
 
 
+def test_outside_a_clone_the_packages_claims_are_found(run_command: Command) -> None:
+    code, out, error = run_command("reproduce", "counterexample", "--quick", "--workers", "1")
+    assert (code, error) == (0, "")
+    assert "papers' claims: 1, 1 pass" in out
+
+
 def test_other_refusals(fedcon: Command) -> None:
     assert "did you mean 'small'" in refusal(fedcon, "reproduce", "smal")
     assert "holds no claims" in refusal(fedcon, "reproduce", "--sims", "nowhere")
@@ -302,4 +333,60 @@ def test_other_refusals(fedcon: Command) -> None:
     Path("sims/claims/small.toml").write_text(text)
     code, out, _ = fedcon("reproduce")
     assert code == 0
-    assert "regression pins: 0, 0 pass, 0 explained, 0 fail; 4 not run" in out
+    assert "regression pins: 0, 0 pass, 0 explained, 0 not explained, 0 fail; 4 not run" in out
+
+
+# --- seeds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, False),
+        ({"participation": {"only": 1}}, False),
+        ({"participation": {"sample": 1}}, True),
+        ({"participation": {"bernoulli": 0.5}}, True),
+        ({"name": "FedAvg", "client_lr": 0.1, "batch_size": 1}, True),
+        ({"name": "FedAvg", "client_lr": 0.1}, False),
+        ({"name": "Scaffnew", "client_lr": 0.1}, True),
+        ({"problem": {"gradient_noise": 0.1}}, True),
+        ({"problem": {"name": "lasso"}}, True),
+    ],
+)
+def test_what_is_drawn(change: dict[str, object], expected: bool) -> None:
+    own = {"name": "FedFW", "penalty": 1.0} if "name" not in change else {}
+    problem = {"name": "counterexample"} | change.pop("problem", {})
+    tables = {"problem": problem, "run": {"rounds": 1}, "algorithm": own | change}
+    experiment = Experiment(tables)
+    assert experiment.draws(experiment.labels[0]) is expected
+
+
+@pytest.mark.parametrize(
+    ("bound", "seeds", "shown"),
+    [
+        ("order", "[0]", "one seed: an hour each"),
+        ("order", "[0, 1, 2]", "3 seeds: an hour each"),
+        ("order", "[0, 1, 2, 3, 4]", "5"),
+        ("independent", "[0]", "-"),
+    ],
+)
+def test_the_table_says_over_how_many_seeds(
+    tmp_path: Path, bound: str, seeds: str, shown: str
+) -> None:
+    file = claims_file(tmp_path)
+    file.write_text(
+        f'source = "ours"\nbound = "{bound}"\nseeds = {seeds}\nfew_seeds = "an hour each"\n'
+        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
+    )
+    found = claims.Claims(file).judge({("a", seed): [{"round": 1, "c": 1.0}] for seed in range(5)})
+    row = reproduce.cells(found[0])
+    assert row[reproduce.TITLES.index("Seeds")] == shown
+    fewer = reproduce.summary(reproduce.Reproduction(found, {}, 0.0, 0)).count("1 over fewer")
+    assert fewer == shown.count("hour")
+
+
+def test_claims_on_what_is_drawn_have_five_seeds_or_say_why_not() -> None:
+    for path in sorted((ROOT / "sims" / "claims").glob("*.toml")):
+        file = claims.Claims(path)
+        few = any(map(file.drawn, file.claims)) and file.repeats < claims.MANY
+        assert few == bool(file.few_seeds), path.stem

@@ -6,6 +6,7 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     figure = "Figure 1"
     experiment = "NAME.toml"            # the default: the file of the same name, a folder up
     requires = "u.data"                 # a file without which these claims are skipped
+    few_seeds = "an hour each"          # why there are fewer than `MANY` where something is drawn
     rounds = 10000                      # of the full run; by default the experiment's
     algorithms = ["FedFW", "FedFWPlus"] # to run besides those that claims name
     set = ["run.evaluate_every=10"]     # overrides
@@ -30,7 +31,8 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     quick = {until = 1000}              # replaces entries, or false: not in the quick run
 
     [claim.explained]                   # of a claim that does not hold; in quick, false: it does
-    fault = "ours"                      # whose fault that is: one of `FAULTS`
+    fault = "ours"                      # whose fault that is: one of `FAULTS`; "unknown" has no
+                                        # shown_by, and counts as not explained
     why = "..."
     shown_by = "..."                    # what other claims say, which hold: of this file, or
                                         # "NAME: ..." of another one
@@ -41,8 +43,9 @@ An algorithm whose experiment file has a grid for it must lie inside that, not a
 
 A file can give `source` and `bound` for all its claims. Where a claim covers several rounds,
 algorithms or seeds, the worst of them counts; with `median = true` the median over the seeds does,
-and the table shows the range beside it. A claim with an explanation fails when a number
-leaves what the explanation expects. Columns are those of the history, and "relative" (residual /
+and the table shows the range beside it. The table says of each claim that rests on anything drawn,
+data, cohorts, batches or a method's own coins, over how many seeds it was judged. A claim with an
+explanation fails when a number leaves what the explanation expects. Columns are those of the history, and "relative" (residual /
 |F*|), "bytes" and "megabytes" (up and down).
 """
 
@@ -50,6 +53,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +86,13 @@ BOUNDS = {
     "independent": "another computation of the same formulas, or of the optimum",
     "measured": "ours, chosen after the measurement, with air",
 }
+MANY = 5
+"""Seeds, from which a claim counts as one over seeds."""
 FAULTS = {
     "paper": "the claim does not hold, whatever was left open",
     "ours": "a setting that the paper leaves open, or a problem of ours, decides it",
     "data": "the paper's data are not at hand, and on these it does not hold",
+    "unknown": "no experiment shows whose: the claim does not hold here, and is not explained",
 }
 COUNTED = {
     "papers' claims": "what a source says",
@@ -113,7 +120,7 @@ _SHARED = (
 _OPTIONS: dict[str, Any] = {
     "rounds": int, "algorithms": list, "set": list, "seeds": list, "vary": list, "sweep": dict
 }  # fmt: skip
-_TEXTS = ("paper", "figure", "experiment", "requires", *_PROVENANCE)
+_TEXTS = ("paper", "figure", "experiment", "requires", "few_seeds", *_PROVENANCE)
 _TOP = (*_TEXTS, *_OPTIONS, "quick", "claim")
 
 
@@ -128,7 +135,7 @@ class Claims:
 
     Attributes
     ----------
-    name, paper, figure, requires : str
+    name, paper, figure, requires, few_seeds : str
     shown : list of str
         The claims that show why another one does not hold, each as "file: what".
     experiment : Path
@@ -155,6 +162,7 @@ class Claims:
             self.experiment = path.parent.parent / file
             changes = tables.get("quick", {})
             self.requires = tables.get("requires", "")
+            self.few_seeds = tables.get("few_seeds", "")
             missing = bool(self.requires) and not Path(self.requires).exists()
             self.skipped = missing or (quick and changes is False)
             if changes is not False:
@@ -194,12 +202,11 @@ class Claims:
 
     def runs(self) -> list[tuple[tuple[Any, ...], Experiment]]:
         """Return the runs that the claims need: key, as in `Runs`, and experiment of each."""
+        experiment = self._first
         with context(self._source):
-            experiment = Experiment.load(self.experiment, self.overrides(self.seeds[0]))
             labels: list[str] = list(self._options.get("algorithms", []))
             for claim in self.claims:
-                for key in ("algorithm", "algorithms", "over"):
-                    labels += as_list(claim.get(key, []))
+                labels += _labels(claim)
             labels = list(dict.fromkeys(labels))
             shipped = Experiment.load(self.experiment)  # its grids are of its own settings
             for label in labels:
@@ -221,8 +228,25 @@ class Claims:
         for claim in self.claims:
             with context(self._source), context(claim["what"]):
                 verdict = judge(claim, runs, self.seeds, self.name, self.sweep)
-                found.append(replace(verdict, seeds=self.repeats))
+                repeats = self.repeats if self.drawn(claim) else 0
+                why = self.few_seeds if repeats < MANY else ""
+                found.append(replace(verdict, seeds=repeats, few_seeds=why))
         return found
+
+    def drawn(self, claim: Table) -> bool:
+        """Return whether a claim is about what is drawn at random, so that seeds matter to it.
+
+        One whose number is from another computation of the same instance is not.
+        """
+        if claim["bound"] == "independent":
+            return False
+        return any(self._first.draws(label) for label in _labels(claim))
+
+    @cached_property
+    def _first(self) -> Experiment:
+        """The experiment as the first seed has it."""
+        with context(self._source):
+            return Experiment.load(self.experiment, self.overrides(self.seeds[0]))
 
     @property
     def repeats(self) -> int:
@@ -234,6 +258,12 @@ class Claims:
         """Return what the claims with the measure "scaling" were fitted to, for a figure."""
         claims = [claim for claim in self.claims if claim["measure"] == "scaling"]
         return [scaling(claim, runs, self.seeds, self.sweep) for claim in claims]
+
+
+def _labels(claim: Table) -> list[str]:
+    """Return the algorithms that a claim is about."""
+    keys = ("algorithm", "algorithms", "over")
+    return [str(label) for key in keys for label in as_list(claim.get(key, []))]
 
 
 def _checked(table: Any, shared: Table, quick: bool) -> Table | None:
@@ -293,11 +323,14 @@ def _check_types(table: Table) -> None:
 
 def _check_explained(table: Table) -> None:
     check_keys(table, _EXPLAINED)
+    shown = table.get("fault") != "unknown"
     for key in _EXPLAINED:
-        if key not in table:
+        if key not in table and (shown or key != "shown_by"):
             raise ConfigError(f"{key} is missing: an explanation has {', '.join(_EXPLAINED)}")
     _check_types(table)
     choice("fault", table["fault"], tuple(FAULTS))
+    if "shown_by" in table and not shown:
+        raise ConfigError('fault = "unknown" has no shown_by: with it, say whose fault it is')
 
 
 def _shown(claims: Iterable[Table], path: Path) -> list[str]:

@@ -60,7 +60,7 @@ from pathlib import Path
 from typing import Any
 
 from flower_fedcon import registry
-from flower_fedcon.core.participation import Participation
+from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments import overrides as changes
 from flower_fedcon.lab.experiments.folders import unused
@@ -83,6 +83,9 @@ from flower_fedcon.runs.toml import argument, clock_of, read_toml, section, tabl
 from flower_fedcon.simulation import auto_strategies
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import AUTO, choice, parameters
+
+_DRAWN = ("batch_size", "compression", "uplink", "downlink")
+"""Settings that draw at random, or may."""
 
 
 class Experiment:
@@ -250,6 +253,18 @@ class Experiment:
     def settings(self, label: str) -> Table:
         """Return an algorithm's settings, as the file states them."""
         return {k: v for k, v in self._table(label).items() if k not in changes.ALGORITHM}
+
+    def draws(self, label: str) -> bool:
+        """Return whether another seed, of the problem or of the run, would change a run."""
+        table = self._table(label)
+        rule = self.participation(self.labels.index(label))
+        return (
+            "seed" in self.all_problem_arguments
+            or "gradient_noise" in self._tables["problem"]
+            or not isinstance(rule, Full | Only)
+            or any(key in table for key in _DRAWN)
+            or "communication_probability" in parameters(registry.strategy_class(table["name"]))
+        )
 
     def only(self, label: str) -> Experiment:
         """Return the same experiment with one of its algorithms alone."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flower_fedcon.errors import ConfigError, FedConError, nearest
-from flower_fedcon.lab.experiments.claims import COUNTED, Claims
+from flower_fedcon.lab.experiments.claims import COUNTED, MANY, Claims
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
@@ -47,8 +47,19 @@ class Reproduction:
     scalings: dict[str, list[Scaling]] = field(default_factory=dict)
 
 
-def find(sims: Path, names: Sequence[str] = ()) -> list[Path]:
-    """Return the claims files of a folder, or those of the names given."""
+PACKAGED = Path(__file__).parents[1] / "sims"
+"""The experiments and claims that the package comes with."""
+
+
+def find(sims: Path | None = None, names: Sequence[str] = ()) -> list[Path]:
+    """Return the claims files of a folder, or those of the names given.
+
+    By default the folder is ``sims`` in the working directory, if there is one, else that of the
+    package.
+    """
+    if sims is None:
+        own = Path("sims")
+        sims = own if (own / "claims").is_dir() else PACKAGED
     files = {path.stem: path for path in sorted((sims / "claims").glob("*.toml"))}
     if not files:
         raise ConfigError(f"{sims / 'claims'} holds no claims: give the folder with --sims")
@@ -140,8 +151,10 @@ def _with_totals(played: Played) -> list[Record]:
 
 # --- output --------------------------------------------------------------------------------------
 
-MANY = 5  # seeds, from which a claim of ours counts as one over seeds
-TITLES = ("Experiment", "Claim", "Where", "Source", "Claimed", "Bound", "Measured", "Verdict")
+ENDS = ("pass", "explained", "not explained", "fail")
+TITLES = (
+    "Experiment", "Claim", "Where", "Source", "Claimed", "Bound", "Measured", "Seeds", "Verdict"
+)  # fmt: skip
 
 
 def cells(verdict: Verdict) -> list[str]:
@@ -155,23 +168,43 @@ def cells(verdict: Verdict) -> list[str]:
         verdict.claimed,
         verdict.bound,
         verdict.measured,
+        _seeds(verdict),
         last,
     ]
+
+
+def _seeds(verdict: Verdict) -> str:
+    """Return over how many seeds a claim was judged, "-" where nothing is drawn.
+
+    >>> example = Verdict("lasso", "it falls", "", "ours", "", "order", "", "pass", "", ())
+    >>> _seeds(example), _seeds(replace(example, seeds=1, few_seeds="an hour each"))
+    ('-', 'one seed: an hour each')
+    """
+    if not verdict.seeds:
+        return "-"
+    if verdict.seeds >= MANY:
+        return str(verdict.seeds)
+    number = "one seed" if verdict.seeds == 1 else f"{verdict.seeds} seeds"
+    return f"{number}: {verdict.few_seeds}" if verdict.few_seeds else number
 
 
 def summary(outcome: Reproduction) -> str:
     """Return how many claims passed, of each kind, and the time.
 
-    >>> summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).split("; ")[3:]
-    ['regression pins: 0, 0 pass, 0 explained, 0 fail', '2 not run', '3 s, processors 4 s']
+    >>> for part in summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).split("; ")[3:]:
+    ...     print(part)
+    regression pins: 0, 0 pass, 0 explained, 0 not explained, 0 fail
+    2 not run
+    3 s, processors 4 s
     """
     parts = []
     for kind in COUNTED:
         counted = [v for v in outcome.verdicts if v.kind == kind]
         verdicts = [v.verdict for v in counted]
-        ends = ", ".join(f"{verdicts.count(k)} {k}" for k in ("pass", "explained", "fail"))
+        ends = ", ".join(f"{verdicts.count(k)} {k}" for k in ENDS)
         over = sum(v.seeds >= MANY for v in counted)
-        seeds = f", {over} over {MANY} seeds or more" if kind == "ours" else ""
+        fewer = sum(0 < v.seeds < MANY for v in counted)
+        seeds = f", {over} over {MANY} seeds or more, {fewer} over fewer" if over + fewer else ""
         parts.append(f"{kind}: {len(verdicts)}, {ends}{seeds}")
     if outcome.left_out:
         parts.append(f"{outcome.left_out} not run")

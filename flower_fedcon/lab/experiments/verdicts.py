@@ -29,7 +29,7 @@ class Verdict:
         The claim as the table shows it, and where its number is from: one of `claims.BOUNDS`.
     measured : str
         As the table shows it.
-    verdict : {"pass", "fail", "explained"}
+    verdict : {"pass", "explained", "not explained", "fail"}
     note : str
         Of an explained claim: whose fault it is, why, which claim shows it, what is expected
         instead. Of one that left what its explanation expects: that.
@@ -38,7 +38,9 @@ class Verdict:
     companion : bool
         Whether the claim shows the explanation of one that does not hold: often that claim re-cut.
     seeds : int
-        How many seeds of runs or data it was judged over.
+        How many seeds of runs or data it was judged over; 0 where nothing is drawn.
+    few_seeds : str
+        Why there are not more, if the claims file says so.
     """
 
     experiment: str
@@ -52,7 +54,8 @@ class Verdict:
     note: str
     values: tuple[float, ...]
     companion: bool = False
-    seeds: int = 1
+    seeds: int = 0
+    few_seeds: str = ""
 
     @property
     def kind(self) -> str:
@@ -120,6 +123,8 @@ def _explained(table: Table, measured: Sequence[list[float]], holds: bool) -> tu
         return "fail", f"the explanation expects {expected}; off by {100 * off:.2g} %"
     if holds:
         return "pass", ""
+    if table["fault"] == "unknown":
+        return "not explained", f"{table['why']} (expected {expected})"
     whose = {"paper": "the paper's", "ours": "ours", "data": "the data's"}[table["fault"]]
     shown = "".join(f'shown by "{what}"; ' for what in as_list(table["shown_by"]))
     return "explained", f"{whose}: {table['why']} ({shown}expected {expected})"

@@ -28,6 +28,7 @@ def fmri(
     subjects: int = 6,
     clients: int | None = None,
     size: int = 12,
+    displacement: float = 0.5,
     l1: float = 1e-3,
     seed: int = 0,
 ) -> FederatedProblem:
@@ -55,6 +56,9 @@ def fmri(
         The first sessions only: with 1, training is local.
     size : int
         Voxels along an edge of the synthetic images, at least 4.
+    displacement : float
+        How far the places differ between subjects of the synthetic study: the standard deviation,
+        in voxels, along each axis. With 0 the held-out subject is like the others.
     l1 : float
         Weight of the regularizer.
     seed : int
@@ -80,7 +84,8 @@ def fmri(
                           f"got {classes!r}")  # fmt: skip
     rng = np.random.default_rng(count("seed", seed, minimum=0))
     if data is None:
-        by_subject = _synthetic(subjects, count("size", size, minimum=4), rng)
+        by_subject = _synthetic(subjects, count("size", size, minimum=4),
+                                nonnegative("displacement", displacement), rng)  # fmt: skip
     else:
         by_subject = _haxby(data, subjects, classes)
     train = [session for sessions in by_subject[:-1] for session in sessions]
@@ -108,7 +113,9 @@ def _accuracy(sessions: Sequence[Session]) -> Callable[[Array], float]:
 # --- a synthetic study ---------------------------------------------------------------------------
 
 
-def _synthetic(subjects: int, size: int, rng: np.random.Generator) -> list[list[Session]]:
+def _synthetic(
+    subjects: int, size: int, displacement: float, rng: np.random.Generator
+) -> list[list[Session]]:
     """Return the sessions of each subject, voxels with noise of variance 1."""
     from scipy.ndimage import gaussian_filter
 
@@ -124,7 +131,7 @@ def _synthetic(subjects: int, size: int, rng: np.random.Generator) -> list[list[
     y = np.repeat([1.0, -1.0], SHOWN)
     found = []
     for sessions in SESSIONS[:subjects]:
-        places = centres + 0.5 * rng.standard_normal((2, 3))
+        places = centres + displacement * rng.standard_normal((2, 3))
         raised = np.exp(-((grid - places[:, None]) ** 2).sum(axis=2) / 2)  # by each class
         found.append([
             (
