@@ -203,6 +203,23 @@ def test_the_median_over_seeds_is_judged_where_a_claim_says_so(median: bool, ver
         assert found.measured == "0.5 (0.25 to 9)"
 
 
+@pytest.mark.parametrize(("expected", "verdict"), [(0.9, "not explained"), (0.5, "fail")])
+@pytest.mark.parametrize("threshold", [{"above": 1.0}, {"near": 2.0, "within": 0.1}])
+def test_an_explanation_can_expect_the_worst_alone(
+    threshold: dict[str, float], expected: float, verdict: str
+) -> None:
+    explained = {
+        "fault": "unknown", "why": "", "expected": expected, "tolerance": 0.01, "worst": True,
+    }  # fmt: skip
+    claim = {
+        "what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "value",
+        "algorithm": "a", "column": "c", "explained": explained, **threshold,
+    }  # fmt: skip
+    runs = {("a", seed): [{"round": 1, "c": c}] for seed, c in enumerate([2.0, 0.9, 1.5])}
+    found = verdicts.judge(claim, runs, [0, 1, 2], "file", Sweep.of({}))
+    assert found.verdict == verdict
+
+
 def test_quick_replaces_entries() -> None:
     text = (
         '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
@@ -230,6 +247,8 @@ def test_quick_replaces_entries() -> None:
         ("cost", {"algorithms": ["a", "b"], "level": 4.0}, [2.0, 1.0]),
         ("cost", {"algorithms": ["b", "a"], "level": 2.0, "of": "bytes"}, [math.inf, 400.0]),
         ("count", {"algorithm": "a", "level": 3.0}, [2.0]),
+        ("bounded", {"algorithm": "a", "terms": [[16.0, -1.0]]}, [1.0]),
+        ("bounded", {"algorithm": "b", "terms": [[36.0, -1.0], [0.0, 1.0]]}, [1.0]),
         ("slope", {"algorithm": "a"}, [-1.0]),
         ("slope", {"algorithm": "b", "since": 2}, [0.0]),
         ("share", {"algorithm": "a", "over": ["a", "b"]}, [0.0, 0.5]),
@@ -282,6 +301,7 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
     [
         ('"ratio"', '"ration"', "measure must be one of"),
         ('measure = "ratio"\n', "", "measure is missing"),
+        ('"slope"', '"bounded"\nterms = [1.0]', "terms holds pairs of numbers, [c, p] for c t^p"),
         ("below = 1e9", "below = 1e9\nof = 3", "unknown key 'of'"),
         ("below = 1e9", "bellow = 1e9", "did you mean 'below'"),
         ("below = 1e9", "", "give one of below, above, and near"),
@@ -322,7 +342,7 @@ def test_errors_in_claims_are_one_line(fedcon: Command, old: str, new: str, word
 def test_outside_a_clone_the_packages_claims_are_found(run_command: Command) -> None:
     code, out, error = run_command("reproduce", "counterexample", "--quick", "--workers", "1")
     assert (code, error) == (0, "")
-    assert "papers' claims: 1, 1 pass" in out
+    assert "papers' claims: 2, 2 pass" in out
 
 
 def test_other_refusals(fedcon: Command) -> None:
@@ -368,6 +388,7 @@ def test_what_is_drawn(change: dict[str, object], expected: bool) -> None:
         ("order", "[0, 1, 2]", "3 seeds: an hour each"),
         ("order", "[0, 1, 2, 3, 4]", "5"),
         ("independent", "[0]", "-"),
+        ("independent", "[0, 1, 2]", "-"),
     ],
 )
 def test_the_table_says_over_how_many_seeds(
@@ -376,6 +397,7 @@ def test_the_table_says_over_how_many_seeds(
     file = claims_file(tmp_path)
     file.write_text(
         f'source = "ours"\nbound = "{bound}"\nseeds = {seeds}\nfew_seeds = "an hour each"\n'
+        'vary = ["problem.seed"]\n'
         '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
     )
     found = claims.Claims(file).judge({("a", seed): [{"round": 1, "c": 1.0}] for seed in range(5)})

@@ -36,7 +36,8 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     why = "..."
     shown_by = "..."                    # what other claims say, which hold: of this file, or
                                         # "NAME: ..." of another one
-    expected = -0.4                     # what is measured instead: one number, or one for each
+    expected = -0.4                     # what is measured instead: one number, one for each, or
+    worst = true                        # with this that of the worst alone
     tolerance = 0.1                     # relative
 
 An algorithm whose experiment file has a grid for it must lie inside that, not at an end.
@@ -45,8 +46,8 @@ A file can give `source` and `bound` for all its claims. Where a claim covers se
 algorithms or seeds, the worst of them counts; with `median = true` the median over the seeds does,
 and the table shows the range beside it. The table says of each claim that rests on anything drawn,
 data, cohorts, batches or a method's own coins, over how many seeds it was judged. A claim with an
-explanation fails when a number leaves what the explanation expects. Columns are those of the history, and "relative" (residual /
-|F*|), "bytes" and "megabytes" (up and down).
+explanation fails when a number leaves what the explanation expects. Columns are those of the
+history, and "relative" (residual / |F*|), "bytes" and "megabytes" (up and down).
 """
 
 from __future__ import annotations
@@ -108,11 +109,12 @@ _TYPES: dict[str, Any] = {
     "near": float | list, "within": float, "fault": str, "why": str, "shown_by": str | list,
     "expected": float | list, "tolerance": float, "at": list, "per": str, "take": str,
     "power": float, "of_mean": bool, "over_round": int, "median": bool,
+    "worst": bool, "terms": list,
 }  # fmt: skip
 _NUMERIC = ("near", "round", "expected", "at", "level")
 _THRESHOLDS = ("below", "above", "near")
 _PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
-_EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance")
+_EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance", "worst")
 _SHARED = (
     "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS, "within", "at",
     "median",
@@ -197,7 +199,7 @@ class Claims:
         if "rounds" in self._options:
             found.append(f"run.rounds={self._options['rounds']}")
         if "seeds" in self._options:
-            found += [f"{key}={seed}" for key in self._options.get("vary", ["run.seed"])]
+            found += [f"{key}={seed}" for key in self._varied]
         return (*found, *self.sweep.overrides(place))
 
     def runs(self) -> list[tuple[tuple[Any, ...], Experiment]]:
@@ -227,7 +229,10 @@ class Claims:
         found = []
         for claim in self.claims:
             with context(self._source), context(claim["what"]):
-                verdict = judge(claim, runs, self.seeds, self.name, self.sweep)
+                seeds = self.seeds
+                if self.repeats > 1 and not self.drawn(claim):
+                    seeds = seeds[:1]
+                verdict = judge(claim, runs, seeds, self.name, self.sweep)
                 repeats = self.repeats if self.drawn(claim) else 0
                 why = self.few_seeds if repeats < MANY else ""
                 found.append(replace(verdict, seeds=repeats, few_seeds=why))
@@ -236,9 +241,10 @@ class Claims:
     def drawn(self, claim: Table) -> bool:
         """Return whether a claim is about what is drawn at random, so that seeds matter to it.
 
-        One whose number is from another computation of the same instance is not.
+        One whose number was computed for the same data is not: it is of the first seed.
         """
-        if claim["bound"] == "independent":
+        once = self.repeats == 1 or "problem.seed" in self._varied
+        if claim["bound"] == "independent" and once:
             return False
         return any(self._first.draws(label) for label in _labels(claim))
 
@@ -251,8 +257,12 @@ class Claims:
     @property
     def repeats(self) -> int:
         """How many seeds of runs or data there are; "seeds" that vary anything else are one."""
-        varied = self._options.get("vary", ["run.seed"])
-        return len(self.seeds) if all(key.endswith("seed") for key in varied) else 1
+        return len(self.seeds) if all(key.endswith("seed") for key in self._varied) else 1
+
+    @property
+    def _varied(self) -> list[str]:
+        """What a seed sets."""
+        return list(self._options.get("vary", ["run.seed"]))
 
     def scalings(self, runs: Runs) -> list[Scaling]:
         """Return what the claims with the measure "scaling" were fitted to, for a figure."""
@@ -317,16 +327,24 @@ def _check_types(table: Table) -> None:
     for key, value in table.items():
         check_type(key, value, _TYPES[key])
         numbers = as_list(value) if key in _NUMERIC else []
-        if not all(isinstance(n, _NUMBERS) and not isinstance(n, bool) for n in numbers):
+        if not all(map(_is_number, numbers)):
             raise ConfigError(f"{key} holds numbers only")
+    for term in table.get("terms", []):
+        if not isinstance(term, list) or len(term) != 2 or not all(map(_is_number, term)):
+            raise ConfigError(f"terms holds pairs of numbers, [c, p] for c t^p, got {term!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
 
 
 def _check_explained(table: Table) -> None:
     check_keys(table, _EXPLAINED)
     shown = table.get("fault") != "unknown"
-    for key in _EXPLAINED:
-        if key not in table and (shown or key != "shown_by"):
-            raise ConfigError(f"{key} is missing: an explanation has {', '.join(_EXPLAINED)}")
+    needed = [key for key in _EXPLAINED if key != "worst" and (shown or key != "shown_by")]
+    for key in needed:
+        if key not in table:
+            raise ConfigError(f"{key} is missing: an explanation has {', '.join(needed)}")
     _check_types(table)
     choice("fault", table["fault"], tuple(FAULTS))
     if "shown_by" in table and not shown:

@@ -150,6 +150,17 @@ def _slope(claim: Table, rows: Reader) -> list[float]:
     return [float(np.polyfit(np.log(numbers[kept]), np.log(values[kept]), 1)[0])]
 
 
+def _bounded(claim: Table, rows: Reader) -> list[float]:
+    """Return the largest ratio of the column to a bound, the sum over `terms` of c t^p.
+
+    Each of `terms` is [c, p]. t counts from 1 at the start, as theorems on x^t do.
+    """
+    history = [row for row in rows(claim["algorithm"]) if row["round"] >= 1]
+    t = column_of(history, "round") + 1
+    bound = sum(float(c) * t ** float(p) for c, p in claim["terms"])
+    return [float(np.max(column_of(history, claim["column"]) / bound))]
+
+
 def _count(claim: Table, rows: Reader) -> list[float]:
     """Return the number of recorded rounds with the column above a level."""
     values = column_of(rows(claim["algorithm"]), claim["column"])
@@ -175,6 +186,7 @@ MEASURES: dict[str, Measure] = {
     "first": Measure(("algorithm", "column", "level"), ("per",), _first),
     "cost": Measure(("algorithms", "column", "level"), ("of",), _cost),
     "slope": Measure(("algorithm", "column"), ("since", "until"), _slope),
+    "bounded": Measure(("algorithm", "column", "terms"), (), _bounded),
     "count": Measure(("algorithm", "column", "level"), (), _count),
     "scaling": Measure(
         ("algorithm", "column"), ("level", "take", "power", "of_mean"), _scaling, across=True

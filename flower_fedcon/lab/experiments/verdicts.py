@@ -78,7 +78,8 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
         measured = [[float(np.median(each)) for each in spread]]
     values = [value for each in measured for value in each]
     if "near" in claim:
-        off = _off(values, _targets("near", claim["near"], measured))
+        targets = _targets("near", claim["near"], measured)
+        off, worst = _off(values, targets), max(zip(values, targets, strict=True), key=_error)[0]
         holds = off <= claim["within"]
         claimed = f"{_many(as_list(claim['near']))} within {100 * claim['within']:g} %"
         text = f"{_named(claim, values, spread)} (off by {100 * off:.2g} %)"
@@ -88,10 +89,12 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
         # not-a-number passes nothing
         holds = all(v < limit if below else v > limit for v in values)
         claimed = f"{'<' if below else '>'} {_number(limit)}"
-        text = _shown(claim, values, max(values) if below else min(values), spread)
+        worst = max(values) if below else min(values)
+        text = _shown(claim, values, worst, spread)
     verdict, note = "pass" if holds else "fail", ""
     if "explained" in claim:
-        verdict, note = _explained(claim["explained"], measured, holds)
+        table = claim["explained"]
+        verdict, note = _explained(table, [[worst]] if table.get("worst") else measured, holds)
     return Verdict(
         experiment, claim["what"], claim["where"], claim["source"], claimed, claim["bound"], text,
         verdict, note, tuple(values),
@@ -119,6 +122,8 @@ def _explained(table: Table, measured: Sequence[list[float]], holds: bool) -> tu
     values = [value for each in measured for value in each]
     off = _off(values, _targets("expected", table["expected"], measured))
     expected = f"{_many(as_list(table['expected']))} within {100 * table['tolerance']:g} %"
+    if table.get("worst"):
+        expected = f"at worst {expected}"
     if not off <= table["tolerance"]:
         return "fail", f"the explanation expects {expected}; off by {100 * off:.2g} %"
     if holds:
@@ -136,9 +141,14 @@ def _off(values: Sequence[float], targets: Sequence[float]) -> float:
     >>> _off([1.1, 2.0], [1.0, 2.0]), _off([math.inf], [math.inf]), _off([math.nan], [0.0])
     (0.10000000000000009, 0.0, inf)
     """
-    errors = [0.0 if v == t else abs(v - t) / (abs(t) or 1.0)
-              for v, t in zip(values, targets, strict=True)]  # fmt: skip
-    return max(math.inf if math.isnan(error) else error for error in errors)
+    return max(_error(pair) for pair in zip(values, targets, strict=True))
+
+
+def _error(pair: tuple[float, float]) -> float:
+    """Return the relative error of a value beside its target."""
+    value, target = pair
+    error = 0.0 if value == target else abs(value - target) / (abs(target) or 1.0)
+    return math.inf if math.isnan(error) else error
 
 
 def _targets(name: str, given: object, measured: Sequence[list[float]]) -> list[float]:

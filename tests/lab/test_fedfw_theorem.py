@@ -1,0 +1,76 @@
+"""The constants of FedFW's Theorem 1 in the claims are those of the problems."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from pages import ROOT
+
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.runs.toml import read_toml
+
+
+def terms(number, diameter, smoothness, lipschitz, dual, penalty):
+    """2 D^2 L/t + t^(-1/2) [2 N D^2 l + (2 G/(sqrt N l)) (|Y*| + D sqrt(l (L + N l)))]."""
+    root = diameter * math.sqrt(penalty * (smoothness + number * penalty))
+    second = 2 * number * diameter**2 * penalty
+    second += 2 * lipschitz / (math.sqrt(number) * penalty) * (dual + root)
+    return [[2 * diameter**2 * smoothness, -1.0], [second, -0.5]]
+
+
+def dual(problem):
+    """|Y*| of the clients' copies: a multiplier of x_i = x is (grad F - grad f_i)(x*)/N."""
+    x = problem.optimum.x
+    gradients = np.array([f.gradient(x) for f in problem.objectives])
+    return np.linalg.norm(gradients - gradients.mean(axis=0)) / problem.num_clients
+
+
+def of_least_squares(problem, vertices):
+    """L and G of f_i = |A_i x - b_i|^2: |grad f_i| is convex, and largest at a vertex."""
+    L = G = 0.0
+    for f in problem.objectives:
+        L = max(L, 2 * np.linalg.norm(f.A, 2) ** 2)
+        for x in vertices:
+            G = max(G, np.linalg.norm(f.gradient(x)))
+    return L, G
+
+
+def counterexample(problem):
+    L, G = of_least_squares(problem, [np.ones(1), -np.ones(1)])
+    assert (L, G) == (2.0, 8.0)
+    assert dual(problem) == pytest.approx(2 * math.sqrt(2))
+    return 2.0, L, G
+
+
+def lasso(problem):
+    radius, size = problem.constraint.radius, problem.x0.size
+    corners = radius * np.concatenate([np.eye(size), -np.eye(size)])
+    return 2 * radius, *of_least_squares(problem, corners)
+
+
+def digits(problem):
+    """Bounds: the Hessian of the loss in the logits is at most 1/2, its gradient sqrt 2 long."""
+    L = max(np.linalg.norm(f.A, 2) ** 2 / (2 * len(f.A)) for f in problem.objectives)
+    G = max(math.sqrt(2) * np.linalg.norm(f.A, axis=1).mean() for f in problem.objectives)
+    return 2 * problem.constraint.radius, L, G
+
+
+@pytest.mark.parametrize("constants", [counterexample, lasso, digits])
+def test_constants(constants):
+    name = {"lasso": "fedfw_lasso", "digits": "digits_fedfw"}.get(
+        constants.__name__, constants.__name__
+    )
+    path = ROOT / "sims" / f"{name}.toml"
+    (claim,) = [
+        claim
+        for claim in read_toml(path.parent / "claims" / path.name)["claim"]
+        if claim["measure"] == "bounded"
+    ]
+    experiment = Experiment.load(path)
+    problem = experiment.problem()
+    D, L, G = constants(problem)
+    penalty = experiment.settings(claim["algorithm"])["penalty"]
+    expected = terms(problem.num_clients, D, L, G, dual(problem), penalty)
+    assert np.allclose(claim["terms"], expected, rtol=1e-3)
