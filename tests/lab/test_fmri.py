@@ -33,6 +33,17 @@ def test_the_stand_in_has_the_form_of_the_study() -> None:
     assert np.array_equal(fmri(size=8, clients=7).objectives[6].A, problem.objectives[6].A)
 
 
+@pytest.mark.parametrize(("displacement", "alike"), [(0.0, True), (2.0, False)])
+def test_subjects_differ_by_their_displacement(displacement: float, alike: bool) -> None:
+    problem = fmri(subjects=3, size=8, displacement=displacement)
+    differences = []  # between the classes' mean images, of each subject
+    for first in (0, 12):
+        own = problem.objectives[first : first + 12]
+        A, y = (np.concatenate([getattr(f, name) for f in own]) for name in ("A", "y"))
+        differences.append(A[y > 0].mean(axis=0) - A[y < 0].mean(axis=0))
+    assert (np.corrcoef(differences)[0, 1] > 0.9) is np.bool_(alike)
+
+
 def test_sessions_together_decode_the_held_out_subject_and_one_alone_less_well() -> None:
     accuracy = {}
     for clients in (1, 24):
@@ -48,6 +59,7 @@ def test_sessions_together_decode_the_held_out_subject_and_one_alone_less_well()
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"displacement": -1.0}, "displacement must be finite and >= 0"),
         ({"subjects": 1}, "subjects must be from 2 to 6, got 1"),
         ({"subjects": 7}, "subjects must be from 2 to 6, got 7"),
         ({"subjects": 2, "size": 4, "clients": 13}, "at most the 12 sessions, got 13"),
