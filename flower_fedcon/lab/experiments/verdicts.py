@@ -76,6 +76,7 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
     if claim.get("median"):
         spread = list(np.array(measured).reshape(len(seeds), -1).T)
         measured = [[float(np.median(each)) for each in spread]]
+        spread = spread if len(seeds) > 1 else []
     values = [value for each in measured for value in each]
     if "near" in claim:
         targets = _targets("near", claim["near"], measured)
