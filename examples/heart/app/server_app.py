@@ -1,4 +1,4 @@
-"""The server's side: l1 logistic regression whose intercept is free, by FedNewton."""
+"""The server's side: l1 logistic regression whose intercepts are free, by FedNewton."""
 
 from pathlib import Path
 
@@ -8,7 +8,10 @@ from flower_fedcon.strategies import FedNewton
 
 
 def make_strategy(context):
-    return FedNewton(WithIntercept(L1(float(context.run_config["l1"]))))
+    config = context.run_config
+    penalty = L1(float(config["l1"]))
+    own = config["site-effects"] == "own"  # then the model has no intercept
+    return FedNewton(penalty if own else WithIntercept(penalty))
 
 
 app = server_app(make_strategy, schema=Path(__file__).parent / "schema.toml")
