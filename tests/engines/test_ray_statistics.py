@@ -15,7 +15,7 @@ def folder(tmp_path_factory):
     where = written(tmp_path_factory.mktemp("sites"))
     few = pd.read_csv(where / "s1.csv")
     few["any"] = ["yes", "no"] * (len(few) // 2)
-    few[:9].to_csv(where / "s9.csv", index=False)  # too few to be fitted alone
+    few[:6].to_csv(where / "s9.csv", index=False)  # too few to be fitted alone
     return where
 
 
