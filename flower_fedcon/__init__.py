@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flower_fedcon.flower.train_functions import train_step
     from flower_fedcon.paths.folds import cross_validate
     from flower_fedcon.paths.path import regularization_path
+    from flower_fedcon.paths.stability import stability_selection
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.registry import register
     from flower_fedcon.runs.frames import read_runs
@@ -65,6 +66,7 @@ __all__ = [
     "regularization_path",
     "server_app",
     "simulate",
+    "stability_selection",
     "train_step",
 ]
 
@@ -104,6 +106,7 @@ _HOMES = {
     "regularization_path": "paths.path",
     "server_app": "flower.apps",
     "simulate": "simulation",
+    "stability_selection": "paths.stability",
     "train_step": "flower.train_functions",
 }
 

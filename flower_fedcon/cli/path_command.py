@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from flower_fedcon.lab.experiments.console import console, say, table
 if TYPE_CHECKING:
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.paths import CrossValidation, RegularizationPath
+    from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.regularizers import Regularizer
 
 _SHOWN = 12  # points of a path that the table has
@@ -28,6 +29,17 @@ def path(
     folds: Annotated[
         int, typer.Option(help="Cross-validate with so many folds in each client; 0: do not.")
     ] = 0,
+    stability: Annotated[
+        int,
+        typer.Option(
+            help="Select columns by so many complementary pairs of half samples in each client; "
+            "0: do not."
+        ),
+    ] = 0,
+    error: Annotated[
+        float,
+        typer.Option(help="How many columns no better than chance may be among the selected."),
+    ] = 1.0,
     tolerance: Annotated[float, typer.Option(help="KKT residual at which a point ends.")] = 1e-8,
     own: Annotated[
         bool,
@@ -54,7 +66,8 @@ def path(
 
     Of tables the weight is lambda, whatever l1 > 0 is in the file; of other problems weights are
     multiples of the problem's regularizer. For each there are at most as many rounds as the file's
-    table "run" says, by the cohorts of its algorithm.
+    table "run" says, by the cohorts of its algorithm. --stability shows instead which columns half
+    samples of the clients' rows select again and again.
     """
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.paths import cross_validate, regularization_path
@@ -74,6 +87,9 @@ def path(
         strategy = default_strategy(problem, strategy.participation)
     chosen: CrossValidation | None = None
     psi = _for_lambda(experiment)
+    if stability:
+        _show_stable(problem, psi, strategy, pairs=stability, error=error, **options)
+        return
     weight = "weight" if psi is None else "lambda"
     if folds:
         chosen = cross_validate(problem, psi, strategy, folds=folds, **options)  # type: ignore[arg-type]
@@ -97,6 +113,24 @@ def path(
     if output is not None:
         write_text(output, to_csv(names, solved, chosen, weight=weight, unit=unit))
         say(f"path: {output}")
+
+
+def _show_stable(
+    problem: FederatedProblem, psi: Regularizer | None, strategy: Any, **settings: Any
+) -> None:
+    """Show how often half samples select the columns, the most frequent first."""
+    from flower_fedcon.paths import stability_selection
+    from flower_fedcon.paths.path_report import names_of
+
+    found = stability_selection(problem, psi, strategy, **settings)
+    names = [name.partition(" [")[0] for name in names_of(problem)]
+    names = list(dict.fromkeys(names)) if problem.preparation is not None else names
+    rows = table("Column", "Share of half samples", "Selected", right_from=1)
+    for k in sorted(range(len(found.shares)), key=lambda k: (-found.shares[k], k)):
+        if found.shares[k]:
+            rows.add_row(names[k], f"{found.shares[k]:.0%}", "yes" if k in found.selected else "")
+    console().print(rows)
+    say(repr(found))
 
 
 def _for_lambda(experiment: Experiment) -> Regularizer | None:

@@ -24,7 +24,13 @@ from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of, folds_of
 from flower_fedcon.estimators.inference import Inferring
 from flower_fedcon.objectives import Profiled, WithOffset
-from flower_fedcon.paths import CrossValidation, RegularizationPath, cross_validate
+from flower_fedcon.paths import (
+    CrossValidation,
+    RegularizationPath,
+    StabilitySelection,
+    cross_validate,
+    stability_selection,
+)
 from flower_fedcon.paths.path import Walk, default_strategy, regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import strategy_class
@@ -328,6 +334,32 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
         finally:
             walk.close()
         return self
+
+    def stability_selection(
+        self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, **settings: Any
+    ) -> StabilitySelection:
+        """Return which columns half samples of the clients' rows select again and again.
+
+        By the penalty's form and the method of this estimator, whose weight does not matter; it
+        need not be fitted.
+
+        Parameters
+        ----------
+        X, y, groups, sample_weight
+            As for `fit`.
+        **settings
+            `pairs`, `threshold`, `error`, `num`, `min_ratio` of
+            `flower_fedcon.stability_selection`.
+
+        Raises
+        ------
+        ConfigError
+            If the loss has no rows that can be halved, or sites have intercepts of their own.
+        """
+        X, y = self._check(X, y)
+        problem = self._problem(X, y, groups, sample_weight)
+        psi, strategy = self._psi(getattr(self, "l1_ratio", 1.0)), self._strategy(problem)
+        return stability_selection(problem, psi, strategy, **self._options(), **settings)
 
     def heterogeneity(self) -> Heterogeneity:
         """Return whether effects differ between clients, by what each finds alone.

@@ -2,5 +2,13 @@
 
 from flower_fedcon.paths.folds import CrossValidation, cross_validate
 from flower_fedcon.paths.path import RegularizationPath, regularization_path
+from flower_fedcon.paths.stability import StabilitySelection, stability_selection
 
-__all__ = ["CrossValidation", "RegularizationPath", "cross_validate", "regularization_path"]
+__all__ = [
+    "CrossValidation",
+    "RegularizationPath",
+    "StabilitySelection",
+    "cross_validate",
+    "regularization_path",
+    "stability_selection",
+]

@@ -202,8 +202,8 @@ def cross_validate(
     >>> found.path.active[found.one_standard_error]
     array([0, 3])
     """
-    cores = [_core(f) for f in problem.objectives]
-    splits = _deal_all(cores, folds, seed) if isinstance(folds, int) else list(folds)
+    cores = [row_objective(f) for f in problem.objectives]
+    splits = deal_all(cores, folds, seed) if isinstance(folds, int) else list(folds)
     if not splits:
         raise ConfigError("folds must be a number >= 2, or at least one fold, got none")
     options = {"seed": seed, **options}
@@ -212,10 +212,10 @@ def cross_validate(
         problem, regularizer, strategy, num=num, min_ratio=min_ratio, values=values, **options
     )
     psi = as_regularizer(problem.regularizer if regularizer is None else regularizer)
-    train = [[_part(core, split[j][0]) for split in splits] for j, core in enumerate(cores)]
-    test = [[_part(core, split[j][1]) for split in splits] for j, core in enumerate(cores)]
+    train = [[part_of(core, split[j][0]) for split in splits] for j, core in enumerate(cores)]
+    test = [[part_of(core, split[j][1]) for split in splits] for j, core in enumerate(cores)]
     shares = [w / core.total_weight for w, core in zip(problem.weights, cores, strict=True)]
-    fit, held = _weights(train, shares), _weights(test, shares)
+    fit, held = fold_weights(train, shares), fold_weights(test, shares)
     for what, weight in (("to fit", fit), ("held out", held)):
         for k in np.flatnonzero(~weight.any(axis=0))[:1].tolist():
             raise ConfigError(f"fold {k} of {len(splits)} has no rows {what}, or none that counts")
@@ -292,7 +292,7 @@ class SideBySide(Objective):
         return (max(known) if len(known) == len(found) else None), None
 
 
-def _weights(parts: Sequence[Sequence[LinearModel | None]], shares: Sequence[float]) -> Array:
+def fold_weights(parts: Sequence[Sequence[LinearModel | None]], shares: Sequence[float]) -> Array:
     """Return the weight of each client in each fold, shape (clients, folds)."""
     return np.array(
         [
@@ -302,17 +302,18 @@ def _weights(parts: Sequence[Sequence[LinearModel | None]], shares: Sequence[flo
     )
 
 
-def _core(objective: Any) -> LinearModel:
+def row_objective(objective: Any) -> LinearModel:
     """Return an objective with rows from below its client's weight."""
     core = objective.objective if isinstance(objective, Scaled) else objective
     if not isinstance(core, LinearModel):
         raise ConfigError(
-            f"cross-validation needs objectives with rows, such as LogisticRegression, got {core!r}"
+            "cross-validation and stability selection need objectives with rows, such as "
+            f"LogisticRegression, got {core!r}"
         )
     return core
 
 
-def _deal_all(cores: Sequence[LinearModel], folds: int, seed: int) -> Splits:
+def deal_all(cores: Sequence[LinearModel], folds: int, seed: int) -> Splits:
     """Deal each client's rows to folds, whose sizes differ by one at most."""
     count("folds", folds, minimum=2)
     splits: list[list[tuple[Array, Array]]] = [[] for _ in range(folds)]
@@ -325,7 +326,7 @@ def _deal_all(cores: Sequence[LinearModel], folds: int, seed: int) -> Splits:
     return splits
 
 
-def _part(core: LinearModel, rows: Array) -> LinearModel | None:
+def part_of(core: LinearModel, rows: Array) -> LinearModel | None:
     """Return the objective of some rows; None if they have no weight."""
     if not rows.size or (core.weights is not None and not core.weights[rows].any()):
         return None

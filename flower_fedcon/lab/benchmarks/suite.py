@@ -23,6 +23,7 @@ from flower_fedcon.lab.benchmarks import (
     device,
     flower,
     in_process,
+    inference,
     load,
     million,
     networks,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "growth": in_process.growth,
     "memory": in_process.memory,
     "path": pooled_path.path,
+    "inference": inference.inference,
     "compiled": whole_runs.compiled,
     "bookkeeping": whole_runs.bookkeeping,
     "bandwidth": bandwidth.bandwidth,
@@ -68,6 +70,7 @@ ON_REQUEST = (
     "flower",
     "load",
     "path",
+    "inference",
     "compiled",
     "bandwidth",
     "device",
@@ -76,7 +79,8 @@ ON_REQUEST = (
 )
 """The benchmarks that take more than a minute, or need an extra.
 
-That is tables for path, jax for compiled and device, and torch for networks.
+That is tables for path, statsmodels for inference, jax for compiled and device, and torch for
+networks.
 """
 
 
