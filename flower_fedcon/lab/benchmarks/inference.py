@@ -18,7 +18,7 @@ def inference(quick: bool = False) -> Iterator[Result]:
     it stops by its own rule, a change of the coefficients of 1e-8.
     """
     try:
-        import statsmodels.api as sm
+        import statsmodels.api as sm  # type: ignore[import-untyped]
     except ImportError:
         raise ConfigError(
             "the yardstick is statsmodels, which is not installed: pip install statsmodels"
