@@ -86,6 +86,9 @@ class Private:
                 self._distance += self._count_grid().distance(1)
         library()
         self.spent, self.clip = 0, self._rule.clip
+        # How often each client was asked for a share: no secret, and all that a sum tells of it.
+        self._asked = np.zeros(n, np.int64) if self._rule.by_clients else None
+        self._cohort, self._drawing = list[int](), 0
         self.before_round: Callable[[int], None] = lambda spent: None
 
     # --- what it costs ---------------------------------------------------------------------------
@@ -104,6 +107,8 @@ class Private:
     def account(self, more: int = 0) -> dict[str, Any]:
         """Return of what epsilon is made, so many rounds from now, as a file holds it."""
         kind, count = NoisySum(self._rule.noise_multiplier, self._sampling), self.spent + more
+        if self._asked is not None:
+            count = int(self._asked.max()) + self._drawing + more
         distance = count * self._distance
         if self._released is not None:
             kind, distance = self._released.cost(more)
@@ -157,17 +162,21 @@ class Private:
         BudgetError
             If one more sum would exceed the budget.
         """
-        if self._rule.by_clients:
+        if self._asked is not None:
             self.begin()
+            self.kept(self._cohort, 0)
 
     def _spend(self) -> None:
         self.spent += 1
+        self._drawing = 1  # a round of which it is not known yet whom it asks
         self.before_round(self.spent)
 
     def heard(self, rounds: int) -> None:
         """Count what a file says has been spent, more than a checkpoint may know."""
         if rounds > self.spent and self._released is not None:
             self._released.abandon(rounds - self.spent)
+        if rounds > self.spent and self._asked is not None:
+            self._asked += rounds - self.spent
         self.spent = max(self.spent, rounds)
 
     def record(self) -> dict[str, float]:
@@ -180,6 +189,8 @@ class Private:
         found: dict[str, Any] = {"spent": self.spent, "clip": self.clip}
         if self._released is not None:
             found["released"] = self._released.snapshot()
+        if self._asked is not None:
+            found["asked"] = self._asked.copy()
         return found
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
@@ -187,6 +198,8 @@ class Private:
         self.spent, self.clip = snapshot["spent"], float(snapshot["clip"])
         if self._released is not None:
             self._released.resume(snapshot["released"])
+        if self._asked is not None:
+            self._asked = snapshot["asked"].copy()
 
     # --- a round ---------------------------------------------------------------------------------
 
@@ -205,7 +218,10 @@ class Private:
         return found
 
     def kept(self, cohort: list[int], server_round: int) -> list[int]:
-        """Return a cohort without those who come back too soon."""
+        """Return a cohort without those who come back too soon, and note whom a round asks."""
+        if self._asked is not None:
+            self._asked[cohort] += 1
+            self._cohort, self._drawing = cohort, 0
         if self._released is None:
             return cohort
         return self._released.kept(cohort, server_round)

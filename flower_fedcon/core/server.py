@@ -182,10 +182,10 @@ class Server:
         if self.setup.sampled:
             drawn = None if self.private is None else self.private.cohort()
             self.cohort = self.strategy.cohort(self.round) if drawn is None else drawn
-            if self.private is not None:
-                self.cohort = self.private.kept(self.cohort, self.round)
             if self._late:
                 self.counts["late"] += self._late
+        if self.private is not None:
+            self.cohort = self.private.kept(self.cohort, self.round)
         return self.cohort
 
     def _expected_bytes(self) -> tuple[int, int]:

@@ -66,9 +66,9 @@ class GaussianDP:
     noise_by : {"server", "clients"} (default: "server")
         Who adds the noise. With "clients" each adds a share before secure aggregation, on nodes
         `SecAggPlus()`, so that the server sees no sum without noise; see `privacy.shares`. Then
-        nothing is counted on who is drawn being a secret, and neighbours differ in one client's
-        contribution with any participation, `Full()` or `Sample(...)`. Simulations add up the same
-        shares.
+        nothing is counted on who is drawn being a secret: with `Full()` or `Sample(...)` neighbours
+        differ in one client's contribution, and epsilon is that of the client who was asked most
+        often. Simulations add up the same shares.
     fewest : int, optional
         t: the shares of any t clients make the noise that is stated, and a sum is of at least
         t + 1, since each client knows its own share; with fewer replies a round is void. By default

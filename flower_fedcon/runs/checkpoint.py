@@ -207,7 +207,8 @@ def _is_spent(found: Any) -> bool:
     """Return whether this is what a private run has spent, or nothing."""
     if found is None:
         return True
-    known = isinstance(found, dict) and found.keys() - {"released"} == {"spent", "clip"}
+    more = {"released", "asked"}
+    known = isinstance(found, dict) and found.keys() - more == {"spent", "clip"}
     return known and type(found["spent"]) is int and found["spent"] >= 0 and found["clip"] > 0
 
 

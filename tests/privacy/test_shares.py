@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from flwr.common.secure_aggregation.quantization import quantize
+from harness import OpenRun
 from scipy import optimize, signal, stats
 
 from flower_fedcon import Bernoulli, Cyclic, FederatedProblem, Sample, simulate
@@ -155,7 +156,7 @@ def hold_a_share(rng):
     grid, d = shares.grid, int(rng.integers(1, 40))
     length = clip * rng.choice([0.0, 0.5, 1 - 1e-15, 1.0, 1 + 1e-15, 3.0, 1e9, 1e200])
     values = rng.standard_normal(d) * rng.choice([1.0, 1e-9, 0.0], d, p=[0.6, 0.2, 0.2])
-    values *= length / max(float(np.linalg.norm(values)), 1e-300)
+    values *= length / max(float(np.linalg.norm(values)), 1e-100)
     whole = grid.steps(values[None])[0]
     # sigma^2 = z^2 clip^2 is fewest 4^bits steps: a release is at most 1 / z of that, exactly
     square = Fraction(4**grid.bits) * fewest / Fraction(z) ** 2
@@ -208,10 +209,31 @@ def test_epsilon_is_that_of_the_server_s_noise_with_everyone():
 
 
 def test_no_cohort_is_counted_as_a_secret():
-    """The server knows it; and a client may be in every one."""
-    sampled = simulate(fedavg(rule=Sample(count=6)), still(30), 5)
-    everyone = simulate(fedavg(), still(6), 5)
-    assert sampled["epsilon"].tolist() == pytest.approx(everyone["epsilon"].tolist(), rel=1e-6)
+    """The server knows it: what counts is how often the client was asked who was asked most."""
+    made, n = fedavg(rule=Sample(count=6)), 12
+    run = OpenRun(made, still(n))
+    asked, everyone = np.zeros(n, int), simulate(fedavg(), still(n), 8)["epsilon"]
+    for _ in range(8):
+        run.play(1)
+        asked[run.server.cohort] += 1
+        assert run.server.private.epsilon == pytest.approx(everyone[asked.max() - 1], rel=1e-6)
+    assert asked.max() < 8
+
+
+def test_a_resumed_run_knows_whom_it_has_asked(tmp_path):
+    """And a round that was begun, and of which the checkpoint knows nothing, counts for all."""
+    folder = tmp_path / "run"
+    made = fedavg(4.0, rule=Sample(count=6))
+    whole = simulate(made, still(12), 6)["epsilon"]
+    simulate(made, still(12), 3, run_dir=folder, checkpoint_every=1)
+    resumed = simulate(made, still(12), 6, run_dir=folder, resume=True)
+    assert resumed["epsilon"][-1] == pytest.approx(whole[-1], rel=1e-6)
+    private = OpenRun(made, still(12)).server.private
+    private.begin()
+    private.kept([0, 1, 2], 1)
+    private.heard(3)
+    assert private.account()["sums"][2] == 3
+    assert private.account(1)["sums"][2] == 4
 
 
 def test_a_budget_ends_the_run_and_the_folder_knows_what_is_spent(tmp_path):
