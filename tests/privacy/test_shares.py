@@ -10,8 +10,10 @@ import pytest
 from flwr.common.secure_aggregation.quantization import quantize
 from harness import OpenRun
 from scipy import optimize, signal, stats
+from typer.testing import CliRunner
 
 from flower_fedcon import Bernoulli, Cyclic, FederatedProblem, Sample, simulate
+from flower_fedcon.cli import app
 from flower_fedcon.errors import BudgetError, ConfigError, RoundError
 from flower_fedcon.objectives import LeastSquares, Quadratic
 from flower_fedcon.privacy import GaussianDP
@@ -245,6 +247,9 @@ def test_a_budget_ends_the_run_and_the_folder_knows_what_is_spent(tmp_path):
     assert known["rounds"] == 2
     assert 0 < known["distance"] < 1e-40
     assert 0 <= known["ratios"][1] < known["ratios"][0] < 1e-9
+    printed = CliRunner().invoke(app, ["privacy", "spent", str(tmp_path / "run")]).output
+    assert "4 by clients" in printed
+    assert f"{first[1]:.4g}" in printed
 
 
 class Failing(Quadratic):
