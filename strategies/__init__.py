@@ -30,6 +30,7 @@ from flower_fedcon.strategies.apdainexact import APDAInexact as APDAInexact
 from flower_fedcon.strategies.compositefl import CompositeFL as CompositeFL
 from flower_fedcon.strategies.fedprox import FedProx as FedProx
 from flower_fedcon.strategies.fedexprox import FedExProx as FedExProx
+from flower_fedcon.strategies.sdane import SDANE as SDANE
 from flower_fedcon.strategies.fedpd import FedPD as FedPD
 from flower_fedcon.strategies.feddr import FedDR as FedDR
 from flower_fedcon.strategies.feddyn import FedDyn as FedDyn
