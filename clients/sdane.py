@@ -33,14 +33,16 @@ class SDANEClient(LocalPassClient[None]):
 
     def local_pass(self, state: None, down: Payload) -> LocalPass:
         """Minimise as step 2 says, from y."""
-        y, lam = down["y"], self.proximal
+        y, lam, early = down["y"], self.proximal, self.stopping == "relative"
         return LocalPass(
             y,
             linear=down["g"] - self.full_gradient(y),
             shift=lam,
             center=y,
             solver=self.local_solver,
-            stop=Relative(y, lam / 2, len(self.model_axes)) if self.stopping == "relative" else None,
+            stop=Relative(y, lam / 2, len(self.model_axes))
+            if self.stopping == "relative"
+            else None,
         )
 
     def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:

@@ -1,6 +1,6 @@
 r"""S-DANE: local minimisation with corrected gradients, about centres that move by gradients.
 
-    min_x (1/N) sum_i f_i(x),   f_i convex, mu >= 0 strongly convex, and L-smooth
+    min_x (1/N) sum_i f_i(x),   f_i convex with a modulus mu >= 0, and L-smooth
 
 Rounds come in pairs, with one cohort S for both, from x = v = x0 and alpha = 0:
     1. server:    s = 1/(2 lambda) + sqrt(1/(4 lambda^2) + alpha/lambda)

@@ -59,6 +59,8 @@ def measured(study):
 
 def convexity(method, card):
     """Return what a method asks of the objectives' curvature, as it is declared."""
+    if "mu >= 0" in one_line(card.problem):
+        return "mu >= 0 is an argument"
     if "strong_convexity" in parameters(method):
         return "mu > 0 is an argument"
     if "strongly convex" in one_line(card.problem):

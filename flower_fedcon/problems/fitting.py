@@ -67,9 +67,13 @@ def _allows_nonconvex(card: Card, kind: type[Method[Any]]) -> bool:
     return "nonconvex" in card.problem or "convex" not in card.problem
 
 
-def is_exact(card: Card) -> bool:
-    """Return whether a method's limit is the optimum, by its card."""
-    return not re.search("biased|floor", card.participation)
+def is_exact(card: Card, *, sampled: bool) -> bool:
+    """Return whether a method's limit is the optimum, by its card.
+
+    What a sentence beginning with "Sampled" says is of rounds that leave clients out.
+    """
+    said = card.participation if sampled else re.sub(r"Sampled,[^.]*\.", "", card.participation)
+    return not re.search("biased|floor", said)
 
 
 def contenders(
@@ -119,7 +123,7 @@ def contenders(
         if reason:
             others[kind.__name__] = _brief(reason, kind)
         else:
-            fitting.append((is_exact(card), made))
+            fitting.append((is_exact(card, sampled=setup.sampled), made))
     exact = [made for right, made in fitting if right]
     if exact:
         others |= {

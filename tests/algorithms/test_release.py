@@ -21,13 +21,13 @@ PLAIN = {"uplink": None, "downlink": None}
 SUMS: list[tuple[str, dict[str, Any]]] = [
     *((name, {"participation": Full()}) for name in (
         "fedavg", "fedmid", "feddualavg", "fastfedda", "cfedda", "mcfedda", "averagedfw", "fedlin",
-        "fedprox", "scaffnew", "apdainexact", "fedpd", "fedfw", "fedfwplus", "fednewton",
+        "fedprox", "sdane", "scaffnew", "apdainexact", "fedpd", "fedfw", "fedfwplus", "fednewton",
     )),
     ("fedexprox", {"extrapolation": "constant"}),
     ("fedsgm", PLAIN), ("fedsgm", {**PLAIN, "participation": HALF}),
     *((name, {"participation": HALF}) for name in (
         "fedavg", "fedmid", "feddualavg", "fastfedda", "cfedda", "mcfedda", "averagedfw",
-        "fedprox",
+        "fedprox", "sdane",
     )),
     ("fastfedda", {"output": "average"}),
     ("scaffold", {**WITHOUT, "option": "I"}), ("scaffold", {**WITHOUT, "participation": HALF}),

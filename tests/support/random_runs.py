@@ -30,7 +30,8 @@ COINS = ["Scaffnew", "TAMUNA", "LoCoDL"]
 SOLVES = ["DualFL", "APDAInexact", "FedProx", "FedExProx", "FedPD", "FedDR", "FedDyn", "FiveGCS"]
 WOLFE = ["FedFW", "FedFWPlus", "AveragedFW"]
 OTHERS = ["FedSGM", "FedProxAL", "FedNewton"]
-METHODS = [*STEPS, *AVERAGING, *COINS, *SOLVES, *WOLFE, *OTHERS]
+LATER = ["SDANE"]
+METHODS = [*STEPS, *AVERAGING, *COINS, *SOLVES, *WOLFE, *OTHERS, *LATER]
 
 WITH_PSI = {"FedMiD", "FedDualAvg", "CompositeFL", *AVERAGING, "FedDR"}
 MAY_HAVE_PSI = {"FedAvg", "Scaffnew", "DualFL", "FedNewton"}
@@ -49,6 +50,7 @@ SETTINGS: dict[str, Options] = {
     "FedProxAL": {"coupling": 1.0},
     "FedFW": {"penalty": 0.5},
     "FedFWPlus": {"penalty": 0.5},
+    "SDANE": {"proximal": 1.0},
 }
 
 
@@ -140,7 +142,7 @@ def draw(method: str, number: int) -> Drawn:
         options |= {"weight_power": 1.0, "weight_shift": 5.0}
     if method in BATCHES and kind not in ("quadratic", "network") and rng.random() < 0.3:
         options["batch_size"] = int(rng.integers(1, 4))
-    if method in SOLVES:
+    if method in (*SOLVES, "SDANE"):
         solvers = [
             "exact",
             AOGM(tolerance=1e-8),

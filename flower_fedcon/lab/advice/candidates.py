@@ -123,7 +123,7 @@ def candidates(
             continue
         measured = None if study is None else study.best(kind.__name__)
         burden = strategy.most_entries(problem.layout) / problem.layout.size
-        exact = card is None or is_exact(card)
+        exact = card is None or is_exact(card, sampled=facts.sampled)
         why = list(_why(card, kind, facts, burden)) if card else ["an algorithm of your own"]
         fitting.append(Candidate(kind, settings, strategy, why, exact, burden, measured))
     fitting.sort(key=lambda each: each.rank(by_bytes=by_bytes))

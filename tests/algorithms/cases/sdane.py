@@ -32,9 +32,7 @@ def accelerated():
     # x = 1.6875 - g/4 = 1.4296875, gradients -1.140625 and 2.4296875, h = .64453125
     # v = (1.40625 + x/2 - 1.5 h)/1.5 = .76953125, alpha = 2.25/1.5 = 1.5, s = .5 + sqrt(1.75)
     step = GradientDescent(steps=1, lr=0.25)
-    strategy = SDANE(
-        form="accelerated", proximal=1.0, strong_convexity=1 / 3, local_solver=step
-    )
+    strategy = SDANE(form="accelerated", proximal=1.0, strong_convexity=1 / 3, local_solver=step)
     s = 0.5 + np.sqrt(1.75)
     y = (1.5 * 1.4296875 + s * 0.76953125) / (1.5 + s)
     third = y - (1.5 * y - 1.5) / 4  # g = ((2y - 4) + (y + 1))/2
