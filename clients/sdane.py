@@ -40,9 +40,7 @@ class SDANEClient(LocalPassClient[None]):
             shift=lam,
             center=y,
             solver=self.local_solver,
-            stop=Relative(y, lam / 2, len(self.model_axes))
-            if self.stopping == "relative"
-            else None,
+            stop=Relative(y, lam / 2, len(self.model_axes)) if early else None,
         )
 
     def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:

@@ -62,6 +62,7 @@ class SDANEConstants(NamedTuple):
     """What follows from the setup."""
 
     plain: bool
+    proximal: float  # lambda
     mu: float
 
 
@@ -134,10 +135,11 @@ class SDANE(LocalMinimization[SDANEState]):
         return L / math.sqrt(8) if exact else L
 
     def derive(self) -> SDANEConstants:
-        """Settle the form and mu."""
+        """Settle the form, lambda and mu."""
         plain = self.setup.sampled if self.form is None else self.form == "plain"
-        mu = self.strong_convexity
-        return SDANEConstants(plain, (self.setup.strong_convexity or 0.0) if mu is None else mu)
+        given, stated = self.strong_convexity, self.setup.strong_convexity
+        mu = stated or 0.0 if given is None else given
+        return SDANEConstants(plain, self.proximal, mu)
 
     def initialize(self, x0: Array) -> SDANEState:
         """Start at x0."""
@@ -169,7 +171,7 @@ class SDANE(LocalMinimization[SDANEState]):
         """Step 1 or 2."""
         if state.g is None:
             return state._replace(g=uploads.mean("gradient"))
-        (plain, mu), s = self.constants, self._step(state.alpha)
+        (plain, _, mu), s = self.constants, self._step(state.alpha)
         x = self.broadcast(state)["y"] + uploads.mean("delta")
         v = (state.v + mu * s * x - s * uploads.mean("end_gradient")) / (1 + mu * s)
         alpha = 0.0 if plain else (state.alpha + s) / (1 + mu * s)
@@ -177,5 +179,6 @@ class SDANE(LocalMinimization[SDANEState]):
 
     def _step(self, alpha: float) -> float:
         """Return s, with which lambda s^2 = alpha + s."""
-        half = 0.5 / self.proximal
-        return half + (half * half + alpha / self.proximal) ** 0.5
+        lam = self.constants.proximal
+        root: float = (0.25 / lam + alpha) ** 0.5
+        return 0.5 / lam + root / lam**0.5
