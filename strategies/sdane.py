@@ -180,5 +180,6 @@ class SDANE(LocalMinimization[SDANEState]):
     def _step(self, alpha: float) -> float:
         """Return s, with which lambda s^2 = alpha + s."""
         lam = self.constants.proximal
-        root: float = (0.25 / lam + alpha) ** 0.5
-        return 0.5 / lam + root / lam**0.5
+        half = 0.5 / lam
+        root: float = (half * half + alpha / lam) ** 0.5
+        return half + root
