@@ -92,7 +92,14 @@ class Columns:
         wanted = schema.columns if outcome or schema.sparse else schema.predictors
         lacking = [name for name in wanted if name not in self._cells]
         if lacking:
-            raise DataError.lacking(self._path, lacking, self._names)
+            error = DataError.lacking(self._path, lacking, self._names)
+            if not outcome and {*lacking} & {*schema.offsets}:
+                raise DataError(
+                    f"{error}, or add it to the rows: an exposure of 1 gives rates, an offset of 0 "
+                    "leaves it out",
+                    columns=lacking,
+                )
+            raise error
         rows = len(self._cells[wanted[0]])
         if rows == 0:
             raise DataError(

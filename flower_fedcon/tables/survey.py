@@ -21,6 +21,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.contrasts import check_outcomes, contrasts, scales
+from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.marks import canonical, fills_in
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
@@ -181,14 +182,19 @@ def _by_mark(counts: dict[str, int]) -> dict[str, int]:
 def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
     for j, feature in enumerate(schema.numeric):
         if feature.name == column:
-            return "count and sum" if answer["observed"][j] else "nothing"
+            if not answer["observed"][j]:
+                return "nothing"
+            return f"count and sum{', counts in intervals' * (column in of_quantiles(schema))}"
     for feature in schema.categorical:
         if feature.name == column:
             return "counts" if feature.categories else "counts and names"
     counted = schema.event or schema.target
+    told = []
     if column == counted and schema.outcomes and not np.isnan(answer["outcomes"]).any():
-        return "counts"
-    return "nothing"
+        told.append("counts")
+    if "level" in answer and answer["level"].any():
+        told += ["sums"] * (column in (schema.target, *schema.offsets))
+    return " and ".join(told) or "nothing"
 
 
 # --- what only rows show -------------------------------------------------------------------------

@@ -135,6 +135,37 @@ def test_a_spline_and_a_polynomial_are_those_of_r(tmp_path):
         np.testing.assert_allclose(file["std_error"][name], error, rtol=1e-6, err_msg=name)
 
 
+def test_knots_and_medians_by_quantiles_are_in_the_model_that_they_say(tmp_path):
+    """California's schools: rates with an exposure, over districts dealt out to four sites."""
+    d = sm.datasets.star98.load_pandas().data.reset_index(drop=True)
+    d["pupils"] = d["NABOVE"] + d["NBELOW"]
+    d.loc[::20, "PCTAF"] = np.nan
+    d["big"] = np.where(d["pupils"] > 300, "yes", "no")
+    features = {"LOWINC": "numeric", "PERASIAN": "numeric", "big": "categorical",
+                "PCTAF": {"missing": "median"}}  # fmt: skip
+    schema = {"target": "NABOVE", "loss": "poisson", "exposure": "pupils", "features": features,
+              "formula": "NABOVE ~ LOWINC * big + rcs(PERASIAN, 4) + PCTAF"}  # fmt: skip
+    files = write(tmp_path, d, [slice(k, None, 4) for k in range(4)])
+    problem = tables(data=files, schema=schema, inference="model")
+    run(problem, 12, run_dir=tmp_path / "run")
+    knots = problem.preparation.design.knots["rcs(PERASIAN, 4)"]
+    exact = np.quantile(d["PERASIAN"], [0.05, 0.35, 0.65, 0.95], method="inverted_cdf")
+    np.testing.assert_allclose(knots, exact, atol=1e-3 * d["PERASIAN"].max())
+    median = problem.preparation.design.fill["PCTAF"]
+    assert abs(median - d["PCTAF"].median()) < 2e-3 * d["PCTAF"].max()
+    d["PCTAF"] = d["PCTAF"].fillna(median)
+    d[["s1", "s2", "s3"]] = spline(d["PERASIAN"].to_numpy(), knots)
+    X = formulaic.model_matrix("LOWINC * big + s1 + s2 + s3 + PCTAF", d)
+    family = sm.families.Poisson()
+    fit = sm.GLM(d["NABOVE"], np.asarray(X, float), family=family, offset=np.log(d["pupils"]))
+    found = fit.fit(tol=1e-14)
+    file = pd.read_csv(tmp_path / "run" / "coefficients.csv")
+    ours = file.sort_values("per_unit")
+    order = np.argsort(found.params.to_numpy())
+    np.testing.assert_allclose(ours["per_unit"], found.params.iloc[order], rtol=1e-6)
+    np.testing.assert_allclose(ours["std_error"], found.bse.iloc[order], rtol=2e-6)
+
+
 def by_model_json(folder, d):
     """Predict by model.json and NumPy alone, as the file's format says."""
     model = json.loads((folder / "model.json").read_text())
