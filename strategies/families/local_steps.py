@@ -138,9 +138,9 @@ class LocalSteps(OwnSteps[State]):
     def safe_ladder(self, value: float) -> list[Any]:
         """Return what a race tries in the place of a client_lr that is safe for all K steps.
 
-        Up to 1.6/L, which one step bears, however many follow; from p^(3/2)/(2 L), where a share p of
-        the clients is in a round. And 6.4/L, for losses that bend less than their L on the way to the
-        optimum, such as the logistic one.
+        Up to 1.6/L, which one step bears, however many follow; from p^(3/2)/(2 L), where a share p
+        of the clients is in a round. And 6.4/L, for losses that bend less than their L on the way
+        to the optimum, such as the logistic one.
         """
         longest = value / self.safe_share() / max(1.0, self.server_lr)
         low = max(value, 0.5 * self.setup.rate**1.5 * longest)
