@@ -43,8 +43,8 @@ def test_a_study_is_played_once_and_shown(file, capsys):
     command = ["steps", str(file), "--run-dir", "runs", "--workers", "1", "--figure", "steps.png"]
     assert main(command) == 0
     told = capsys.readouterr().out
-    assert "| FedDyn, proximal | " in told
-    assert "4 clients in a round" in told
+    assert "| FedDyn.proximal | " in told
+    assert "| 4 in a round | " in told
     assert Path("steps.png").stat().st_size > 10_000
     before = {path.name: path.stat().st_mtime_ns for path in Path("runs").iterdir()}
     assert len(before) == 2

@@ -101,9 +101,9 @@ def to_markdown(rows: Sequence[Row], levels: Sequence[float]) -> str:
     groups: list[tuple[str, int, Any]] = [("all", 0, None)]
     for place, key, title in (
         (0, "family", "{}"), (1, "method", "{}"), (2, "condition", "L/mu {:g}"),
-        (3, "cohort", "{} clients in a round"),
+        (3, "cohort", "{} in a round"),
     ):  # fmt: skip
-        values = dict.fromkeys(row[key] for row in rows)
+        values = sorted({row[key] for row in rows})
         groups += [(title.format(value), place, value) for value in values]
     groups += [(f"level {level:g}", 4, i) for i, level in enumerate(levels)]
     for title, place, value in groups:
@@ -111,7 +111,7 @@ def to_markdown(rows: Sequence[Row], levels: Sequence[float]) -> str:
         for way in WAYS:
             own = [r for cell, r in ratios[way].items() if value is None or cell[place] == value]
             found.append(str(share_of(own)))
-        lines.append(f"| {title.replace('.', ', ', 1)} | " + " | ".join(found) + " |")
+        lines.append(f"| {title} | " + " | ".join(found) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -132,7 +132,7 @@ def plot_steps(rows: Sequence[Row], path: Path) -> Path:
     from flower_fedcon.lab.experiments.figures import check_figure
 
     check_figure(path)
-    methods = list(dict.fromkeys(row["method"] for row in rows))
+    methods = sorted({row["method"] for row in rows})
     if not methods:
         raise ConfigError("no run of the study has ended: there is nothing to draw")
     wide = min(3, len(methods))
@@ -150,10 +150,11 @@ def plot_steps(rows: Sequence[Row], path: Path) -> Path:
         panel.set(xscale="log", yscale="log", ylim=(0.8, 1.1 * _TOP))
         panel.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8 or more"], minor=False)
         panel.set_yticks([], minor=True)
-        panel.set_title(method.replace(".", ", "), fontsize="medium")
+        panel.set_title(method, fontsize="medium")
         panel.grid(alpha=0.3)
-    for panel in panels[: len(methods)][-wide:]:
+    for panel in panels[: len(methods)][-wide:]:  # the lowest of its column
         panel.set_xlabel("L/mu of the clients' objectives")
+        panel.tick_params(labelbottom=True)
     for leftmost in range(0, len(methods), wide):
         panels[leftmost].set_ylabel("rounds / the best grid value's")
     handles, labels = panels[0].get_legend_handles_labels()
