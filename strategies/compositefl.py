@@ -34,12 +34,13 @@ The steps and the sampled form are reconstructed.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.participation import Sample
+from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers import as_regularizer
@@ -130,16 +131,20 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         longest = max(1.0, self.server_lr) * self.local_steps
         return self.within_prox(super()._longest_rate(), longest)
 
-    def initialize(self, x0: Array) -> CompositeFLState:
-        """Start at x0, with c_i = 0."""
-        n, rule = self.setup.num_clients, self.participation
-        if self.setup.sampled and not (isinstance(rule, Sample) and rule.size(n) >= 2):
+    def bind(self, setup: Setup) -> Self:
+        """Return a copy for one run."""
+        n, rule = setup.num_clients, self.participation
+        if setup.sampled and not (isinstance(rule, Sample) and rule.size(n) >= 2):
             self.refuse_participation(
                 "moves its control variates within cohorts of a fixed size of at least 2",
                 "Sample(count=2) or more, or Full()",
             )
-        if self.setup.sampled and not self.mirror:
+        if setup.sampled and not self.mirror:
             self.refuse_participation("needs its mirror for cohorts", "mirror=True, or Full()")
+        return super().bind(setup)
+
+    def initialize(self, x0: Array) -> CompositeFLState:
+        """Start at x0, with c_i = 0."""
         return CompositeFLState(
             x0, resets=0, mirror=self.mirrored(self.mirror, c=np.zeros_like(x0))
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from flower_fedcon.card import Card, first_sentence
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.scales import UNIT, Scales
 from flower_fedcon.errors import ConfigError, FedConError, UnknownScaleError
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import kept_constraints, oracles, why_mismatched
@@ -143,7 +145,10 @@ def _why_unbound(made: Method[Any], setup: Setup) -> str:
     try:
         made.bind(setup)
     except UnknownScaleError:
-        return ""
+        if setup.scales is not None:
+            return ""
+        any_scales = Scales([UNIT] * setup.num_clients, UNIT)
+        return _why_unbound(made, replace(setup, scales=any_scales))
     except FedConError as error:
         return str(error)
     return ""

@@ -10,7 +10,7 @@ import pytest
 from fake_grid import FakeGrid, on_grid
 from problems import q6, q6_ball, q6_l1, q6_objectives
 
-from flower_fedcon import EarlyStopping, FederatedProblem, Sample, simulate
+from flower_fedcon import Bernoulli, EarlyStopping, FederatedProblem, Sample, simulate
 from flower_fedcon.core.clock import Clock
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
@@ -294,6 +294,22 @@ def test_methods_that_fit_race(problem, sampled, caplog):
     assert f"race: {won} goes on" in caplog.text
     assert "auto: without " in caplog.text
     assert history["round"][-1] == 240
+
+
+class Untold(Quadratic):
+    """One that does not know its smoothness."""
+
+    smoothness = None
+
+
+@pytest.mark.parametrize("kind", [Quadratic, Untold])
+@pytest.mark.parametrize("rule", [Sample(count=1), Bernoulli(0.4)], ids=["one", "bernoulli"])
+def test_methods_that_take_no_such_cohorts_are_left_out(kind, rule):
+    clients = [kind(f.Q, f.b) for f in q6_objectives()]
+    for psi in (None, PSI):
+        problem = FederatedProblem(clients, regularizer=psi, x0=np.zeros(8))
+        history = simulate("auto", problem, 150, participation=rule)
+        assert history["objective"][-1] < problem.objective(problem.start)
 
 
 def test_a_race_of_methods_is_resumed_to_the_same_bytes(tmp_path):
