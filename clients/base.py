@@ -484,7 +484,8 @@ class FedConClient(FlowerClient, Generic[State]):
             for asked in asked_of(down):
                 if asked in OWN_PHASES:
                     self.policy.check_phase(asked)
-            return sums_of(self._own_objective, down, self.policy.min_rows)
+            least = max(self.policy.min_rows, self.policy.min_cell)
+            return sums_of(self._own_objective, down, least)
         late = at != versions.incarnation or server_round < versions.pending_round
         if late and versions.outdated(server_round, at):  # rarely: the call is saved
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")

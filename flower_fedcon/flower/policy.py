@@ -70,6 +70,10 @@ class Policy:
         A node with fewer rows (`num_examples`) takes no part. Of a table nothing is told that
         stands on fewer: a column's mean, a category, the rows of a class of the outcome, a metric
         of rows held out; nor does a column of the model stand on fewer (`tables.encoding`).
+    min_cell : int (default: 3)
+        The fewest rows, if any, that "statistics" count in a cell, as in DataSHIELD: of a class in a
+        bin of predicted probabilities, and events in an interval of a baseline hazard or in a test
+        of proportional hazards; `min_rows` goes before it where it is more.
     max_parameters : float (default: 0.33)
         Of a model for which a node tells "statistics", at most so many for each of its rows, as in
         DataSHIELD; a model of as many parameters as rows says of each row what it is.
@@ -121,12 +125,13 @@ class Policy:
     Examples
     --------
     >>> Policy.of({"partition-id": 3, "policy.min-batch-size": 32, "policy.phases": "train"})
-    Policy(algorithms=(), phases=('train',), min_rows=1, max_parameters=0.33, ...
+    Policy(algorithms=(), phases=('train',), min_rows=1, min_cell=3, max_parameters=0.33, ...
     """
 
     algorithms: Sequence[str] = ()
     phases: Sequence[str] = (TRAIN, QUERY, EVALUATE, PREPARE, STATISTICS)
     min_rows: int = 1
+    min_cell: int = 3
     max_parameters: float = 0.33
     min_summed: int = 1
     min_range: float = 1e-3
@@ -166,6 +171,7 @@ class Policy:
         """Return the policy that refuses nothing: of simulations, whose data is the server's."""
         return cls(
             phases=PHASES,
+            min_cell=1,
             max_parameters=math.inf,
             min_range=sys.float_info.min,
             min_batch_size=1,

@@ -73,7 +73,8 @@ def test_nodes_tell_what_their_policy_lists(folder):
             grid, num_rounds=12, schema=schema, weighting="examples", inference="model"
         ).history.report  # fmt: skip
 
-    found = there({"policy.phases": BOTH}, {"policy.phases": BOTH.removesuffix(",baseline")})
+    one = {"policy.phases": BOTH, "policy.min-cell": 1}
+    found = there(one, one | {"policy.phases": BOTH.removesuffix(",baseline")})
     np.testing.assert_array_equal(found.hazards.test.statistic, known.hazards.test.statistic)
     same = found.hazards.baselines["race0"]
     np.testing.assert_array_equal(same, known.hazards.baselines["race0"])
@@ -82,4 +83,4 @@ def test_nodes_tell_what_their_policy_lists(folder):
     few = {"policy.phases": BOTH, "policy.min-rows": 25}
     merged = there(few, few).hazards
     assert merged.baselines["race1"][0] == 0 < merged.baselines["race1"][-1]
-    assert "fewer than this node's policy.min-rows" in merged.test  # of race0's 12 events
+    assert "fewer than 25, what this node's policy" in merged.test  # of race0's 12 events

@@ -27,7 +27,9 @@ def test_nodes_find_the_numbers_of_this_process(folder, tmp_path):
     made = problem(folder, "logistic", {"test_fraction": 0.2}, inference="robust")
     here = run(made, 10).report
     how = {"schema": schema, "weighting": "examples", "site_effects": "own"}
-    grid = make_grid(files, schema, **{"predictions-dir": str(tmp_path / "own")})
+    grid = make_grid(
+        files, schema, **{"predictions-dir": str(tmp_path / "own"), "policy.min-cell": 1}
+    )
     there = FedNewton().start(
         grid, num_rounds=10, inference="robust", evaluate_every=10, run_dir=tmp_path / "run", **how
     ).history.report  # fmt: skip

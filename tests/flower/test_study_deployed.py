@@ -36,7 +36,13 @@ def test_a_resumed_study_on_four_nodes_has_the_numbers_of_this_process(tmp_path)
     schema.write_text(f"{head}[features]\n{rows}\n")
     files = sorted(HEART.glob("*.csv"))
     configs = [
-        {"data": str(file), "name": file.stem, "policy.phases": PHASES, "num-partitions": 4}
+        {
+            "data": str(file),
+            "name": file.stem,
+            "policy.phases": PHASES,
+            "policy.min-cell": 1,
+            "num-partitions": 4,
+        }
         for file in files
     ]
     asked = {"l1": 0.0, "inference": "robust", "site-effects": "own", "heterogeneity": True}

@@ -97,7 +97,10 @@ def in_time(objective: Any, down: Payload, least: int = 1) -> Payload:
         raise ConfigError(f"a function of time is asked for by {place}: known are {TRANSFORMS}")
     events = int(f.events.sum())
     if 0 < events < least:
-        raise RefusedError(f"refused: {events} events, fewer than this node's policy.min-rows")
+        raise RefusedError(
+            f"refused: its events are fewer than {least}, what this node's policy.min-rows and "
+            "policy.min-cell allow"
+        )
     moments = log_times(f) if TRANSFORMS[place] == LOG else f.times
     score, *squares = f.sums_in_time(down["x"], moments - center)
     names = ("first", "second", "third")
