@@ -86,6 +86,7 @@ def test_estimators(capsys):
     assert 3 < len(re.search(r"selected \[([^]]+)", printed).group(1).split()) < 20
     assert "CrossValidation(5 folds, 25 weights: " in printed
     assert "{'alpha': 0.01} clients [0 1 2 3]" in printed
+    assert "of 10 columns in at least 75% of 20 half samples, of 2 in each" in printed
 
 
 def test_survival(capsys):
