@@ -45,6 +45,12 @@ SINGLE: list[tuple[str, dict[str, Any]]] = [
     ("fednewton", {"participation": HALF}), ("fedexprox", {"extrapolation": "diversity"}),
     ("fedproxal", {}), ("tamuna", {}), ("locodl", {}),
 ]  # fmt: skip
+NOT_PRIVATE = [
+    case
+    for case in SUMS
+    if case[0] in ("fedsgm", "fednewton") or case == ("sdane", {"participation": HALF})
+]
+PRIVATE = [case for case in SUMS if case not in NOT_PRIVATE]
 
 
 def shown(case):

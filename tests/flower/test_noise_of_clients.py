@@ -13,7 +13,7 @@ from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from pages import blocks
 from problems import q6_objectives
 from scipy import stats
-from test_release import SUMS, shown, suited
+from test_release import PRIVATE, shown, suited
 from test_secure_aggregation import STAGES, SecureGrid, stage
 from typer.testing import CliRunner
 
@@ -36,7 +36,6 @@ from flower_fedcon.strategies import FedAvg, FedProx
 
 DELTA = 1e-5
 SECURE = SecAggPlus()
-PRIVATE = [case for case in SUMS if case[0] not in ("fedsgm", "fednewton")]
 
 
 def fedavg(z=1.0, clip=10.0, *, rule=None, budget=None, min_replies=None, **more):

@@ -9,7 +9,7 @@ import pytest
 from contract import strategy
 from harness import OpenRun
 from scipy import stats
-from test_release import SINGLE, SUMS, shown, suited
+from test_release import NOT_PRIVATE, PRIVATE, SINGLE, shown, suited
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Only, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
@@ -25,10 +25,7 @@ from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx, Scaffnew
 
 IDLE = GaussianDP(clip=1e30, noise_multiplier=0.0, target_delta=1e-5)
 NOISY = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
-REFUSED, ONE = ("fedsgm", "fednewton"), Sample(count=1)
-HALVES = {"participation": Sample(fraction=0.5)}
-NOT_PRIVATE = [case for case in SUMS if case[0] in REFUSED or case == ("sdane", HALVES)]
-PRIVATE = [case for case in SUMS if case not in NOT_PRIVATE]
+ONE = Sample(count=1)
 
 
 def pulled(*where, d=2):

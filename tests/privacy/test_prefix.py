@@ -13,8 +13,8 @@ import pytest
 from contract import strategy
 from dp_accounting import rdp
 from pages import blocks
-from test_mechanism import PRIVATE, empirical_epsilon
-from test_release import shown, suited
+from test_mechanism import empirical_epsilon
+from test_release import PRIVATE, shown, suited
 
 from flower_fedcon import (
     Bernoulli,

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from contract import strategy
 from harness import OpenRun
-from test_mechanism import PRIVATE
-from test_release import shown, suited
+from test_release import PRIVATE, shown, suited
 
 from flower_fedcon import simulate
 from flower_fedcon.core.round import Round
