@@ -119,6 +119,7 @@ PASTED = {
         *[("toml", f"{GUIDES}test_csv_files_become_a_model")] * 2,
         ("bash", f"{GUIDES}test_csv_files_become_a_model"),
         ("text", f"{GUIDES}test_csv_files_become_a_model"),
+        ("toml", "tables/test_terms.py::test_the_page_s_formula_is_its_list"),
         ("python", f"{GUIDES}test_four_files_become_a_model"),
         ("text", f"{GUIDES}test_four_files_become_a_model"),
         ("bash", f"{NODES}test_four_files_on_four_nodes"),  # and _from_the_shell

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import tomllib
 
 import formulaic
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pages import blocks
 
 from flower_fedcon import load_model, simulate
 from flower_fedcon.errors import ConfigError
@@ -217,6 +219,14 @@ def test_a_formula_and_a_list_of_terms_are_one_schema():
     assert formula.digest == listed.digest
     assert Schema.load(formula.stated) == formula
     assert formula.names == ["age", "yrs_married", "school"]
+
+
+def test_the_page_s_formula_is_its_list():
+    block = tomllib.loads(blocks("toml", "docs/tables.md")[2])
+    features = {**dict.fromkeys(["age", "chol", "dose"], "numeric"), "sex": "categorical"}
+    found = {Schema("ill", features, **{key: value}).digest for key, value in block.items()}
+    assert set(block) == {"formula", "terms"}
+    assert len(found) == 1
 
 
 ROWS = pd.DataFrame(
