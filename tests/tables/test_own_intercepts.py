@@ -175,3 +175,27 @@ def test_what_own_intercepts_are_not_for_is_refused(folder):
     assert Preparation.from_payload(payload).site_effects == "own"
     with pytest.raises(ConfigError, match="is for clients with tables"):
         FedNewton().start(None, num_rounds=1, site_effects="own")
+
+
+def test_beside_exposures_and_terms(folder, tmp_path):
+    d = pd.read_csv(folder / "all.txt")
+    d["years"] = 1.0 + np.arange(len(d)) % 3
+    for site, own in d.groupby("site"):
+        own.to_csv(tmp_path / f"s{site}.csv", index=False)
+    more = {"exposure": "years", "terms": [*COLUMNS, "lncoins:idp"]}
+    report = run(problem(tmp_path, "poisson", more, heterogeneity=True)).report
+    X = pd.concat([d[COLUMNS], pd.get_dummies(d["site"], prefix="site", dtype=float)], axis=1)
+    X.insert(len(COLUMNS), "lncoins:idp", d["lncoins"] * d["idp"])
+    known = sm.GLM(d["mdvis"], X, sm.families.Poisson(), exposure=d["years"]).fit(tol=1e-12)
+    p = len(COLUMNS) + 1
+    assert list(report.estimates.names) == list(X)[:p]
+    np.testing.assert_allclose(report.estimates.values, known.params[:p], rtol=1e-6)
+    np.testing.assert_allclose(report.estimates.bse, known.bse[:p], rtol=1e-6)
+    own = d["site"] == 2
+    first = [*COLUMNS, "lncoins:idp"]
+    alone = sm.GLM(
+        d["mdvis"][own], sm.add_constant(X[own][first], prepend=False), sm.families.Poisson(),
+        exposure=d["years"][own],
+    ).fit(tol=1e-12)  # fmt: skip
+    np.testing.assert_allclose(report.heterogeneity.values[2], alone.params[:p], rtol=1e-6)
+    np.testing.assert_allclose(report.heterogeneity.bse[2], alone.bse[:p], rtol=1e-6)
