@@ -17,7 +17,7 @@ import signal
 import ssl
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,9 +170,9 @@ class Flower:
                     found.append(pid)
         return found
 
-    def kill_server_apps(self) -> None:
-        """Kill the ServerApps that run."""
-        for pid in self.server_apps():
+    def kill_server_apps(self, but: Collection[int] = ()) -> None:
+        """Kill the ServerApps that run, `but` some processes."""
+        for pid in set(self.server_apps()).difference(but):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -205,7 +205,7 @@ class Flower:
         """Run the app in `app_dir` to its end; raise `DeploymentError` unless it completed."""
         return self.submit(app_dir, run_config).wait(timeout)
 
-    def flwr(self, *arguments: str, timeout: float = 30) -> str:
+    def flwr(self, *arguments: str, timeout: float = 120) -> str:
         """Return what another ``flwr`` command prints; raise if it fails."""
         home = self.root / "cli"
         self._connect(home)
