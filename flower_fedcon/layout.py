@@ -134,9 +134,10 @@ class Layout:
         shapes = tuple(np.shape(a) for a in arrays)
         if shapes != self.shapes:
             raise ConfigError(f"{name} has shape {shapes}, expected {self.shapes}")
-        checked = (float_array(name, a, keep=not self.layered) for a in arrays)
-        if not self.layered:
-            return next(checked).astype(self.dtype, copy=False)
+        alone = len(arrays) == 1
+        checked = (float_array(name, a, keep=alone) for a in arrays)
+        if alone:
+            return next(checked).astype(self.dtype, copy=False).reshape(self.shape)
         packed = np.empty(self.shape, self.array_dtype)
         for place, layer in zip(self._places, checked, strict=True):
             packed[place] = layer.reshape(-1)

@@ -200,7 +200,7 @@ def _reply(client: int, most: int, parts: Parts) -> Reply:
     for tensor in parts.tensors:
         if not isinstance(tensor, bytes) or len(tensor) > largest:
             raise ConfigError(f"it holds an array of {len(tensor)} bytes, at most {largest} fit")
-        arrays.append(load_array(tensor))
+        arrays.append(load_array(tensor, own=False))
     payload: Payload = dict(named(arrays, names))
     payload |= {k: _number(k, v) for k, v in fields.starting(SCALAR).items()}
     work = {k: v for k, v in fields.starting(WORK_PREFIX).items() if k in WORK}

@@ -9,6 +9,7 @@ and a ClientApp: outside of them these functions cannot be called.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from flwr.app import Array as FlowerArray
@@ -49,6 +50,23 @@ def as_tensor(array: Array) -> FlowerArray:
     return FlowerArray(str(array.dtype), array.shape, "numpy.ndarray", save_array(array))
 
 
+class Lent(FlowerArray):
+    """An array as Flower's, to be read by a function of an app: its bytes are made if asked for."""
+
+    def __init__(self, array: Array) -> None:
+        self.dtype, self.shape, self.stype = str(array.dtype), array.shape, "numpy.ndarray"
+        self._array = array
+
+    @cached_property
+    def data(self) -> bytes:  # type: ignore[override]
+        """The array in NumPy's format."""
+        return save_array(self._array)
+
+    def numpy(self) -> Array:
+        """Return a copy, as Flower's own do."""
+        return self._array.copy()
+
+
 def instruction(
     kind: str,
     arrays: Iterable[Array],
@@ -66,8 +84,13 @@ def instruction(
     return Message(content, node_id, kind)
 
 
-def read_instruction(message: Message, kind: str) -> tuple[list[Array], Config]:
-    """Return the arrays and the configuration in a message from a server."""
+def read_instruction(
+    message: Message, kind: str, *, own: bool = True
+) -> tuple[list[Array], Config]:
+    """Return the arrays and the configuration in a message from a server.
+
+    Without `own` the arrays are read-only, and lie where the message has them.
+    """
     records = message.content
     try:
         arrays = records[f"{_INS[kind]}.parameters"]
@@ -77,7 +100,7 @@ def read_instruction(message: Message, kind: str) -> tuple[list[Array], Config]:
             "a message that is not from a flower_fedcon strategy: start the server with "
             "flower_fedcon.server_app or one of flower_fedcon.strategies"
         ) from None
-    return from_record(arrays), dict(config)
+    return from_record(arrays, own=own), dict(config)
 
 
 def train_reply(
@@ -237,9 +260,9 @@ def to_record(
     return named_record({str(i): array for i, array in enumerate(arrays)}, tensor)
 
 
-def from_record(record: Any) -> list[Array]:
+def from_record(record: Any, *, own: bool = True) -> list[Array]:
     """Return the arrays of a record, in order; nothing is unpickled."""
-    return [load_array(tensor) for tensor in _tensors(record)]
+    return [load_array(tensor, own=own) for tensor in _tensors(record)]
 
 
 def _tensors(record: Any) -> list[bytes]:

@@ -267,7 +267,7 @@ class Policy:
         for array in values:
             if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
                 continue
-            largest = np.abs(array).max(initial=0.0)
+            largest = max(array.max(initial=0.0), -array.min(initial=0.0))  # or no number
             if not largest <= self.max_model:
                 raise _refused(
                     "max-model",

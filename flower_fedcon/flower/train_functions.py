@@ -91,12 +91,12 @@ def train_step(
         check_callers()  # here, where an error is Flower's to report, before a mod sees a reply
         if isinstance(arguments[0], Message):
             message, context = arguments
-            arrays, config = messages.read_instruction(message, messages.TRAIN)
+            arrays, config = messages.read_instruction(message, messages.TRAIN, own=False)
 
             def in_app(
                 method: LocalTraining, model: dict[str, Array], config: Config
             ) -> tuple[dict[str, Array], Config]:
-                message.content = messages.app_instruction(model, config)
+                message.content = messages.app_instruction(model, config, messages.Lent)
                 reply = function(message, context, *([method] if taken > 2 else []))
                 if not isinstance(reply, Message) or not reply.has_content():
                     raise ConfigError(f"the train function returned {reply!r}, and no Message")

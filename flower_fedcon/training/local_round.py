@@ -116,13 +116,16 @@ class LocalTraining:
         ConfigError
             If a value is not finite; `what` says of what.
         """
-        for place, layer in enumerate(layers):
-            if not np.isfinite(layer).all():
-                raise ConfigError(
-                    f"the {what} of the train loop is not finite (its array {place}): take smaller "
-                    "steps (a lower learning rate), or clip the gradients"
-                )
-        return self.layout.pack(list(layers) if self.layout.layered else layers[0], "a model")
+        try:
+            return self.layout.pack(list(layers) if self.layout.layered else layers[0], "a model")
+        except ConfigError:
+            for place, layer in enumerate(layers):
+                if not np.isfinite(layer).all():
+                    raise ConfigError(
+                        f"the {what} of the train loop is not finite (its array {place}): take "
+                        "smaller steps (a lower learning rate), or clip the gradients"
+                    ) from None
+            raise
 
     @contextmanager
     def under_way(self) -> Iterator[None]:

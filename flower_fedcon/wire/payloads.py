@@ -105,7 +105,7 @@ def load_array(data: bytes, *, own: bool = True) -> Array:
         array = flat.reshape(shape, order="F" if fortran else "C")
     except Exception as error:  # NumPy parses the header as Python: anything may go wrong
         raise ConfigError(f"not an array in NumPy's format: {error!r}"[:300]) from None
-    if not own and not fortran:
+    if not own and not fortran and flat.flags.aligned:
         return array
     # A copy: aligned and writable, as the sender's array was, and in C order, whichever that had.
     return array.copy(order="C")

@@ -218,7 +218,9 @@ def test_an_array_larger_than_the_model_is_not_loaded(monkeypatch):
 
     seen = []
     load = grids.incoming.load_array
-    monkeypatch.setattr(grids.incoming, "load_array", lambda d: seen.append(len(d)) or load(d))
+    monkeypatch.setattr(
+        grids.incoming, "load_array", lambda d, **own: seen.append(len(d)) or load(d, **own)
+    )
     assert disturbed(large)["dropped"][-1] == 1
     assert max(seen) < 10**4
 

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 Row = dict[str, float]
 _MEGABYTES = 10
+_HELD = {
+    "server": "MB of the server",
+    "nodes": "MB of the nodes",
+    "files": "open files and threads of the server",
+    "nodes' files": "open files and threads of the nodes",
+}
 _FIRST = 5  # rounds in which caches fill, and pools of memory and of threads
 _APP = {
     "pyproject.toml": """\
@@ -63,7 +69,8 @@ app = averaging_app()
 def load(quick: bool = False) -> Iterator[Result]:
     """Time rounds of 10 MB on many nodes beside Flower's FedAvg; memory, open files, threads.
 
-    On 20 SuperNodes of this machine, and on 200 nodes of Flower's simulation, 50 rounds each.
+    On 20 SuperNodes of this machine, and on 200 nodes of Flower's simulation, 50 rounds each; all
+    of it also by thirds of the rounds.
     """
     sizes = (2, 2, 3, 0.1) if quick else (20, 200, 50, _MEGABYTES)
     deployed, virtual, rounds, megabytes = sizes
@@ -93,12 +100,7 @@ def compared(what: str, rows: dict[bool, list[Row]]) -> Iterator[Result]:
         target="<= 1.15",
     )
     told = rows[True][first:]
-    for name, unit in (
-        ("server", "MB of the server"),
-        ("nodes", "MB of the nodes"),
-        ("files", "open files and threads of the server"),
-        ("nodes' files", "open files and threads of the nodes"),
-    ):
+    for name, unit in _HELD.items():
         half = len(told) // 2
         early, late = ([row[name] for row in part] for part in (told[:half], told[half:]))
         if not min(early):  # no such processes are seen here
@@ -106,6 +108,28 @@ def compared(what: str, rows: dict[bool, list[Row]]) -> Iterator[Result]:
         base = [statistics.median(early)] * len(late)
         yield ratio(f"{unit}, {what}: later rounds", "earlier ones", late, base, unit="",
                     target="<= 1.05")  # fmt: skip
+    yield from by_thirds(what, rows)
+
+
+def by_thirds(what: str, rows: dict[bool, list[Row]]) -> Iterator[Result]:
+    """Yield a line for each quantity and third of the rounds, beside what Flower's FedAvg has."""
+    for told in rows.values():
+        for before, after in pairwise(told):
+            after["seconds"] = after["time"] - before["time"]
+    rounds = np.arange(1, min(map(len, rows.values())))  # from 0: the first has no seconds
+    for name, unit in {"seconds": "s", **_HELD}.items():
+        for part in filter(len, np.array_split(rounds, 3)):
+            theirs, ours = (
+                statistics.median(rows[own][i][name] for i in part) for own in (False, True)
+            )
+            if min(theirs, ours):
+                yield ratio(
+                    f"{what}: rounds {part[0] + 1} to {part[-1] + 1}",
+                    f"Flower's FedAvg: {theirs:.3g} {unit.split(' of ')[0]}",
+                    [ours],
+                    [theirs],
+                    unit=unit,
+                )
 
 
 def on_loopback(own: bool, nodes: int, rounds: int, megabytes: float) -> list[Row]:
