@@ -20,7 +20,7 @@ ROUNDS = 3
 @pytest.mark.nightly
 @pytest.mark.deployment
 def test_known_nodes_over_tls(tmp_path):
-    security = Security(tmp_path / "keys", nodes=3)
+    security = Security(tmp_path / "keys", nodes=3, names={0: "0-lyon"})
     configs = node_configs(tmp_path, 2, keep=False)
     with Deployment(tmp_path / "flower", configs, security=security) as deployment:
         stranger = FlowerProcess(
@@ -46,6 +46,8 @@ def test_known_nodes_over_tls(tmp_path):
             stranger.kill()
         listed = json.loads(deployment.flwr("supernode", "list", CONNECTION, "--format", "json"))
         assert len(listed["nodes"]) == 2
+    began, *_ = (tmp_path / "run" / "audit.jsonl").read_text().splitlines()
+    assert list(json.loads(began)["clients"]) == ["0-lyon", "1"]  # as registered, else as it says
     problem = l1ls(2)
     strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=1))
     expected = simulate(strategy, problem, ROUNDS, seed=5).x

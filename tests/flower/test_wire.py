@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Array as FlowerArray
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +93,22 @@ def test_an_array_is_made_into_bytes_once_for_all_nodes():
     assert first["1"] is other["1"]
     assert first["0"] is not messages.to_record([again], tensor)["0"]
     assert [a.numpy().size for a in first.values()] == [6, 3]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{a.dtype}{a.shape}")
+def test_an_array_that_an_app_is_lent_is_as_flower_s_and_stays_as_it_is(array):
+    array = array.view()
+    array.flags.writeable = False
+    lent, flower_s = messages.Lent(array), FlowerArray(array)
+    assert (lent.dtype, lent.shape, lent.stype) == (
+        flower_s.dtype,
+        flower_s.shape,
+        flower_s.stype,
+    )
+    read = lent.numpy()
+    read[...] = 0
+    assert lent.data == flower_s.data
+    assert lent.numpy().tobytes() == flower_s.numpy().tobytes()
 
 
 def test_arrays_that_are_not_contiguous():

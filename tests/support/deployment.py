@@ -288,8 +288,9 @@ class Deployment(Flower):
         """Start the SuperLink, then all nodes together, and wait until they are registered."""
         super().start()
         if self.security is not None:
-            for public in self.security.public[: len(self.nodes)]:
-                self.flwr("supernode", "register", str(public), CONNECTION)
+            for i in range(len(self.nodes)):
+                key, *named = self.security.registration(i)
+                self.flwr("supernode", "register", key, CONNECTION, *named)
         for node in self.nodes:
             node.start()
         for i in range(len(self.nodes)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography import x509
@@ -21,10 +22,13 @@ class Security:
         Where the files go.
     nodes : int
         How many keys to make.
+    names : Mapping[int, str]
+        The names under which nodes are registered, where they have one.
     """
 
-    def __init__(self, root: Path, nodes: int) -> None:
+    def __init__(self, root: Path, nodes: int, names: Mapping[int, str] | None = None) -> None:
         root.mkdir(parents=True, exist_ok=True)
+        self._names = dict(names or {})
         self.authority, self._certificate = root / "ca.pem", root / "server.pem"
         self._key = root / "server.key"
         self._certificates()
@@ -45,6 +49,11 @@ class Security:
             *("--ssl-keyfile", str(self._key)),
             "--enable-supernode-auth",
         ]
+
+    def registration(self, index: int) -> list[str]:
+        """What `flwr supernode register` is told of a node."""
+        name = self._names.get(index)
+        return [str(self.public[index]), *([] if name is None else ["--name", name])]
 
     def node_options(self, index: int) -> list[str]:
         """The options of a SuperNode with its own key."""
