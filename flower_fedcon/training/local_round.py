@@ -209,6 +209,7 @@ class LocalTraining:
             If the loop has left the method out, or its steps are others than the method counts on.
         """
         client, correction, added = self._client, self._correction, self._added
+        self._correction = None  # each holds the other, and the model, until a collector comes
         gradient = None
         if correction is not None:
             self.steps += correction.steps

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -334,6 +337,28 @@ def test_a_run_directory_has_the_model_by_its_layers_names(tmp_path):
         assert set(saved) == set(before)
         for name in before:
             np.testing.assert_array_equal(saved[name], after[name].numpy())
+
+
+def test_what_a_message_has_brought_is_free_when_it_is_answered():
+    """Without the collector, which may come many messages of a large model later."""
+    seen = []
+
+    def body(model, method):
+        seen.append(weakref.ref(method))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        if len(seen) % 2:
+            return method.begin(model), optimizer
+        method.begin(model, optimizer)
+        return None, optimizer
+
+    start(FedProx(proximal=0.1), Small, rounds=1, body=body)  # PyTorch's own first steps keep some
+    seen.clear()
+    gc.disable()
+    try:
+        start(FedProx(proximal=0.1), Small, body=body)
+        assert [found() for found in seen] == [None] * 6
+    finally:
+        gc.enable()
 
 
 def test_wrapped_models_reply_as_they_are():

@@ -42,7 +42,7 @@ def test_flwr_run_in_simulation(apps, here, tmp_path):
     with Simulation(tmp_path / "flower", CLIENTS) as simulation:
         for each, folder in apps.items():
             path = tmp_path / f"{'-'.join(each)}-simulated.pt"
-            output = simulation.run(folder, config(path), timeout=240).output
+            output = simulation.run(folder, config(path), timeout=900).output
             same_model(path, here[each])
             assert f"[ROUND {ROUNDS}/{ROUNDS}] train_loss" in output
             assert "eval_acc/2" in output
@@ -65,12 +65,12 @@ def test_flwr_run_on_supernodes_of_which_one_dies(apps, here, tmp_path):
                 if each[0] == kind
             }
             first = f"[ROUND 1/{ROUNDS}]"
-            assert wait_until(lambda: all(first in run.output for run in runs.values()), 300)  # noqa: B023
+            assert wait_until(lambda: all(first in run.output for run in runs.values()), 900)  # noqa: B023
             deployment.kill_node(1)
             deployment.restart_node(1)
             for each, run in runs.items():
                 try:
-                    output[each] = run.wait(timeout=400).output
+                    output[each] = run.wait(timeout=900).output
                 except DeploymentError as error:
                     pytest.fail(str(error))
     for each, path in paths.items():
