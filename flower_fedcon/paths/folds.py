@@ -13,6 +13,7 @@ import numpy as np
 from flower_fedcon.core.rng import FOLDS, stream
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import Objective, Scaled
+from flower_fedcon.objectives.offset import WithOffset
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.paths.path import RegularizationPath, default_strategy, regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
@@ -241,12 +242,12 @@ class SideBySide(Objective):
 
     Parameters
     ----------
-    parts : sequence of LinearModel
+    parts : sequence of LinearModel, or WithOffset
         f_k; None for 0.
     factors : array
     """
 
-    def __init__(self, parts: Sequence[LinearModel | None], factors: Array) -> None:
+    def __init__(self, parts: Sequence[LinearModel | WithOffset | None], factors: Array) -> None:
         self.parts, self.factors = list(parts), factors
         first = next(f for f in parts if f is not None)
         self.shape, self.dtype = (len(self.parts), *first.shape), first.dtype
@@ -292,7 +293,9 @@ class SideBySide(Objective):
         return (max(known) if len(known) == len(found) else None), None
 
 
-def fold_weights(parts: Sequence[Sequence[LinearModel | None]], shares: Sequence[float]) -> Array:
+def fold_weights(
+    parts: Sequence[Sequence[LinearModel | WithOffset | None]], shares: Sequence[float]
+) -> Array:
     """Return the weight of each client in each fold, shape (clients, folds)."""
     return np.array(
         [
@@ -302,10 +305,10 @@ def fold_weights(parts: Sequence[Sequence[LinearModel | None]], shares: Sequence
     )
 
 
-def row_objective(objective: Any) -> LinearModel:
+def row_objective(objective: Any) -> LinearModel | WithOffset:
     """Return an objective with rows from below its client's weight."""
     core = objective.objective if isinstance(objective, Scaled) else objective
-    if not isinstance(core, LinearModel):
+    if not isinstance(core, LinearModel | WithOffset):
         raise ConfigError(
             "cross-validation and stability selection need objectives with rows, such as "
             f"LogisticRegression, got {core!r}"
@@ -313,7 +316,7 @@ def row_objective(objective: Any) -> LinearModel:
     return core
 
 
-def deal_all(cores: Sequence[LinearModel], folds: int, seed: int) -> Splits:
+def deal_all(cores: Sequence[LinearModel | WithOffset], folds: int, seed: int) -> Splits:
     """Deal each client's rows to folds, whose sizes differ by one at most."""
     count("folds", folds, minimum=2)
     splits: list[list[tuple[Array, Array]]] = [[] for _ in range(folds)]
@@ -326,7 +329,7 @@ def deal_all(cores: Sequence[LinearModel], folds: int, seed: int) -> Splits:
     return splits
 
 
-def part_of(core: LinearModel, rows: Array) -> LinearModel | None:
+def part_of(core: LinearModel | WithOffset, rows: Array) -> LinearModel | WithOffset | None:
     """Return the objective of some rows; None if they have no weight."""
     if not rows.size or (core.weights is not None and not core.weights[rows].any()):
         return None

@@ -150,7 +150,7 @@ def codings(schema: Schema) -> dict[frozenset[Factor], list[dict[Factor, bool]]]
     marks = {feature.name for feature in schema.categorical}
     used: dict[frozenset[Factor], set[frozenset[Factor]]] = {}
     found = {}
-    order = sorted(schema.design, key=lambda t: (len(t.factors), sorted(f.text for f in t.factors)))
+    order = sorted(schema.design, key=_in_turn)
     for term in order:
         kinds = [f for f in term.factors if f.feature in marks and f.basis == PLAIN]
         numbers = term.key - set(kinds)
@@ -162,11 +162,24 @@ def codings(schema: Schema) -> dict[frozenset[Factor], list[dict[Factor, bool]]]
         ]
         blocks = [dict.fromkeys(own, False) for own in subsets if own not in known]
         known |= set(subsets)
+        linear = frozenset(_linear(factor) for factor in numbers)
+        used.setdefault(linear, set()).update(subsets)
         while joined := _joined(blocks):
             blocks = joined
         ordered = [{f: own[f] for f in kinds if f in own} for own in blocks]
         found[term.key] = sorted(ordered, key=len)
     return {term.key: found[term.key] for term in schema.design}
+
+
+def _in_turn(term: Term) -> Any:
+    """Return a key that sorts terms by size, bases before what they have among their columns."""
+    bases = sum(factor.basis in (SPLINE, POLYNOMIAL) for factor in term.factors)
+    return len(term.factors), -bases, sorted(factor.text for factor in term.factors)
+
+
+def _linear(factor: Factor) -> Factor:
+    """Return a basis's feature, which is among its columns or a combination of them."""
+    return Factor(factor.feature) if factor.basis in (SPLINE, POLYNOMIAL) else factor
 
 
 def _joined(blocks: list[dict[Factor, bool]]) -> list[dict[Factor, bool]]:

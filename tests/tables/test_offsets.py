@@ -11,7 +11,7 @@ import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flower_fedcon import load_model, simulate
+from flower_fedcon import cross_validate, load_model, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
@@ -166,6 +166,16 @@ def test_however_rows_are_dealt_the_numbers_are_the_same(tmp_path_factory, order
 
     dealt = [order[k::sites] for k in range(sites)]
     np.testing.assert_allclose(found(dealt), found([list(range(60))]), rtol=1e-7, atol=1e-9)
+
+
+def test_cross_validation_holds_out_rows_with_their_offsets(data, tmp_path):
+    d = data[:600].assign(rest=data["mdvis"] - data["known"])
+    files = write(tmp_path, d, [slice(0, 250), slice(250, None)])
+    problem = tables(data=files, schema=schema_of("squared", offset="known"), l1=0.1)
+    plain = tables(data=files, schema=schema_of("squared") | {"target": "rest"}, l1=0.1)
+    own, other = (cross_validate(p, p.regularizer, folds=3, num=4) for p in (problem, plain))
+    np.testing.assert_allclose(own.losses, other.losses, rtol=1e-7)
+    np.testing.assert_allclose(own.path.values, other.path.values, rtol=1e-9)
 
 
 BAD = [

@@ -23,7 +23,7 @@ from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.tables import Schema, read_table
-from flower_fedcon.tables.design import spline, term_columns
+from flower_fedcon.tables.design import name_of, spline, term_columns
 from flower_fedcon.tables.quantiles import (
     INTERVALS,
     first_ends,
@@ -488,6 +488,16 @@ def test_private_runs_find_no_knots(fair, tmp_path):
         simulate(method, problem, 2)
     given = tables(data=files, schema=schema_of(terms=["rcs(age, [20, 30, 40])"]))
     assert simulate(method, given, 2).x.shape == (3,)
+
+
+@pytest.mark.parametrize("basis", ["rcs(x, [1, 2, 3])", "poly(x, 2)", "poly(x, 2, raw=True)"])
+def test_a_basis_has_its_feature_s_slope(basis):
+    """So that its product with a category needs no more than the category's contrasts."""
+    schema = Schema("y", {"x": "numeric", "u": "categorical"}, terms=[basis, "u", "x:u"])
+    names = [name_of(parts) for _, parts in term_columns(schema, {"u": ("a", "b")})]
+    assert names[-2:] == ["u[T.b]", "x:u[T.b]"]
+    beside = Schema("y", {"x": "numeric"}, terms=["x", basis])
+    assert len(term_columns(beside, {})) == len(names) - 2
 
 
 CODED = [
