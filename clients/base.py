@@ -39,7 +39,7 @@ from flower_fedcon.solvers import GradientDescent, LocalProblem, LocalSolver, So
 from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.solvers.stochastic import SGD, check_noise
 from flower_fedcon.tables.statistics import free_parameters, sums_of
-from flower_fedcon.tables.statistics.answers import OWN_PHASES, asked_of
+from flower_fedcon.tables.statistics.answers import COUNTED, OWN_PHASES, asked_of
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.payloads import Payload
 
@@ -484,7 +484,8 @@ class FedConClient(FlowerClient, Generic[State]):
             for asked in asked_of(down):
                 if asked in OWN_PHASES:
                     self.policy.check_phase(asked)
-            least = max(self.policy.min_rows, self.policy.min_cell)
+            counted = any(asked in COUNTED for asked in asked_of(down))
+            least = max(self.policy.min_rows, self.policy.min_cell if counted else 1)
             return sums_of(self._own_objective, down, least)
         late = at != versions.incarnation or server_round < versions.pending_round
         if late and versions.outdated(server_round, at):  # rarely: the call is saved

@@ -49,6 +49,7 @@ from flower_fedcon.privacy.ledger import NOISY_SUMS, SumsLedger
 from flower_fedcon.privacy.shares import Seen
 from flower_fedcon.tables.design import SQUARES
 from flower_fedcon.tables.fitted import write_held_out
+from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
@@ -265,7 +266,9 @@ class FlowerClient(NumPyClient):
         if self._store is not None:
             Surveys(self._store, self._own_objective).check(preparation)
         self._prepared = self._own_objective, preparation
-        objective = self._own_objective.objective(preparation, self.policy.min_rows)
+        objective: Any = self._own_objective.objective(preparation, self.policy.min_rows)
+        if isinstance(held := getattr(objective, "metrics", None), HeldOut):
+            objective.metrics = replace(held, cell=self.policy.min_cell)
         self.objective = self._own_objective = objective
 
     def _keep_told(self, kind: type[BaseException] | None, *of: object) -> None:

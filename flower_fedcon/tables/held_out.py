@@ -40,6 +40,8 @@ class HeldOut:
     own : Profiled, optional
         Of a site that has an intercept for itself: its rows that are trained on, which say what
         that is. Where it is infinite nothing is told.
+    cell : int
+        The fewest rows of a class that are counted in a bin of `tables.quality`, if any.
     """
 
     loss: str
@@ -48,6 +50,7 @@ class HeldOut:
     least: int = 1
     offset: Array | None = field(default=None, metadata={LATER: True})
     own: Any = field(default=None, metadata={LATER: True})
+    cell: int = field(default=1, metadata={LATER: True})
 
     def scores(self, x: Array) -> Array:
         """Return the linear predictors of a model: see `__call__`."""

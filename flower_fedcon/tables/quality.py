@@ -13,8 +13,9 @@ numbers : 11 numbers
 counts : 4 x 1,000 numbers, of a logistic loss
     By bin of the predicted probability the rows without the event, those with it, and the sum of
     their probabilities. Bins are merged with the next until neither count is below the node's
-    `min_rows` but 0, the last ones with those before; a merged bin stands at its last one, and the
-    fourth row says where it begins: after the one before it.
+    `min_rows`, and its `min_cell`, but 0, the last ones with those before; a merged bin stands at
+    its last one, and the fourth row says where it begins: after the one before it. Zeros where
+    fewer rows of a class are held out than that.
 
 A site with fewer rows than `min_rows`, or of a logistic loss with fewer of either class, tells
 zeros.
@@ -61,6 +62,7 @@ _WHY_NOT = {
     "multinomial": "accuracy and loss alone are offered of a multinomial model",
     "cox": "the concordance alone is offered of a Cox model, whose baseline hazards stay at sites",
 }
+_FEW = "fewer rows of a class are held out than its node counts in a bin (policy.min-cell)"
 _STEPS, _SMALL = 50, 1e-10  # of Newton's method, and a step that ends it
 _FAR = 1e3  # a slope beyond which the line runs away: outcomes are separated
 _GROUPS = 10  # points of a calibration curve
@@ -116,7 +118,9 @@ def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
                   "in_the_large": line.in_the_large, "calibrated": 1.0}  # fmt: skip
     if binned:
         found["auc"] = auc(scores, y > 0)[0]
-        counts["counts"] = binned_counts(mean, y > 0, held.least)
+        few = min(int((y > 0).sum()), int((y <= 0).sum())) < held.cell
+        if not few:
+            counts["counts"] = binned_counts(mean, y > 0, max(held.least, held.cell))
     return {"numbers": np.array([found.get(name, 0.0) for name in NUMBERS]), **counts}
 
 
@@ -386,7 +390,12 @@ class Quality:
             if not own["calibrated"]:
                 absent[f"{site}: calibration"] = _NO_LINE
         using = [numbers[site] for site in sites]
-        counts = [told[site]["counts"] for site in sites if loss == "logistic"]
+        counts = []
+        for site in sites if loss == "logistic" else ():
+            if told[site]["counts"][:2].any():
+                counts.append(told[site]["counts"])
+            else:
+                absent[f"{site}: its part of the AUC together"] = _FEW
         for site, of_bins in noisy.items():
             binned = as_binned(of_bins, BINS)
             counts.append(binned)

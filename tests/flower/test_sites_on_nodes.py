@@ -10,6 +10,7 @@ from sites import problem, run, stated, written
 from test_tables_on_nodes import make_grid
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.problems.tables import tables
 from flower_fedcon.regularizers import L1, WithIntercept
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import Schema
@@ -79,3 +80,33 @@ def test_nodes_fit_alone_where_their_policy_says_so(folder):
     refused = there(0)
     assert refused.heterogeneity is None
     assert "heterogeneity is not known" in refused.text
+
+
+@on_grid
+def test_nodes_count_three_rows_of_a_class_in_a_bin(folder, tmp_path):
+    """By default, as DataSHIELD; what is no table of counts is that of this process."""
+    rows = (folder / "s0.csv").read_text().splitlines()
+    place = rows[0].split(",").index("any")
+    rare = [row for row in rows[1:] if row.split(",")[place] == "no"][:9]
+    often = [row for row in rows[1:] if row.split(",")[place] == "yes"][:40]
+    (tmp_path / "sparse.csv").write_text("\n".join([rows[0], *rare, *often]))
+    files = [*sorted(folder.glob("s*.csv")), tmp_path / "sparse.csv"]
+    more = {"test_fraction": 0.2, "split_seed": 1}
+    schema = Schema.load(stated("logistic", **more))
+    made = tables(data=list(map(str, files)), schema=stated("logistic", **more))
+    held = made.objectives[-1].objective.metrics
+    assert 1 <= int((held.y < 0).sum()) < 3
+    here = run(made, 8).report.quality
+
+    def there(**config):
+        grid = make_grid(files, schema, **config)
+        return FedNewton().start(
+            grid, num_rounds=8, schema=schema, weighting="examples"
+        ).history.report.quality  # fmt: skip
+
+    found, same = there(), there(**{"policy.min-cell": 1})
+    assert same.stated == here.stated
+    assert found.sites == here.sites
+    assert found.pooled["brier"] == here.pooled["brier"]
+    assert found.pooled["auc_error"] > here.pooled["auc_error"]
+    assert "policy.min-cell" in found.absent["sparse: its part of the AUC together"]

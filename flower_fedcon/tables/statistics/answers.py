@@ -30,6 +30,8 @@ STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {
     BASELINE: baseline,
 }
 """By name: (objective, down, least) -> what a site tells."""
+COUNTED = ("in_time", BASELINE)
+"""Those that stand on events, of which there are no fewer than a node's `min_cell`."""
 OWN_PHASES = (ALONE, BASELINE)
 """Those of them that a node answers only where its policy lists a phase of their name."""
 
