@@ -29,7 +29,7 @@ def dissimilarity(problem):
     return math.sqrt(np.linalg.eigvalsh((apart @ apart).mean(0)).max())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["plain", "accelerated"]), st.booleans())
 def test_the_theorem_holds(seed, form, relative):
     """At the smallest lambda that it allows, and after every pair of rounds."""
