@@ -19,7 +19,7 @@ from pages import ROOT, blocks
 from pasting import bash
 
 import flower_fedcon
-from flower_fedcon import Patience, Plan, aggregation, optimizers, privacy, strategies
+from flower_fedcon import Patience, Plan, aggregation, optimizers, privacy, simulate, strategies
 from flower_fedcon.registry import GROUP
 from flower_fedcon.runs.history import History
 from flower_fedcon.strategies import FedAvg
@@ -102,8 +102,12 @@ def test_survival(capsys):
 
 @pytest.mark.usefixtures("empty")
 def test_resume():
-    history = run_page("resume")[-1]["history"]
-    assert list(history["round"]) == list(range(1, 41))
+    after = run_page("resume")[-1]
+    history, rounds = after["history"], after["history"]["round"]
+    assert list(rounds[-30:]) == list(range(11, 41))  # the race before has fewer rows than rounds
+    alone = simulate(after["strategy"], after["problem"], num_rounds=40)
+    assert history.x.tobytes() == alone.x.tobytes()
+    assert list(alone["round"]) == list(rounds)
 
 
 def test_faults(capsys):
