@@ -22,7 +22,8 @@ from sklearn.utils.validation import (
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of, folds_of
-from flower_fedcon.estimators.inference import Inferring
+from flower_fedcon.estimators.inference import RANDOM
+from flower_fedcon.estimators.random_effects import RandomEffects
 from flower_fedcon.objectives import Profiled, WithOffset
 from flower_fedcon.paths import (
     CrossValidation,
@@ -51,12 +52,12 @@ from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
 from flower_fedcon.wire.payloads import Payload
 
-_SITE_EFFECTS = ("common", "own")
+_SITE_EFFECTS = ("common", "own", RANDOM)
 _OWN = ("squared", "logistic", "poisson")
 _APPROACH = 10  # points of a path to the weight wanted, for a method that starts from nearby
 
 
-class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
+class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
     """An estimator that is fitted over the clients that hold the rows.
 
     A subclass says by `_objective` what one client minimises, and by `_penalty` the regularizer.
@@ -180,7 +181,10 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
             self._say_left_out(bool(clients))
         if not clients:
             raise ValueError("sample_weight is 0 for every row: nothing to fit")
-        if self.inference is not None:
+        random = self.site_effects == RANDOM
+        if random:
+            self._labelled(names, self._rows, codes)
+        if self.inference is not None and not random:
             self._held = dict(zip(names, clients, strict=True))
         weights = [f.total_weight for f in clients]
         self._total = total("sample_weight", np.array(weights))
@@ -192,6 +196,7 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
         return Profiled(objective) if self.site_effects == "own" else objective
 
     def _check_site_effects(self) -> None:
+        self._check_random()
         if choice("site_effects", self.site_effects, _SITE_EFFECTS) == "common":
             return
         if family_of(self.family).name not in _OWN:
@@ -200,7 +205,7 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
                 f"and {type(self).__name__} has a {family_of(self.family).name} loss here: take "
                 'site_effects="common", with a column for each site'
             )
-        if not self.fit_intercept:
+        if not self.fit_intercept and self.site_effects == "own":
             raise ConfigError(
                 f"site_effects={self.site_effects!r} gives intercepts to sites, and fit_intercept "
                 "is False: leave that out"
@@ -252,11 +257,13 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
         """Return the cluster of each row, by number; None where each client is one."""
         if clusters is None:
             return None
-        if self.inference != "cluster":
+        if self.inference != "cluster" and self.site_effects != RANDOM:
             raise ConfigError(
-                f'clusters are for inference="cluster", and inference is {self.inference!r}'
+                'clusters are for inference="cluster" and site_effects="random", and inference is '
+                f"{self.inference!r}, site_effects {self.site_effects!r}"
             )
-        return clients_of(clusters, n, "clusters")[1]
+        self._cluster_labels, codes = clients_of(clusters, n, "clusters")
+        return codes
 
     def _start(self, clients: list[Any]) -> Array | None:
         """Return where to start, if zeros are far away: of sums that each client could send."""
@@ -313,7 +320,9 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
 
     def _fit_at(self, problem: FederatedProblem, l1_ratio: float, alpha: float) -> Self:
         """Fit for one weight."""
-        method = self._wanted(alpha, l1_ratio)
+        method, random = self._wanted(alpha, l1_ratio), self.site_effects == RANDOM
+        if random:
+            self._expect_random(method, alpha)
         psi, strategy = self._psi(l1_ratio), self._strategy(problem)
         options = self._options()
         grid = [float(alpha)]
@@ -323,14 +332,18 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
             top = float(short.values[0])
             if top > alpha:
                 grid = np.geomspace(top, alpha, _APPROACH).tolist()
-        if method is None:
+        if method is None and not random:
             self._finish(regularization_path(problem, psi, strategy, values=grid, **options), -1)
             return self
         walk = Walk(problem, psi, strategy, self.tol, self.max_iter, "local", options["seed"])
         try:
             path = walk.along(np.array(grid))
             self._finish(path, -1)
-            self._infer(walk, np.asarray(path.x[-1]), method, self._separating(path, -1))
+            x, separated = np.asarray(path.x[-1]), self._separating(path, -1)
+            if random:
+                self._fit_random(walk, problem, x, method, separated)
+            elif method is not None:
+                self._infer(walk, x, method, separated)
         finally:
             walk.close()
         return self
@@ -375,6 +388,11 @@ class FederatedEstimator(Inferring, BaseEstimator):  # type: ignore[misc]
             alone: the error says why each cannot.
         """
         found = self._inferred()
+        if self.site_effects == RANDOM:
+            raise ConfigError(
+                "heterogeneity compares clients whose intercepts are their own, and here they are "
+                'random: take site_effects="own"'
+            )
         if found.method != DEBIASED and not hasattr(self, "_held"):
             raise ConfigError("the estimator was pickled, which leaves rows out: fit it again")
 

@@ -82,7 +82,7 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
         In [0, 1]: 0 is scikit-learn's penalty, 1 selects columns.
     fit_intercept, tol, max_iter, algorithm, participation, random_state
         See `FederatedLasso`.
-    penalty_factor, inference, site_effects
+    penalty_factor, inference, site_effects, nodes, reml
         See `FederatedLasso`.
 
     Attributes
@@ -112,6 +112,8 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
         penalty_factor: Any = None,
         inference: str | None = None,
         site_effects: str = "common",
+        nodes: int = 7,
+        reml: bool = False,
     ) -> None:
         super().__init__(
             alpha,
@@ -125,6 +127,8 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
             penalty_factor=penalty_factor,
             inference=inference,
             site_effects=site_effects,
+            nodes=nodes,
+            reml=reml,
         )
 
 

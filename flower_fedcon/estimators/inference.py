@@ -24,10 +24,11 @@ from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_paramet
 from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.validation import Array
 
+RANDOM = "random"
 _UNPENALISED = "alpha=0, of logistic regression C=numpy.inf"
 _FOUND = (
     "estimates_", "covariance_", "_centred", "loglik_", "aic_", "bic_", "deviance_", "dispersion_",
-    "bse_", "intercept_bse_", "pvalues_", "intercept_pvalues_",
+    "bse_", "intercept_bse_", "pvalues_", "intercept_pvalues_", "_facts",
 )  # fmt: skip
 
 
@@ -55,6 +56,7 @@ class Inferring:
     """The loss, as schemas call it."""
     fit_intercept: bool
     site_effects: str = "common"
+    reml: bool = False
     coef_: Array
     intercept_: Any
     n_features_in_: int
@@ -241,6 +243,7 @@ class Inferring:
                     "a likelihood ratio compares fits without a penalty, and a debiased lasso is "
                     'no maximum of a likelihood: take inference="model" without a penalty'
                 )
+        self._expect_comparable(smaller)
         own, others = (getattr(fit, "feature_names_in_", None) for fit in (self, smaller))
         more = [] if own is None or others is None else sorted(set(others) - set(own))
         if more:
@@ -251,6 +254,20 @@ class Inferring:
             )
         return self.estimates_.likelihood_ratio(smaller.estimates_)
 
+    def _expect_comparable(self, smaller: Any) -> None:
+        """Raise unless two likelihoods are of the same kind of intercepts."""
+        kinds = {fit.site_effects == RANDOM for fit in (self, smaller)}
+        if len(kinds) == 2:
+            raise ConfigError(
+                "a fit with random intercepts and one without differ by a variance that is 0 at "
+                "the boundary of what it may be: site_sd_test_ of the first is that test"
+            )
+        if kinds == {True} and (self.reml or smaller.reml):
+            raise ConfigError(
+                "restricted likelihoods of models with other columns are of other data: fit both "
+                "with reml=False"
+            )
+
     def summary(self, alpha: float = 0.05) -> Summary:
         """Return the fit as a table, as statsmodels prints it.
 
@@ -258,4 +275,5 @@ class Inferring:
         """
         self._inferred()
         sites = len(self.groups_) - len(self.left_out_)  # type: ignore[attr-defined]
-        return Summary.of(self.estimates_, alpha, sites=sites)
+        facts = getattr(self, "_facts", ())
+        return Summary.of(self.estimates_, alpha, sites=sites, facts=facts)

@@ -79,7 +79,7 @@ class FederatedElasticNet(LinearRegressor):
         In [0, 1].
     fit_intercept, tol, max_iter, algorithm, participation, random_state
         See `FederatedLasso`.
-    penalty_factor, inference, site_effects
+    penalty_factor, inference, site_effects, nodes, reml
         See `FederatedLasso`.
 
     Attributes
@@ -110,6 +110,8 @@ class FederatedElasticNet(LinearRegressor):
         penalty_factor: Any = None,
         inference: str | None = None,
         site_effects: str = "common",
+        nodes: int = 7,
+        reml: bool = False,
     ) -> None:
         self.alpha = alpha
         self.l1_ratio = l1_ratio
@@ -122,6 +124,8 @@ class FederatedElasticNet(LinearRegressor):
         self.penalty_factor = penalty_factor
         self.inference = inference
         self.site_effects = site_effects
+        self.nodes = nodes
+        self.reml = reml
 
     def fit(
         self,
@@ -149,8 +153,8 @@ class FederatedElasticNet(LinearRegressor):
         exposure : array, shape (rows,), optional
             > 0, of models with a log link: its log is added to the scores.
         clusters : array, shape (rows,), optional
-            Labels, for inference="cluster": a cluster is a label within a client; by default each
-            client is one.
+            Labels, for inference="cluster" and site_effects="random": a cluster is a label within
+            a client; by default each client is one.
 
         Raises
         ------
@@ -196,9 +200,16 @@ class FederatedLasso(FederatedElasticNet):
         the mean, at the cost of one exchange of sums. Of fits with an l1
         norm: "debiased", intervals about `coef_debiased_`, by the same exchange. Then there are
         `bse_`, `pvalues_`, `conf_int()`, `summary()` and what else `Inferring` has.
-    site_effects : {"common", "own"} (default: "common")
-        One intercept for all clients, or one that each has for itself, which is never told:
-        `intercept_` is then NaN, and clients that tell nothing beside it are in `left_out_`.
+    site_effects : {"common", "own", "random"} (default: "common")
+        One intercept for all clients; or one that each has for itself, which is never told:
+        `intercept_` is then NaN, and clients that tell nothing beside it are in `left_out_`; or
+        normal ones about `intercept_`, of clients or of the groups of `clusters`, by maximum
+        likelihood, without a penalty: see `RandomEffects`. Predictions are then with the mean one.
+    nodes : int (default: 7)
+        Of the quadrature for random intercepts in logistic and Poisson models: odd, up to 25; 1 is
+        Laplace's approximation.
+    reml : bool (default: False)
+        Whether a linear model's random intercepts are by restricted maximum likelihood.
 
     Attributes
     ----------
@@ -235,6 +246,8 @@ class FederatedLasso(FederatedElasticNet):
         penalty_factor: Any = None,
         inference: str | None = None,
         site_effects: str = "common",
+        nodes: int = 7,
+        reml: bool = False,
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
@@ -246,6 +259,8 @@ class FederatedLasso(FederatedElasticNet):
         self.penalty_factor = penalty_factor
         self.inference = inference
         self.site_effects = site_effects
+        self.nodes = nodes
+        self.reml = reml
 
     l1_ratio = 1.0
 

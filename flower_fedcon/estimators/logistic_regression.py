@@ -95,7 +95,7 @@ class FederatedLogisticRegression(_LogisticClassifier):
         In [0, 1].
     fit_intercept, tol, max_iter, algorithm, participation, random_state
         See `FederatedLasso`.
-    penalty_factor, inference, site_effects
+    penalty_factor, inference, site_effects, nodes, reml
         See `FederatedLasso`.
 
     Attributes
@@ -129,6 +129,8 @@ class FederatedLogisticRegression(_LogisticClassifier):
         penalty_factor: Any = None,
         inference: str | None = None,
         site_effects: str = "common",
+        nodes: int = 7,
+        reml: bool = False,
     ) -> None:
         self.C = C
         self.l1_ratio = l1_ratio
@@ -141,6 +143,8 @@ class FederatedLogisticRegression(_LogisticClassifier):
         self.penalty_factor = penalty_factor
         self.inference = inference
         self.site_effects = site_effects
+        self.nodes = nodes
+        self.reml = reml
 
     def fit(
         self,

@@ -30,6 +30,7 @@ from flower_fedcon.objectives.private_objective import PrivateObjective as Priva
 from flower_fedcon.objectives.profiled import Profiled as Profiled
 from flower_fedcon.objectives.quadratic import Quadratic as Quadratic
 from flower_fedcon.objectives.quadratic_assignment import QuadraticAssignment as QuadraticAssignment
+from flower_fedcon.objectives.random_intercepts import RandomIntercepts as RandomIntercepts
 from flower_fedcon.objectives.rows import LinearModel as LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression as SoftmaxRegression
 from flower_fedcon.objectives.survival import CoxRegression as CoxRegression

@@ -10,6 +10,7 @@ from flower_fedcon.tables.statistics.estimates import Estimates as Estimates
 from flower_fedcon.tables.statistics.heterogeneity import Heterogeneity as Heterogeneity
 from flower_fedcon.tables.statistics.heterogeneity import found_by_sites as found_by_sites
 from flower_fedcon.tables.statistics.heterogeneity import heterogeneity_of as heterogeneity_of
+from flower_fedcon.tables.statistics.intercept_variance import RandomFit as RandomFit
 from flower_fedcon.tables.statistics.site_sums import METHODS as METHODS
 from flower_fedcon.tables.statistics.site_sums import free_parameters as free_parameters
 from flower_fedcon.tables.statistics.site_sums import most_numbers as most_numbers

@@ -8,6 +8,7 @@ from typing import Any
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.noisy_quality import told_noisily
 from flower_fedcon.tables.quality import told_calibration, told_quality
+from flower_fedcon.tables.statistics.group_sums import marginal, variance_ratio
 from flower_fedcon.tables.statistics.hazards import baseline, in_time
 from flower_fedcon.tables.statistics.site_fits import alone, apart
 from flower_fedcon.tables.statistics.site_sums import estimates
@@ -24,6 +25,8 @@ STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {
     "quality": told_quality,
     "calibration": told_calibration,
     "noisy_quality": told_noisily,
+    "marginal": marginal,
+    "variance_ratio": variance_ratio,
     ALONE: alone,
     "apart": apart,
     "in_time": in_time,

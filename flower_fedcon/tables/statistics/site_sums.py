@@ -222,14 +222,14 @@ def row_scores(at: Fitted) -> RowScores:
     loss = at.loss
     if isinstance(loss, CoxRegression):
         whole = loss.score_residuals(at.at)
-        return RowScores(at.w, None, whole[:, _kept(at)])
+        return RowScores(at.w, None, whole[:, kept_columns(at)])
     scores = at.scores
     slopes = np.asarray(loss.slope(scores, loss.targets), dtype=np.float64)
     if isinstance(loss, SoftmaxRegression):
         rows = loss.rows.toarray() if loss.sparse else loss.rows
         each = -rows[:, :, None] * slopes[1:].T[:, None, :]
         return RowScores(at.w, None, each.reshape(len(rows), -1))
-    rows = loss.rows[:, _kept(at)]
+    rows = loss.rows[:, kept_columns(at)]
     if isinstance(at.f, WithDispersion):
         dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
         more = -at.f.terms(at.x)[1]
@@ -237,7 +237,7 @@ def row_scores(at: Fitted) -> RowScores:
     return RowScores(at.w, slopes, rows)
 
 
-def _kept(at: Fitted) -> Any:
+def kept_columns(at: Fitted) -> Any:
     """Return which columns of the loss's rows are parameters: all but an offset."""
     f = at.f.loss if isinstance(at.f, WithDispersion) else at.f
     return f.entries if isinstance(f, WithOffset) else slice(None)
@@ -246,7 +246,7 @@ def _kept(at: Fitted) -> Any:
 def _information(at: Fitted, *, expected: bool) -> Array:
     """Return minus the second derivatives of the log-likelihood, or what is expected of them."""
     if expected:
-        found: Array = at.loss._gram(at.w, None)[_kept(at)][:, _kept(at)]
+        found: Array = at.loss._gram(at.w, None)[kept_columns(at)][:, kept_columns(at)]
         return found
     total, x = at.loss.total_weight / at.loss.scale, at.x
     if isinstance(at.loss, SoftmaxRegression):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
 from flower_fedcon.tables.statistics.site_sums import CLUSTER, MODEL, QUASI
@@ -19,7 +20,14 @@ class Summary(str):
         return str(self)
 
     @classmethod
-    def of(cls, found: Estimates, alpha: float = 0.05, *, sites: int | None = None) -> Summary:
+    def of(
+        cls,
+        found: Estimates,
+        alpha: float = 0.05,
+        *,
+        sites: int | None = None,
+        facts: Sequence[tuple[str, str]] = (),
+    ) -> Summary:
         """Return the summary of estimates.
 
         Parameters
@@ -29,6 +37,8 @@ class Summary(str):
             Intervals have coverage 1 - alpha.
         sites : int, optional
             How many sites the rows are at.
+        facts : sequence of (name, value)
+            What else is said of the fit.
         """
         errors = {
             MODEL: "model-based",
@@ -36,7 +46,7 @@ class Summary(str):
             CLUSTER: f"{found.clusters} in-site clusters",
             DEBIASED: "debiased lasso",
         }.get(found.method, "robust (HC0)" if found.family.name == "cox" else "robust (HC1)")
-        facts = [
+        said = [
             ("Observations", f"{found.n:.10g}"),
             *([] if sites is None else [("Sites", str(sites))]),
             ("Parameters", str(found.counted)),
@@ -46,15 +56,16 @@ class Summary(str):
             ("BIC", _number(found.bic)),
             ("Deviance", _number(found.deviance)),
             ("Dispersion", _number(found.dispersion)),
+            *facts,
         ]
         if found.method == DEBIASED:  # no likelihood's maximum
-            facts = [(what, shown) for what, shown in facts if shown]
+            said = [(what, shown) for what, shown in said if shown]
         if math.isfinite(found.shape):
-            facts.append(("Shape", _number(found.shape)))
-        half = (len(facts) + 1) // 2
+            said.append(("Shape", _number(found.shape)))
+        half = (len(said) + 1) // 2
         lines = [found.family.title.center(_WIDTH).rstrip(), "=" * _WIDTH]
         for place in range(half):
-            pair = facts[place::half]
+            pair = said[place::half]
             lines.append("    ".join(f"{name + ':':<18}{value:>19}" for name, value in pair))
         letter = found.letter
         low, high = (f"{100 * share:.4g}%" for share in (alpha / 2, 1 - alpha / 2))

@@ -1,0 +1,170 @@
+"""Intercepts of clients, or of groups within them, that are random: `site_effects="random"`."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.estimators.inference import RANDOM, Inferring
+from flower_fedcon.objectives.random_intercepts import checked_nodes
+from flower_fedcon.paths.path import Walk
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.runs.convergence import separated_by
+from flower_fedcon.tables.statistics import RandomFit
+from flower_fedcon.tables.statistics.intercept_variance import (
+    fit_marginal,
+    fit_squared,
+    predicted_effects,
+)
+from flower_fedcon.tables.statistics.site_sums import MODEL
+from flower_fedcon.validation import Array
+
+_FOUND = ("site_sd_", "site_sd_bse_", "site_sd_test_", "residual_sd_", "random_effects_")
+
+
+class RandomEffects(Inferring):
+    """What an estimator finds with `site_effects="random"`.
+
+    Attributes
+    ----------
+    site_sd_ : float
+        The standard deviation of the intercepts of clients, or of the groups of `clusters`.
+    site_sd_bse_ : float
+        With inference: its standard error; NaN where it is 0.
+    site_sd_test_ : tuple of float
+        With inference: the likelihood ratio against no random intercepts, and its p-value by
+        (chi^2_0 + chi^2_1) / 2, since 0 is the boundary.
+    residual_sd_ : float
+        Of a linear model.
+    random_effects_ : dict
+        The predicted intercept, less their mean, of each client, or of each pair (client, label).
+    """
+
+    nodes: int = 7
+    reml: bool = False
+    tol: float
+    max_iter: int
+    site_sd_: float
+    residual_sd_: float
+    random_effects_: dict[Any, float]
+
+    def _expect_random(self, method: str | None, alpha: float) -> None:
+        """Raise unless a model with random intercepts is one that can be fitted."""
+        title = f'site_effects="random" of {type(self).__name__}'
+        if alpha:
+            raise ConfigError(
+                f"{title} is of maximum likelihood, and there is a penalty: take alpha=0, of "
+                "logistic regression C=numpy.inf"
+            )
+        if method not in (None, MODEL):
+            raise ConfigError(
+                f'{title} has errors by the model alone, got inference={method!r}: take "model", '
+                "or other site_effects"
+            )
+
+    def _check_random(self) -> None:
+        """Check the settings that random intercepts have, and forget an earlier fit."""
+        for name in _FOUND:
+            vars(self).pop(name, None)
+        if self.site_effects != RANDOM:
+            return
+        checked_nodes(self.nodes)
+        if self.reml not in (True, False):
+            raise ConfigError(f"reml must be True or False, got {self.reml!r}")
+        if self.reml and self.family != "squared":
+            raise ConfigError(
+                f"reml=True is for linear models, and {type(self).__name__} has a {self.family} "
+                "loss here: leave it out"
+            )
+
+    def _labelled(self, names: list[str], rows: list[Array], codes: Array | None) -> None:
+        """Keep the name of each group of each client, in the order of its effects."""
+        if codes is None:
+            self._named: list[list[Any]] = [[name] for name in names]
+            return
+        labels = self._cluster_labels.tolist()
+        own = [np.unique(codes[some]).tolist() for some in rows]
+        seen, twice = set[int](), set[int]()
+        for some in own:
+            twice |= seen.intersection(some)
+            seen |= set(some)
+        if twice:
+            shared = [str(labels[code]) for code in sorted(twice)]
+            warnings.warn(
+                f"clusters has {first_few(shared, what='label')} at several clients: each "
+                "is a group of its own at each of them. If that is one group, let one client have "
+                "all its rows; if not, labels that differ end this warning",
+                UserWarning,
+                stacklevel=5,
+            )
+        self._named = [
+            [(name, labels[code]) for code in some] for name, some in zip(names, own, strict=True)
+        ]
+
+    def _fit_random(
+        self, walk: Walk, problem: FederatedProblem, x: Array, method: str | None, separated: str
+    ) -> None:
+        """Fit from the model without random intercepts, by exchanges of sums, and set what follows.
+
+        Parameters
+        ----------
+        walk : Walk
+            At the end of the fit without random intercepts.
+        problem : FederatedProblem
+        x : array
+            That fit.
+        method : "model" or None
+        separated : str
+            Which columns separate the outcome.
+        """
+        if separated:
+            raise ConfigError(
+                f"no random intercepts: {separated_by(separated, 'take other columns')}"
+            )
+        names = self._parameter_names()
+        ask, most = walk.total_sums, self.max_iter
+        if self.family == "squared":
+            found = fit_squared(ask, names, x, bool(self.reml), self.tol, most)
+            self.residual_sd_ = found.residual_sd
+        else:
+            found = fit_marginal(ask, self.family, names, x, self.nodes, self.tol, most)
+        if not found.converged:
+            warnings.warn(
+                f"{type(self).__name__} did not find the variance of random intercepts to its "
+                f"tolerance in {found.exchanges} exchanges: allow more than max_iter={most}",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        self.n_iter_ = self.n_iter_ + found.exchanges
+        values = found.estimates.values
+        self._take(values)
+        self.site_sd_ = found.sd
+        self.random_effects_ = {}
+        for f, groups in zip(problem.clients, self._named, strict=True):
+            own = predicted_effects(f, values, found, self.nodes).tolist()
+            self.random_effects_.update(zip(groups, own, strict=True))
+        del self._named
+        if method is not None:
+            self.site_sd_bse_ = found.sd_bse
+            self.site_sd_test_ = found.ratio, found.pvalue
+            self._show(found.estimates, values.shape)
+            self._facts = _facts_of(found)
+
+    def _take(self, x: Array) -> None:
+        raise NotImplementedError
+
+    n_iter_: int
+    _cluster_labels: Array
+
+
+def _facts_of(found: RandomFit) -> list[tuple[str, str]]:
+    """Return what a summary says of random intercepts."""
+    facts = [("Groups", str(found.groups)), ("Site sd", f"{found.sd:.5g}")]
+    if not math.isnan(found.residual_sd):
+        facts.append(("Residual sd", f"{found.residual_sd:.5g}"))
+    return facts

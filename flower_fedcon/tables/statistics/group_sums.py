@@ -1,0 +1,95 @@
+"""What one site tells of a model whose intercepts are random, of its groups: sums over its rows.
+
+The server asks several times; see `intercept_variance`. "marginal", of logistic and Poisson losses,
+holds what "estimates" does (see `site_sums`) of the likelihood that intercepts are integrated out
+of: information and score in (x, log sd); as deviance -2 l, no Pearson's chi^2, as clusters the
+groups.
+
+"variance_ratio", of the squared loss, with r the variance of intercepts in units of the residuals',
+n_c the rows of group c and t_c the sum of its rows of Z, which are the columns, the intercept, and
+the residuals at x:
+
+products, slopes, curvatures : (p + 1) (p + 2) / 2 numbers each
+    Z'Z - sum_c r / (1 + n_c r) t_c t_c', and its derivatives in r: - sum_c t_c t_c' / (1 + n_c r)^2
+    and sum_c 2 n_c t_c t_c' / (1 + n_c r)^3.
+numbers : 5 numbers, `RATIO_NUMBERS`
+    The sum of the weights; how many groups there are; sum_c log(1 + n_c r), n_c / (1 + n_c r), and
+    its square.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.objectives.random_intercepts import RandomIntercepts, group_sums
+from flower_fedcon.tables.statistics.site_sums import (
+    Fitted,
+    RowScores,
+    clusters_of,
+    fitted,
+    kept_columns,
+    packed,
+)
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+RATIO_NUMBERS = ("n", "groups", "logs", "shares", "squares")
+
+
+def marginal(objective: Any, down: Payload, least: int = 1) -> Payload:
+    """Return the sums of a likelihood that random intercepts are integrated out of."""
+    x = down["x"]
+    f = random_intercepts(objective, x, int(down["nodes"]))
+    score, curvatures = f.derivatives(x)
+    loglik = float(f.logliks(x).sum())
+    numbers = [f.total_weight, loglik, -2.0 * loglik, 0.0, 0.0, float(f.num_groups), 0.0]
+    return {"information": packed(-curvatures), "score": score, "numbers": np.array(numbers)}
+
+
+def random_intercepts(objective: Any, x: Array, nodes: int) -> RandomIntercepts:
+    """Return a site's likelihood at (x, log sd), whose groups are its clusters."""
+    at = fitted(objective, x[:-1])
+    return RandomIntercepts(at.f, clusters_of(at.f), nodes)
+
+
+def variance_ratio(objective: Any, down: Payload, least: int = 1) -> Payload:
+    """Return the sums of a linear model whose intercepts have r times the residuals' variance."""
+    rows = grouped(fitted(objective, down["x"]))
+    r, t, n = float(down["ratio"]), rows.sums, rows.counts
+    shrunk = 1.0 / (1.0 + n * r)
+
+    def outer(counts: Array) -> Array:
+        return packed((t * counts[:, None]).T @ t)
+
+    shares = n * shrunk
+    numbers = [n.sum(), (n > 0).sum(), np.log1p(n * r).sum(), shares.sum(), shares @ shares]
+    return {
+        "products": packed(rows.products) - outer(r * shrunk),
+        "slopes": -outer(np.square(shrunk)),
+        "curvatures": outer(2.0 * n * shrunk**3),
+        "numbers": np.array(numbers, np.float64),
+    }
+
+
+class Grouped(NamedTuple):
+    """The rows Z of a linear model, with the residuals as their last column, by group."""
+
+    products: Array  # Z'Z, by weight
+    sums: Array  # of each group's rows, shape (groups, p + 1)
+    counts: Array  # the sum of the weights of each
+
+
+def grouped(at: Fitted) -> Grouped:
+    """Return the sums over groups, which are the clusters, of a linear model's rows at x."""
+    codes = clusters_of(at.f)
+    codes = np.zeros(len(at.w), np.intp) if codes is None else codes
+    rows = at.loss.rows[:, kept_columns(at)]
+    left = at.loss.targets - at.scores
+    by, weighted = group_sums(codes, at.w), at.w * left
+    sums, across = by @ rows, np.asarray(rows.T @ weighted).reshape(-1, 1)
+    own = RowScores(at.w, np.ones(len(at.w)), rows).squares()
+    products = np.block([[own, across], [across.T, np.array([[weighted @ left]])]])
+    sums = sums if isinstance(sums, np.ndarray) else sums.toarray()
+    return Grouped(products, np.column_stack([sums, by @ left]), by @ np.ones(len(at.w)))

@@ -1,0 +1,357 @@
+"""What a server makes of the sums of a model whose intercepts are random: a fit, and its test.
+
+Sites, or groups of rows within them, have intercepts from one normal distribution. The server finds
+the coefficients and the distribution's standard deviation by Newton's method, of which each step is
+one exchange of sums; see `group_sums`. Of the squared loss the coefficients and the residual
+variance follow from the sums, so that the steps are in the ratio of the two deviations alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables.statistics.estimates import Estimates, estimate, inverted, shapes_of
+from flower_fedcon.tables.statistics.families import family_of
+from flower_fedcon.tables.statistics.group_sums import RATIO_NUMBERS, grouped, random_intercepts
+from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, fitted, most_numbers, unpacked
+from flower_fedcon.validation import Array
+
+Ask = Callable[..., Mapping[str, Array]]
+"""(statistic, shapes, x, what else it takes) -> all sites' sums."""
+_START = 0.5  # the deviation at first, of the squared loss in units of the residuals'
+_UP = 1.5  # the most that its logarithm rises at once
+_DOWN = 0.25  # the least that it falls to at once
+_FLAT = 1e-7  # what is left to gain, in log-likelihood, of a deviation that is 0
+_ROUNDING = 1e3  # machine epsilons of a log-likelihood
+_FAR = {"logistic": 1e3, "poisson": 1e3, "squared": 1e8}  # a deviation without end
+_ENDLESS = {
+    "logistic": "outcomes are all alike within (nearly) all groups",
+    "poisson": "counts differ between groups without end, as where most are 0",
+    "squared": "intercepts and columns explain every target",
+}
+
+
+@dataclass(frozen=True)
+class RandomFit:
+    """A fit with random intercepts.
+
+    Attributes
+    ----------
+    estimates : Estimates
+        Of the coefficients; the log-likelihood is the marginal one (restricted with reml).
+    sd : float
+        The standard deviation of the intercepts.
+    sd_bse : float
+        Its standard error; NaN where it is 0, at the boundary.
+    residual_sd : float
+        Of the squared loss, else NaN.
+    ratio, pvalue : float
+        The likelihood ratio against none, and the p-value by (chi^2_0 + chi^2_1) / 2.
+    groups : int
+    exchanges : int
+        Of sums.
+    converged : bool
+    """
+
+    estimates: Estimates
+    sd: float
+    sd_bse: float
+    residual_sd: float
+    ratio: float
+    pvalue: float
+    groups: int
+    exchanges: int
+    converged: bool
+
+
+def fit_marginal(
+    ask: Ask, name: str, names: Sequence[str], x: Array, nodes: int, tol: float, most: int
+) -> RandomFit:
+    """Fit a logistic or Poisson model with random intercepts.
+
+    Parameters
+    ----------
+    ask : callable
+    name : str
+        Of the family.
+    names : sequence of str
+        Of the coefficients.
+    x : array, shape (p,)
+        Those of the fit without random intercepts.
+    nodes : int
+        Of the quadrature.
+    tol : float
+        In standard errors.
+    most : int
+        Exchanges.
+
+    Raises
+    ------
+    ConfigError
+        If there is one group, or no finite fit.
+    """
+    p, every = len(names), (*names, "log sd")
+    shapes = shapes_of(p + 1, MODEL)
+    plain = ask("estimates", shapes_of(p, MODEL), x, method=KINDS[MODEL])
+    null = estimate(name, MODEL, names, x, plain)
+
+    def told(theta: Array) -> _Point:
+        sums = ask("marginal", shapes, theta, nodes=float(nodes))
+        _expect_groups(int(sums["numbers"][5]))
+        information = unpacked(sums["information"], p + 1)
+        return _Point(theta, float(sums["numbers"][1]), sums["score"], information, sums)
+
+    start = np.append(x, math.log(_START))
+    best, exchanges, converged = _climb(told, start, every, _FAR[name], _ENDLESS[name], tol, most)
+    if best.flat:
+        found, sd, error = replace(null, counted=p + 1), 0.0, math.nan
+    else:
+        whole = estimate(name, MODEL, every, best.theta, best.sums)
+        found = whole.mapped(np.eye(p, p + 1), names)
+        sd = math.exp(float(best.theta[-1]))
+        error = sd * float(whole.bse[-1])
+    groups = int(best.sums["numbers"][5])
+    found = replace(found, deviance=-2.0 * found.loglik, pearson=math.nan, clusters=groups)
+    return _tested(found, null.loglik, sd, error, math.nan, 1 + exchanges, converged)
+
+
+def fit_squared(
+    ask: Ask, names: Sequence[str], x: Array, reml: bool, tol: float, most: int
+) -> RandomFit:
+    """Fit a linear model with random intercepts, by maximum likelihood or the restricted one.
+
+    Parameters
+    ----------
+    reml : bool
+        Whether variances are those of the restricted likelihood.
+    ask, names, x, tol, most : see `fit_marginal`
+
+    Raises
+    ------
+    ConfigError
+        If there is one group, as many as rows, or a model that fits without residuals.
+    """
+    triangle = (most_numbers(len(names) + 1),)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
+        ("products", "slopes", "curvatures"), triangle
+    )
+    shapes["numbers"] = (len(RATIO_NUMBERS),)
+
+    def told(theta: Array) -> _Profile:
+        r = math.exp(2.0 * float(theta[0]))
+        return _Profile(names, x, ask("variance_ratio", shapes, x, ratio=r), r, reml)
+
+    null = _Profile(names, x, ask("variance_ratio", shapes, x, ratio=0.0), 0.0, reml)
+    _expect_groups(null.groups)
+    if null.groups >= null.n:
+        raise ConfigError(
+            f"{null.groups} groups for {null.n:g} rows: with one row in each nothing tells the "
+            "variance of intercepts from that of residuals. Take larger groups, or "
+            'site_effects="common"'
+        )
+    start = np.array([math.log(_START)])
+    best, exchanges, converged = _climb(
+        lambda theta: told(theta).point(theta), start, ("log sd",), _FAR["squared"],
+        _ENDLESS["squared"], tol, most,
+    )  # fmt: skip
+    r = math.exp(2.0 * float(best.theta[0]))
+    at = null if best.flat else _Profile(names, x, best.sums, r, reml)
+    found = Estimates(
+        family=family_of("squared"),
+        method=MODEL,
+        names=tuple(names),
+        values=x + at.change,
+        covariance=at.variance * at.inverse,
+        n=at.n,
+        loglik=at.loglik,
+        deviance=-2.0 * at.loglik,
+        pearson=math.nan,
+        dispersion=at.variance,
+        clusters=at.groups,
+        counted=len(names) + 1,
+    )
+    residual = math.sqrt(at.variance)
+    sd = math.sqrt(at.r) * residual
+    error = math.nan if best.flat else sd * at.error_of_log_sd()
+    return _tested(found, null.loglik, sd, error, residual, 1 + exchanges, converged)
+
+
+def predicted_effects(objective: Any, x: Array, fit: RandomFit, nodes: int) -> Array:
+    """Return the predicted intercept of each group of a site, less their mean: for it alone.
+
+    They are the modes given the rows, which of a linear model are the best linear predictions.
+
+    Parameters
+    ----------
+    objective : object
+        The site's.
+    x : array, shape (p,)
+        The coefficients.
+    fit : RandomFit
+    nodes : int
+
+    Returns
+    -------
+    array, shape (groups,)
+    """
+    at = fitted(objective, x)
+    if fit.estimates.family.name == "squared":
+        rows, r = grouped(at), (fit.sd / fit.residual_sd) ** 2
+        found: Array = rows.sums[:, -1] * r / (1.0 + rows.counts * r)
+        return found
+    theta = np.append(x, math.log(fit.sd or 1.0))
+    modes = random_intercepts(objective, theta, nodes).effects(theta)
+    return modes if fit.sd else np.zeros_like(modes)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A log-likelihood at theta, whose last entry is the logarithm of a deviation."""
+
+    theta: Array
+    loglik: float
+    score: Array
+    information: Array
+    sums: Mapping[str, Array]
+    flat: bool = False  # whether the deviation is 0
+
+
+class _Profile:
+    """What follows of the sums of a linear model, at a ratio r of variances."""
+
+    def __init__(
+        self, names: Sequence[str], x: Array, sums: Mapping[str, Array], r: float, reml: bool
+    ) -> None:
+        p = len(names)
+        M, M1, M2 = (unpacked(sums[key], p + 1) for key in ("products", "slopes", "curvatures"))
+        n, groups, logs, shares, squares = sums["numbers"].tolist()
+        self.sums, self.r, self.n, self.groups = sums, r, n, int(groups)
+        self.inverse = inverse = inverted(M[:p, :p], names)
+        self.change: Array = inverse @ M[:p, p]
+        b = np.append(-self.change, 1.0)
+        left = n - p if reml else n
+        rss, slope = float(b @ M @ b), M1 @ b
+        digit = _ROUNDING * float(np.finfo(float).eps)  # of the scores, whose squares' sum this is:
+        if not (left > 0 and rss > digit * digit * float(x @ M[:p, :p] @ x)):
+            raise ConfigError(
+                f"{n:g} rows and {p} coefficients leave no residuals that have a variance: leave "
+                "columns out"
+            )
+        first = float(b @ slope)
+        second = float(b @ M2 @ b) - 2.0 * float(slope[:p] @ inverse @ slope[:p])
+        self.variance = rss / left
+        more = np.zeros(3)
+        if reml:
+            A, B = inverse @ M1[:p, :p], inverse @ M2[:p, :p]
+            more[:] = np.linalg.slogdet(M[:p, :p])[1], np.trace(A), np.trace(B) - np.sum(A * A.T)
+        self.loglik = -0.5 * float(
+            left * (math.log(2.0 * math.pi * self.variance) + 1.0) + logs + more[0]
+        )
+        along = -0.5 * float(first / self.variance + shares + more[1])  # in r
+        curve = -0.5 * float(second / self.variance - squares + more[2])
+        self.score = 2.0 * r * along  # in log sqrt(r)
+        self._own = -4.0 * r * (along + r * curve)  # information, beside that of log residual sd
+        self._cross, self._last = -2.0 * r * first / self.variance, 2.0 * left
+
+    def point(self, theta: Array) -> _Point:
+        """Return the profile of the likelihood, in log sqrt(r) alone."""
+        information = self._own - self._cross**2 / self._last
+        return _Point(
+            theta, self.loglik, np.array([self.score]), np.array([[information]]), self.sums
+        )
+
+    def error_of_log_sd(self) -> float:
+        """Return the standard error of the logarithm of the intercepts' deviation."""
+        J = np.array([[self._own, self._cross], [self._cross, self._last]])
+        return math.sqrt(float(np.linalg.inv(J).sum()))  # of log sqrt(r) + log residual sd
+
+
+def _climb(
+    told: Callable[[Array], _Point],
+    theta: Array,
+    names: Sequence[str],
+    far: float,
+    endless: str,
+    tol: float,
+    most: int,
+) -> tuple[_Point, int, bool]:
+    """Return where the likelihood is largest, the exchanges it took, and whether it got there.
+
+    A step that does not rise is halved. The last entry, log sd, moves by Newton's method in sd
+    where that falls, since the likelihood is even in sd, and in log sd where it rises; curvature
+    that is not positive counts with its sign turned.
+    """
+    best: _Point | None = None
+    without_end = (
+        f"the variance of random intercepts has no finite estimate: {endless}. Take other columns, "
+        'larger groups, or site_effects="common"'
+    )
+    for done in range(1, most + 1):
+        point = told(theta)
+        if best is not None:
+            digit = _ROUNDING * float(np.finfo(float).eps) * abs(best.loglik)
+            if not point.loglik >= best.loglik - digit:
+                theta = 0.5 * (theta + best.theta)
+                continue
+        best, g, J = point, point.score, point.information
+        try:
+            inverse = inverted(J[:-1, :-1], names[:-1]) if len(g) > 1 else np.empty((0, 0))
+        except ConfigError:
+            if theta[-1] > math.log(_START) + 2.0 * _UP:  # no rows tell of x beside such intercepts
+                raise ConfigError(without_end) from None
+            raise
+        explained = inverse @ J[:-1, -1]
+        slope = float(g[-1] - explained @ g[:-1])
+        curvature = float(J[-1, -1] - explained @ J[:-1, -1])
+        if abs(slope) < _FLAT and abs(curvature) < _FLAT:
+            return replace(point, flat=True), done, True
+        if curvature > 0 and g[:-1] @ inverse @ g[:-1] + slope * slope / curvature <= tol * tol:
+            return point, done, True
+        move = _move(slope, curvature)
+        theta = theta + np.append(inverse @ g[:-1] - explained * move, move)
+        if theta[-1] > math.log(far):
+            raise ConfigError(without_end)
+    assert best is not None  # noqa: S101  (most >= 1)
+    return best, most, False
+
+
+def _move(slope: float, curvature: float) -> float:
+    """Return by how much log sd changes, of the likelihood's slope and curvature along it."""
+    if slope >= 0:
+        return min(slope / abs(curvature), _UP) if curvature else _UP
+    in_sd = curvature + slope  # of sd itself, in units of sd
+    share = 1.0 + (slope / in_sd if in_sd > 0 else -1.0)
+    return math.log(max(share, _DOWN))
+
+
+def _expect_groups(groups: int) -> None:
+    if groups < 2:
+        raise ConfigError(
+            "random intercepts need two groups or more, and there is one: give more sites, or a "
+            "label within the site to each row (`clusters` of fit), or take "
+            'site_effects="common"'
+        )
+
+
+def _tested(
+    found: Estimates, null: float, sd: float, error: float, residual: float, done: int, ended: bool
+) -> RandomFit:
+    """Return a fit with the test of its deviation, which is noted."""
+    from scipy.stats import chi2
+
+    ratio = max(0.0, 2.0 * (found.loglik - null)) if sd else 0.0
+    pvalue = 0.5 * float(chi2.sf(ratio, 1)) if ratio else 1.0
+    note = (
+        f"random intercepts of {found.clusters} groups; likelihood ratio against none {ratio:.5g}, "
+        f"p = {pvalue:.3g} by (chi^2_0 + chi^2_1) / 2"
+    )
+    if not sd:
+        note += ". Their standard deviation is 0, at the boundary, so that it has no standard error"
+    found = replace(found, notes=(*found.notes, note))
+    return RandomFit(found, sd, error, residual, ratio, pvalue, found.clusters, done, ended)

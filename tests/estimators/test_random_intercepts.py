@@ -1,0 +1,374 @@
+"""Random intercepts of clients and of groups within them; equal to lme4."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from lifelines.datasets import load_lung
+from scipy import sparse
+from scipy.stats import chi2, norm, poisson
+from sklearn.base import clone
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.estimators import (
+    FederatedElasticNet,
+    FederatedGammaRegressor,
+    FederatedLasso,
+    FederatedLogisticRegression,
+    FederatedPoissonRegressor,
+)
+
+RANDOM = {"inference": "model", "site_effects": "random"}
+COLUMNS = ["disea", "physlm", "hlthg", "hlthf", "hlthp"]
+
+
+@pytest.fixture(scope="module")
+def randhie():
+    """Every fifth visit: columns, counts, the plan, and families, which are lpi within a plan."""
+    d = sm.datasets.randhie.load_pandas().data[::5]
+    plan = d["lncoins"].rank(method="dense").to_numpy(int)
+    family = [f"{a} {b}" for a, b in zip(plan, d["lpi"], strict=True)]
+    years = 1.0 + d["fmde"].to_numpy() / 10
+    return d[COLUMNS].to_numpy(), d["mdvis"].to_numpy(), plan, np.array(family), years
+
+
+@pytest.fixture(scope="module")
+def grunfeld():
+    g = sm.datasets.grunfeld.load_pandas().data
+    return g[["value", "capital"]].to_numpy(), g["invest"].to_numpy(), g["firm"].to_numpy()
+
+
+def same(model, sd, coefficients, errors, loglik, *, close=1e-6):
+    """Check a fit against lme4's: coefficients to 1e-6 of themselves, or of standard errors."""
+    found = np.append(model.intercept_, model.coef_)  # of a classifier, too
+    errors = np.array(errors)
+    np.testing.assert_allclose(model.site_sd_, sd, rtol=close)
+    np.testing.assert_allclose(found, coefficients, rtol=close, atol=close * errors.min())
+    bse = np.append(model.intercept_bse_, model.bse_)
+    np.testing.assert_allclose(bse, errors, rtol=close)
+    np.testing.assert_allclose(model.loglik_, loglik, rtol=1e-9)
+
+
+# lme4 1.1-31 in R 4.2.2: lmer(invest ~ value + capital + (1 | firm)), theta by Newton's method on
+# its deviance function with numDeriv's derivatives; in rows sd, coefficients, errors, residual sd,
+# log-likelihood and the first effects.
+GRUNFELD = {
+    False: (
+        77.2671634823761,
+        [-53.912543105243095, 0.109289189708596, 0.307977228615520],
+        [25.21827704468318, 0.00982059494972669, 0.01628219960314974],
+        50.0622100555296,
+        -1194.44989601812,
+        [32.8333940770877, -58.2715756936388, 26.3812579490533],
+    ),
+    True: (
+        82.1029734489018,
+        [-54.031820596347863, 0.109351979482466, 0.308199721863307],
+        [26.62355101699657922, 0.00998668032057812, 0.01636768870134900],
+        50.2747609295174,
+        -1197.30805368109,
+        [33.00431607569650, -58.40328174806379, 26.48718102120114],
+    ),
+}
+
+
+@pytest.mark.parametrize("reml", [False, True])
+def test_firms_of_a_linear_model(grunfeld, reml):
+    X, y, firm = grunfeld
+    sd, coefficients, errors, residual, loglik, effects = GRUNFELD[reml]
+    model = FederatedElasticNet(alpha=0, reml=reml, **RANDOM).fit(X, y, firm)
+    same(model, sd, coefficients, errors, loglik, close=1e-7)
+    np.testing.assert_allclose(model.residual_sd_, residual, rtol=1e-8)
+    np.testing.assert_allclose(list(model.random_effects_.values())[:3], effects, rtol=1e-7)
+    assert list(model.random_effects_)[:2] == ["American Steel", "Atlantic Refining"]
+    witness = sm.MixedLM(y, sm.add_constant(X), groups=firm).fit(reml=reml)
+    np.testing.assert_allclose(witness.llf, model.loglik_, rtol=1e-9)
+    found = np.append(model.intercept_, model.coef_)
+    np.testing.assert_allclose(witness.fe_params, found, rtol=1e-3)
+    np.testing.assert_allclose(model.predict(X[:2]), X[:2] @ model.coef_ + model.intercept_)
+
+
+def test_the_error_of_a_linear_model_s_deviation(grunfeld):
+    X, y, firm = grunfeld
+    model = FederatedElasticNet(alpha=0, **RANDOM).fit(X, y, firm)
+    Z = np.column_stack([X, np.ones(len(y))])
+    scale = np.append(model.bse_, [model.intercept_bse_, 0.3, 0.05])
+    at = np.append(
+        model.coef_, [model.intercept_, np.log(model.site_sd_), np.log(model.residual_sd_)]
+    )
+    n = np.unique(firm, return_counts=True)[1]
+    place = np.unique(firm, return_inverse=True)[1]
+
+    def loglik(step):
+        theta = at + scale * step
+        left, (u, e) = y - Z @ theta[:3], np.exp(2 * theta[3:])
+        shrunk = u / (e + n * u) * np.square(np.bincount(place, left))
+        logs = np.log(e) * len(y) + np.log1p(n * u / e).sum()
+        return -0.5 * (len(y) * np.log(2 * np.pi) + logs + (left @ left - shrunk.sum()) / e)
+
+    np.testing.assert_allclose(loglik(np.zeros(5)), model.loglik_, rtol=1e-12)
+    h, eye = 1e-3, np.eye(5)
+    J = [
+        [
+            -(
+                loglik(h * (a + b))
+                - loglik(h * (a - b))
+                - loglik(h * (b - a))
+                + loglik(-h * (a + b))
+            )
+            / (4 * h * h)
+            for a in eye
+        ]
+        for b in eye
+    ]
+    error = 0.3 * np.sqrt(np.linalg.inv(J)[3, 3]) * model.site_sd_
+    np.testing.assert_allclose(model.site_sd_bse_, error, rtol=1e-5)
+
+
+# As above: lmer(log1p(mdvis) ~ disea + physlm + hlthg + hlthf + hlthp + (1 | plan:lpi)).
+FAMILIES_LINEAR = {
+    False: (
+        0.360608134510191,
+        [0.700411509773767427, 0.023237905773919976, 0.164593864213444546,
+         0.000831702708887132, 0.044429831590570228, 0.155238340815368220],
+        [0.0332871246565736, 0.0019537201065024, 0.0415825140407897, 0.0273453519732339,
+         0.0501945947043152, 0.1101576711974610],
+        -4794.14276768329,
+    ),
+    True: (
+        0.361736978452040,
+        [0.700468630568016337, 0.023235949323012449, 0.164552344748354729,
+         0.000846941150785458, 0.044487513310473119, 0.155198737386149088],
+        [0.03332877173166477, 0.00195510836939151, 0.04161244075611392, 0.02736551041119749,
+         0.05023220573980377, 0.11024173165017583],
+        -4810.69267739832,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reml", [False, True])
+def test_families_within_plans_of_a_linear_model(randhie, reml):
+    X, y, plan, family, _ = randhie
+    model = FederatedElasticNet(alpha=0, reml=reml, **RANDOM)
+    model.fit(sparse.csr_array(X), np.log1p(y), plan, clusters=family)
+    same(model, *FAMILIES_LINEAR[reml])
+    np.testing.assert_allclose(model.random_effects_["1", "1 0.0"], 0.06860565, rtol=1e-2)
+    assert len(model.random_effects_) == 630
+    assert re.search(r"Groups: +630\b", model.summary())
+
+
+# glmer(..., nAGQ = 7, tolPwrss = 1e-13) of the same versions: the maximum of its deviance function
+# by Newton's method with numDeriv's derivatives in units of standard errors, whose inverse second
+# derivatives the errors are. (glmer's own are off by some 1e-5, by finite differences.) lme4 leaves
+# constants of Poisson's likelihood out. In rows sd, its error, coefficients, errors, effects.
+COUNTS = {
+    "plan": (
+        0.10690942024358, 0.0352981453098423,
+        [0.50209711936830581, 0.03316696920208289, 0.28156077337782992, -0.00187107716758615,
+         0.04750227659311709, 0.26013273063863274],
+        [0.05237873213355490, 0.00124777579995066, 0.02700143403384455, 0.02063187987200628,
+         0.03428618182754115, 0.06002093453285751],
+        -8359.06724845901,
+        [0.1706950379749320, 0.0340812303568347, -0.0188192749677338],
+    ),
+    "family": (
+        0.932934518828612, 0.0392774487633724,
+        [0.2895565564182291, 0.0285661776489002, 0.2434132282607988, 0.0426198450943824,
+         0.0837726486894019, 0.1303431840959374],
+        [0.04837424269487473, 0.00143631285792292, 0.03067706856027907, 0.02324620876023419,
+         0.03968786479368642, 0.07369778538210821],
+        -7191.36422035955,
+        [0.473180827126421],
+    ),
+    "exposure": (
+        1.03831350063839, 0.042253618577344,
+        [-0.0183369259269062, 0.0288356074611589, 0.2382534595248105, 0.0380666982282276,
+         0.0725132805844267, 0.0573651986207471],
+        [0.05198308143142913, 0.00144141476279466, 0.03088088467537253, 0.02331395736351752,
+         0.03990381498558710, 0.07366586594864540],
+        -7389.2711678576,
+        [0.7226901929763762],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COUNTS)
+def test_counts(randhie, case):
+    X, y, plan, family, years = randhie
+    sd, sd_error, coefficients, errors, loglik, effects = COUNTS[case]
+    model = FederatedPoissonRegressor(0, **RANDOM)
+    if case == "plan":
+        model.fit(X, y, plan)
+    else:
+        model.fit(X, y, plan, clusters=family, exposure=years if case == "exposure" else None)
+    same(model, sd, coefficients, errors, loglik + poisson.logpmf(y, y).sum())
+    np.testing.assert_allclose(model.site_sd_bse_, sd_error, rtol=1e-6)
+    found = list(model.random_effects_.values())[: len(effects)]  # lme4's by its own estimates
+    np.testing.assert_allclose(found, effects, atol=1e-4)
+    assert model.aic_ == 2 * 7 - 2 * model.loglik_
+
+
+def test_a_logistic_model(randhie):
+    X, y, plan, family, _ = randhie
+    model = FederatedLogisticRegression(C=np.inf, **RANDOM).fit(X, y > 0, plan, clusters=family)
+    same(
+        model,
+        1.13971685660044,
+        [0.4558219915380942, 0.0565006900498869, 0.2014282316239906, -0.1155564614869477,
+         -0.0570440257667197, -0.1790124008301964],
+        [0.11186412442156031, 0.00653986261569865, 0.13370041912847172, 0.08237694877833733,
+         0.15645364373106796, 0.36107055505793095],
+        -2369.03020961415,
+    )  # fmt: skip
+    np.testing.assert_allclose(model.site_sd_bse_, 0.12742853488803, rtol=1e-6)
+    np.testing.assert_allclose(model.random_effects_["1", "1 0.0"], 0.0486368581, rtol=1e-3)
+
+
+def test_a_likelihood_is_that_of_the_pooled_rows_whatever_the_order(randhie):
+    X, y, plan, family, _ = (v[:1500] for v in randhie)
+    model = FederatedPoissonRegressor(0, **RANDOM).fit(X, y, plan, clusters=family)
+    other = np.random.default_rng(0).permutation(len(y))
+    names = np.array(["?", "e", "c", "d", "b", "a"])[plan]
+    shuffled = clone(model).fit(X[other], y[other], names[other], clusters=family[other])
+    for name in ("coef_", "intercept_", "bse_", "site_sd_", "site_sd_bse_", "loglik_"):
+        np.testing.assert_allclose(getattr(shuffled, name), getattr(model, name), rtol=1e-9)
+    key = ("1", family[plan == 1][0])
+    np.testing.assert_allclose(
+        shuffled.random_effects_["e", key[1]], model.random_effects_[key], rtol=1e-7
+    )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        FederatedElasticNet(0, **RANDOM),
+        FederatedPoissonRegressor(0, **RANDOM),
+        FederatedLogisticRegression(C=np.inf, **RANDOM),
+    ],
+)
+def test_weights_count_rows(randhie, model):
+    X, y, plan, family, years = (v[:600] for v in randhie)
+    X = X[:, :3]
+    y = y > 0 if isinstance(model, FederatedLogisticRegression) else y
+    weight = np.arange(600) % 3
+    offset = 0.2 * np.log(years)
+    model.fit(X, y, plan, weight, offset=offset, clusters=family)
+    own = np.repeat(np.arange(600), weight)
+    other = clone(model).fit(X[own], y[own], plan[own], offset=offset[own], clusters=family[own])
+    for name in ("coef_", "intercept_", "bse_", "site_sd_", "site_sd_bse_", "loglik_", "bic_"):
+        np.testing.assert_allclose(getattr(model, name), getattr(other, name), rtol=1e-8)
+
+
+def test_institutions_that_do_not_differ():
+    lung = load_lung().dropna(subset=["inst"])
+    X, died, inst = lung[["age", "sex"]], lung["status"] == lung["status"].max(), lung["inst"]
+    model = FederatedLogisticRegression(C=np.inf, **RANDOM).fit(X, died, inst)
+    # glmer finds theta = 0 as well, and these
+    same(
+        model,
+        0.0,
+        [0.5208368377394170, 0.0315518488907518, -1.0410625055531255],
+        [1.1732392230761373, 0.0170058842088001, 0.3085054522889442],
+        -125.791064786732,
+    )
+    assert model.site_sd_ == 0.0
+    assert model.site_sd_test_ == (0.0, 1.0)
+    assert np.isnan(model.site_sd_bse_)
+    assert set(model.random_effects_.values()) == {0.0}
+    common = FederatedLogisticRegression(C=np.inf, inference="model").fit(X, died, inst)
+    np.testing.assert_array_equal(model.coef_, common.coef_)
+    np.testing.assert_array_equal(model.bse_, common.bse_)
+    assert model.aic_ == common.aic_ + 2
+    assert "at the boundary, so that it has no standard error" in model.summary()
+
+
+def test_groups_without_a_variance_in_a_linear_model():
+    rng = np.random.default_rng(0)
+    X, y, site = rng.normal(size=(60, 1)), rng.normal(size=60), np.arange(60) % 4
+    y -= np.bincount(site, y)[site] / 15
+    for reml in (False, True):
+        model = FederatedElasticNet(0, reml=reml, **RANDOM).fit(X, y, site)
+        left = y - X @ model.coef_ - model.intercept_
+        assert model.site_sd_ == 0.0
+        assert model.site_sd_test_ == (0.0, 1.0)
+        np.testing.assert_allclose(model.residual_sd_**2, left @ left / (60 - 2 * reml))
+        common = FederatedElasticNet(0).fit(X, y, site)
+        np.testing.assert_allclose(model.coef_, common.coef_, rtol=1e-10)
+
+
+def test_a_test_at_the_boundary_is_of_half_a_chi_squared(grunfeld):
+    X, y, firm = grunfeld
+    model = FederatedElasticNet(0, **RANDOM).fit(X, y, firm)
+    common = FederatedElasticNet(0, inference="model").fit(X, y, firm)
+    ratio, pvalue = model.site_sd_test_
+    np.testing.assert_allclose(ratio, 2 * (model.loglik_ - common.loglik_), rtol=1e-10)
+    np.testing.assert_allclose(pvalue, chi2.sf(ratio, 1) / 2)
+    smaller = FederatedElasticNet(0, **RANDOM).fit(X[:, :1], y, firm)
+    found, df, _ = model.likelihood_ratio(smaller)
+    assert df == 1
+    np.testing.assert_allclose(found, 2 * (model.loglik_ - smaller.loglik_))
+    np.testing.assert_allclose(model.pvalues_, 2 * norm.sf(np.abs(model.coef_ / model.bse_)))
+    with pytest.raises(ConfigError, match="site_sd_test_ of the first is that test"):
+        model.likelihood_ratio(common)
+    restricted = FederatedElasticNet(0, reml=True, **RANDOM).fit(X, y, firm)
+    with pytest.raises(ConfigError, match="reml=False"):
+        restricted.likelihood_ratio(smaller)
+    again = pickle.loads(pickle.dumps(model))
+    assert str(again.summary()) == str(model.summary())
+
+
+def test_sites_of_one_class_and_of_huge_counts():
+    rng = np.random.default_rng(1)
+    site = np.repeat(np.arange(8), 20)
+    X = rng.normal(size=(160, 1))
+    died = rng.random(160) < 1 / (1 + np.exp(-X[:, 0] - rng.normal(size=8)[site]))
+    died[site == 3] = True
+    model = FederatedLogisticRegression(C=np.inf, site_effects="random").fit(X, died, site)
+    assert model.left_out_ == []
+    assert model.random_effects_["3"] == max(model.random_effects_.values())
+    assert 0.3 < model.site_sd_ < 5
+    assert not hasattr(model, "loglik_")
+    counts = np.round(np.exp(20 + 0.5 * X[:, 0] + rng.normal(size=8)[site]))
+    many = FederatedPoissonRegressor(0, **RANDOM).fit(X, counts, site)
+    # With such counts each site's intercept is known, and so is the variance's estimate.
+    np.testing.assert_allclose(many.coef_, 0.5, atol=1e-6)
+    own = np.array(list(many.random_effects_.values()))
+    np.testing.assert_allclose(many.site_sd_, own.std(), rtol=1e-6)
+    np.testing.assert_allclose(many.intercept_bse_, own.std() / np.sqrt(8), rtol=1e-6)
+
+
+def test_what_random_intercepts_are_not_for_is_refused(randhie):
+    X, y, plan, family, _ = (v[:400] for v in randhie)
+    random = {"site_effects": "random"}
+    with pytest.raises(ConfigError, match="need two groups or more, and there is one"):
+        FederatedPoissonRegressor(0, **random).fit(X, y)
+    with pytest.raises(ConfigError, match="need two groups or more, and there is one"):
+        FederatedElasticNet(0, **random).fit(X, y)
+    with pytest.raises(ConfigError, match="400 groups for 400 rows"):
+        FederatedElasticNet(0, **random).fit(X, y, plan, clusters=np.arange(400))
+    with pytest.raises(ConfigError, match="there is a penalty: take alpha=0"):
+        FederatedLasso(0.1, **random).fit(X, y, plan)
+    with pytest.raises(ConfigError, match="by the model alone, got inference='robust'"):
+        FederatedPoissonRegressor(0, inference="robust", **random).fit(X, y, plan)
+    with pytest.raises(ConfigError, match="has a gamma loss here"):
+        FederatedGammaRegressor(0, **random).fit(X, y + 1, plan)
+    with pytest.raises(ConfigError, match="nodes must be odd"):
+        FederatedPoissonRegressor(0, nodes=8, **random).fit(X, y, plan)
+    with pytest.raises(ConfigError, match="reml=True is for linear models"):
+        FederatedPoissonRegressor(0, reml=True, **random).fit(X, y, plan)
+    with pytest.raises(ConfigError, match='take site_effects="own"'):
+        FederatedElasticNet(0, **RANDOM).fit(X[:, :1], y, family).heterogeneity()
+    with pytest.raises(ConfigError, match="without inference"):
+        FederatedElasticNet(0, **random).fit(X[:, :1], y, family).summary()
+    with pytest.raises(ConfigError, match="leave no residuals that have"):
+        FederatedElasticNet(0, **random).fit(X, X @ np.arange(5.0), family)
+    with pytest.raises(ConfigError, match="has no finite estimate: outcomes are all alike"):
+        FederatedLogisticRegression(C=np.inf, **random).fit(X[:, :1], family > "2", family)
+    with pytest.warns(UserWarning, match="label x at several clients"):
+        FederatedElasticNet(0, **random).fit(
+            X[:9], y[:9], [0, 0, 0, 1, 1, 1, 1, 1, 1], clusters=list("xxxxxyyyy")
+        )
