@@ -1,8 +1,9 @@
 """Statistics on tables that stay where they are: what a site sums, and what follows of the sums.
 
 `families` says what a loss is as a likelihood, `site_sums` what a site tells at a model,
-`site_fits` what it finds alone, and `estimates` and `heterogeneity` what a server makes of that;
-`answers` names what may be asked. Nothing here knows who carries a message.
+`site_fits` what it finds alone, `group_sums` what it tells of random intercepts; `estimates`,
+`heterogeneity` and `intercept_variance` what a server makes of that; `answers` names what may be
+asked. Nothing here knows who carries a message.
 """
 
 from flower_fedcon.tables.statistics.answers import sums_of as sums_of
