@@ -116,9 +116,10 @@ class RandomIntercepts(Objective):
         return self._core.weights
 
     @property
-    def num_groups(self) -> int:
-        """How many groups have rows that count."""
-        return int((self._sum @ self._w > 0).sum())
+    def group_weights(self) -> Array:
+        """The sum of the rows' weights in each group."""
+        found: Array = self._sum @ self._w
+        return found
 
     def effects(self, x: Array) -> Array:
         """Return the mode of each group's intercept at (x, log sd): for the site alone."""

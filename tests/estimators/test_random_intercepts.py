@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.stats import chi2, norm, poisson
 from sklearn.base import clone
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.estimators import (
     FederatedElasticNet,
     FederatedGammaRegressor,
@@ -21,6 +21,8 @@ from flower_fedcon.estimators import (
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
 )
+from flower_fedcon.objectives import LeastSquares, PoissonRegression
+from flower_fedcon.tables.statistics import sums_of
 
 RANDOM = {"inference": "model", "site_effects": "random"}
 COLUMNS = ["disea", "physlm", "hlthg", "hlthf", "hlthp"]
@@ -339,6 +341,20 @@ def test_sites_of_one_class_and_of_huge_counts():
     own = np.array(list(many.random_effects_.values()))
     np.testing.assert_allclose(many.site_sd_, own.std(), rtol=1e-6)
     np.testing.assert_allclose(many.intercept_bse_, own.std() / np.sqrt(8), rtol=1e-6)
+
+
+@pytest.mark.parametrize("statistic", ["marginal", "variance_ratio"])
+def test_a_site_tells_nothing_of_the_few_rows_in_groups_of_one_size(statistic):
+    A, y = np.arange(10.0)[:, None], np.arange(10.0) % 3
+    f = (PoissonRegression if statistic == "marginal" else LeastSquares)(A, y)
+    down = {"x": np.zeros(1 + (statistic == "marginal")), f"asks.{statistic}": 1.0}
+    down |= {"nodes": 7.0} if statistic == "marginal" else {"ratio": 0.5}
+    f.clusters = np.array([0, 0, 1, 1, 2, 2, 3, 4, 5, 6])
+    assert sums_of(f, down, 4)["numbers"][0] == 10
+    with pytest.raises(RefusedError, match="fewer rows than 5 here"):
+        sums_of(f, down, 5)
+    f.clusters = None
+    assert sums_of(f, down, 5)["numbers"][0] == 10
 
 
 def test_what_random_intercepts_are_not_for_is_refused(randhie):

@@ -15,6 +15,8 @@ products, slopes, curvatures : (p + 1) (p + 2) / 2 numbers each
 numbers : 5 numbers, `RATIO_NUMBERS`
     The sum of the weights; how many groups there are; sum_c log(1 + n_c r), n_c / (1 + n_c r), and
     its square.
+
+Nothing is told where groups of one size have fewer rows than the least that a node tells sums of.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flower_fedcon.errors import RefusedError
 from flower_fedcon.objectives.random_intercepts import RandomIntercepts, group_sums
 from flower_fedcon.tables.statistics.site_sums import (
     Fitted,
@@ -42,10 +45,34 @@ def marginal(objective: Any, down: Payload, least: int = 1) -> Payload:
     """Return the sums of a likelihood that random intercepts are integrated out of."""
     x = down["x"]
     f = random_intercepts(objective, x, int(down["nodes"]))
+    _expect_sizes(f.group_weights, least)
     score, curvatures = f.derivatives(x)
     loglik = float(f.logliks(x).sum())
-    numbers = [f.total_weight, loglik, -2.0 * loglik, 0.0, 0.0, float(f.num_groups), 0.0]
+    numbers = [
+        f.total_weight,
+        loglik,
+        -2.0 * loglik,
+        0.0,
+        0.0,
+        float((f.group_weights > 0).sum()),
+        0.0,
+    ]
     return {"information": packed(-curvatures), "score": score, "numbers": np.array(numbers)}
+
+
+def _expect_sizes(counts: Array, least: int) -> None:
+    """Raise if the groups of one size have fewer rows than `least`, by weight.
+
+    Answers to several ratios tell sizes apart: the sums over groups of one size follow from them.
+    """
+    sizes, found = np.unique(counts[counts > 0], return_counts=True)
+    few = sizes * found < least
+    if few.any():
+        raise RefusedError(
+            f"refused: sums over groups tell those of one size apart, and the {found[few][0]} of one "
+            f"size have fewer rows than {least} here (policy.min-rows): take larger groups, or the "
+            "site as one"
+        )
 
 
 def random_intercepts(objective: Any, x: Array, nodes: int) -> RandomIntercepts:
@@ -58,6 +85,7 @@ def variance_ratio(objective: Any, down: Payload, least: int = 1) -> Payload:
     """Return the sums of a linear model whose intercepts have r times the residuals' variance."""
     rows = grouped(fitted(objective, down["x"]))
     r, t, n = float(down["ratio"]), rows.sums, rows.counts
+    _expect_sizes(n, least)
     shrunk = 1.0 / (1.0 + n * r)
 
     def outer(counts: Array) -> Array:
