@@ -69,9 +69,9 @@ def _expect_sizes(counts: Array, least: int) -> None:
     few = sizes * found < least
     if few.any():
         raise RefusedError(
-            f"refused: sums over groups tell those of one size apart, and the {found[few][0]} of one "
-            f"size have fewer rows than {least} here (policy.min-rows): take larger groups, or the "
-            "site as one"
+            "refused: sums over groups tell those of one size apart, and the "
+            f"{found[few][0]} of one size have fewer rows than {least} here (policy.min-rows): "
+            "take larger groups, or the site as one"
         )
 
 
