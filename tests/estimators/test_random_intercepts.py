@@ -323,6 +323,16 @@ def test_a_test_at_the_boundary_is_of_half_a_chi_squared(grunfeld):
     assert str(again.summary()) == str(model.summary())
 
 
+def test_the_mean_intercept_may_be_0(grunfeld):
+    X, y, firm = grunfeld
+    model = FederatedElasticNet(0, **RANDOM).fit(X, y, firm)
+    ones = np.column_stack([X, np.ones(len(y))])
+    bare = FederatedElasticNet(0, fit_intercept=False, **RANDOM).fit(ones, y, firm)
+    np.testing.assert_allclose(bare.coef_, np.append(model.coef_, model.intercept_), rtol=1e-9)
+    np.testing.assert_allclose(bare.site_sd_, model.site_sd_, rtol=1e-9)
+    assert bare.intercept_ == 0.0
+
+
 def test_sites_of_one_class_and_of_huge_counts():
     rng = np.random.default_rng(1)
     site = np.repeat(np.arange(8), 20)
