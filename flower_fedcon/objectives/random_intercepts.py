@@ -80,7 +80,7 @@ class RandomIntercepts(Objective):
     >>> from flower_fedcon.objectives import PoissonRegression, RandomIntercepts
     >>> f = RandomIntercepts(PoissonRegression(np.ones((3, 1)), [0, 1, 5]), np.array([0, 1, 2]))
     >>> f.shape, round(f.value(np.zeros(2)), 6)
-    ((2,), 2.240055)
+    ((2,), 1.960928)
     >>> f.effects(np.zeros(2)).round(6)  # e^u + u = y
     array([-0.567143,  0.      ,  1.306559])
     """
