@@ -394,7 +394,3 @@ def test_what_random_intercepts_are_not_for_is_refused(randhie):
         FederatedElasticNet(0, **random).fit(X, X @ np.arange(5.0), family)
     with pytest.raises(ConfigError, match="has no finite estimate: outcomes are all alike"):
         FederatedLogisticRegression(C=np.inf, **random).fit(X[:, :1], family > "2", family)
-    with pytest.warns(UserWarning, match="label x at several clients"):
-        FederatedElasticNet(0, **random).fit(
-            X[:9], y[:9], [0, 0, 0, 1, 1, 1, 1, 1, 1], clusters=list("xxxxxyyyy")
-        )
