@@ -394,3 +394,11 @@ def test_what_random_intercepts_are_not_for_is_refused(randhie):
         FederatedElasticNet(0, **random).fit(X, X @ np.arange(5.0), family)
     with pytest.raises(ConfigError, match="has no finite estimate: outcomes are all alike"):
         FederatedLogisticRegression(C=np.inf, **random).fit(X[:, :1], family > "2", family)
+
+
+def test_a_label_of_two_clients_is_a_group_at_each_and_named():
+    X, y = np.square(np.arange(9.0))[:, None], np.array([0, 1, 2, 1, 3, 2, 5, 4, 6.0])
+    model = FederatedElasticNet(0, site_effects="random")
+    with pytest.warns(UserWarning, match="label x at several clients"):
+        model.fit(X, y, [0, 0, 0, 1, 1, 1, 1, 1, 1], clusters=list("xxxxxyyyy"))
+    assert list(model.random_effects_) == [("0", "x"), ("1", "x"), ("1", "y")]
