@@ -53,6 +53,8 @@ def told_noisily(objective: Any, down: Payload, least: int = 1) -> Payload:
 def bins_of(f: LinearModel, x: Array) -> Array:
     """Return the bin of each row, from that row alone: by class, then by probability.
 
+    One whose probability no arithmetic can tell, at a model too large for it, counts as 0.
+
     >>> from flower_fedcon.objectives import LogisticRegression
     >>> f = LogisticRegression(np.array([[0.0], [9.0], [9.0]]), np.array([1.0, -1.0, 1.0]))
     >>> bins_of(f, np.ones(1)).tolist()
@@ -61,7 +63,7 @@ def bins_of(f: LinearModel, x: Array) -> Array:
     losses = f.row_losses(x, np.arange(f.num_examples))
     likely = np.exp(-np.maximum(losses, 0.0))  # the probability of what was seen
     event = f.targets > 0
-    probability = np.where(event, likely, 1.0 - likely)
+    probability = np.nan_to_num(np.where(event, likely, 1.0 - likely))
     place = np.minimum((probability * NOISY_BINS).astype(np.intp), NOISY_BINS - 1)
     return np.where(event, NOISY_BINS, 0) + place
 

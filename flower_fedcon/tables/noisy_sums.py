@@ -35,7 +35,7 @@ from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.tables.encoding import WIDE, codes
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, bins_of, noisy_counts
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
-from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.preparation import LARGEST, Preparation
 from flower_fedcon.tables.schema import COMMON, LOG_LINK, Feature, Schema
 from flower_fedcon.tables.table import SUMMARY, Table
 from flower_fedcon.validation import Array
@@ -175,11 +175,35 @@ class PrivateTable(Table):
                 "site's own follows from all its rows, so that no row's part of a gradient can be "
                 'bounded: take site_effects = "common"'
             )
+        self._check_units(preparation)
         plain = super().objective(preparation)
         plain.rows_key = digest(self)  # type: ignore[attr-defined]
         found = PrivateObjective(plain, self.privacy, self.ledger)
         found.noisy_quality = lambda x: self._quality(preparation, x)
         return found
+
+    def _check_units(self, preparation: Preparation) -> None:
+        """Raise if what the schema allows is beyond arithmetic in the server's means and scales.
+
+        Else whether a row is there that overflows would tell of it, without noise.
+
+        Raises
+        ------
+        ConfigError
+        """
+        made = preparation.of_schema(self.schema)
+        p, kept = len(self.schema.numeric), np.asarray(made.kept)
+        ends = np.tile([0.0, 1.0], (len(kept), 1))  # of a category's column
+        for place in np.flatnonzero(kept < p).tolist():
+            ends[place] = bounds(self.schema.numeric[kept[place]])
+        with np.errstate(over="ignore", invalid="ignore"):
+            reach = np.column_stack([ends, made.means]) - made.centers[:, None]
+            usable = (np.abs(reach) / made.scales[:, None] <= LARGEST).all()
+        if not usable:
+            raise ConfigError(
+                "the server prepares columns with means and scales in which what the schema's "
+                f"ranges allow is beyond {LARGEST:g}: let it send what its preparation gives"
+            )
 
     def _quality(self, preparation: Preparation, x: Array) -> Payload:
         """Return what is told of a model on rows held out; see `tables.noisy_quality`.

@@ -76,6 +76,7 @@ from flower_fedcon.wire.payloads import Payload, payload_bytes
 INTERCEPT, DISPERSION = "(intercept)", "log alpha"
 WEIGHTS = 1e-100, 1e100  # what a node's weights may sum to
 LARGEST = 1e100  # of a number that a node sends before round 1
+LEAST = 1e-50  # of a scale: with less, whether a number overflows would tell of the row it is in
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +275,7 @@ class Preparation:
             raise ConfigError(f"a preparation in another form ({error!r})") from None
         if means.ndim != 1 or means.shape != scales.shape or kept.shape != means.shape:
             raise ConfigError("a preparation whose means and scales differ in number")
-        if not (np.isfinite(means).all() and np.isfinite(scales).all() and (scales > 0).all()):
+        if not (np.isfinite(means).all() and np.isfinite(scales).all() and (scales >= LEAST).all()):
             raise ConfigError("a preparation whose means or scales are no usable numbers")
         if effects not in (COMMON, OWN):
             raise ConfigError(

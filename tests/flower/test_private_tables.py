@@ -27,8 +27,10 @@ from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, as_binned, bins_of, told_noisily
 from flower_fedcon.tables.noisy_sums import PrivateTable, bounds, check_public
 from flower_fedcon.tables.packed_text import packed_text
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.quality import BINS, Quality, pooled_auc
 from flower_fedcon.tables.schema import Feature
+from flower_fedcon.tables.table import Table
 
 FEATURES = {
     "age": {"range": [0, 120]},
@@ -232,6 +234,36 @@ def test_preparing_in_this_process_is_noisy(tmp_path):
     assert not np.array_equal(*means)
 
 
+@given(
+    st.floats(0, exclude_min=True, allow_infinity=False), st.floats(-1e300, 1e300),
+    st.integers(20, 90), st.booleans(),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_whether_a_server_s_units_are_taken_tells_nothing_of_the_rows(scale, mean, age, there):
+    schema = Schema.load({"target": "ill", "positive": ["yes"], "features": FEATURES})
+    common = np.array([[age, 1.0], [mean, 2.0]])
+    about = packed_text(
+        {"schema": schema.digest, "categories": {"sex": ["f", "m"], "dx": ["a", "b", "c"]}}
+    )
+    said = set()
+    for own in (0.0, 120.0, np.nan, float(age)):
+        numeric = np.vstack([common, [[own, 3.0]]])
+        numeric[1, 0] = np.clip(mean, 0, 120)
+        marks = np.array([["f", "a"], ["m", "b"], ["m" if there else "", "c"]])
+        table = private(Table("t", schema, np.array([-1.0, 1.0, 1.0]), None, numeric, marks))
+        sent = {
+            "means": np.full(4, mean), "scales": np.full(4, scale), "kept": np.arange(4),
+            "about": about,
+        }  # fmt: skip
+        try:
+            f = table.objective(Preparation.from_payload(sent))
+            assert np.isfinite(f.gradient(np.full(f.shape, 1e12))).all()
+            said.add("")
+        except ConfigError as error:
+            said.add(error.told)
+    assert len(said) == 1
+
+
 # --- how good the model is, with noise -----------------------------------------------------------
 
 HELD = Schema.load(
@@ -261,6 +293,18 @@ def test_a_row_held_out_moves_one_count_by_at_most_one(seed):
     assert places.max() < 2 * NOISY_BINS
     grid = Grid(1.0, 10.0 ** rng.uniform(-1, 2), m)
     assert int(grid.steps(np.ones((1, 1)))[0, 0]) * grid.step <= 1.0
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_a_row_held_out_is_in_a_bin_at_any_model(seed):
+    rng = np.random.default_rng(seed)
+    A, y = rng.standard_normal((5, 3)) * 10.0 ** rng.uniform(0, 200, (5, 1)), np.ones(5)
+    x = rng.choice([0.0, 1.0, -1e200, 1e300], 3)
+    places = bins_of(LogisticRegression(A, y), x)
+    for j, place in enumerate(places.tolist()):  # from that row alone, with no error
+        assert NOISY_BINS <= place < 2 * NOISY_BINS
+        assert bins_of(LogisticRegression(A[[j, j]], y[:2]), x).tolist() == [place] * 2
 
 
 def test_counts_have_the_noise_of_the_rule(tmp_path):
