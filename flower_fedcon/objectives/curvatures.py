@@ -136,7 +136,14 @@ class InUnits(Objective):
     def hessian(self) -> Callable[..., Array]:
         """The `hessian` of f, in these units; missing if f has none."""
         hessian, flat = self.objective.hessian, self.sizes.reshape(-1)
-        return lambda x: hessian(self.sizes * x) * flat * flat[:, None]
+
+        def own(x: Array, columns: Array | None = None) -> Array:
+            some = () if columns is None else (columns,)
+            units = flat if columns is None else flat[columns]
+            found: Array = hessian(self.sizes * x, *some) * units * units[:, None]
+            return found
+
+        return own
 
     def _curvature(self) -> tuple[float | None, float | None]:
         L = getattr(self.objective, "smoothness", None)

@@ -15,8 +15,10 @@ from flower_fedcon.objectives import (
     LogisticRegression,
     PoissonRegression,
     Profiled,
+    Scaled,
     WithOffset,
 )
+from flower_fedcon.objectives.curvatures import in_units
 
 KINDS = {
     "squared": (LeastSquares, lambda rng, m: rng.normal(size=m) * 3 + 20),
@@ -65,6 +67,19 @@ def test_a_profile_is_the_least_over_what_is_own(seed, name, own, weighted, offs
         np.testing.assert_allclose(one(x), other(x), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(around.hessian(x), f.hessian(x), rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(f.hessian(x, np.array([1])), f.hessian(x)[1:2, 1:2], rtol=1e-12)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(list(KINDS)), st.booleans(), st.booleans())
+def test_second_derivatives_in_other_units_and_of_some_columns(seed, name, profiled, offset):
+    rng = np.random.default_rng(seed)
+    f = made(rng, name, offset=offset)[0 if profiled else 1]
+    x, sizes = 0.5 * rng.normal(size=f.shape), np.exp(rng.normal(size=f.shape))
+    expected = 0.3 * f.hessian(x) * sizes * sizes[:, None]
+    for g in (Scaled(in_units(f, sizes), 0.3), in_units(Scaled(f, 0.3), sizes)):
+        np.testing.assert_allclose(g.hessian(x / sizes), expected, rtol=1e-9, atol=1e-12)
+        some = g.hessian(x / sizes, np.array([2, 0]))
+        np.testing.assert_allclose(some, expected[np.ix_([2, 0], [2, 0])], rtol=1e-9, atol=1e-12)
 
 
 def test_far_from_the_fit_it_is_found_as_well():
