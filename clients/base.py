@@ -39,7 +39,7 @@ from flower_fedcon.solvers import GradientDescent, LocalProblem, LocalSolver, So
 from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.solvers.stochastic import SGD, check_noise
 from flower_fedcon.tables.statistics import free_parameters, sums_of
-from flower_fedcon.tables.statistics.answers import COUNTED, OWN_PHASES, asked_of
+from flower_fedcon.tables.statistics.answers import BASELINE, COUNTED, OWN_PHASES, asked_of
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.payloads import Payload
 
@@ -480,10 +480,14 @@ class FedConClient(FlowerClient, Generic[State]):
             spread = spread_of(self._exact, down["x"]) if "units" in down else {}
             return {"gradient": self._exact.gradient(down["x"]), **spread, **own}
         if phase == STATISTICS:
-            self.policy.check_parameters(free_parameters(down["x"].shape), self.num_examples)
+            # The node's own model: what the server sends may be smaller.
+            shape = getattr(self._own_objective, "shape", down["x"].shape)
+            self.policy.check_parameters(free_parameters(shape), self.num_examples)
             for asked in asked_of(down):
                 if asked in OWN_PHASES:
                     self.policy.check_phase(asked)
+                if asked == BASELINE:
+                    self.check_times(down)
             counted = any(asked in COUNTED for asked in asked_of(down))
             least = max(self.policy.min_rows, self.policy.min_cell if counted else 1)
             return sums_of(self._own_objective, down, least)

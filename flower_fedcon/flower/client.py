@@ -32,6 +32,7 @@ from flower_fedcon.core.protocol import (
 from flower_fedcon.errors import (
     ConfigError,
     FedConError,
+    RefusedError,
     StorageError,
     printable,
 )
@@ -270,6 +271,22 @@ class FlowerClient(NumPyClient):
         if isinstance(held := getattr(objective, "metrics", None), HeldOut):
             objective.metrics = replace(held, cell=self.policy.min_cell)
         self.objective = self._own_objective = objective
+
+    def check_times(self, down: Payload) -> None:
+        """Raise if a table's hazards are asked for at other times than its schema's.
+
+        From answers at two grids the events between them would follow, however few.
+
+        Raises
+        ------
+        RefusedError
+        """
+        own = self._loaded
+        if isinstance(own, Table) and not np.array_equal(down["times"], own.schema.curve_times):
+            raise RefusedError(
+                "refused: baseline hazards are told at the schema's curve_times, and not at other "
+                "times of the server's"
+            )
 
     def _keep_told(self, kind: type[BaseException] | None, *of: object) -> None:
         """Keep noisy sums, which then answer the same question again; not if something failed."""

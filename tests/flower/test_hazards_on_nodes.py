@@ -12,6 +12,8 @@ from trials import rossi
 from flower_fedcon import simulate
 from flower_fedcon.estimators import FederatedCoxRegression
 from flower_fedcon.problems.tables import tables
+from flower_fedcon.runs import run as runs
+from flower_fedcon.runs.final_hazards import final_hazards
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.own_files import written_by
@@ -62,7 +64,7 @@ def test_a_run_tests_hazards_as_r_does(folder, tmp_path):
 
 
 @on_grid
-def test_nodes_tell_what_their_policy_lists(folder):
+def test_nodes_tell_what_their_policy_lists(folder, monkeypatch):
     files, schema, known = sorted(folder.glob("*.csv")), Schema.load(STATED), here(folder)
 
     def there(*configs):
@@ -79,6 +81,10 @@ def test_nodes_tell_what_their_policy_lists(folder):
     same = found.hazards.baselines["race0"]
     np.testing.assert_array_equal(same, known.hazards.baselines["race0"])
     assert "no baseline hazard of site race1: refused" in found.text
+    # Of two grids that differ by one event the difference would be that event's time.
+    with monkeypatch.context() as server:
+        server.setattr(runs, "final_hazards", lambda s, e, t: final_hazards(s, e, t - 0.5))
+        assert there(one, one).text.count("refused: baseline hazards are told at the schema") == 2
     # With few events in an interval the hazard waits until there are enough.
     few = {"policy.phases": BOTH, "policy.min-rows": 25}
     merged = there(few, few).hazards

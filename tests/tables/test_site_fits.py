@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flower_fedcon import Policy
+from flower_fedcon.core.protocol import STATISTICS, Request
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.objectives import (
     HuberRegression,
@@ -19,6 +21,7 @@ from flower_fedcon.objectives import (
 from flower_fedcon.objectives.private_objective import PrivateObjective
 from flower_fedcon.privacy import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
+from flower_fedcon.registry import client_class
 from flower_fedcon.tables.statistics.estimates import estimate
 from flower_fedcon.tables.statistics.site_fits import alone, apart
 
@@ -45,6 +48,22 @@ def drawn(loss, seed, rows, columns):
 def estimates(loss, f, names):
     told = alone(f, {"x": np.zeros(f.shape)})
     return None if told["step"].any() else estimate(loss, "model", names, told["values"], told)
+
+
+@pytest.mark.parametrize("size", [1, 9])
+@pytest.mark.parametrize("name", ["estimates", "alone", "apart"])
+def test_a_node_counts_the_parameters_of_its_own_model(name, size):
+    A, y, _ = drawn("squared", 0, 12, 8)
+    node = client_class("fednewton")(
+        made("squared", A, y), policy=Policy(phases="statistics,alone")
+    )
+    node._incarnation, node._acting = 0, node
+    down = {"x": np.zeros(size), f"asks.{name}": 1.0, "method": 0.0, "at": np.zeros((1, 9)),
+            "entries": np.zeros(1)}  # fmt: skip
+    none = np.zeros(1, dtype=np.int64)
+    request = Request([0], 1, none, down, none, phase=STATISTICS)
+    with pytest.raises(RefusedError, match="max-parameters = 0.33 for each row, and there are 9"):
+        node.serve(request, 0, 0, 0, down, None)
 
 
 @settings(max_examples=25, deadline=None)
