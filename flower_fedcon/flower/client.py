@@ -48,7 +48,7 @@ from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import NOISY_SUMS, SumsLedger
 from flower_fedcon.privacy.shares import Seen
-from flower_fedcon.tables.design import SQUARES
+from flower_fedcon.tables.design import INTERVALS_OF, SQUARES
 from flower_fedcon.tables.fitted import write_held_out
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.noisy_sums import PrivateTable
@@ -248,7 +248,8 @@ class FlowerClient(NumPyClient):
         else:
             if request.round == 1:
                 log_notes([table])
-            answer = table.answer(stage, down, least)
+            cell = self.policy.min_cell if stage == INTERVALS_OF else 1  # which are as fine as asked
+            answer = table.answer(stage, down, max(least, cell))
             if request.round == 2 and self._store is not None:
                 Surveys(self._store, table).asked(down)
             if stage == SQUARES and self._store is not None:

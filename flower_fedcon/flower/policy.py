@@ -71,9 +71,10 @@ class Policy:
         stands on fewer: a column's mean, a category, the rows of a class of the outcome, a metric
         of rows held out; nor does a column of the model stand on fewer (`tables.encoding`).
     min_cell : int (default: 3)
-        The fewest rows, if any, that "statistics" count in a cell, as in DataSHIELD: of a class in
-        a bin of predicted probabilities, and events in an interval of a baseline hazard or in a
-        test of proportional hazards; `min_rows` goes before it where it is more.
+        The fewest rows, if any, that are counted in a cell, as in DataSHIELD: of a class in a bin
+        of predicted probabilities, values in an interval of which quantiles are made, and events in
+        an interval of a baseline hazard or in a test of proportional hazards; `min_rows` goes
+        before it where it is more.
     max_parameters : float (default: 0.33)
         Of a model for which a node tells "statistics", at most so many for each of its rows, as in
         DataSHIELD; a model of as many parameters as rows says of each row what it is.

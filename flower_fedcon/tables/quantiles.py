@@ -2,10 +2,10 @@
 
 Two exchanges. In the first the intervals go from ten standard deviations below the mean to ten
 above, in the second from the 1 % to the 99 % quantile that the first has found: some thousand
-intervals each. A node tells how many of its rows lie in each. Where its policy has `min_rows`, it
-first puts its values, in their order, into groups of so many (the last takes what is over), and
-counts each group where its mean is: whatever intervals it is asked about, and however often, all
-that follows of its answers is means of groups.
+intervals each. A node tells how many of its rows lie in each. Where its policy has `min_rows` or
+`min_cell`, it first puts its values, in their order, into groups of so many (the last takes what is
+over), and counts each group where its mean is: whatever intervals it is asked about, and however
+often, all that follows of its answers is means of groups.
 
 A quantile is the least end of an interval with at least that share of the values at or below it. So
 it is a round number within a thousandth of the values' spread, and no value of a row, and it is the

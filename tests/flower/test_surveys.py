@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from flower_fedcon.clients import FedAvgClient
-from flower_fedcon.core.preparing import LIMIT, Preparing
+from flower_fedcon.core.preparing import LIMIT, STAGES, Preparing
 from flower_fedcon.core.protocol import PREPARE, Reply, Request, RunInfo
 from flower_fedcon.flower import codec
 from flower_fedcon.layout import Layout
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.design import INTERVALS_OF
 from flower_fedcon.tables.encoding import of_enough_rows
 from flower_fedcon.tables.packed_text import packed_text
 from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.quantiles import INTERVALS
 
 LEAST = 20
 SCHEMA = Schema.load({"target": "effect", "features": {"age": "numeric", "dx": "categorical"}})
@@ -166,6 +168,22 @@ def test_knots_and_fills_are_those_that_a_node_was_asked_about(path, monkeypatch
         other = replace(honest, design=replace(design, **{name: own}))
         (reply,) = node.answer(Request([0], 3, none, other.payload, none, phase=PREPARE))
         assert "was not asked about these means and categories" in reply.error
+
+
+@pytest.mark.parametrize(("least", "cell"), [(1, 3), (5, 5)])
+def test_intervals_of_the_server_s_choice_hold_no_single_row(path, monkeypatch, least, cell):
+    """Before, a node of the default policy told each of its ages, in one answer."""
+    schema = Schema("effect", {"age": "numeric", "dx": "categorical"}, terms=["dx", "rcs(age, 3)"])
+    monkeypatch.setitem(globals(), "SCHEMA", schema)
+    node, none = Node(path, least=least), np.zeros(1, dtype=np.int64)
+    about = packed_text({"design": node.prepare().design.stated, "categories": {}})
+    stage = STAGES.index(INTERVALS_OF) + 1
+    for fine in (1.0, 40.0, 1000.0):
+        down = {"about": about, "ends": 19.5 + np.arange(INTERVALS) / fine}
+        (reply,) = node.answer(Request([0], stage, none, down, none, phase=PREPARE))
+        counts = reply.payload["counts"][0]
+        assert counts.sum() == 99  # one row has no age
+        assert counts[counts > 0].min() >= cell
 
 
 def test_a_mean_of_the_server_s_choice_marks_no_row_that_lacks_a_value(path):
