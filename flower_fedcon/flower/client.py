@@ -248,7 +248,7 @@ class FlowerClient(NumPyClient):
         else:
             if request.round == 1:
                 log_notes([table])
-            cell = self.policy.min_cell if stage == INTERVALS_OF else 1  # which are as fine as asked
+            cell = self.policy.min_cell if stage == INTERVALS_OF else 1  # however fine
             answer = table.answer(stage, down, max(least, cell))
             if request.round == 2 and self._store is not None:
                 Surveys(self._store, table).asked(down)

@@ -62,7 +62,7 @@ def test_a_node_counts_the_parameters_of_its_own_model(name, size):
             "entries": np.zeros(1)}  # fmt: skip
     none = np.zeros(1, dtype=np.int64)
     request = Request([0], 1, none, down, none, phase=STATISTICS)
-    with pytest.raises(RefusedError, match="max-parameters = 0.33 for each row, and there are 9"):
+    with pytest.raises(RefusedError, match="for each row, and there are 9 and 12"):
         node.serve(request, 0, 0, 0, down, None)
 
 
