@@ -70,21 +70,27 @@ def _penalty(strategy: Method[Any], setup: Setup) -> str:
     return "l1" if weights is not None and not np.any(weights[1]) else repr(psi)
 
 
-def check_quantiles(strategy: Method[Any], setup: Setup) -> None:
-    """Refuse knots and medians of a private run that are found by counts.
+def check_counts(strategy: Method[Any], setup: Setup) -> None:
+    """Refuse what a private run would find by counts of rows: knots, medians and curves.
 
     Raises
     ------
     ConfigError
     """
     schema = None if setup.preparation is None else setup.preparation.stated
-    if strategy.privacy is None or schema is None or not of_quantiles(schema):
+    if strategy.privacy is None or schema is None:
         return
-    raise ConfigError(
-        f"quantiles of {first_few(list(map(repr, of_quantiles(schema))))} beside "
-        f"privacy={strategy.privacy!r}: no noise covers the counts that knots and medians follow "
-        "from. Give knots, such as rcs(x, [20, 25, 30]), and impute means"
-    )
+    if of_quantiles(schema):
+        raise ConfigError(
+            f"quantiles of {first_few(list(map(repr, of_quantiles(schema))))} beside "
+            f"privacy={strategy.privacy!r}: no noise covers the counts that knots and medians "
+            "follow from. Give knots, such as rcs(x, [20, 25, 30]), and impute means"
+        )
+    if schema.curve_times:
+        raise ConfigError(
+            f"curve_times beside privacy={strategy.privacy!r}: no noise covers each client's "
+            "numbers of events and of rows at risk. Leave curve_times out of the schema"
+        )
 
 
 def estimates_of(

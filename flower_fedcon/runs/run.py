@@ -34,7 +34,7 @@ from flower_fedcon.errors import (
 )
 from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
-from flower_fedcon.runs.coefficients import check_inference, check_quantiles, estimates_of
+from flower_fedcon.runs.coefficients import check_counts, check_inference, estimates_of
 from flower_fedcon.runs.contest import Contest
 from flower_fedcon.runs.convergence import convergence
 from flower_fedcon.runs.directory import RunDirectory, versions
@@ -99,7 +99,7 @@ class Run:
                 "privacy=... leave certificates out"
             )
         self._inference = check_inference(plan.inference, strategy, setup)
-        check_quantiles(strategy, setup)
+        check_counts(strategy, setup)
         noisy = strategy.privacy is not None and strategy.privacy.noise_multiplier > 0
         self.recorder = Recorder(plan, engine, noisy=noisy)
         if setup.sampled:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 from harness import Command, refusal
 from trials import gbsg2
 
+from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.cohorts import unscaled
+from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.tables import clients_of, prepared_problem
+from flower_fedcon.strategies import FedAvg
 from flower_fedcon.survival import kaplan_meier, logrank
 from flower_fedcon.survival.of_tables import curves_of_tables
 from flower_fedcon.tables import Schema
@@ -80,6 +84,18 @@ def test_ties_reach_the_model(study):
     clients, names = clients_of("all.csv", "schema.toml", "tgrade")
     problem = prepared_problem(clients, names)
     assert {f.ties for f in (unscaled(f)[0] for f in problem.objectives)} == {"efron"}
+
+
+def test_private_runs_have_no_curves(study):
+    """Before, such a run wrote each client's numbers of events at each time into its folder."""
+    privacy = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
+    method = FedAvg(client_lr=0.1, local_steps=1, privacy=privacy)
+    made = [prepared_problem(*clients_of("all.csv", "schema.toml", "tgrade"))]
+    Path("schema.toml").write_text("curve_times = [500, 1000]" + SCHEMA)
+    made.append(prepared_problem(*clients_of("all.csv", "schema.toml", "tgrade")))
+    assert simulate(method, made[0], 1).stopped is False
+    with pytest.raises(ConfigError, match="curve_times beside privacy="):
+        simulate(method, made[1], 1)
 
 
 def test_the_command(study, run_command: Command):
