@@ -150,6 +150,10 @@ class Report:
         errors = np.stack(parts, axis=1).reshape(-1, classes, len(parts)).swapaxes(0, 1)
         each = errors.reshape(-1, len(parts)).tolist()
         V = None if found.method == DEBIASED else shown.covariance
+        if x.ndim == 1:
+            lines += _jointly(found, preparation)
+        if preparation.imputed:
+            lines.append("errors and tests take the cells that were filled in for observed values")
         return replace(own, estimates=found, errors=each, covariance=V)
 
     @property
@@ -244,6 +248,11 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
     found = _by_arm(curves)
     medians = ", ".join(f"{arm} {curve.median:g}" for arm, curve in found.items())
     yield f"median time to the event, up to the next of curve_times: {medians}"
+    yield (
+        f"events are counted in {len(curves.times)} intervals, each up to one of curve_times, of "
+        f"rows trained on: {CURVES} has those at risk in an interval, not at its end"
+        + (", and tests compare intervals, not single times" if len(found) > 1 else "")
+    )
     for stratified in (False, True) if len(found) > 1 else ():
         try:
             arms = np.array(curves.arms)
@@ -256,6 +265,32 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
                 f"{kind}: chi2 {test.statistic:.5g}, degrees of freedom {test.degrees}, "
                 f"p = {test.pvalue:.3g}"
             )
+
+
+def _jointly(found: Estimates, preparation: Preparation) -> Iterator[str]:
+    """Yield the test of each term, or feature, with several columns; of a basis also its bends."""
+    schema = preparation.stated
+    if schema is None or found.method == DEBIASED:
+        return
+    for group in sorted(set(preparation.groups)):
+        own = [place for place, other in enumerate(preparation.groups) if other == group]
+        if len(own) < 2:
+            continue
+        name = schema.groups[group]
+        yield f"all columns of {name}: {_joint(found, own)}"
+        if name.startswith(("rcs(", "poly(")) and ":" not in name:
+            yield f"nonlinear columns of {name}: {_joint(found, own[1:])}"
+
+
+def _joint(found: Estimates, places: Sequence[int]) -> str:
+    try:
+        statistic, p = found.joint_test(places)
+    except ConfigError as error:
+        return str(error)
+    q = len(places)
+    if math.isinf(found.df):
+        return f"chi2 {statistic:.5g}, degrees of freedom {q}, p = {p:.3g}"
+    return f"F {statistic:.5g}, degrees of freedom {q} and {found.df:.0f}, p = {p:.3g}"
 
 
 def centred(x: Array, preparation: Preparation, server: Server) -> Array:

@@ -114,6 +114,39 @@ def test_sites_are_the_clusters(folder):
     errors = np.array(report.errors)
     np.testing.assert_allclose(errors[:, 0], found.bse, rtol=1e-6)
     np.testing.assert_allclose(errors[:, 2], found.pvalues, rtol=1e-5, atol=1e-12)
+    assert "4 clusters are no more than the 4 parameters" in report.text
+    with pytest.raises(ConfigError, match="needs more than 4 clusters, got 4"):
+        report.estimates.joint_test(range(4))
+
+
+@pytest.mark.parametrize("inference", ["model", "cluster"])
+def test_columns_of_one_term_are_tested_together(folder, inference):
+    d, _ = pooled(folder)
+    terms = ["poly(age, 3, raw=True)", "children", "yrs_married"]
+    schema = {
+        "target": "affairs",
+        "cluster": "occupation",
+        "terms": terms,
+        "features": {"age": "numeric", "yrs_married": "numeric", "children": "categorical"},
+    }
+    made = tables(data=f"{folder}/site*.csv", schema=schema, inference=inference)
+    report = run(made).report
+    pairs = np.unique(10 * (np.arange(len(d)) % 4) + d["occupation"], return_inverse=True)[1]
+    how = {"cov_type": "cluster", "cov_kwds": {"groups": pairs}, "use_t": True}
+    d["z"] = d["age"] - d["age"].mean()  # the same space, with digits
+    model = sm.OLS.from_formula("affairs ~ z + I(z**2) + I(z**3) + C(children) + yrs_married", d)
+    found = model.fit(**(how if inference == "cluster" else {}))
+    names = np.array(model.exog_names)
+    for words, own in {
+        f"all columns of {terms[0]}": np.char.find(names, "z") >= 0,
+        "all columns of children": np.char.startswith(names, "C("),
+    }.items():
+        known = found.f_test(np.eye(len(names))[own])
+        line = next(line for line in report.lines if line.startswith(f"{words}: F "))
+        df = f"degrees of freedom {own.sum()} and {known.df_denom:.0f}"
+        assert line == f"{words}: F {known.fvalue:.5g}, {df}, p = {known.pvalue:.3g}"
+    assert sum(line.startswith("nonlinear columns of poly(age, 3") for line in report.lines) == 1
+    assert not any("yrs_married:" in line for line in report.lines)
 
 
 @pytest.mark.parametrize("engine", ["local", "stacked"])

@@ -324,8 +324,10 @@ def test_medians_and_indicators_are_those_of_scikit_learn(fair, tmp_path):
         "religious": {"missing": "indicator"},
         "school": {"type": "categorical", "missing": "indicator"},
     }
-    problem = tables(data=write(tmp_path, d, thirds(d)), schema=schema_of(features))
+    schema = schema_of(features)
+    problem = tables(data=write(tmp_path, d, thirds(d)), schema=schema, inference="model")
     report = run(problem, 10, run_dir=tmp_path / "run").report
+    assert "errors and tests take the cells that were filled in for observed values" in report.text
     X = pd.DataFrame({
         "age": d["age"].fillna(d["age"].median()),
         "religious": d["religious"].fillna(d["religious"].mean()),

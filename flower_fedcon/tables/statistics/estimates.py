@@ -200,6 +200,36 @@ class Estimates:
         centring = np.eye(classes)[:, 1:] - 1.0 / classes
         return self.mapped(np.kron(np.eye(rows), centring), [""] * (rows * classes))
 
+    def joint_test(self, places: Sequence[int]) -> tuple[float, float]:
+        """Return Wald's test that several parameters are all 0: its statistic, and the p-value.
+
+        The statistic is chi^2 with as many degrees of freedom as there are parameters or, where
+        `df` is finite, F with as many and `df`: chi^2 over their number.
+
+        Parameters
+        ----------
+        places : sequence of int
+            Of the parameters among `names`.
+
+        Raises
+        ------
+        ConfigError
+            If clusters are no more than the parameters, so that their covariance has no inverse.
+        """
+        from scipy.stats import chi2, f
+
+        own, q = list(places), len(places)
+        if self.method == CLUSTER and self.clusters <= q:
+            raise ConfigError(
+                f"a joint test of {q} parameters needs more than {q} clusters, got {self.clusters}"
+            )
+        values, unit = self.values[own], self.bse[own]
+        scaled = self.covariance[np.ix_(own, own)] / np.outer(unit, unit)
+        statistic = float(values / unit @ np.linalg.solve(scaled, values / unit))
+        if math.isinf(self.df):
+            return statistic, float(chi2.sf(statistic, q))
+        return statistic / q, float(f.sf(statistic / q, q, self.df))
+
     def likelihood_ratio(self, smaller: Estimates) -> tuple[float, int, float]:
         """Return the test of this model against one without some of its columns.
 
@@ -301,6 +331,12 @@ def estimate(
             notes.append(
                 f"{clusters:.0f} clusters are few: their errors are known roughly, and tests are "
                 f"by t with {df:.0f} degrees of freedom"
+            )
+        if clusters <= p:
+            notes.append(
+                f"{clusters:.0f} clusters are no more than the {p} parameters: errors by cluster "
+                "may be far too small here, and all parameters cannot be tested together. Take "
+                'smaller clusters, or inference="robust"'
             )
     return Estimates(
         family=family,
