@@ -247,12 +247,12 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
         return
     found = _by_arm(curves)
     medians = ", ".join(f"{arm} {curve.median:g}" for arm, curve in found.items())
-    yield f"median time to the event, up to the next of curve_times: {medians}"
     yield (
         f"events are counted in {len(curves.times)} intervals, each up to one of curve_times, of "
         f"rows trained on: {CURVES} has those at risk in an interval, not at its end"
         + (", and tests compare intervals, not single times" if len(found) > 1 else "")
     )
+    yield f"median time to the event, up to the next of curve_times: {medians}"
     for stratified in (False, True) if len(found) > 1 else ():
         try:
             arms = np.array(curves.arms)
