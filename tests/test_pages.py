@@ -58,7 +58,7 @@ PASTED = {
         ("bash", "lab/test_report.py::test_the_page_s_blocks"),
         ("toml", "lab/test_report.py::test_the_page_s_blocks"),
     ],
-    "docs/estimators.md": [("python", f"{GUIDES}test_estimators")] * 5,
+    "docs/estimators.md": [("python", f"{GUIDES}test_estimators")] * 6,
     "docs/fairness.md": [
         ("python", f"{GUIDES}test_bounds_on_everybody_s_loss"),
         ("text", f"{GUIDES}test_bounds_on_everybody_s_loss"),

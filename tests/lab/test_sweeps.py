@@ -28,6 +28,13 @@ column = "c"
 near = 1.5
 within = 1e-9
 """
+EXPERIMENT = """
+[problem]
+name = "counterexample"
+[algorithm]
+name = "FedAvg"
+label = "a"
+"""
 FEDFW = CLAIMS.replace('"a"', '"FedFWPlus"').replace('"c"', '"objective"').replace("1e-9", "10.0")
 
 
@@ -42,6 +49,7 @@ def sims(request: pytest.FixtureRequest) -> None:
 
 def judged(folder: Path, text: str, histories: claims.Runs | None = None) -> list[claims.Verdict]:
     (folder / "claims").mkdir(exist_ok=True)
+    (folder / "n.toml").write_text(EXPERIMENT)
     file = folder / "claims" / "n.toml"
     file.write_text(text)
     if histories is None:  # 8 n^1.5 after the last round, and twice that with seed 1

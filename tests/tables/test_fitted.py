@@ -240,7 +240,7 @@ def test_rows_come_as_frames_of_any_kind(runs):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"version": 2}, "has version 2, and this flower-fedcon reads version 1"),
+        ({"version": 3}, "has version 3, and this flower-fedcon reads versions 1 and 2"),
         ({"format": "onnx"}, "holds no model of flower-fedcon"),
         ({"x": None}, "the run has diverged"),
         ({"x": [1.0]}, "is damaged"),

@@ -408,7 +408,10 @@ SCHEMAS = {
     "event_values": ({"event": "e", "event_values": [1]}, "event_values must be two values"),
     "no event": ({"event_values": [1, 2]}, "event_values is for the column that event names"),
     "both": ({"positive": [1], "negative": [0, 1]}, "positive and negative must differ, both hold"),
-    "one column": ({"event": "y"}, "weight and cluster must be different columns, got y, y"),
+    "one column": (
+        {"event": "y"},
+        "cluster, offset and exposure must be different columns, got y, y",
+    ),
 }
 
 
