@@ -35,6 +35,8 @@ _FEW = 20  # values, below which they are not taken for identifiers
 _DISTINCT = 0.9  # the share of a client's rows that differ, where rows are not alike by chance
 _SHARED = 0.5  # the share of them that another client holds, too, which is said
 _ID = re.compile(r"(^|[^a-z])(id|[a-z]{0,2}id|ids|key)$")
+_DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3(\d{4}|\d\d))($|[ T])")
+_COUNTED = ("poisson", "negative_binomial")  # by whole numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,6 +247,19 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
             yield (
                 f"column {column!r} has another whole number in each row: is it an identifier? "
                 "Leave it out"
+            )
+        part = known[known != np.floor(known)]
+        if column == columns.schema.target and columns.schema.loss in _COUNTED and part.size:
+            yield (
+                f"column {column!r}: {part.size} of {known.size} values, such as {part[0]:g}, are "
+                "no whole numbers: are they counts? Of a rate give the count, and its exposure"
+            )
+    for column, texts in columns.counts.items():
+        dates = [text for text in texts if _DATE.match(text)]
+        if column in columns.schema.names and len(dates) > max(_FEW, len(texts)) / 2:
+            yield (
+                f"column {column!r}: {dates[0]!r} is a date, and each date a category: write days "
+                "since some day, as numbers, or leave it out"
             )
 
 

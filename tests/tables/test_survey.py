@@ -113,6 +113,33 @@ def test_a_file_of_all_clients_is_looked_at_client_by_client(sites, run_command)
     assert f"all.csv: row {2 * ROWS + 1}, column 'site': found ''" in out
 
 
+@pytest.mark.parametrize("form", ["2021-{}-03", "{}/3/2021", "3.{}.21", "2021/{}/03 12:00"])
+@pytest.mark.parametrize("dated", [True, False])
+def test_dates_as_categories_stand_out(tmp_path, form, dated):
+    texts = [form.format(1 + i % 12) if dated else f"{i % 12}-4" for i in range(24)]
+    file = tmp_path / "dates.csv"
+    file.write_text("\n".join(["y,day", *(f"{0.5 + i},{text}" for i, text in enumerate(texts))]))
+    said = list(read_table(str(file), Schema("y", {"day": "categorical"})).notes())
+    assert [f"column 'day': {texts[0]!r} is a date" in note for note in said] == [True] * dated
+
+
+@given(
+    st.sampled_from(["poisson", "negative_binomial", "squared", "gamma"]),
+    st.lists(st.sampled_from([1.0, 2.0, 3.0, 1.5, 0.25]), min_size=3, max_size=9),
+)
+def test_counts_that_are_no_whole_numbers_stand_out(tmp_path_factory, loss, values):
+    file = tmp_path_factory.getbasetemp() / "counts.csv"
+    file.write_text("\n".join(["y,x", *(f"{value},{i}.5" for i, value in enumerate(values))]))
+    schema = Schema("y", {"x": "numeric"}, loss=loss)
+    said = [note for note in read_table(str(file), schema).notes() if "counts" in note]
+    parts = [value for value in values if value % 1]
+    assert len(said) == (loss in ("poisson", "negative_binomial") and parts != [])
+    if said:
+        assert (
+            f"{len(parts)} of {len(values)} values, such as {parts[0]:g}, are no whole" in said[0]
+        )
+
+
 def test_columns_that_are_combinations_are_named(tmp_path, run_command, caplog):
     """By the check and by a run; and an outcome in another unit by the check."""
     for site, unit in (("a", 1), ("b", 1000)):
