@@ -30,10 +30,14 @@ within = 1e-9
 """
 EXPERIMENT = """
 [problem]
-name = "counterexample"
+name = "lasso"
+[run]
+rounds = 9
 [algorithm]
 name = "FedAvg"
 label = "a"
+client_lr = 0.1
+local_steps = 1
 """
 FEDFW = CLAIMS.replace('"a"', '"FedFWPlus"').replace('"c"', '"objective"').replace("1e-9", "10.0")
 
