@@ -56,7 +56,7 @@ from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.table import CURVES, Table
 from flower_fedcon.validation import Array, positive
-from flower_fedcon.wire.ledgers import FileLedger, key_of
+from flower_fedcon.wire.ledgers import FileLedger, key_of, rows_on_node
 from flower_fedcon.wire.own_code import own_places
 from flower_fedcon.wire.payloads import Payload
 
@@ -148,7 +148,8 @@ class FlowerClient(NumPyClient):
                 "ExampleDP needs a state-dir in the node's configuration: without one a node that "
                 "restarts forgets how much privacy it has spent"
             )
-        folders = self._store.ledgers(key_of(self._own_objective))
+        objective = self._own_objective
+        folders = self._store.ledgers(rows_on_node(objective), key_of(objective))
         ledger = self._ledger = FileLedger(privacy, *folders)
         own, store = self._own_objective, self._store
         if isinstance(own, Table):
@@ -304,9 +305,10 @@ class FlowerClient(NumPyClient):
         store = self._store
         if store is None or not self.policy.counts_requests:
             return
-        rows = key_of(self._loaded)
+        rows = rows_on_node(self._loaded)
         with store.noting(_REQUESTS):
-            noted = store.note(_REQUESTS, rows) or "0"
+            noted = store.note(_REQUESTS, rows) or store.note(_REQUESTS, key_of(self._loaded))
+            noted = noted or "0"
             if not noted.isdecimal():
                 raise StorageError(
                     f"the count of requests on this node's rows is damaged: {noted[:20]!r} in its "
@@ -321,9 +323,10 @@ class FlowerClient(NumPyClient):
         if store is None or seen.shares is None or not reply.payload:
             return
         entries = sum(int(np.size(value)) for (value,) in reply.payload.values())
-        rows = key_of(self._loaded)
+        rows = rows_on_node(self._loaded)
         with store.noting(NOISY_SUMS):
-            ledger = SumsLedger(store.note(NOISY_SUMS, rows), f"{NOISY_SUMS}/{rows}")
+            noted = store.note(NOISY_SUMS, rows) or store.note(NOISY_SUMS, key_of(self._loaded))
+            ledger = SumsLedger(noted, f"{NOISY_SUMS}/{rows}")
             ledger.add(seen, entries)
             store.keep_note(NOISY_SUMS, rows, ledger.text)
 

@@ -133,13 +133,14 @@ class FileStore(Store):
         self._folder = Path(folder)
         self._name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] + "-" + digest
 
-    def ledgers(self, data: str) -> tuple[Path, Path]:
+    def ledgers(self, data: str, *former: str) -> list[Path]:
         """Return where the node counts what privacy its data have spent, over all runs and names.
 
-        And where it did once, by this client's name.
+        And where it did once, by other digests of them, and by this client's name.
         """
-        home = self._folder / "privacy"
-        return home / data, home / self._name
+        return [
+            self._folder / "privacy" / name for name in dict.fromkeys((data, *former, self._name))
+        ]
 
     def path(self, run: RunInfo) -> Path:
         """Return the file of a run; the server names the run, but cannot choose a path."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,14 +50,24 @@ def read_table(
     """
     path = Path(path)
     if column is None:
-        return guarded(path, lambda: _table(columns_of(path, schema)))
+        table = guarded(path, lambda: _table(columns_of(path, schema)))
+        return replace(table, rows_digest=_digest_of(path))
     parts, notes = guarded(path, columns_by_client, path, schema, column)
     name = canonical(client)
     if name not in parts:
         raise DataError(
             f"{path}: no row has {name!r} in the column {column!r}: {nearest(name, parts)}"
         )
-    return guarded(path, _table, parts[name], notes)
+    table = guarded(path, _table, parts[name], notes)
+    return replace(table, rows_digest=_digest_of(path, name))
+
+
+def _digest_of(path: Path, client: str = "") -> str:
+    """Return a digest of what a file holds, and of whose rows of it are meant."""
+    with path.open("rb") as stream:
+        found = file_digest(stream, "sha256")
+    found.update(client.encode())
+    return found.hexdigest()[:16]
 
 
 def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Table]:

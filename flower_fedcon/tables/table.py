@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,7 +35,7 @@ from flower_fedcon.tables.risk_counts import risk_counts
 from flower_fedcon.tables.schema import LOG_LINK, OWN, Schema
 from flower_fedcon.tables.statistics.site_sums import set_clusters
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.digests import digest
+from flower_fedcon.wire.digests import LATER, digest
 
 SUMMARY, SPREAD, CURVES = "summary", "spread", "curves"
 
@@ -62,6 +62,9 @@ class Table:
     offset : array, shape (m,), optional
         What is added to the rows' linear predictors: the schema's offset, and the logarithm of its
         exposure.
+    rows_digest : str
+        A digest of these rows as they stand in the file, whatever the schema takes of them; "" for
+        rows of no file.
     notes : callable
         Returns what stands out in the rows, for whoever may see them: cells may be named. A node
         logs it once in a run.
@@ -77,6 +80,7 @@ class Table:
     notes: Callable[[], Sequence[str]] = tuple
     clusters: Array | None = None
     offset: Array | None = None
+    rows_digest: str = field(default="", metadata={LATER: True})
 
     @cached_property
     def _split(self) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 from flower_fedcon.errors import ConfigError, StorageError
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.private_objective import PrivateObjective
+from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.wire.digests import digest
@@ -34,28 +35,29 @@ class FileLedger(Ledger):
     ----------
     privacy : ExampleDP
     folder : Path
-    former : Path, optional
-        A folder whose ledger counts the same data: it is added, and removed there.
+    *former : Path
+        Folders whose ledgers count the same data: they are added, and removed there.
     """
 
-    def __init__(self, privacy: ExampleDP, folder: Path, former: Path | None = None) -> None:
+    def __init__(self, privacy: ExampleDP, folder: Path, *former: Path) -> None:
         super().__init__(privacy)
         self._folder, self._former = folder, former
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Read what is spent, and write down what then is, before anything leaves this process."""
-        folder, former = self._folder, self._former
+        folder = self._folder
         with storage(f"keep the privacy ledger in {folder}"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FolderLock(folder, wait=_WAIT):
             self.gradients.clear()
             self.distance = 0.0
             self._take(folder / SPENT, more=False)
-            if former is not None and (former / SPENT).is_file():
-                self._take(former / SPENT, more=True)
-                self._write(folder / SPENT)
-                (former / SPENT).unlink()
+            for former in self._former:
+                if (former / SPENT).is_file():
+                    self._take(former / SPENT, more=True)
+                    self._write(folder / SPENT)
+                    (former / SPENT).unlink()
             before = self.gradients.copy()
             try:
                 yield
@@ -135,6 +137,27 @@ def key_of(objective: Any) -> str:
     Of an objective that names it, of its rows alone: a network begins elsewhere in each study.
     """
     return str(getattr(objective, "rows_key", None) or digest(objective))
+
+
+def rows_on_node(objective: Any) -> str:
+    """Return the digest by which a node knows its rows over all studies.
+
+    Of the rows alone: another loss, l2, intercept or schema is another study on the same rows, and
+    their epsilons add up. What else an objective is made of counts where its rows are not known.
+
+    Parameters
+    ----------
+    objective : object
+        A table, or a loss, as the node has loaded it.
+    """
+    if known := getattr(objective, "rows_digest", ""):
+        return str(known)
+    if not isinstance(objective, LinearModel):
+        return key_of(objective)
+    A: Any = objective.rows[:, :-1] if objective.intercept else objective.rows
+    if objective.sparse:
+        A = A.shape, A.data, A.indices, A.indptr
+    return digest(("rows", A, objective.targets))
 
 
 def spent_in(folder: Path, least: int = 1) -> dict[str, dict[str, Any]]:

@@ -35,7 +35,7 @@ from flower_fedcon.strategies import FedAvg, FedDualAvg, FedExProx, FedNewton, F
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.noisy_sums import check_public
 from flower_fedcon.wire.digests import digest
-from flower_fedcon.wire.ledgers import FileLedger
+from flower_fedcon.wire.ledgers import FileLedger, key_of
 
 DELTA, PAGE = 1e-5, "docs/private_examples.md"
 LOUD = ExampleDP(clip=0.5, noise_multiplier=2.0, target_delta=DELTA)
@@ -319,6 +319,30 @@ def test_a_node_by_another_name_goes_on_with_the_ledger_of_its_rows(tmp_path):
     strategy.start(grid_of(tmp_path, nodes=1, name="north"), num_rounds=2)
     strategy.start(grid_of(tmp_path, nodes=1, name="nord"), num_rounds=1)
     assert ledgers(tmp_path) == [{1.0: 9}]
+
+
+@on_grid
+def test_another_study_on_the_same_rows_goes_on_with_their_ledger(tmp_path):
+    """Another l2, an intercept or a loss began a ledger anew before; what that counts is added."""
+    old = tmp_path / "privacy" / key_of(regression(l2=0.1))
+    old.mkdir(parents=True)
+    (old / "spent.json").write_text('{"gradients": [[2.0, 1.0, 7]]}')
+    strategy = FedAvg(client_lr=0.5, local_steps=3)
+    A, y = regression().rows, regression().targets
+    studies = [
+        regression(), regression(l2=0.1), regression(intercept=True), LeastSquares(A, y),
+    ]  # fmt: skip
+    for f in studies:
+        grid = FakeGrid([f], make=private_app)
+        for context in grid.nodes.values():
+            context.node_config["state-dir"] = str(tmp_path)
+        strategy.start(grid, num_rounds=1)
+    assert ledgers(tmp_path) == [{1.0: 4 * 3 + 7}]
+    other = FakeGrid([regression(seed=1)], make=private_app)
+    for context in other.nodes.values():
+        context.node_config["state-dir"] = str(tmp_path)
+    strategy.start(other, num_rounds=1)
+    assert sorted(n for own in ledgers(tmp_path) for n in own.values()) == [3, 4 * 3 + 7]
 
 
 # --- in a simulation ---------------------------------------------------------------------------

@@ -379,3 +379,30 @@ def test_nodes_tell_noisy_counts_where_they_say_so(tmp_path, tells):
     assert ("auc" in report.quality.pooled) == tells
     if not tells:
         assert all("privacy.quality = true" in why for why in report.quality.absent.values())
+
+
+@on_grid
+def test_studies_of_other_schemas_on_the_same_rows_share_a_ledger(tmp_path):
+    """Another range, split or choice of columns had a budget of its own before."""
+    file = written(tmp_path, rows=60)
+    privacy = {"clip": 1.0, "noise-multiplier": 2.0, "target-delta": 1e-5}
+    config = {f"privacy.{key}": value for key, value in privacy.items()}
+    config["state-dir"] = str(tmp_path / "state")
+    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=1.0, local_steps=1)
+    fewer = {name: FEATURES[name] for name in ("age", "sex")}
+    wider = FEATURES | {"age": {"range": [0, 121]}}
+    for more in ({}, {"features": fewer}, {"features": wider}, {"test_fraction": 0.2}):
+        schema = Schema.load({"target": "ill", "positive": ["yes"], "features": FEATURES} | more)
+        strategy.start(
+            make_grid([file], schema, policy=Policy(), **config), num_rounds=1, schema=schema
+        )
+    (kept,) = (tmp_path / "state" / "privacy").glob("*/spent.json")
+    assert sum(n for *_, n in json.loads(kept.read_text())["gradients"]) == 4 * (2 + 1)
+    (noted,) = (tmp_path / "state").rglob("requests/*")
+    assert int(noted.read_text()) >= 4 * 4
+    with pytest.raises(FedConError, match=r"budget = 1"):
+        strategy.start(
+            make_grid([file], SCHEMA, policy=Policy(), **config, **{"privacy.budget": 1.0}),
+            num_rounds=1,
+            schema=SCHEMA, max_retries=0,
+        )  # fmt: skip
