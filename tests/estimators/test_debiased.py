@@ -170,6 +170,43 @@ def test_intervals_cover(kind):
     assert 0.92 * together <= hits.sum() <= 0.98 * together <= high * len(hits)
 
 
+def powers(kind, seed, n=500):
+    """A curve, and one that differs between arms: columns that explain one another."""
+    rng = np.random.default_rng(seed)
+    x, arm = rng.uniform(1, 4, n), rng.integers(2, size=n) + 0.0
+    X = np.column_stack([x, x**2, x**3, arm, arm * x])
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    beta = np.array([2.0, -3.0, 2.0, -1.0, 1.0]) * (0.4 if kind == "poisson" else 1.0)
+    scores = X @ beta
+    if kind == "linear":
+        return X, scores + rng.normal(size=n), beta
+    if kind == "logistic":
+        return X, (rng.random(n) < expit(scores)) + 0.0, beta
+    return X, rng.poisson(np.exp(scores)) + 0.0, beta
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_cover_where_columns_explain_one_another(kind):
+    hits = np.zeros(5)
+    for seed in range(40):
+        X, y, beta = powers(kind, seed)
+        model = fitted(kind, X, y, np.arange(500) % 3, 0.3, tol=1e-6)
+        ends = model.conf_int().reshape(5, 2)
+        hits += (ends[:, 0] <= beta) & (beta <= ends[:, 1])
+    assert hits.min() >= binom.ppf(1e-5, 40, 0.95)
+    assert "good part of the penalty's bias" not in model.summary()
+
+
+@pytest.mark.parametrize("more", [1.0, 0.0])
+def test_what_the_inverse_cannot_do_is_said(more):
+    """Columns that are combinations of others, or nearly as many as rows."""
+    X, y, _ = powers("linear", 0, 20 if more else 500)
+    extra = X[:, :1] + X[:, 1:2] + more * np.random.default_rng(0).normal(size=(len(X), 3)) / 9
+    wide = np.hstack([X, extra if more else extra[:, :1]])
+    model = fitted("linear", wide, y, np.arange(len(X)) % 2)
+    assert "good part of the penalty's bias" in model.summary()
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_cover_in_500_data_sets(kind):

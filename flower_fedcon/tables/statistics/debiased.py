@@ -8,7 +8,10 @@ what an intercept explains,
 Row k of M is made by the lasso of column k on the others ("nodewise", van de Geer, Buhlmann,
 Ritov and Dezeure 2014, sections 2 and 3): (1, -g_k) / t_k^2 with t_k^2 = S_kk - S_k g_k. Its weight
 is sqrt(log p / n) / 4 where columns have the length 1: of the rate of their theory, and small,
-since what M leaves of the bias of b counts for more in intervals than their width. phi is
+since what M leaves of the bias of b counts for more in intervals than their width. Where it leaves
+much all the same (splines, products and their columns explain one another) and there are rows in
+plenty, row k of M is that of the inverse of S: b + M u is then a Newton step in column k, without
+bias, and the interval as wide as without a penalty. phi is
 RSS / (n - s) of a squared loss, s the entries of b that are not 0 and the intercepts, else 1.
 """
 
@@ -37,6 +40,7 @@ _LIMIT = 100_000  # epochs of one column
 _NOTHING = 1e-12  # share of a column that an intercept leaves: rounding
 _ALIKE = 1e-10  # 1 - correlation: rounding
 _FAR = 0.5  # what M S may leave of another column, until a note says so
+_NEAR, _PLENTY = 0.1, 5  # what it may leave before the inverse is taken, with so many rows a column
 _CAUTION = (
     "intervals of a debiased lasso: valid if few coefficients are not 0 and each column is "
     "explained by few others; they are not those of the selected columns alone"
@@ -132,6 +136,8 @@ def debiased(name: str, names: Sequence[str], x: Array, sums: Mapping[str, Array
             )
         phi = deviance / (n - used)
     M = nodewise(R, _RATE * math.sqrt(math.log(max(p, 2)) / n))
+    if n >= _PLENTY * len(names):
+        M = _sharpened(M, R)
     product = M @ R
     np.fill_diagonal(product, 0.0)
     far = [names[j] for j in np.flatnonzero(np.abs(product).max(axis=1) > _FAR).tolist()]
@@ -189,6 +195,15 @@ def nodewise(R: Array, weight: float) -> Array:
         M[k] -= g
         M[k] /= 1.0 - R[k] @ g
     return M
+
+
+def _sharpened(M: Array, R: Array) -> Array:
+    """Return M with rows of the inverse where M R is far from the identity, if there is one."""
+    far = np.abs(M @ R - np.eye(len(R))).max(axis=1) > _NEAR
+    values, vectors = np.linalg.eigh(R)
+    if not far.any() or values[0] <= _ALIKE * values[-1]:
+        return M
+    return np.where(far[:, None], vectors / values @ vectors.T, M)
 
 
 def _lasso(R: Array, linear: Array, l1: Array) -> Array:
