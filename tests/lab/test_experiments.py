@@ -316,3 +316,12 @@ def test_counterexample_known_values() -> None:
     assert history["x"][-1] == pytest.approx(0.940066, abs=1e-6)
     history = simulate(FedFWPlus(problem.constraint, penalty=1.0), problem, 1000, evaluate_every=0)
     assert history["x"][-1] == pytest.approx(0.999816, abs=1e-6)
+
+
+@pytest.mark.parametrize("data", ["none*.csv", "no.txt"])
+def test_an_error_names_its_file_once(data):
+    problem = {"name": "tables", "data": data, "schema": {"target": "y", "features": {}}}
+    with pytest.raises(ConfigError) as told:
+        Experiment({"problem": problem, "run": {"rounds": 1}}, "study.toml").problem()
+    assert str(told.value).startswith("study.toml: [problem]: ")
+    assert str(told.value).count("study.toml") == 1

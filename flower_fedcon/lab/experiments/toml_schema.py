@@ -16,7 +16,7 @@ Table: TypeAlias = dict[str, Any]
 
 @contextmanager
 def context(where: str) -> Iterator[None]:
-    """Begin the text of user errors with the place where they arose.
+    """Begin the text of user errors with the place where they arose, once.
 
     >>> with context("[run]"):
     ...     raise ConfigError("rounds is missing")
@@ -26,6 +26,8 @@ def context(where: str) -> Iterator[None]:
     try:
         yield
     except FedConError as error:
+        if str(error).startswith(f"{where}: "):
+            raise
         raise type(error)(f"{where}: {error}") from None
 
 
