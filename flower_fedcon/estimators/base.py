@@ -40,6 +40,7 @@ from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.runs.convergence import separated_by, separating
 from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.tables.schema import PROFILED
 from flower_fedcon.tables.statistics import (
     Heterogeneity,
     found_by_sites,
@@ -53,7 +54,6 @@ from flower_fedcon.validation import Array, choice, expect_unmasked, float_array
 from flower_fedcon.wire.payloads import Payload
 
 _SITE_EFFECTS = ("common", "own", RANDOM)
-_OWN = ("squared", "logistic", "poisson")
 _APPROACH = 10  # points of a path to the weight wanted, for a method that starts from nearby
 
 
@@ -199,7 +199,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         self._check_random()
         if choice("site_effects", self.site_effects, _SITE_EFFECTS) == "common":
             return
-        if family_of(self.family).name not in _OWN:
+        if family_of(self.family).name not in PROFILED:
             raise ConfigError(
                 f"site_effects={self.site_effects!r} is for squared, logistic and Poisson losses, "
                 f"and {type(self).__name__} has a {family_of(self.family).name} loss here: take "

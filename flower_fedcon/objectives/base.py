@@ -277,3 +277,16 @@ class Scaled(Objective):
 
     def __repr__(self) -> str:
         return f"Scaled({self.objective!r}, {self.factor!r})"
+
+
+def unscaled(objective: Any) -> Any:
+    """Return what factors are on.
+
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> f = Quadratic(np.eye(1), np.ones(1))
+    >>> unscaled(Scaled(Scaled(f, 2.0), 3.0)) is f
+    True
+    """
+    while type(objective) is Scaled:
+        objective = objective.objective
+    return objective

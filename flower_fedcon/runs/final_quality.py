@@ -6,7 +6,7 @@ import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
-from flower_fedcon.runs.final_sums import asked
+from flower_fedcon.runs.final_sums import asked, is_refusal
 from flower_fedcon.tables.held_out import alpha_of
 from flower_fedcon.tables.noisy_quality import SHAPES
 from flower_fedcon.tables.quality import CALIBRATION, Quality, shapes_of, why_absent
@@ -35,10 +35,10 @@ def final_quality(server: Server, engine: Engine) -> Quality | None:
         del told[client]
         faults[client] = "its counts cannot be used"
     answering, noisy = sorted(told), dict[int, Payload]()
-    if faults and loss == "logistic":  # some may have private rows, and tell noisy counts
-        noisy, refused = asked(server, engine, "noisy_quality", SHAPES, sorted(faults))
-        private = {c: why for c, why in refused.items() if "private" in faults[c]}
-        faults = {c: why for c, why in faults.items() if c not in noisy} | private
+    refusing = sorted(client for client, why in faults.items() if is_refusal(why))
+    if refusing and loss == "logistic":  # some may have private rows, and tell noisy counts
+        noisy, still = asked(server, engine, "noisy_quality", SHAPES, refusing)
+        faults = {c: why for c, why in faults.items() if c not in noisy} | still
 
     def calibration(at: Array) -> Array | None:
         shapes: dict[str, tuple[int, ...]] = {"calibration": (CALIBRATION,)}

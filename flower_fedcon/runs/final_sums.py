@@ -117,14 +117,14 @@ def asked(
                     server.audit.used(one)
                     server.count_bytes(up=payload_bytes(answer))
                     found[client] = answer
-        if not any(_may_change(faults.get(c, "")) for c in missing if c not in found):
+        if all(is_refusal(faults.get(c, "")) for c in missing if c not in found):
             break
     return found, {c: faults.get(c, "no answer") for c in wanted if c not in found}
 
 
-def _may_change(fault: str) -> bool:
-    """Return whether asking once more may help: not a node that refuses."""
-    return not fault.startswith("refused")
+def is_refusal(fault: str) -> bool:
+    """Return whether a node has answered that it refuses: asking once more does not help."""
+    return fault.startswith("refused")
 
 
 def _admitted(reply: Reply, shapes: Mapping[str, tuple[int, ...]]) -> Payload:

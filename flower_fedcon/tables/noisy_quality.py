@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import RefusedError
-from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.validation import Array
@@ -42,9 +42,7 @@ def told_noisily(objective: Any, down: Payload, least: int = 1) -> Payload:
     RefusedError
         If its rows are not private, or it tells nothing of those that are held out.
     """
-    while type(objective) is Scaled:
-        objective = objective.objective
-    tell: Callable[[Array], Payload] | None = getattr(objective, "noisy_quality", None)
+    tell: Callable[[Array], Payload] | None = getattr(unscaled(objective), "noisy_quality", None)
     if tell is None:
         raise RefusedError("refused: no noise covers what this node could tell of rows held out")
     return tell(down["x"])

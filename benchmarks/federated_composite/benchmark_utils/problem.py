@@ -121,6 +121,26 @@ class Problem:
         return self.value(x)[0], x
 
 
+def no_constraint(problem):
+    """Return whether FedAvg leaves a problem out, and why."""
+    if problem.structure == "constraint":
+        return True, "FedAvg holds no functional constraint"
+    return False, None
+
+
+def told(problem, x, rounds, local_steps, width=8):
+    """Return a model, and what rounds of everyone have cost: arrays of so many bytes an entry."""
+    clients = len(problem.clients)
+    sent = rounds * clients * x.size * width
+    return {
+        "x": x,
+        "rounds": rounds,
+        "uplink": sent,
+        "downlink": sent,
+        "gradients": rounds * clients * local_steps,
+    }
+
+
 def mean_loss(loss, A, y, x):
     """Return the mean loss of rows at a model, and its gradient."""
     scores = A @ x

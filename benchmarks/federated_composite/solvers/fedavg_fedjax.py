@@ -1,6 +1,7 @@
 """FedAvg of fedjax, on the penalised loss: its clients take steps along a subgradient."""
 
 import numpy as np
+from benchmark_utils.problem import told
 from benchopt import BaseSolver
 
 
@@ -68,12 +69,4 @@ class Solver(BaseSolver):
 
     def get_result(self):
         """Return the model, and what it has cost: float32 each way."""
-        clients = len(self.problem.clients)
-        sent = self.rounds * clients * self.x.size * 4
-        return {
-            "x": self.x,
-            "rounds": self.rounds,
-            "uplink": sent,
-            "downlink": sent,
-            "gradients": self.rounds * clients * self.local_steps,
-        }
+        return told(self.problem, self.x, self.rounds, self.local_steps, 4)

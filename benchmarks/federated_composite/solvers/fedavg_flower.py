@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import numpy as np
-from benchmark_utils.problem import mean_loss
+from benchmark_utils.problem import mean_loss, no_constraint, told
 from benchopt import BaseSolver
 
 
@@ -18,9 +18,7 @@ class Solver(BaseSolver):
 
     def skip(self, problem):
         """Leave out functional constraints, which it cannot hold."""
-        if problem.structure == "constraint":
-            return True, "FedAvg holds no functional constraint"
-        return False, None
+        return no_constraint(problem)
 
     def set_objective(self, problem):
         """Take the arrays."""
@@ -38,15 +36,7 @@ class Solver(BaseSolver):
 
     def get_result(self):
         """Return the model, and what it has cost: float64 each way."""
-        clients = len(self.problem.clients)
-        sent = self.rounds * clients * self.x.nbytes
-        return {
-            "x": self.x,
-            "rounds": self.rounds,
-            "uplink": sent,
-            "downlink": sent,
-            "gradients": self.rounds * clients * self.local_steps,
-        }
+        return told(self.problem, self.x, self.rounds, self.local_steps)
 
 
 def _played(problem, step, local_steps, rounds):

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, RefusedError
-from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.survival import CoxRegression
 from flower_fedcon.tables.risk_counts import risk_counts
 from flower_fedcon.tables.statistics.site_sums import most_numbers, packed, unpacked
@@ -150,9 +150,7 @@ def baseline(objective: Any, down: Payload, least: int = 1) -> Payload:
 
 
 def _cox(objective: Any) -> CoxRegression:
-    f = objective
-    while type(f) is Scaled:
-        f = f.objective
+    f = unscaled(objective)
     if type(f) is not CoxRegression:
         raise ConfigError(f"hazards in time are those of a Cox model, got {type(f).__name__}")
     return f

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.offset import WithOffset
 from flower_fedcon.objectives.profiled import Profiled, pseudo_inverse
 from flower_fedcon.tables.statistics.site_sums import estimates, fitted
@@ -46,7 +46,7 @@ def alone(objective: Any, down: Payload, least: int = 1) -> Payload:
         If the loss is not squared, logistic or Poisson, there are no more rows than parameters, or
         outcomes are all alike.
     """
-    f = _core(objective)
+    f = unscaled(objective)
     fitted(f, np.zeros(f.shape))  # which refuses what has no likelihood, or is private
     own = type(f) is Profiled
     loss = f.loss if own else f
@@ -82,7 +82,7 @@ def apart(objective: Any, down: Payload, least: int = 1) -> Payload:
     ConfigError
         If the loss is not squared, logistic or Poisson, or an entry is none of the model's.
     """
-    f = _core(objective)
+    f = unscaled(objective)
     own = type(f) is Profiled
     at, entries = np.atleast_2d(down["at"]), np.asarray(down["entries"], dtype=np.float64)
     p = f.shape[0]
@@ -94,12 +94,6 @@ def apart(objective: Any, down: Payload, least: int = 1) -> Payload:
         mine = Profiled(f.loss, (entry, -1)) if own else Profiled(f, (entry,))
         found.append(estimates(mine, {"x": np.delete(x, entry), "method": 0.0}))
     return {name: np.stack([one[name] for one in found]) for name in found[0]}
-
-
-def _core(objective: Any) -> Any:
-    while type(objective) is Scaled:
-        objective = objective.objective
-    return objective
 
 
 def _minimum(f: Any) -> tuple[Array, Array]:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, RefusedError
-from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.dispersion import WithDispersion
 from flower_fedcon.objectives.offset import WithOffset
 from flower_fedcon.objectives.private_objective import is_private
@@ -93,9 +93,7 @@ def fitted(objective: Any, x: Array) -> Fitted:
     ConfigError
         If it is no loss whose likelihood is known, or has an l2 of its own.
     """
-    f = objective
-    while type(f) is Scaled:
-        f = f.objective
+    f = unscaled(objective)
     if is_private(f):
         raise RefusedError(
             "refused: this node's examples are private (ExampleDP), and no noise covers the sums "
