@@ -300,6 +300,6 @@ def markdown_table() -> str:
             first_sentence(card.participation),
             first_sentence(card.wire),
         )
-        cells = f"[{kind.__name__}](strategies/{name}.py)", *texts
+        cells = f"[{kind.__name__}](flower_fedcon/strategies/{name}.py)", *texts
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)

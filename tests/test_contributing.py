@@ -16,14 +16,16 @@ from pages import ROOT, blocks
 from processes import SCRIPTS
 
 AFTER = {
-    "strategies/__init__.py": "from flower_fedcon.strategies.fedavg import FedAvg as FedAvg\n",
+    "flower_fedcon/strategies/__init__.py": "from flower_fedcon.strategies.fedavg import "
+    "FedAvg as FedAvg\n",
     "flower_fedcon/objectives/__init__.py": "from flower_fedcon.objectives.completion import "
     "MatrixCompletion as MatrixCompletion\n",
     "tests/support/losses.py": "LOSSES = {\n",
 }
 """Where lines that are added to a file go."""
 LOSS = "flower_fedcon/objectives/log_cosh.py"
-COPIED = ("strategies", "clients", "flower_fedcon", "tests", "sims", "docs", "examples",
+STRATEGIES, CLIENTS = "flower_fedcon/strategies", "flower_fedcon/clients"
+COPIED = ("flower_fedcon", "tests", "sims", "docs", "examples",
           "README.md", "pyproject.toml", "Makefile", "CONTRIBUTING.md")  # fmt: skip
 
 FEDMINE = """
@@ -85,11 +87,11 @@ def copy(tmp_path_factory):
 
 def test_they_are_few_files_and_lines():
     assert sorted(files()) == [
-        "clients/fedavgm.py",
+        "flower_fedcon/clients/fedavgm.py",
         "flower_fedcon/objectives/__init__.py",
         LOSS,
-        "strategies/__init__.py",
-        "strategies/fedavgm.py",
+        "flower_fedcon/strategies/__init__.py",
+        "flower_fedcon/strategies/fedavgm.py",
         "tests/algorithms/cases/fedavgm.py",
         "tests/support/losses.py",
     ]
@@ -123,7 +125,7 @@ def test_the_example_passes_the_contract(copy):
     done = run(copy, "bash", "-euc", table)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (
-        "| [FedAvgM](strategies/fedavgm.py) | min_w (1/N) sum_i f_i(w) | any;"
+        "| [FedAvgM](flower_fedcon/strategies/fedavgm.py) | min_w (1/N) sum_i f_i(w) | any;"
         in (copy / "README.md").read_text()
     )
     said = run(copy, "bash", "-euc", f"{algorithm} --dry-run").stdout
@@ -166,16 +168,16 @@ main(["list"])
 @pytest.mark.parametrize(
     ("path", "old", "new", "said"),
     [
-        ("strategies/__init__.py", "import FedAvgM as FedAvgM", None, "fedavgm.py has no strategy"),
-        ("clients/fedavgm.py", '{"delta": ', '{"dleta": ', "uploads ['dleta'], and FedAvgM"),
+        (f"{STRATEGIES}/__init__.py", "import FedAvgM as FedAvgM", None, "fedavgm.py has no strategy"),
+        (f"{CLIENTS}/fedavgm.py", '{"delta": ', '{"dleta": ', "uploads ['dleta'], and FedAvgM"),
         *(
             pytest.param(*slip, marks=pytest.mark.nightly)
             for slip in [
                 ("tests/algorithms/cases/fedavgm.py", None, None, "algorithms/cases/fedavgm.py"),
-                ("strategies/fedavgm.py", 'name = "fedavgm"', 'name = "avgm"', 'name = "fedavgm"'),
-                ("clients/fedavgm.py", '"fedavgm"', '"avgm"', 'algorithm = "fedavgm"'),
-                ("clients/fedavgm.py", "client_lr:", "client_rl:", "'client_rl', which is no"),
-                ("strategies/fedavgm.py", "\nWire: ", "\nCost: ", "has no Wire"),
+                (f"{STRATEGIES}/fedavgm.py", 'name = "fedavgm"', 'name = "avgm"', 'name = "fedavgm"'),
+                (f"{CLIENTS}/fedavgm.py", '"fedavgm"', '"avgm"', 'algorithm = "fedavgm"'),
+                (f"{CLIENTS}/fedavgm.py", "client_lr:", "client_rl:", "'client_rl', which is no"),
+                (f"{STRATEGIES}/fedavgm.py", "\nWire: ", "\nCost: ", "has no Wire"),
             ]
         ),
     ],

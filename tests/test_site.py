@@ -16,8 +16,8 @@ import pytest
 from pages import ROOT, pages
 
 API = sorted((ROOT / "docs" / "api").glob("*.rst"))
-NEIGHBOURS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "clients", "examples",
-              "flower_fedcon", "sims", "strategies", "tests")  # fmt: skip
+NEIGHBOURS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "examples",
+              "flower_fedcon", "sims", "tests")  # fmt: skip
 MADE = shutil.ignore_patterns("_build", "_generated", "methods", "gallery", "generated")
 EXTERNAL = re.compile(r"https?://[^\s<>\"'`)\]}]+")
 OF_THE_THEME = (

@@ -24,8 +24,8 @@ def draw(folder):
 
 def outdated(name, figure):
     """Return whether a figure is missing, or older than what it is of."""
-    files = [f"strategies/{name}.py", f"clients/{name}.py", f"tests/algorithms/cases/{name}.py"]
-    newest = max((ROOT / file).stat().st_mtime for file in files)
+    folders = "flower_fedcon/strategies", "flower_fedcon/clients", "tests/algorithms/cases"
+    newest = max((ROOT / folder / f"{name}.py").stat().st_mtime for folder in folders)
     return not figure.exists() or figure.stat().st_mtime < newest
 
 

@@ -40,7 +40,7 @@ def generate(app=None):
 
 
 OF_THE_SITE = {
-    r"\]\(\.\./strategies/(\w+)\.py\)": r"](methods/\1.rst)",
+    r"\]\(\.\./flower_fedcon/strategies/(\w+)\.py\)": r"](methods/\1.rst)",
     r"\]\(\.\./README\.md#algorithms\)": "](methods/index.rst)",
     r"\]\(\.\./examples/gallery/\)": "](gallery/index.rst)",
     r"\]\(\.\./CONTRIBUTING\.md\)": "](contributing.md)",

@@ -52,8 +52,8 @@ def page(kind, drawn):
         heading("In Python"),
         f".. autoclass:: flower_fedcon.strategies.{kind.__name__}\n   :no-members:",
         heading("The code"),
-        source(f"strategies/{kind.name}.py"),
-        source(f"clients/{kind.name}.py"),
+        source(f"flower_fedcon/strategies/{kind.name}.py"),
+        source(f"flower_fedcon/clients/{kind.name}.py"),
         f"A node runs ``flower_fedcon.clients.{kind.name}.{client.__name__}``.",
     ]
     return "\n\n".join(parts) + "\n"

@@ -47,7 +47,9 @@ class Reproduction:
     scalings: dict[str, list[Scaling]] = field(default_factory=dict)
 
 
-PACKAGED = Path(__file__).parents[1] / "sims"
+LABORATORY = Path(__file__).parents[1]
+IN_A_WHEEL, IN_A_CLONE = LABORATORY / "sims", LABORATORY.parents[1] / "sims"
+PACKAGED = IN_A_WHEEL if IN_A_WHEEL.is_dir() else IN_A_CLONE
 """The experiments and claims that the package comes with."""
 
 

@@ -1,0 +1,25 @@
+"""The experiments of sims/ go into a wheel; pyproject.toml says everything else."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+
+class WithExperiments(build_py):
+    """Copy the experiments and claims to where `fedcon reproduce` looks for them."""
+
+    def run(self) -> None:
+        """Build the package; one that is installed as it stands finds them in the clone."""
+        super().run()
+        if not self.editable_mode:
+            package = Path(self.build_lib, "flower_fedcon", "lab")
+            for file in Path("sims").rglob("*.toml"):
+                if file.name != "pyproject.toml" and "benchmarks" not in file.parts:
+                    target = package / file
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(file, target)
+
+
+setup(cmdclass={"build_py": WithExperiments})
