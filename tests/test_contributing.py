@@ -168,13 +168,13 @@ main(["list"])
 @pytest.mark.parametrize(
     ("path", "old", "new", "said"),
     [
-        (f"{STRATEGIES}/__init__.py", "import FedAvgM as FedAvgM", None, "fedavgm.py has no strategy"),
+        (f"{STRATEGIES}/__init__.py", "import FedAvgM as FedAvgM", None, "has no strategy"),
         (f"{CLIENTS}/fedavgm.py", '{"delta": ', '{"dleta": ', "uploads ['dleta'], and FedAvgM"),
         *(
             pytest.param(*slip, marks=pytest.mark.nightly)
             for slip in [
                 ("tests/algorithms/cases/fedavgm.py", None, None, "algorithms/cases/fedavgm.py"),
-                (f"{STRATEGIES}/fedavgm.py", 'name = "fedavgm"', 'name = "avgm"', 'name = "fedavgm"'),
+                (f"{STRATEGIES}/fedavgm.py", 'name = "fedavgm"', 'name = "m"', 'name = "fedavgm"'),
                 (f"{CLIENTS}/fedavgm.py", '"fedavgm"', '"avgm"', 'algorithm = "fedavgm"'),
                 (f"{CLIENTS}/fedavgm.py", "client_lr:", "client_rl:", "'client_rl', which is no"),
                 (f"{STRATEGIES}/fedavgm.py", "\nWire: ", "\nCost: ", "has no Wire"),
