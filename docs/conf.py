@@ -27,6 +27,7 @@ extensions = [
     "sphinx.ext.doctest",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "sphinx-mathjax-offline",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "docstrings",
@@ -38,7 +39,7 @@ highlight_language = "python"
 
 # --- pages ----------------------------------------------------------------------------------------
 
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["config.cache"]  # the gallery's settings hold functions
 

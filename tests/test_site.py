@@ -84,6 +84,57 @@ def test_external_links_are_listed():
     assert external_links() == set(known)
 
 
+# --- formulas -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def typeset(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    return import_module("typeset")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(1/N) sum_i f_i(x_bar)", r"\tfrac{1}{N} \sum_{i} f_{i} (\bar{x})"),
+        ("x s.t. ||x||_inf <= eps", r"x \quad\text{s.t.}\quad \|x\|_\infty \le \varepsilon"),
+        ("<g_i, s> < sqrt(p^(-2/3))", r"\langle g_{i}, s \rangle < \sqrt{p ^{-2/3}}"),
+        ("theta* ~ argmin_x F(x)", r"\theta^\star\approx \operatorname*{arg\,min}_{x} F (x)"),
+        ("y_i+ := [a - x_0i]_+", r"y_{i}^+:= [a - x_{0i}]_{+}"),
+    ],
+)
+def test_formulas_become_latex(typeset, text, expected):
+    assert re.sub(r"\s+", "", typeset.latex(text)) == re.sub(r"\s+", "", expected)
+
+
+def test_words_between_formulas_stay(typeset):
+    line = "client i:  K times  v := P(v - a g_i),  g a subgradient of psi at v, the mean"
+    formulas = typeset.runs(line)[1::2]
+    assert formulas == ["i", "K", "v := P(v - a g_i)", "g", "psi", "v"]
+    assert "".join(typeset.runs(line)) == line
+    assert typeset.mixed("f_i mu-strongly convex").endswith(r":math:`\mu`\ -strongly convex")
+
+
+def test_the_steps_of_all_methods_are_typeset(typeset):
+    """No formula keeps a name in letters, an open brace, or a letter between the words."""
+    from flower_fedcon.registry import algorithms
+
+    for kind in algorithms().values():
+        card = kind.card()
+        for line in [card.problem, *card.update.splitlines()]:
+            parts = typeset.runs(line)
+            assert "".join(parts) == line
+            assert not re.search(r"\b(?!a\b|A\b|I\b)[A-Za-z]\b(?!-)", "".join(
+                re.sub(r"\"[^\"]*\"|'s\b", "", part) for part in parts[::2]
+            )), line  # fmt: skip
+            for formula in map(typeset.latex, parts[1::2]):
+                assert formula.count("{") == formula.count("}"), formula
+                assert set(re.findall(r"(?<![\\A-Za-z])[A-Za-z]{2,}", formula)) <= IN_FORMULAS
+
+
+IN_FORMULAS = {"lmo", "prox", "mean", "arg", "min", "diam", "Geometric"}
+
+
 # --- a build --------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import textwrap
 
 from docstrings import literal
+from typeset import mixed, steps
 
 from flower_fedcon.card import first_sentence, one_line
 from flower_fedcon.registry import algorithms, client_class
@@ -11,9 +12,9 @@ TOLD = ("participation", "weights", "state", "wire", "regularizer", "step_sizes"
         "aggregation", "compression", "lost_state", "source")  # fmt: skip
 
 
-def block(text):
-    """Return a text as it is."""
-    return ".. code-block:: text\n\n" + textwrap.indent(text, "    ")
+def box(text):
+    """Return a text in a frame of its own."""
+    return ".. container:: algorithm\n\n" + textwrap.indent(text, "   ")
 
 
 def heading(text, line="-"):
@@ -31,12 +32,12 @@ def page(kind, drawn):
         heading(card.title, "="),
         literal(card.summary[0].upper() + card.summary[1:]) + ".",
         heading("Problem"),
-        block(card.problem),
+        box(mixed(card.problem, r"\displaystyle ")),
         heading("A round"),
-        block(card.update),
+        box(steps(card.update)),
     ]
     if card.symbols:
-        parts.append(f"Symbols: {literal(card.symbols)}")
+        parts.append(f"Symbols: {mixed(card.symbols)}")
     if drawn:
         caption = (
             "The problem of its contract test, with the settings stated there: the error against "
@@ -47,7 +48,8 @@ def page(kind, drawn):
     for name in TOLD:
         if text := getattr(card, name):
             title = name.replace("_", " ").capitalize()
-            parts.append(f"**{title}.** {literal(text)}")
+            said = literal(text) if name == "source" else mixed(text)
+            parts.append(f"**{title}.** {said}")
     parts += [
         heading("In Python"),
         f".. autoclass:: flower_fedcon.strategies.{kind.__name__}\n   :no-members:",
@@ -64,9 +66,11 @@ def index():
     rows = []
     for kind in algorithms().values():
         card = kind.card()
-        texts = [one_line(card.problem), *map(first_sentence, (card.participation, card.wire)),
-                 first_sentence(card.source), card.stated]  # fmt: skip
-        rows.append([f":doc:`{card.title} <{kind.name}>`", *map(literal, texts)])
+        formulas = one_line(card.problem), *map(first_sentence, (card.participation, card.wire))
+        texts = first_sentence(card.source), card.stated
+        rows.append(
+            [f":doc:`{card.title} <{kind.name}>`", *map(mixed, formulas), *map(literal, texts)]
+        )
     titles = ("Method", "Problem", "Participation", "Wire, each round", "Source", "Stated")
     lines = [".. list-table::", "   :header-rows: 1", "   :class: wide", ""]
     for row in [titles, *rows]:
