@@ -189,8 +189,8 @@ class FlowerClient(NumPyClient):
                 if self._store is not None:
                     said["pass"] = self._store.known_pass(str(config.get("run-id", "")))
                 return [], 1, said
-            with ExitStack() as until_saved:
-                with self.policy.in_time():
+            with ExitStack() as held:
+                with ExitStack() as until_saved, self.policy.in_time():
                     self.policy.check_arrays(parameters)
                     run, request = codec.decode_request(parameters, config, self._oracles)
                     if self._ledger is not None:
@@ -213,12 +213,13 @@ class FlowerClient(NumPyClient):
                     remembers = self.remembers or phase == QUERY or request.held
                     store = self._store if remembers else None
                     if store is not None:
-                        until_saved.enter_context(store.locked(run))
+                        held.enter_context(store.locked(run))
                         self.recall(store.load(run, self.state_type))
                     reply = released(self.handle(request), run, request)
                     if seen.summed > 1:
                         reply.payload = {k: [_dense(v)] for k, (v,) in reply.payload.items()}
                         self._count_sum(reply, seen)
+                # What was told is counted, on disk, before a step's outcome can lead to the next.
                 if store is not None and phase in (TRAIN, QUERY) and not reply.lost:
                     store.save(run, self.versions)
         except Exception as error:

@@ -9,7 +9,7 @@ Whatever else a reply would say of a client's work is left out.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -89,7 +89,7 @@ def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Po
     try:
         known = policy()  # a bad one is told the server as other errors are
         _check_setup(configs)
-        _check_unmasking(configs)
+        _check_nodes(configs)
         return secaggplus_mod(message, context, train)
     except _UnmaskedError as plain:
         return messages.train_reply(message, [], 1, plain.said)
@@ -231,10 +231,18 @@ def _check_setup(configs: Mapping[str, Any]) -> None:
         )
 
 
-def _check_unmasking(configs: Mapping[str, Any]) -> None:
-    """Raise if a server asks for both secrets of a node, which together unmask its vector."""
-    both: Sequence[int] = sorted(
-        {*configs.get("active_nids", ())} & {*configs.get("dead_nids", ())}
+def _check_nodes(configs: Mapping[str, Any]) -> None:
+    """Raise if a server names a node twice, in one list or as both active and dead.
+
+    Flower's mod compares the lengths of the lists with the threshold: a list of one name, repeated,
+    would unmask that node's vector alone. Both secrets of a node together unmask its vector, too.
+    """
+    active, dead, sources = (
+        [*configs.get(name, ())] for name in ("active_nids", "dead_nids", "srcs")
     )
-    if both:
+    if both := sorted({*active} & {*dead}):
         raise RefusedError(f"refused: the server calls node {both[0]} both active and dead")
+    for named_nodes in (active, dead, sources):
+        if len({*named_nodes}) < len(named_nodes):
+            twice = next(node for node in named_nodes if named_nodes.count(node) > 1)
+            raise RefusedError(f"refused: the server names node {twice} twice in one list")

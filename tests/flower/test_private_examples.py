@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, get_epsilon_gaussian
 from dp_accounting.pld import PLDAccountant
-from fake_grid import FakeGrid, on_grid
+from fake_grid import FakeGrid, asked, on_grid
 from flwr.app import Context, RecordDict
 from pages import blocks
 from scipy.stats import kstest
@@ -31,11 +31,11 @@ from flower_fedcon.privacy import ExampleDP
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import AOGM, SGD, GradientDescent
-from flower_fedcon.strategies import FedAvg, FedDualAvg, FedExProx, FedNewton, FedProx
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedExProx, FedNewton, FedProx, Scaffold
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.noisy_sums import check_public
 from flower_fedcon.wire.digests import digest
-from flower_fedcon.wire.ledgers import FileLedger, key_of
+from flower_fedcon.wire.ledgers import SPENT, FileLedger, key_of
 
 DELTA, PAGE = 1e-5, "docs/private_examples.md"
 LOUD = ExampleDP(clip=0.5, noise_multiplier=2.0, target_delta=DELTA)
@@ -262,6 +262,43 @@ def test_a_node_without_budget_refuses_and_says_so(tmp_path):
         )
     spent = ledgers(tmp_path)[0][1.0]
     assert LOUD.epsilon({1.0: spent}) <= 9.0 < LOUD.epsilon({1.0: spent + 1})
+
+
+@on_grid
+def test_no_state_is_kept_of_a_step_that_is_not_counted(tmp_path, monkeypatch):
+    """A server that called such a step used would have the next upload tell its gradient."""
+    kept = []
+
+    def states():
+        return {
+            p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and SPENT not in p.name
+        }
+
+    class FullDisk(FakeGrid):
+        def replies_to(self, message):
+            if asked(message).get("round") != 2:
+                return super().replies_to(message)
+            before = states()
+            with monkeypatch.context() as patch:
+                patch.setattr(FileLedger, "_write", full_disk)
+                replies = super().replies_to(message)
+            kept.append((before, states()))
+            return replies
+
+    grid = FullDisk([regression()], make=private_app)
+    for context in grid.nodes.values():
+        context.node_config.update({"state-dir": str(tmp_path)})
+    with pytest.raises(FedConError, match="the client failed: OSError"):
+        Scaffold(client_lr=0.1, local_steps=1, mirror=False).start(
+            grid, num_rounds=3, max_retries=0, evaluate_every=0
+        )
+    ((before, after),) = kept
+    assert before
+    assert after == before
+
+
+def full_disk(*_):
+    raise OSError(28, "No space left on device")
 
 
 def test_what_is_not_sent_is_counted_all_the_same(tmp_path):

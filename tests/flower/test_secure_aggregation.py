@@ -317,6 +317,28 @@ def test_a_node_gives_its_key_or_its_seed_and_never_both():
         STEPS.start(Greedy(q6_objectives()), num_rounds=1, max_retries=0, secure_aggregation=SECURE)
 
 
+@on_grid
+@pytest.mark.parametrize(
+    ("now", "name"), [("unmask", "active_nids"), ("collect_masked_vectors", "srcs")]
+)
+def test_a_list_of_one_name_repeated_unmasks_nobody(now, name):
+    """Flower compares the lists' lengths with the threshold, and not how many nodes they name."""
+
+    class Repeating(SecureGrid):
+        def replies_to(self, message):
+            if stage(message) == now:
+                asked_of = message.content["secaggplus_configs"]
+                asked_of[name] = [asked_of[name][0]] * len(asked_of[name])
+                if now == "unmask":
+                    asked_of["dead_nids"] = sorted({*self.nodes} - {*asked_of[name]})
+            return super().replies_to(message)
+
+    with pytest.raises(FedConError, match=r"names node \d+ twice in one list"):
+        STEPS.start(
+            Repeating(q6_objectives()), num_rounds=1, max_retries=0, secure_aggregation=SECURE
+        )
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
