@@ -97,7 +97,8 @@ class BlockEngine(GridEngine):
             if time.monotonic() > deadline:
                 raise FedConError(f"Flower has not made {self._blocks} SuperNodes: see its log")
             time.sleep(_POLL[1])
-        return [ClientInfo.of(f, str(j)) for j, f in enumerate(self._own.objectives)]
+        pairs = zip(self._own.objectives, self._own.names, strict=True)
+        return [ClientInfo.of(objective, name) for objective, name in pairs]
 
     def digests(self) -> dict[str, list[str]]:
         """Return those of the clients' objectives."""
@@ -158,7 +159,7 @@ class BlockEngine(GridEngine):
             if isinstance(content, Fault)
             else f"the client failed: {readable(content.error.reason)}"
         )
-        names = sorted_names(map(str, asked.clients))
+        names = sorted_names(self._own.names[client] for client in asked.clients)
         _log.warning("round %d: nothing from clients %s: %s", asked.round, names, reason)
         return [Reply([c], asked.round, error=reason, silent=silent) for c in asked.clients]
 

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Message
@@ -92,7 +93,10 @@ class GridEngine(Engine):
         self._digests = [info.digest for info in infos]
         self._names = [info.name for info in infos]
         self._index = {name: j for j, name in enumerate(self._names)}
-        return infos
+        if self._problem is None:
+            return infos
+        own = self._problem.names  # nodes of this process are called by their partition
+        return [replace(info, name=own[int(info.name)]) for info in infos]
 
     def digests(self) -> dict[str, list[str]]:
         """Return what the clients have told of their data."""

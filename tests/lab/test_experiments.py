@@ -185,6 +185,7 @@ def test_bundled_experiments_run(path: Path) -> None:
         ('"FedFW"', '"FedWF"', ["[algorithm]", "'FedWF'", "did you mean 'FedFW'"]),
         ('name = "FedFW"', "", ["[algorithm]", "name is missing"]),
         ("rounds = 3", "", ["[run]", "rounds is missing"]),
+        ("[run]\nrounds = 3\n", "", ["[run]", "write rounds = 100", "below [run]"]),
         ("rounds = 3", "rounds = -1", ["[run]", "rounds", ">= 0", "-1"]),
         ("rounds = 3", 'rounds = "3"', ["[run]", "rounds must be a whole number", "'3'"]),
         ("rounds = 3", "rounds = true", ["[run]", "rounds must be a whole number", "True"]),

@@ -375,6 +375,7 @@ class Experiment:
     def _check(self) -> None:
         tables = self._tables
         check_keys(tables, changes.TOP, "the file's top level")
+        tables.setdefault("run", {})
         for name in ("problem", "run", "algorithm"):
             check_table(tables.get(name), f"[{name}]")
         compare = tables.get("compare", [])
@@ -388,7 +389,9 @@ class Experiment:
         with context("[run]"):
             check_keys(tables["run"], changes.valid_keys(tables, "run"))
             if "rounds" not in tables["run"]:
-                raise ConfigError("rounds is missing: write rounds = 100, or as many as you like")
+                raise ConfigError(
+                    "rounds is missing: write rounds = 100, or as many as you like, below [run]"
+                )
             check_types(tables["run"], parameters(RunOptions))
             self.run_options = RunOptions(**tables["run"])
         with context("[clock]"):
