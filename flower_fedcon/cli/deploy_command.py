@@ -45,6 +45,10 @@ def deploy(
     run_config: Annotated[
         str, typer.Option(help="As for `flwr run`: keys that the app's pyproject.toml lists.")
     ] = "",
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="The run's folder, in place of run-dir in --run-config."),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="For logs and state; by default runs/<APP>-deployed.")
     ] = None,
@@ -71,6 +75,8 @@ def deploy(
         if not path.is_file():
             raise ConfigError(f"--data {path}: there is no such file")
     own = [f'data="{path.resolve()}" name="{path.stem}" {node_config}' for path in files]
+    if run_dir is not None:
+        run_config = f'{run_config} run-dir="{run_dir.resolve()}"'.strip()
     number = len(files) or (3 if nodes is None else nodes)
     try:
         with LocalDeployment(home, number, own or node_config, say=say) as deployment:
@@ -83,3 +89,5 @@ def deploy(
     say("stopped")
     if not completed:
         raise typer.Exit(1)
+    if run_dir is not None:
+        say(f"directory: {run_dir}")

@@ -43,12 +43,14 @@ serverapp = "server_app:app"
 clientapp = "client_app:app"
 
 [tool.flwr.app.config]
+$config
+""")
+_CONFIG = """\
 num-server-rounds = 5
 evaluate-every = 1
-weighting = "$weighting"
+weighting = "{weighting}"
 run-dir = ""
-resume = false
-""")
+resume = false"""
 _README = Template("""\
 # $name
 
@@ -305,7 +307,7 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
         "algorithm": algorithm.lower(),
         "data": "task.py" if loops else "client_app.py",
         "extra": {"torch": "[torch]", "tables": "[tables]"}.get(framework, ""),
-        "weighting": "examples" if loops else "uniform",
+        "config": _CONFIG.format(weighting="examples" if loops else "uniform"),
         "flwr": metadata.version("flwr"),
         "imports": "\n".join(imports),
         "strategy": text,
@@ -333,6 +335,28 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
     return found
 
 
+def files_of_study(folder: Path, study: Path) -> tuple[dict[str, str], str]:
+    """Return the files of a study's app by name, and the command that runs it on this machine.
+
+    Raises
+    ------
+    ConfigError
+        If the study is not one on tables, or of what nodes cannot do.
+    """
+    from flower_fedcon.cli.study_app import Study
+
+    own = Study(study)
+    words = {
+        "name": folder.name,
+        "title": "A study on tables",
+        "extra": own.extra,
+        "flwr": metadata.version("flwr"),
+        "config": own.config,
+    }
+    found = {"pyproject.toml": _PROJECT.substitute(words), "LICENSE": LICENSE}
+    return found | own.files(folder), own.deploy(folder)
+
+
 def new(
     folder: Annotated[Path, typer.Argument(help="The app's folder, which is made.", metavar="DIR")],
     algorithm: Annotated[
@@ -344,21 +368,40 @@ def new(
             help="What the clients have: a train loop (torch), or data (numpy, sklearn, tables)."
         ),
     ] = "numpy",
+    study: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="An experiment file on tables, whose app is written instead: its schema, its "
+            "penalty, its inference.",
+        ),
+    ] = None,
 ) -> None:
-    """Write a Flower app, to begin from: it runs by `flwr run`, and `flwr build` takes it."""
+    """Write a Flower app, to begin from: it runs by `flwr run`, and `flwr build` takes it.
+
+    With --study it is the app of an experiment on tables, for `fedcon deploy` and nodes that name
+    their own files.
+    """
     name = folder.resolve().name
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,31}", name):
         raise ConfigError(
             f"{name!r} is no name of a Flower app: letters, digits and hyphens, a letter first, at "
             "most 32 characters"
         )
-    found = files(name, algorithm, framework)
+    command = ""
+    if study is None:
+        found = files(name, algorithm, framework)
+    else:
+        found, command = files_of_study(folder, study)
     with storage(f"make the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise ConfigError(f"{folder} is not empty: name a new folder")
     for path, text in found.items():
         write_text(folder / path, text)
+    if command:
+        say(f"{folder}: {', '.join(found)}. Try it on this machine:\n{command}")
+        return
     # From a clone there is no index that Flower could install this package from.
     own = metadata.distribution("flower-fedcon").read_text("direct_url.json") is not None
     first = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 " if own else ""

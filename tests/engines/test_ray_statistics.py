@@ -33,7 +33,8 @@ def test_the_same_numbers_in_ray(folder, tmp_path):
         folder, "logistic", {"test_fraction": 0.2}, inference="robust", heterogeneity=True
     )
     known = run(made, 6, run_dir=tmp_path / "here", certificates=True).report
-    how = {"certificates": True, "engine": "ray", "clients_per_message": 3, "run_dir": tmp_path / "run"}
+    how = {"engine": "ray", "clients_per_message": 3, "run_dir": tmp_path / "run"}
+    how["certificates"] = True
     run(made, 1, **how)
     found = run(made, 6, resume=True, **how).report
     same_folders(tmp_path / "here", tmp_path / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from deployment import Simulation
 from fake_grid import on_grid
 from flwr.app import Context, RecordDict
+from flwr.common.config import parse_config_args
 from quickstart import AppGrid, run_config
 from typer.testing import CliRunner
 
@@ -41,7 +43,7 @@ def written(tmp_path_factory):
     return base
 
 
-def played(folder, monkeypatch):
+def played(folder, monkeypatch, nodes=(), **asked):
     """Run an app's server on nodes in this process; return its strategy's result."""
     results, start = [], FlowerStrategy.start
     monkeypatch.setattr(
@@ -53,8 +55,11 @@ def played(folder, monkeypatch):
     import client_app
     import server_app
 
-    told = run_config(folder) | {"num-server-rounds": 2}
-    server_app.app(AppGrid(client_app.app, told), Context(1, 1, {}, RecordDict(), told))
+    told = run_config(folder) | (asked or {"num-server-rounds": 2})
+    grid = AppGrid(client_app.app, told)
+    for context, own in zip(grid.nodes.values(), nodes, strict=False):
+        context.node_config.update(own)
+    server_app.app(grid, Context(1, 1, {}, RecordDict(), told))
     for name in ("client_app", "server_app", "task"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return results[0]
@@ -91,6 +96,101 @@ def test_flower_makes_bundles(written, tmp_path, monkeypatch):
         assert named == ["flwr", "flower-fedcon"]
         assert (folder / "LICENSE").read_text() == new_app.LICENSE
     assert len(list(tmp_path.glob("*.fab"))) == len(EXAMPLES) + len(FRAMEWORKS)
+
+
+def test_a_study_s_app_is_the_hospitals(tmp_path, monkeypatch):
+    """Of their experiment file the command writes their app; with a run's settings in it."""
+    monkeypatch.chdir(ROOT)
+    arguments = ["new", str(tmp_path / "heart"), "--study", "examples/heart/heart.toml"]
+    told = CliRunner().invoke(fedcon, arguments)
+    assert told.exit_code == 0, told.output
+    assert "--data examples/heart/va.csv" in told.output.replace("\n", " ")
+    for name in ("client_app.py", "server_app.py", "schema.toml", "LICENSE"):
+        known = (ROOT / "examples" / "heart" / "app" / name).read_text()
+        assert (tmp_path / "heart" / name).read_text() == known, name
+    config = run_config(tmp_path / "heart")
+    named = {key: config[key] for key in ("l1", "num-server-rounds", "weighting", "certificates")}
+    assert named == {
+        "l1": 0.02, "num-server-rounds": 8, "weighting": "examples", "certificates": True,
+    }  # fmt: skip
+
+
+SITES = ("north", "south", "west")
+OUTCOMES = {
+    "logistic": 'target = "y"\npositive = [1]\nnegative = [0]\ntest_fraction = 0.25',
+    "poisson": 'target = "y"\nloss = "poisson"',
+    "cox": 'target = "t"\nevent = "y"\ncurve_times = [0.5, 1, 2]',
+}
+
+
+def write_study(folder, loss, lines):
+    """Write a study of three files: `lines` stand below [problem]."""
+    rng = np.random.default_rng(3)
+    for site in SITES:
+        rows = [
+            f"{rng.exponential():.4f},{rng.integers(2)},{rng.normal():.3f},{rng.choice(['f', 'm'])}"
+            for _ in range(60)
+        ]
+        (folder / f"{site}.csv").write_text("\n".join(["t,y,x,sex", *rows]))
+    features = '[features]\nx = "numeric"\nsex = "categorical"\n'
+    (folder / "schema.toml").write_text(f"{OUTCOMES[loss]}\n{features}")
+    (folder / "study.toml").write_text(
+        f'[problem]\nname = "tables"\ndata = "*.csv"\nschema = "schema.toml"\n{lines}\n'
+        "[run]\nrounds = 7\ncertificates = true\n"
+    )
+
+
+@on_grid
+@pytest.mark.parametrize(
+    ("loss", "lines", "said", "files"),
+    [
+        (
+            "logistic",
+            'inference = "robust"\nsite_effects = "own"\nheterogeneity = true',
+            ["alone"],
+            ["heterogeneity.csv", "quality.json"],
+        ),
+        ("poisson", "l1 = 0.01\nl2 = 0.02", ["ElasticNet"], []),
+        ("cox", 'inference = "model"', ["baseline", "curves"], ["baseline.csv", "curves.csv"]),
+    ],
+)
+def test_a_study_s_app_finds_what_the_study_finds(loss, lines, said, files, tmp_path, monkeypatch):
+    """Its coefficients, errors and report, to the last bit, on nodes that allow what it says."""
+    write_study(tmp_path, loss, lines)
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(fedcon, ["run", "study.toml", "--run-dir", "here"]).exit_code == 0
+    told = CliRunner().invoke(fedcon, ["new", "app", "--study", "study.toml"])
+    assert told.exit_code == 0, told.output
+    written = "".join(path.read_text() for path in Path("app").iterdir())
+    assert all(word in written for word in said)
+    words = shlex.split(told.output.split("\n", 1)[1])
+    phases = words[words.index("--node-config") + 1]
+    own = f"policy.min-cell=1 {phases}"
+    nodes = [parse_config_args([f'data="{site}.csv" name="{site}" {own}']) for site in SITES]
+    played(tmp_path / "app", monkeypatch, nodes, **{"run-dir": "there"})
+    for name in ["coefficients.csv", "report.txt", "model.json", *files]:
+        there = (tmp_path / "there" / name).read_text()
+        assert there == (tmp_path / "here" / name).read_text(), name
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('name = "tables"', 'name = "lasso"', ['name = "tables"', "'lasso'"]),
+        ("[problem]", "[problem]\nl3 = 1.0", ["unknown key 'l3'"]),
+        ("[problem]", '[problem]\npenalty = "group"', ["penalty is not for an app"]),
+        ("rounds = 7", "", ["rounds is missing"]),
+        ("[run]", '[algorithm]\nname = "FedProx"\n[run]', ["[algorithm]", "server_app.py"]),
+        ('schema = "no.toml"', "", ["the schema is missing"]),
+        ("[run]", "[run]", ["cannot read the schema no.toml"]),
+    ],
+)
+def test_a_study_that_no_app_can_hold_is_refused(old, new, words, tmp_path):
+    study = '[problem]\nname = "tables"\nschema = "no.toml"\n[run]\nrounds = 7\n'
+    (tmp_path / "study.toml").write_text(study.replace(old, new))
+    with pytest.raises(ConfigError) as error:
+        new_app.files_of_study(tmp_path / "app", tmp_path / "study.toml")
+    assert all(word in str(error.value) for word in ["study.toml", *words])
 
 
 def test_what_cannot_be_written_is_said(tmp_path):

@@ -1,4 +1,4 @@
-"""A hospital's side: the table that the node's configuration names, read by the shared schema."""
+"""A site's side: the table that the node's configuration names, read by the shared schema."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The server's side: l1 logistic regression whose intercepts are free, by FedNewton."""
+"""The server's side: FedNewton, with the penalty of the run configuration; intercepts are free."""
 
 from pathlib import Path
 

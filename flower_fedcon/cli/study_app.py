@@ -1,0 +1,213 @@
+"""What `fedcon new --study FILE` writes: the Flower app of a study on tables."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from flower_fedcon.core.protocol import CERTIFY
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.flower.policy import Policy
+from flower_fedcon.lab.experiments.toml_schema import check_keys, check_table, check_types, context
+from flower_fedcon.problems import builder
+from flower_fedcon.problems.files import paths_of
+from flower_fedcon.problems.tables import tables
+from flower_fedcon.runs.toml import read_toml, write_value
+from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.statistics.answers import ALONE, BASELINE
+from flower_fedcon.tables.table import CURVES
+from flower_fedcon.validation import parameters
+
+_METHOD = "FedNewton"
+_NOT_ON_NODES = {
+    "penalty": "the columns of a feature are known when nodes have prepared them",
+    "penalty_factor": "the columns are known when nodes have prepared them",
+    "partition": "each node has a file of its own",
+    "min_rows": "each node says it in its own configuration, policy.min-rows=20",
+}
+SERVER = Template('''\
+"""The server's side: $title."""
+
+from pathlib import Path
+
+from flower_fedcon import server_app
+from flower_fedcon.regularizers import $kinds
+from flower_fedcon.strategies import FedNewton
+
+
+def make_strategy(context):
+    config = context.run_config
+    penalty = $penalty
+$method
+
+
+app = server_app(make_strategy, schema=Path(__file__).parent / "schema.toml")
+''')
+_FREE = """\
+    own = config["site-effects"] == "own"  # then the model has no intercept
+    return FedNewton(penalty if own else WithIntercept(penalty))"""
+_COX = "    return FedNewton(penalty)"
+CLIENT = '''\
+"""A site's side: the table that the node's configuration names, read by the shared schema."""
+
+from pathlib import Path
+
+from flower_fedcon import client_app
+from flower_fedcon.tables import table_of_node
+
+app = client_app(table_of_node(Path(__file__).parent / "schema.toml"))
+'''
+_README = Template("""\
+# $name
+
+The study in `$file` as a Flower app: all sites share `schema.toml`, and the keys of
+`[tool.flwr.app.config]` in `pyproject.toml` say the rest. On one machine, with a SuperLink and a
+SuperNode for each file, it is
+
+    $deploy
+
+With `policy.min-cell=1` beside these phases the AUC of all rows together is that of `fedcon run` to
+the last bit; by default nodes count rows by predicted probability in larger bins. On several
+machines Flower's own commands start a SuperLink, and a SuperNode at each site, whose configuration
+names its file and what it allows:
+
+    --node-config 'data="FILE" name="SITE" state-dir="FOLDER" policy.phases="$phases"'
+""")
+
+
+class Study:
+    """An experiment on tables, as far as an app needs it; no data is read.
+
+    Parameters
+    ----------
+    file : path
+        An experiment file whose problem is tables.
+
+    Raises
+    ------
+    ConfigError
+        If it is of something else, or of what nodes cannot do.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file, stated = file, read_toml(file)
+        with context(str(file)):
+            check_table(stated.get("problem"), "[problem]")
+            own = dict(stated["problem"])
+            name = own.pop("name", None)
+            if name is None or builder(name) is not tables:
+                raise ConfigError(
+                    f'an app is written of a [problem] with name = "tables", got {name!r}'
+                )
+            own.pop("reference", None)
+            check_keys(own, parameters(tables), "[problem]")
+            check_types(own, parameters(tables))
+            for key, why in _NOT_ON_NODES.items():
+                if key in own and own[key] != parameters(tables)[key].default:
+                    raise ConfigError(f"[problem]: {key} is not for an app: {why}. Leave it out")
+            method = stated.get("algorithm", {"name": _METHOD})
+            if method != {"name": _METHOD}:
+                raise ConfigError(
+                    f"[algorithm]: an app of a study is by {_METHOD} without settings: leave the "
+                    "table out, and write the strategy into server_app.py"
+                )
+            if "rounds" not in stated.get("run", {}):
+                raise ConfigError("rounds is missing: write rounds = 10 below [run]")
+            self._run: Mapping[str, Any] = stated["run"]
+            self._own: Mapping[str, Any] = own
+            self.schema = Schema.load(own["schema"]) if "schema" in own else None
+            if self.schema is None:
+                raise ConfigError('[problem]: the schema is missing: write schema = "schema.toml"')
+
+    @property
+    def extra(self) -> str:
+        """What the app needs of this package's extras."""
+        given = self._own["schema"]
+        text = given if isinstance(given, dict) else read_toml(given)
+        return "[tables,formula]" if "formula" in text else "[tables]"
+
+    @property
+    def config(self) -> str:
+        """The run configuration."""
+        own, run = self._own, self._run
+        values = {
+            "num-server-rounds": run["rounds"],
+            "evaluate-every": 0,
+            "weighting": own.get("weighting", "examples"),
+            "l1": float(own.get("l1", 0.0)),
+            **({"l2": float(own["l2"])} if own.get("l2") else {}),
+            "inference": own.get("inference", ""),
+            "site-effects": own.get("site_effects", "common"),
+            "heterogeneity": own.get("heterogeneity", False),
+            "certificates": True,
+            "run-dir": "",
+            "resume": False,
+            "seed": run.get("seed", 0),
+            "timeout": 3600,
+        }
+        notes = {
+            "evaluate-every": "0: at the end",
+            "weighting": '"examples": each row counts alike, as in pooled data',
+            "l1": "lambda, for the mean loss over all rows",
+            "certificates": "the KKT residual; nodes must allow it",
+        }
+        lines = [f"{key} = {write_value(value)}" for key, value in values.items()]
+        width = max(map(len, lines)) + 1
+        return "\n".join(
+            f"{line:{width}}# {notes[key]}" if key in notes else line
+            for key, line in zip(values, lines, strict=True)
+        )
+
+    @property
+    def phases(self) -> str:
+        """What nodes must allow, as their configuration says it."""
+        assert self.schema is not None  # noqa: S101  (checked at the start)
+        found = [*Policy().phases, CERTIFY]
+        found += [ALONE] * bool(self._own.get("heterogeneity"))
+        if self.schema.curve_times:
+            found += [CURVES, *([BASELINE] * bool(self._own.get("inference")))]
+        return ",".join(found)
+
+    def deploy(self, folder: Path) -> str:
+        """Return the command that runs the app on nodes of this machine."""
+        try:
+            files = paths_of(self._own.get("data", []))
+        except ConfigError:  # a server need not have them
+            files = ["FILE"]
+        words = ["fedcon", "deploy", "--local", str(folder)]
+        words += [word for file in files for word in ("--data", str(file))]
+        words += ["--node-config", f'policy.phases="{self.phases}"']
+        words += ["--run-dir", f"runs/{folder.name}"]
+        return shlex.join(words)
+
+    def files(self, folder: Path) -> dict[str, str]:
+        """Return the texts of all but `pyproject.toml`, by name."""
+        assert self.schema is not None  # noqa: S101  (checked at the start)
+        square, free = bool(self._own.get("l2")), self.schema.loss != "cox"
+        kind = "ElasticNet" if square else "L1"
+        weights = ", ".join(f'float(config["{key}"])' for key in ("l1", "l2")[: 1 + square])
+        words = {
+            "name": folder.name,
+            "file": str(self._file),
+            "title": f"{_METHOD}, with the penalty of the run configuration"
+            + ("; intercepts are free" if free else ""),
+            "kinds": ", ".join([kind, *["WithIntercept"] * free]),
+            "penalty": f"{kind}({weights})",
+            "method": _FREE if free else _COX,
+            "deploy": self.deploy(folder),
+            "phases": self.phases,
+        }
+        given = self._own["schema"]
+        if isinstance(given, dict):
+            schema = "".join(f"{key} = {write_value(value)}\n" for key, value in given.items())
+        else:
+            schema = Path(given).read_text(encoding="utf-8-sig")
+        return {
+            "README.md": _README.substitute(words),
+            "server_app.py": SERVER.substitute(words),
+            "client_app.py": CLIENT,
+            "schema.toml": schema,
+        }
