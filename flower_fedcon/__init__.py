@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flower_fedcon.tables.fitted import load_model
     from flower_fedcon.training.local_round import current_method
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Available",

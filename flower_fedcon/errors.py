@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 _SHOWN = 80  # characters of a value
 
@@ -19,6 +21,10 @@ class FedConError(Exception):
 
 class ConfigError(FedConError):
     """An argument, file entry or setting that cannot be used."""
+
+
+class MissingExtraError(ConfigError, ImportError):
+    """A package that is not installed; the text has the command that installs it."""
 
 
 class UnknownScaleError(ConfigError):
@@ -58,6 +64,53 @@ class RefusedError(FedConError):
 
 class StateLostError(FedConError):
     """A client is asked to continue, but its state is lost."""
+
+
+@contextmanager
+def needing(what: str, extra: str, otherwise: str = "") -> Iterator[None]:
+    """Yield to imports of packages of an extra; one that fails says how to install the extra.
+
+    Parameters
+    ----------
+    what : str
+        What needs which package, such as "the page is drawn by plotly".
+    extra : str
+        Of this package, as pyproject.toml names it.
+    otherwise : str
+        What else the user can do.
+
+    Raises
+    ------
+    MissingExtraError
+
+    Examples
+    --------
+    >>> with needing("the page is drawn by plotly", "report"):
+    ...     import plotly_or_what_not
+    Traceback (most recent call last):
+    ...
+    flower_fedcon.errors.MissingExtraError: the page is drawn by plotly, which is not installed: \
+pip install 'flower-fedcon[report]'
+    """
+    try:
+        yield
+    except ImportError as error:
+        absent = isinstance(error, ModuleNotFoundError)
+        why = "is not installed" if absent else f"cannot be loaded ({printable(str(error))})"
+        remedy = f"pip install 'flower-fedcon[{extra}]'{otherwise and f', or {otherwise}'}"
+        raise MissingExtraError(f"{what}, which {why}: {remedy}", name=error.name) from None
+
+
+def pandas() -> Any:
+    """Return pandas, whose data frames results can be had as.
+
+    Raises
+    ------
+    MissingExtraError
+    """
+    with needing("data frames are made by pandas", "tables"):
+        import pandas as found
+    return found
 
 
 def printable(text: str, most: int = 500) -> str:

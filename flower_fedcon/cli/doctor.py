@@ -90,28 +90,29 @@ def _packages() -> Iterator[Finding]:
         good = wanted.specifier.contains(found, prereleases=True)
         remedy = "" if good else f", wanted {wanted.specifier}: pip install '{text}'"
         yield Finding(wanted.name, GOOD if good else BAD, f"{found}{remedy}")
-    try:
-        yield Finding("ray", GOOD, metadata.version("ray"))
-    except metadata.PackageNotFoundError:
-        yield Finding("ray", BAD, "not installed: pip install 'flwr[simulation]'")
 
 
 def _extras() -> Iterator[Finding]:
-    """Look for what the extras install."""
+    """Look for what the extras install; Ray is Flower's own extra."""
+    yield _of_extra("ray", "simulation")
     own = metadata.distribution("flower-fedcon")
     extras = [e for e in own.metadata.get_all("Provides-Extra") or () if e not in _WORKSHOP]
     for text in own.requires or ():
         wanted = Requirement(text)
+        if wanted.name in ("flwr", "flower-fedcon"):  # an extra of theirs
+            continue
         if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
             continue
         for extra in extras:
-            if not wanted.marker.evaluate({"extra": extra}):
-                continue
-            try:
-                yield Finding(wanted.name, GOOD, metadata.version(wanted.name))
-            except metadata.PackageNotFoundError:
-                remedy = f"not installed: pip install 'flower-fedcon[{extra}]'"
-                yield Finding(wanted.name, NOTED, remedy)
+            if wanted.marker.evaluate({"extra": extra}):
+                yield _of_extra(wanted.name, extra)
+
+
+def _of_extra(package: str, extra: str) -> Finding:
+    try:
+        return Finding(package, GOOD, metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return Finding(package, NOTED, f"not installed: pip install 'flower-fedcon[{extra}]'")
 
 
 def _compiler() -> Iterator[Finding]:

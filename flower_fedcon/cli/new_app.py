@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from flower_fedcon import __version__
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.console import say
 from flower_fedcon.wire.whole_files import storage, write_text
@@ -18,6 +19,7 @@ LICENSE = """\
 Licensed under the Apache License, Version 2.0: you may not use these files except in compliance
 with it. Its text is at http://www.apache.org/licenses/LICENSE-2.0
 """
+_EXTRAS = {"torch": "[torch]", "tables": "[tables]", "sklearn": "[estimators]"}
 _PROJECT = Template("""\
 [build-system]
 requires = ["hatchling"]
@@ -28,7 +30,7 @@ name = "$name"
 version = "0.1.0"
 description = "$title with flower-fedcon"
 license = { file = "LICENSE" }
-dependencies = ["flwr>=1.41", "flower-fedcon$extra>=0.1"]
+dependencies = ["flwr[simulation]>=1.41", "flower-fedcon$extra>=$version"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["."]
@@ -306,7 +308,8 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
         "kind": kind,
         "algorithm": algorithm.lower(),
         "data": "task.py" if loops else "client_app.py",
-        "extra": {"torch": "[torch]", "tables": "[tables]"}.get(framework, ""),
+        "extra": _EXTRAS.get(framework, ""),
+        "version": ".".join(__version__.split(".")[:2]),
         "config": _CONFIG.format(weighting="examples" if loops else "uniform"),
         "flwr": metadata.version("flwr"),
         "imports": "\n".join(imports),

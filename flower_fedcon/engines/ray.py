@@ -22,7 +22,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.policy import Policy
-from flower_fedcon.flower.virtual_nodes import BACKEND, run_on_virtual_nodes
+from flower_fedcon.flower.virtual_nodes import BACKEND, require_ray, run_on_virtual_nodes
 from flower_fedcon.objectives.private_objective import is_private
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.history import History
@@ -44,6 +44,7 @@ def simulate(
     clients_per_message: int | None = None,
 ) -> History:
     """Run a strategy in Flower's simulation; see `flower_fedcon.simulate`."""
+    require_ray()
     if any(map(is_private, problem.objectives)):
         raise ConfigError(
             'engine="ray": what private examples have spent would be forgotten with the workers: '

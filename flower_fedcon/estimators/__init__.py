@@ -3,6 +3,11 @@
 `fit(X, y, groups=...)` takes the client of each row; the coefficients are those of the pooled rows.
 """
 
+from flower_fedcon.errors import needing
+
+with needing("flower_fedcon.estimators needs scikit-learn", "estimators"):
+    import sklearn as sklearn
+
 from flower_fedcon.estimators.counts import FederatedPoissonRegressor, FederatedPoissonRegressorCV
 from flower_fedcon.estimators.cox_regression import (
     FederatedCoxRegression,

@@ -14,6 +14,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.simulation import run_simulation
 
+from flower_fedcon.errors import needing
+
 BACKEND: dict[str, Any] = {
     # By default two processors per worker, and one that dies is not replaced. Its message is tried
     # once more: what did not come back has moved no state.
@@ -27,8 +29,27 @@ BACKEND: dict[str, Any] = {
 }
 
 
+def require_ray() -> None:
+    """Find out whether Ray is there, before anything is prepared for it.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed.
+    """
+    with needing("Flower's simulation needs Ray", "simulation", 'take engine="local"'):
+        import ray  # noqa: F401
+
+
 def run_on_virtual_nodes(server: ServerApp, client: ClientApp, nodes: int) -> None:
-    """Run both apps to their end, the client's in Ray's worker processes, on so many nodes."""
+    """Run both apps to their end, the client's in Ray's worker processes, on so many nodes.
+
+    Raises
+    ------
+    MissingExtraError
+        If Ray is not installed.
+    """
+    require_ray()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         run_simulation(

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import needing
 
 FULL, FIXED, POISSON = "full", "fixed", "poisson"
 _EXACT = 32  # sums of a kind up to which none are added; beyond, at most one in so many
@@ -45,14 +45,10 @@ def library() -> Any:
     ConfigError
         Where it is not installed.
     """
-    try:
+    with needing("privacy is counted by dp-accounting", "privacy"):
         import dp_accounting
         import dp_accounting.pld
         import dp_accounting.rdp
-    except ImportError:
-        raise ConfigError(
-            "privacy is counted by dp-accounting: pip install 'flower-fedcon[privacy]'"
-        ) from None
     return dp_accounting
 
 

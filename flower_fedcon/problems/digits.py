@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flower_fedcon.errors import needing
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.images import Images, Split, hold_out, rows_of_clients, softmax_problem
 from flower_fedcon.problems.stated import stated
@@ -61,7 +62,8 @@ def digits(
     >>> problem.num_clients, problem.x0.shape, sum(f.num_examples for f in problem.objectives)
     (10, (65, 10), 1500)
     """
-    from sklearn.datasets import load_digits  # slow to import
+    with needing("the digits come with scikit-learn", "estimators"):
+        from sklearn.datasets import load_digits  # slow to import
 
     pixels, labels = load_digits(return_X_y=True)
     images = Images(pixels / 16, labels)

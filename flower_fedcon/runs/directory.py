@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flower_fedcon import __version__
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.registry import client_class, plugins
@@ -239,9 +240,9 @@ def _revision_of(folder: str) -> str:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of what a run uses."""
-    found = {"python": sys.version.split()[0]}
+    found = {"python": sys.version.split()[0], "flower-fedcon": __version__}
     for package in (
-        "flower-fedcon", "flwr", "ray", "numpy", "scipy", "scikit-learn", "numba", "torch", "jax",
+        "flwr", "ray", "numpy", "scipy", "scikit-learn", "numba", "torch", "jax",
     ):  # fmt: skip
         try:
             found[package] = metadata.version(package)

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, pandas
 from flower_fedcon.runs.directory import CONFIG, HISTORY, TUNING
 from flower_fedcon.runs.history import History
 from flower_fedcon.runs.toml import read_toml, value_at, write_value
@@ -52,7 +52,7 @@ def read_runs(*folders: str | Path, settings: Sequence[str] = ()) -> pd.DataFram
     >>> runs.groupby(["label", "round"])["residual"].median()  # doctest: +SKIP
     >>> runs.groupby("participation")["client_lr"].unique()  # doctest: +SKIP
     """
-    import pandas as pd
+    pd = pandas()
 
     if isinstance(settings, str):
         raise ConfigError(f"settings must be a list of keys, got {settings!r}: [{settings!r}]")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from flower_fedcon.core.evaluation import Record as Record
-from flower_fedcon.errors import ConfigError, StorageError, nearest
+from flower_fedcon.errors import ConfigError, StorageError, nearest, pandas
 from flower_fedcon.layout import Model
 from flower_fedcon.validation import Array, nonnegative
 from flower_fedcon.wire.whole_files import atomic, check_file, read_bytes, storage
@@ -131,7 +131,7 @@ class History:
 
     def to_frame(self) -> pd.DataFrame:
         """Return all rows as a table of pandas: a row for each record, a column for each name."""
-        import pandas as pd
+        pd = pandas()
 
         return pd.DataFrame(self.rows, columns=self.columns)
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import needing
 from flower_fedcon.runs.history import Record
 from flower_fedcon.wire.whole_files import storage
 
@@ -103,9 +103,5 @@ class WeightsAndBiases(_Tracker):
 
 
 def _client(package: str, extra: str) -> Any:
-    try:
+    with needing(f"records are sent by {package}", extra):
         return import_module(package)
-    except ImportError:
-        raise ConfigError(
-            f"{package} is not installed: pip install 'flower-fedcon[{extra}]'"
-        ) from None

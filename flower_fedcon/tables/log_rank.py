@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, pandas
 from flower_fedcon.validation import Array
 
 _ROUNDING = 1e-10  # of a sum over the intervals, relative
@@ -98,7 +98,7 @@ class LogRank:
 
     def to_frame(self) -> Any:
         """Return a pandas table with a row for each arm."""
-        import pandas as pd
+        pd = pandas()
 
         index = pd.Index(self.arms, name="arm")
         return pd.DataFrame({"observed": self.observed, "expected": self.expected}, index=index)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, pandas
 from flower_fedcon.validation import Array, plain_array, real
 
 
@@ -129,7 +129,7 @@ class KaplanMeier:
 
     def to_frame(self) -> Any:
         """Return a pandas table with a row for each time."""
-        import pandas as pd
+        pd = pandas()
 
         columns = ("at_risk", "events", "survival", "std_error", "lower", "upper")
         index = pd.Index(self.time, name="time")

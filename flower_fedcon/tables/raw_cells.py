@@ -19,11 +19,10 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from flower_fedcon.errors import printable
+from flower_fedcon.errors import MissingExtraError, needing, printable
 from flower_fedcon.tables.misfits import DataError, Misfit
 
 SPARSE = (".svm", ".svmlight", ".libsvm")
-_EXTRA = "pip install 'flower-fedcon[tables]'"
 _NO_HEADER = re.compile(r"#|//|sep=", re.IGNORECASE)
 _WHOLE = re.compile(r"[+-]?\d+")
 _FEWER = "a cell is lost: write an empty cell for a missing value"
@@ -105,8 +104,8 @@ def opened(path: Path, read: Callable[[], Any]) -> Any:
         return read()
     except DataError:
         raise
-    except ImportError:
-        raise DataError(f"{path}: reading it needs pyarrow: {_EXTRA}") from None
+    except MissingExtraError as error:
+        raise DataError(f"{path}: {error}") from None
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file (seen from {Path.cwd()})") from None
     except OSError as error:
@@ -261,8 +260,9 @@ def _misshapen(
 
 def _parquet(path: Path, wanted: Sequence[str]) -> Cells:
     """Return the cells of a Parquet file, an index that pandas has saved among its columns."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    with needing("Parquet files are read by pyarrow", "tables"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
     file = pq.ParquetFile(path)
     names = [str(name).strip() for name in file.schema_arrow.names]

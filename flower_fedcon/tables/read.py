@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from flower_fedcon.errors import FedConError, nearest
+from flower_fedcon.errors import FedConError, nearest, needing
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.decimals import with_points
 from flower_fedcon.tables.marks import canonical, folded, text_of, unfit_mark
@@ -184,13 +185,17 @@ def _dense(path: Path, schema: Schema, also: tuple[str, ...]) -> Cells:
 
 
 def _sparse(path: Path, schema: Schema) -> Columns:
-    from sklearn.datasets import load_svmlight_file
-
     if not schema.sparse:
         raise DataError(f'{path}: an SVMlight file names no columns: write features = "all"')
-    A, y = opened(path, lambda: load_svmlight_file(str(path)))
+    A, y = opened(path, partial(_svmlight, path))
     cells = Cells(path, (schema.target,), {schema.target: y}, np.arange(1, len(y) + 1))
     return Columns(cells, schema, sparse=A)
+
+
+def _svmlight(path: Path) -> Any:
+    with needing("SVMlight files are read by scikit-learn", "estimators"):
+        from sklearn.datasets import load_svmlight_file
+    return load_svmlight_file(str(path))
 
 
 def _table(columns: Columns, notes: Sequence[str] = ()) -> Table:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.errors import ConfigError, nearest, needing
 
 PLAIN, SPLINE, POLYNOMIAL, MISSING = BASES = "", "rcs", "poly", "missing"
 MOST_DEGREE = 6
@@ -146,13 +146,9 @@ def formula_terms(formula: str, target: str) -> tuple[Term, ...]:
     >>> [term.text for term in formula_terms("y ~ (age + sex)^2 + rcs(bmi, 4)", "y")]
     ['age', 'sex', 'rcs(bmi, 4)', 'age:sex']
     """
-    try:
+    listed = 'write the terms as a list, such as terms = ["age", "sex", "age:sex"]'
+    with needing(f"reading formula = {formula!r} needs formulaic", "formula", listed):
         from formulaic.parser import DefaultFormulaParser  # type: ignore[import-untyped]
-    except ImportError:
-        raise ConfigError(
-            f"reading formula = {formula!r} needs formulaic: pip install 'flower-fedcon[formula]', "
-            'or write the terms as a list, such as terms = ["age", "sex", "age:sex"]'
-        ) from None
     if not isinstance(formula, str):
         raise ConfigError(f"formula must be text, got {formula!r}")
     try:

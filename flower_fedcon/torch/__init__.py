@@ -3,14 +3,10 @@
 Needs the extra `flower-fedcon[torch]`; the rest of the package does without PyTorch.
 """
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import needing
 
-try:
+with needing("flower_fedcon.torch needs PyTorch", "torch"):
     import torch as torch
-except ModuleNotFoundError:
-    raise ConfigError(
-        "flower_fedcon.torch needs PyTorch: pip install 'flower-fedcon[torch]'"
-    ) from None
 
 from collections.abc import Callable
 from typing import Any

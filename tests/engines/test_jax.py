@@ -268,7 +268,7 @@ def test_without_jax_the_extra_is_named(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", missing)
     problem = FederatedProblem(objectives("quadratic"))
-    with pytest.raises(ConfigError, match=r'pip install "flower-fedcon\[jax\]"'):
+    with pytest.raises(ConfigError, match=r"pip install 'flower-fedcon\[jax\]'"):
         simulate(FedAvg(client_lr=0.1, local_steps=1), problem, 2, engine="jax")
 
 

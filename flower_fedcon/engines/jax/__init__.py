@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import needing
 
 
 def jax_engine() -> Any:
@@ -12,16 +12,12 @@ def jax_engine() -> Any:
 
     Raises
     ------
-    ConfigError
+    MissingExtraError
         If JAX is not installed.
     """
-    try:
+    same = 'take engine="stacked", which finds the same iterates'
+    with needing('engine="jax" needs JAX', "jax", same):
         import jax  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            'engine="jax" needs JAX: pip install "flower-fedcon[jax]", or take engine="stacked", '
-            "which finds the same iterates"
-        ) from None
     from flower_fedcon.engines.jax.program import JaxEngine
 
     return JaxEngine

@@ -21,12 +21,12 @@ def plot_curves(results: Sequence[Result], path: Path) -> Path:
     ConfigError
         If no result is a point of a curve, or the file's kind is not one of matplotlib's.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     from flower_fedcon.lab.experiments.figures import check_figure
 
     check_figure(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     points = [one for one in results if one.axis]
     if not points:
         raise ConfigError('none of these benchmarks has curves to draw: "curves" has')

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import needing
 from flower_fedcon.lab.benchmarks.measure import Result, Work, in_turn, ratio
 
 
@@ -17,12 +17,8 @@ def inference(quick: bool = False) -> Iterator[Result]:
     statsmodels' Logit has the same optimum and the same model-based errors, from the pooled rows;
     it stops by its own rule, a change of the coefficients of 1e-8.
     """
-    try:
+    with needing("the yardstick is statsmodels", "dev"):
         import statsmodels.api as sm  # type: ignore[import-untyped]
-    except ImportError:
-        raise ConfigError(
-            "the yardstick is statsmodels, which is not installed: pip install statsmodels"
-        ) from None
     from flower_fedcon.estimators import FederatedLogisticRegression
 
     rows, columns, sites = (20_000, 10, 20) if quick else (1_000_000, 50, 20)

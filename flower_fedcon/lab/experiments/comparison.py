@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flower_fedcon.engines.jax import jax_engine
-from flower_fedcon.errors import FedConError
+from flower_fedcon.errors import FedConError, MissingExtraError
 from flower_fedcon.lab.experiments.console import console, results, say
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.figures import plot_histories
@@ -214,5 +214,9 @@ def show(
         )
     drawn = {label: records for label, records in rows.items() if label in measured or not measured}
     kept = None if seeds is None else {label: seeds[label] for label in drawn}
-    figure = plot_histories(drawn, figures, title=_title(experiment), seeds=kept, say=say)
-    say(f"figure:    {figure}")
+    try:
+        figure = plot_histories(drawn, figures, title=_title(experiment), seeds=kept, say=say)
+    except MissingExtraError as error:  # the runs are done, and stay
+        say(f"figure:    none, {error}")
+    else:
+        say(f"figure:    {figure}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.errors import ConfigError, nearest, needing
 from flower_fedcon.lab.experiments.seed_statistics import highest, lowest
 from flower_fedcon.lab.experiments.sweeps import Scaling, exponent
 from flower_fedcon.runs.history import Record, why_not_recorded
@@ -107,12 +107,12 @@ def plot_histories(
     ConfigError
         If there is nothing to draw, or the file's kind is not one of these.
     """
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    targets = [check_figure(each, x) for each in paths]
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    paths = [path] if isinstance(path, str | Path) else list(path)
-    targets = [check_figure(each, x) for each in paths]
     for label, rows in histories.items():
         if not rows:
             raise ConfigError(f"{label!r} has no recorded rounds to draw")
@@ -251,10 +251,10 @@ def plot_scalings(scalings: Sequence[Scaling], path: str | Path, *, title: str =
         .png, .pdf or .svg.
     title : str (default: "")
     """
+    target = check_figure(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    target = check_figure(path)
     panels: dict[tuple[str, str], list[Scaling]] = {}
     for scaling in scalings:
         panels.setdefault((scaling.abscissa, scaling.ordinate), []).append(scaling)
@@ -317,6 +317,8 @@ def check_figure(path: str | Path, x: str | None = None) -> Path:
     for name in [] if x is None else x.split(","):
         if name not in AXES:
             raise ConfigError(f"unknown axis {name!r}: {nearest(name, AXES)}")
+    with needing("figures are drawn by matplotlib", "cli"):
+        import matplotlib  # noqa: F401  (found missing before a run, not after it)
     return target
 
 

@@ -41,9 +41,9 @@ def draw_holdings(
     ConfigError
         If the data cannot be read or have no outcomes, or the file's type is another.
     """
+    check_figure(path, None)
     from matplotlib.figure import Figure
 
-    check_figure(path, None)
     keys = ("data", "schema", "client_column", "partition")
     names: Sequence[str]
     if {"data", "schema"} <= arguments.keys():

@@ -28,9 +28,9 @@ def draw_curves(curves: Mapping[str, KaplanMeier], path: Path, time: str = "time
     ConfigError
         If the file's type is another.
     """
+    check_figure(path, None)
     from matplotlib.figure import Figure
 
-    check_figure(path, None)
     figure = Figure(figsize=(5.5, 3.6), layout="constrained")
     axes = figure.subplots()
     for k, (arm, curve) in enumerate(curves.items()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, needing
 from flower_fedcon.objectives import NeymanPearson
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.stated import stated
@@ -33,7 +33,8 @@ def neyman_pearson(*, clients: int = 10, seed: int = 0) -> FederatedProblem:
     >>> [(len(f.A0), len(f.A1)) for f in problem.objectives[:2]], problem.x0.shape
     ([(35, 21), (35, 21)], (30,))
     """
-    from sklearn.datasets import load_breast_cancer  # slow to import
+    with needing("the tumours come with scikit-learn", "estimators"):
+        from sklearn.datasets import load_breast_cancer  # slow to import
 
     features, benign = load_breast_cancer(return_X_y=True)  # benign is coded as 1
     A = (features - features.mean(axis=0)) / features.std(axis=0)

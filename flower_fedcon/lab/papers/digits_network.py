@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, needing
 from flower_fedcon.objectives import TanhNetwork
 from flower_fedcon.problems.digits import CLASSES
 from flower_fedcon.problems.federated import FederatedProblem, Metric
@@ -67,7 +67,8 @@ def digits_network(
     >>> problem.metrics["rank"](problem.x0)
     42.0
     """
-    from sklearn.datasets import load_digits  # slow to import
+    with needing("the digits come with scikit-learn", "estimators"):
+        from sklearn.datasets import load_digits  # slow to import
 
     if l1 is not None and nuclear is not None:
         raise ConfigError(f"give l1 or nuclear, not both: got l1={l1!r}, nuclear={nuclear!r}")

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, needing
 from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.stated import stated
@@ -150,14 +150,10 @@ def _synthetic(
 
 def _haxby(data: str, subjects: int, classes: Sequence[str]) -> list[list[Session]]:
     """Return the sessions of each subject, by nilearn."""
-    try:
+    what = "data of the Haxby study is read by nilearn"
+    with needing(what, "fmri", "leave data out for the synthetic stand-in"):
         from nilearn.datasets import fetch_haxby
         from nilearn.maskers import NiftiMasker
-    except ImportError:
-        raise ConfigError(
-            "data of the Haxby study is read by nilearn, which is not installed: "
-            "pip install 'flower-fedcon[fmri]', or leave data out for the synthetic stand-in"
-        ) from None
     try:
         study: Any = fetch_haxby(data_dir=data, subjects=list(range(1, subjects + 1)), verbose=0)
     except (OSError, ValueError) as error:

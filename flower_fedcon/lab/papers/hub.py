@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, needing
 from flower_fedcon.problems.images import Images
 
 
@@ -35,13 +35,8 @@ def load_split(dataset: str, split: str, *, hint: str) -> Any:
     ConfigError
         If flwr-datasets is not installed, or the dataset cannot be loaded.
     """
-    try:
+    with needing(f"{dataset} is loaded by flwr-datasets", "datasets", hint):
         from flwr_datasets import FederatedDataset
-    except ImportError:
-        raise ConfigError(
-            f"{dataset} is loaded by flwr-datasets, which is not installed: "
-            f"pip install 'flower-fedcon[datasets]', or {hint}"
-        ) from None
     try:
         return FederatedDataset(dataset=dataset, partitioners={}, shuffle=False).load_split(split)
     except Exception as error:  # the network, the Hub and the files raise many

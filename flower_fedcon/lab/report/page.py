@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, needing
 from flower_fedcon.lab.experiments.figures import COLOURS
 from flower_fedcon.lab.experiments.folders import write
 from flower_fedcon.lab.report import sections
@@ -82,13 +82,8 @@ def page(curves: Sequence[Curves], library: str) -> str:
 
 
 def _plotly() -> str:
-    try:
+    with needing("the page is drawn by plotly", "report"):
         from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise ConfigError(
-            "the page is drawn by plotly, which is not installed: pip install "
-            "'flower-fedcon[report]'"
-        ) from None
     return str(get_plotlyjs())
 
 

@@ -126,12 +126,12 @@ def plot_steps(rows: Sequence[Row], path: Path) -> Path:
     ConfigError
         If there is nothing to draw, or the file's kind is not one of matplotlib's.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     from flower_fedcon.lab.experiments.figures import check_figure
 
     check_figure(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     methods = sorted({row["method"] for row in rows})
     if not methods:
         raise ConfigError("no run of the study has ended: there is nothing to draw")

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, RefusedError
+from flower_fedcon.errors import ConfigError, RefusedError, pandas
 from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.survival import CoxRegression
 from flower_fedcon.tables.risk_counts import risk_counts
@@ -65,7 +65,7 @@ class Proportionality:
 
     def to_frame(self) -> Any:
         """Return a pandas table with a row for each column, and the last for all of them."""
-        import pandas as pd
+        pd = pandas()
 
         columns = {
             "statistic": [*self.statistic, self.global_statistic],

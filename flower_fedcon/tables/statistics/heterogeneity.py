@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.errors import ConfigError, first_few, pandas
 from flower_fedcon.objectives.profiled import pseudo_inverse
 from flower_fedcon.tables.quality import MOST_COUNTS
 from flower_fedcon.tables.schema import PROFILED
@@ -77,7 +77,7 @@ class Heterogeneity:
 
     def to_frame(self) -> Any:
         """Return a data frame of one row for each parameter."""
-        import pandas as pd
+        pd = pandas()
 
         columns = ("fixed", "fixed_bse", "random", "random_bse", "q", "pvalues", "i2", "tau2")
         tests = ("ratio", "ratio_df", "ratio_pvalues")
