@@ -1,4 +1,4 @@
-"""The core does without its extras; where one is needed, its absence is an error with the remedy."""
+"""The core does without its extras; where one is needed, its absence is told with the remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PACKAGES = {  # what is imported of an extra
 }
 NEEDS = [  # what needs which extra
     ("cli", "from flower_fedcon.cli import app"),
-    ("cli", "from flower_fedcon.lab.experiments.figures import check_figure; check_figure('a.png')"),
+    ("cli", "from flower_fedcon.lab.experiments import figures; figures.check_figure('a.png')"),
     ("datasets", "problems.cifar10()"),
     ("estimators", "import flower_fedcon.estimators"),
     ("estimators", "problems.digits()"),

@@ -19,6 +19,7 @@ LICENSE = """\
 Licensed under the Apache License, Version 2.0: you may not use these files except in compliance
 with it. Its text is at http://www.apache.org/licenses/LICENSE-2.0
 """
+_SERIES = ".".join(__version__.split(".")[:2])
 _EXTRAS = {"torch": "[torch]", "tables": "[tables]", "sklearn": "[estimators]"}
 _PROJECT = Template("""\
 [build-system]
@@ -309,7 +310,7 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
         "algorithm": algorithm.lower(),
         "data": "task.py" if loops else "client_app.py",
         "extra": _EXTRAS.get(framework, ""),
-        "version": ".".join(__version__.split(".")[:2]),
+        "version": _SERIES,
         "config": _CONFIG.format(weighting="examples" if loops else "uniform"),
         "flwr": metadata.version("flwr"),
         "imports": "\n".join(imports),
@@ -352,6 +353,7 @@ def files_of_study(folder: Path, study: Path) -> tuple[dict[str, str], str]:
     words = {
         "name": folder.name,
         "title": "A study on tables",
+        "version": _SERIES,
         "extra": own.extra,
         "flwr": metadata.version("flwr"),
         "config": own.config,
