@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from flwr.client import NumPyClient
@@ -56,6 +56,7 @@ from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.table import CURVES, Table
 from flower_fedcon.validation import Array, positive
+from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.ledgers import FileLedger, key_of, rows_on_node
 from flower_fedcon.wire.own_code import own_places
 from flower_fedcon.wire.payloads import Payload
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
 _log = logging.getLogger("flwr")
-_REQUESTS, _TOLD = "requests", "told"
+_REQUESTS, _TOLD, _ROWS = "requests", "told", "rows"
 _ALONE = Seen()
 
 
@@ -194,6 +195,7 @@ class FlowerClient(NumPyClient):
                     self.policy.check_arrays(parameters)
                     run, request = codec.decode_request(parameters, config, self._oracles)
                     if self._ledger is not None:
+                        self._check_rows(run)
                         until_saved.push(self._keep_told)  # once they are counted, on disk
                         until_saved.enter_context(self._ledger.opened())
                     if request.phase == PREPARE:
@@ -300,6 +302,27 @@ class FlowerClient(NumPyClient):
             for question, answer in self._told.items():
                 store.keep_note(_TOLD, question, answer)
         self._told.clear()
+
+    def _check_rows(self, run: RunInfo) -> None:
+        """Hold a run to the rows that it began with: other rows would have a ledger of their own.
+
+        Raises
+        ------
+        RefusedError
+            If the node has loaded others.
+        """
+        store, rows = cast(Store, self._store), rows_on_node(self._loaded)
+        part = digest((run.run_id, self.name))  # clients may share a state-dir
+        with store.noting(_ROWS):
+            known = store.note(_ROWS, part)
+            if not known:
+                store.keep_note(_ROWS, part, rows)
+        if known not in ("", rows):
+            raise RefusedError(
+                "refused: this node's rows are not those that it began the run with, and each "
+                "choice of rows would have a privacy ledger of its own: load the same rows for "
+                "every message, as with a seed for random_split"
+            )
 
     def _count_request(self) -> None:
         """Count a request on this node's rows, over all runs, before it is answered."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import file_digest
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,9 +65,16 @@ def read_table(
 
 
 def _digest_of(path: Path, client: str = "") -> str:
-    """Return a digest of what a file holds, and of whose rows of it are meant."""
-    with path.open("rb") as stream:
-        found = file_digest(stream, "sha256")
+    """Return a digest of what a file holds, and of whose rows of it are meant.
+
+    The lines of a text count in any order, and however they end.
+    """
+    content = path.read_bytes()
+    if path.suffix.lower() == ".gz":
+        content = gzip.decompress(content)
+    if suffix_of(path) not in (".npz", ".parquet"):
+        content = b"\n".join(sorted(filter(None, content.splitlines())))
+    found = sha256(content)
     found.update(client.encode())
     return found.hexdigest()[:16]
 

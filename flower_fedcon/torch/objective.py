@@ -124,6 +124,13 @@ class TorchObjective(Objective, Stackable):
                 f"TorchObjective(data): {self.num_examples} inputs and {len(self._targets)} targets"
             )
         self._loss, self._measures = loss, dict(measures or {})
+        self._untouched = self._never_called()
+        self._no_hooks = [
+            found
+            for part in self._untouched[0].modules()
+            for name, found in vars(part).items()
+            if name.endswith("_hooks") and not found
+        ]
         self.l2 = nonnegative("TorchObjective(l2)", l2)
         self._chunk = count("TorchObjective(chunk)", chunk)
 
@@ -195,6 +202,24 @@ class TorchObjective(Objective, Stackable):
             found |= dict.fromkeys(names, part)
         return found
 
+    def _never_called(self) -> tuple[nn.Module, Any, list[Tensor]]:
+        """Return the module and the loss as they are before any call, and the trained parameters.
+
+        The parameters have no memory of their own: a model's take their place.
+        """
+        empty = [nn.Parameter(torch.empty(0, dtype=p.dtype)) for p in self._parameters]
+        known = {id(p): new for p, new in zip(self._parameters, empty, strict=True)}
+        module, loss = copy.deepcopy((self._module, self._loss), known)
+        return module, loss, empty
+
+    def _as_if_new(self, tensors: Sequence[Tensor]) -> tuple[nn.Module, Any, list[Tensor]]:
+        """Return a module and a loss that were never called, and their parameters, at a model."""
+        module, loss, empty = self._untouched
+        own: list[Tensor] = [nn.Parameter(tensor.clone()) for tensor in tensors]
+        known: dict[int, Any] = {id(p): new for p, new in zip(empty, own, strict=True)}
+        known |= {id(hooks): hooks for hooks in self._no_hooks}  # most of what a copy would take
+        return *copy.deepcopy((module, loss), known), own
+
     # --- the function --------------------------------------------------------------------------
 
     def value(self, x: Any) -> float:
@@ -222,9 +247,13 @@ class TorchObjective(Objective, Stackable):
     def row_gradients(self, x: Any, rows: Array) -> Array:
         """Return the gradient of the loss of each of some rows alone, l2 not included.
 
-        Each row goes through the module by itself, in memory of its own, so that no other row, and
-        no place among others, changes a bit of it. (`torch.func.vmap` takes rows together, and its
-        products of matrices round each row by what stands beside it.)
+        Each row goes through a copy of the module that no row has gone through, in memory of its
+        own, so that no other row, and no place among others, changes a bit of it. What a module
+        keeps from call to call, in parameters, buffers or attributes, and the random numbers that
+        it draws, are those of its construction for each row. What it keeps outside itself, in
+        globals, in a class or in a function's closure, is its author's to leave out.
+        (`torch.func.vmap` takes rows together, and its products of matrices round each row by what
+        stands beside it.)
 
         Parameters
         ----------
@@ -234,18 +263,12 @@ class TorchObjective(Objective, Stackable):
         Returns
         -------
         array of float64, shape (n, entries of x)
-
-        Raises
-        ------
-        ConfigError
-            If the module keeps something from call to call, in buffers or elsewhere, or draws
-            random numbers: these would tell one row of another.
         """
         found = np.zeros((len(rows), sum(p.numel() for p in self._parameters)))
-        for i, loss in enumerate(self._alone(x, rows)):
-            parts = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        for i, (loss, parameters) in enumerate(self._alone(x, rows)):
+            parts = torch.autograd.grad(loss, parameters, allow_unused=True)
             end = 0
-            for g, w in zip(parts, self._parameters, strict=True):
+            for g, w in zip(parts, parameters, strict=True):
                 start, end = end, end + w.numel()
                 if g is not None:
                     found[i, start:end] = as_array(g.reshape(-1))
@@ -254,45 +277,18 @@ class TorchObjective(Objective, Stackable):
     def row_losses(self, x: Any, rows: Array) -> Array:
         """Return the loss of each of some rows alone, l2 not included, as `row_gradients` does."""
         with torch.no_grad():
-            return np.array([float(loss) for loss in self._alone(x, rows)])
+            return np.array([float(loss) for loss, _ in self._alone(x, rows)])
 
-    def _alone(self, x: Any, rows: Array) -> Iterator[Tensor]:
-        """Yield the loss of each row."""
-        self._load(self._tensors(x))
-        before = [buffer._version for buffer in self._module.buffers()]
-        draws = torch.get_rng_state()
-        first: Tensor | None = None
-        for row in rows.tolist():
-            loss = self._loss_of(row)
-            first = loss.detach().clone() if first is None else first
-            yield loss
-        if [buffer._version for buffer in self._module.buffers()] != before:
-            raise ConfigError(
-                "TorchObjective(module) changes its buffers when it is called, so that one row "
-                "tells of another: use a module without running statistics, or leave ExampleDP out"
-            )
-        if not torch.equal(torch.get_rng_state(), draws):
-            raise ConfigError(
-                "TorchObjective(module) draws random numbers when it is called, which follow from "
-                "how many rows came before: use nn.Dropout, or F.dropout with training="
-                "self.training, or leave ExampleDP out"
-            )
-        if first is not None and not torch.equal(first.nan_to_num(), self._once_more(rows)):
-            raise ConfigError(
-                "TorchObjective(module) gives a row another loss once other rows went through it: "
-                "it keeps something from call to call, so that one row tells of another: use a "
-                "module without, or leave ExampleDP out"
-            )
-
-    def _loss_of(self, row: int) -> Tensor:
-        inputs, target = (part[row : row + 1].clone() for part in (self._inputs, self._targets))
-        found: Tensor = self._loss(self._module(inputs), target)
-        return found
-
-    def _once_more(self, rows: Array) -> Tensor:
-        """Return the loss of the first row, after all the others."""
-        with torch.no_grad():
-            return self._loss_of(int(rows[0])).nan_to_num()
+    def _alone(self, x: Any, rows: Array) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """Yield the loss of each row, and the parameters that it is of."""
+        tensors, device = self._tensors(x), self._like.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            draws = torch.get_rng_state()
+            for row in rows.tolist():
+                torch.set_rng_state(draws)
+                module, loss, own = self._as_if_new(tensors)
+                inputs, target = (p[row : row + 1].clone() for p in (self._inputs, self._targets))
+                yield loss(module(inputs), target), own
 
     def ridge(self, x: Any) -> float:
         """Return l2/2 ||x||^2, of a model in layers."""
@@ -333,6 +329,11 @@ class TorchObjective(Objective, Stackable):
                 'over rows is expected: give reduction="mean"'
             )
         return ""
+
+    @property
+    def own_rows(self) -> Array:
+        """The inputs, by which a node knows whose examples they are."""
+        return as_array(self._inputs)
 
     @property
     def rows_key(self) -> str:

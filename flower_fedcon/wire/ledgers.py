@@ -21,6 +21,7 @@ from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.wire.digests import digest
+from flower_fedcon.wire.row_digests import digest_of_rows
 from flower_fedcon.wire.whole_files import FolderLock, atomic, read_bytes, storage
 
 _log = logging.getLogger("flwr")
@@ -41,7 +42,7 @@ class FileLedger(Ledger):
 
     def __init__(self, privacy: ExampleDP, folder: Path, *former: Path) -> None:
         super().__init__(privacy)
-        self._folder, self._former = folder, former
+        self._folder, self._former, self._told = folder, former, False
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -58,12 +59,25 @@ class FileLedger(Ledger):
                     self._take(former / SPENT, more=True)
                     self._write(folder / SPENT)
                     (former / SPENT).unlink()
+            self._tell_of_others()
             before = self.gradients.copy()
             try:
                 yield
             finally:
                 if self.gradients != before:
                     self._write(folder / SPENT)
+
+    def _tell_of_others(self) -> None:
+        """Say where a ledger begins beside those of other rows: they may be the same people's."""
+        if not (self._folder / SPENT).is_file() and not self._told:
+            self._told = True
+            others = [*self._folder.parent.glob(f"*/{SPENT}")]
+            if others:
+                _log.warning(
+                    "the ledger of this node's private examples begins at 0, beside %d of other "
+                    "rows in %s: where the same people are in both, their epsilons add up; a load "
+                    "that draws rows wants a seed", len(others), self._folder.parent,
+                )  # fmt: skip
 
     def _take(self, path: Path, *, more: bool) -> None:
         found = _read(path)
@@ -142,8 +156,9 @@ def key_of(objective: Any) -> str:
 def rows_on_node(objective: Any) -> str:
     """Return the digest by which a node knows its rows over all studies.
 
-    Of the rows alone: another loss, l2, intercept or schema is another study on the same rows, and
-    their epsilons add up. What else an objective is made of counts where its rows are not known.
+    Of the rows alone, in any order and type: another loss, outcome, l2, intercept or schema is
+    another study on the same rows, and their epsilons add up. What else an objective is made of
+    counts where its rows are not known.
 
     Parameters
     ----------
@@ -152,12 +167,9 @@ def rows_on_node(objective: Any) -> str:
     """
     if known := getattr(objective, "rows_digest", ""):
         return str(known)
-    if not isinstance(objective, LinearModel):
-        return key_of(objective)
-    A: Any = objective.rows[:, :-1] if objective.intercept else objective.rows
-    if objective.sparse:
-        A = A.shape, A.data, A.indices, A.indptr
-    return digest(("rows", A, objective.targets))
+    linear = isinstance(objective, LinearModel)
+    rows = objective.A if linear else getattr(objective, "own_rows", None)
+    return key_of(objective) if rows is None else digest_of_rows(rows)
 
 
 def spent_in(folder: Path, least: int = 1) -> dict[str, dict[str, Any]]:

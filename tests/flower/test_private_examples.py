@@ -297,6 +297,45 @@ def test_no_state_is_kept_of_a_step_that_is_not_counted(tmp_path, monkeypatch):
     assert after == before
 
 
+def drawing(draw):
+    """Return a client app whose load draws rows for every message."""
+    rng = np.random.default_rng(0)
+
+    def make(load):
+        def drawn(context):
+            whole = load(context)
+            rows = draw(rng, whole.num_examples)
+            return LogisticRegression(whole.A[rows], whole.targets[rows])
+
+        return client_app(drawn, policy=Policy.open(), privacy=LOUD)
+
+    return make
+
+
+@on_grid
+def test_rows_in_another_order_go_on_with_their_ledger(tmp_path):
+    make = drawing(lambda rng, m: rng.permutation(m))
+    FedAvg(client_lr=0.5).start(grid_of(tmp_path, make=make), num_rounds=3)
+    assert ledgers(tmp_path) == [{1.0: 3}] * 2
+
+
+@on_grid
+def test_other_rows_for_every_message_are_refused(tmp_path):
+    """Each choice would begin a ledger at 0, and no budget would ever be spent."""
+    make = drawing(lambda rng, m: rng.choice(m, 40, replace=False))
+    with pytest.raises(FedConError, match="rows are not those that it began the run with"):
+        FedAvg(client_lr=0.5).start(grid_of(tmp_path, make=make), num_rounds=3, max_retries=0)
+
+
+@on_grid
+def test_a_ledger_that_begins_beside_others_says_so(tmp_path, log):
+    FedAvg(client_lr=0.5).start(grid_of(tmp_path), num_rounds=1)
+    some = drawing(lambda rng, m: np.arange(40))
+    FedAvg(client_lr=0.5).start(grid_of(tmp_path, make=some), num_rounds=1)
+    assert "begins at 0, beside" in log.text
+    assert len(ledgers(tmp_path)) == 4
+
+
 def full_disk(*_):
     raise OSError(28, "No space left on device")
 

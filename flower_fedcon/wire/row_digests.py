@@ -1,0 +1,65 @@
+"""A digest by which rows are known again, in whatever order, type or form they come."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from flower_fedcon.validation import Array
+
+_BLOCK = 2**20  # entries that are taken at once
+
+
+def digest_of_rows(rows: Any) -> str:
+    """Return 16 hexadecimal digits that stand for the rows of an array, in any order.
+
+    Entries count as single precision, so that a copy in that type is the same rows, and zeros do
+    not, so that a sparse array is what it is as a dense one.
+
+    Parameters
+    ----------
+    rows : array or SciPy sparse array, shape (m, ...)
+
+    Examples
+    --------
+    >>> A = np.arange(6.0).reshape(3, 2)
+    >>> digest_of_rows(A[::-1]) == digest_of_rows(scipy.sparse.csr_array(A.astype("float32")))
+    True
+    >>> digest_of_rows(A[:2]) == digest_of_rows(A)
+    False
+    """
+    if scipy.sparse.issparse(rows):
+        csr = scipy.sparse.csr_array(rows, copy=True)
+        csr.sum_duplicates()
+        marks = _marks(csr.data, csr.indices)
+        before = np.concatenate([np.zeros(1, np.uint64), np.cumsum(marks, dtype=np.uint64)])
+        sums = before[csr.indptr[1:]] - before[csr.indptr[:-1]]
+    else:
+        rows = np.asarray(rows)
+        rows = rows.reshape(len(rows), -1)
+        columns, block = np.arange(rows.shape[1]), max(1, _BLOCK // max(1, rows.shape[1]))
+        parts = [
+            _marks(rows[i : i + block], columns).sum(axis=1, dtype=np.uint64)
+            for i in range(0, len(rows), block)
+        ]
+        sums = np.concatenate([np.zeros(0, np.uint64), *parts])
+    return hashlib.sha256(np.sort(_mixed(sums)).tobytes()).hexdigest()[:16]
+
+
+def _marks(values: Array, columns: Array) -> Any:
+    """Return a number for each entry, by its value and its column; 0 for a zero."""
+    with np.errstate(over="ignore"):
+        single = np.asarray(values).astype(np.float32)
+    bits = single.view(np.uint32).astype(np.uint64)
+    return np.where(single == 0, np.uint64(0), _mixed(bits | columns.astype(np.uint64) << 32))
+
+
+def _mixed(numbers: Any) -> Any:
+    """Return numbers of 64 bits, mixed by the last steps of SplitMix64 (2014)."""
+    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
