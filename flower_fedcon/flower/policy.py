@@ -80,11 +80,13 @@ class Policy:
         DataSHIELD; a model of as many parameters as rows says of each row what it is.
     min_summed : int (default: 1)
         In a sum of at least how many clients' uploads a server may see this node's: more than 1
-        asks for secure aggregation, whose reconstruction threshold this is then the least of.
+        asks for secure aggregation, whose reconstruction threshold this is then the least of. An
+        evaluation is no upload, and tells this node's loss alone: leave "evaluate" out of `phases`.
     min_noise : float, optional
         The least noise multiplier z that a sum with this node's upload must have from the clients
         themselves (`GaussianDP(noise_by="clients")`), counted by the fewest clients of whom a sum
-        can be unmasked, less one. Without such noise the node then answers no request of a run.
+        can be unmasked, less one. Without such noise the node then answers no request of a run,
+        evaluations among them.
         By default none is asked for.
     min_range : float (default: 0.001)
         The least range in which the entries of an upload may be summed securely. A run has one
@@ -221,6 +223,8 @@ class Policy:
         """
         if phase not in self.phases:
             raise _refused("phases", f"{', '.join(self.phases)}, not {phase}")
+        if self.min_noise is not None and phase in (EVALUATE, PREPARE, CURVES):
+            raise _refused("min-noise", f"{self.min_noise:g}, and answers to {phase} have none")
 
     def check_parameters(self, parameters: int, rows: int) -> None:
         """Raise if a model has too many parameters for the rows that statistics are of.

@@ -207,7 +207,9 @@ class TorchObjective(Objective, Stackable):
 
         The parameters have no memory of their own: a model's take their place.
         """
-        empty: list[Tensor] = [nn.Parameter(torch.empty(0, dtype=p.dtype)) for p in self._parameters]
+        empty: list[Tensor] = [
+            nn.Parameter(torch.empty(0, dtype=p.dtype)) for p in self._parameters
+        ]
         known = {id(p): new for p, new in zip(self._parameters, empty, strict=True)}
         module, loss = copy.deepcopy((self._module, self._loss), known)
         return module, loss, empty

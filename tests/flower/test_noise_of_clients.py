@@ -26,7 +26,7 @@ from flower_fedcon import (
     simulate,
 )
 from flower_fedcon.cli import app
-from flower_fedcon.errors import BudgetError, ConfigError, FedConError, StorageError
+from flower_fedcon.errors import BudgetError, ConfigError, FedConError, RefusedError, StorageError
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.privacy import GaussianDP, SecAggPlus
 from flower_fedcon.privacy.accountant import NoisySum, Sampling, spent_epsilon
@@ -197,6 +197,14 @@ def test_a_node_may_insist_on_noise():
         start(FedAvg(client_lr=0.1, local_steps=3), SecAggPlus(8.0), min_noise=2.0)
     with pytest.raises(FedConError, match=r"policy.min-noise = 2, not an answer without noise"):
         start(fedavg(2.0, noise_by="server"), None, min_noise=2.0)
+
+
+@pytest.mark.parametrize("phase", ["evaluate", "prepare", "curves"])
+def test_where_noise_is_asked_for_nothing_is_told_without(phase):
+    policy = Policy(min_noise=2.0, phases=("train", phase))
+    policy.check_phase("train")
+    with pytest.raises(RefusedError, match=f"min-noise = 2, and answers to {phase} have none"):
+        policy.check_phase(phase)
 
 
 @on_grid
