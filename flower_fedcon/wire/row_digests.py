@@ -6,8 +6,8 @@ import hashlib
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
+from flower_fedcon.objectives.rows import is_sparse
 from flower_fedcon.validation import Array
 
 _BLOCK = 2**20  # entries that are taken at once
@@ -25,14 +25,15 @@ def digest_of_rows(rows: Any) -> str:
 
     Examples
     --------
+    >>> import scipy.sparse
     >>> A = np.arange(6.0).reshape(3, 2)
     >>> digest_of_rows(A[::-1]) == digest_of_rows(scipy.sparse.csr_array(A.astype("float32")))
     True
     >>> digest_of_rows(A[:2]) == digest_of_rows(A)
     False
     """
-    if scipy.sparse.issparse(rows):
-        csr = scipy.sparse.csr_array(rows, copy=True)
+    if is_sparse(rows):
+        csr = rows.tocsr(copy=True)
         csr.sum_duplicates()
         marks = _marks(csr.data, csr.indices)
         before = np.concatenate([np.zeros(1, np.uint64), np.cumsum(marks, dtype=np.uint64)])
