@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
-from flower_fedcon.lab.experiments import claims, reproduce
+from flower_fedcon.lab.experiments import claims, reproduce, verdicts
 
 SIMS = Path(__file__).parents[2] / "sims"
 
@@ -48,22 +47,9 @@ def test_published_tables_are_of_the_shipped_claims(page: str, quick: bool) -> N
     assert sorted(shown) == sorted(expected)
 
 
-Counts: TypeAlias = dict[str, tuple[int, ...]]
-
-
-def counts(page: str) -> tuple[Counts, int]:
-    """Return what a page's last line says of each kind, and how many claims were not run.
-
-    Of a kind: claims, as many as end in each of `reproduce.ENDS`, and, of those on anything drawn,
-    over five seeds and over fewer.
-    """
-    *parts, rest = (SIMS / page).read_text().splitlines()[-1].split("; ")[:5]
-    found: Counts = {}
-    for part in parts:
-        kind, _, numbers = part.partition(": ")
-        found[kind] = tuple(map(int, re.findall(r"(?:^|, )(\d+)\b", numbers)))
-    assert list(found) == list(claims.COUNTED)
-    return found, int(rest.removesuffix(" not run"))
+def tally(page: str) -> list[str]:
+    """Return the parts of a page's last line, as `reproduce.summary` has them."""
+    return (SIMS / page).read_text().splitlines()[-1].split("; ")
 
 
 def kind_of(row: list[str]) -> str:
@@ -74,54 +60,95 @@ def kind_of(row: list[str]) -> str:
     return "companions" if source.endswith(" (companion)") else "papers' claims"
 
 
+def told(page: str) -> tuple[list[str], list[int]]:
+    """Return the tally of the table's rows, in words, and the numbers of its first eight parts."""
+    verdict, seeds, bound = (reproduce.TITLES.index(t) for t in ("Verdict", "Seeds", "Bound"))
+    rows = rows_of(page)
+
+    def those(kind: str, end: str = "") -> list[list[str]]:
+        found = [row for row in rows if kind_of(row) == kind]
+        return [row for row in found if row[verdict].partition(":")[0] == end or not end]
+
+    def over(found: list[list[str]]) -> str:
+        many = sum(row[seeds].isdigit() for row in found)
+        fewer = sum(" seed" in row[seeds].partition(":")[0] for row in found)
+        return f"{many} over 5 seeds or more, {fewer} over fewer"
+
+    def holding(found: list[list[str]]) -> str:
+        return f"{len(found)}, {sum(row[verdict] == 'pass' for row in found)} hold"
+
+    held, explained = (those("papers' claims", end) for end in ("pass", "explained"))
+    after = sum(row[bound] == "measured" for row in held)
+    whose = [f" {name}" for name in verdicts.WHOSE.values()]
+    faults = [sum(row[verdict].partition(":")[2].startswith(f"{name}:") for row in explained)
+              for name in whose]  # fmt: skip
+    ours = those("ours")
+    many = [row for row in ours if row[seeds].isdigit()]
+    rest = [row for row in ours if not row[seeds].isdigit()]
+    still = len(those("papers' claims", "not explained"))
+    words = [
+        f"papers' claims that hold: {len(held)}, {over(held)}, {after} to a bound set after a run",
+        f"that fail, with evidence whose fault it is: {len(explained)}, "
+        + ", ".join(f"{number}{name}" for number, name in zip(faults, whose, strict=True)),
+        f"ours over 5 seeds or more: {holding(many)}",
+        f"regression pins: {holding(those('regression pins'))}",
+        f"papers' claims that fail, open: {still}",
+        f"companions: {holding(those('companions'))}",
+        f"ours, of fewer seeds or of nothing drawn: {holding(rest)}",
+        "no longer as recorded: 0",
+        f"of all on anything drawn {over(rows)}",
+    ]
+    pins, again = len(those("regression pins")), len(those("companions"))
+    return words, [len(held), len(explained), len(many), pins, still, again, len(rest), after]
+
+
 @pytest.mark.parametrize("page", [page for page, _ in PAGES])
 def test_published_counts_are_those_of_the_table(page: str) -> None:
-    verdict, quick = reproduce.TITLES.index("Verdict"), dict(PAGES)[page]
+    assert tally(page)[:9] == told(page)[0]
+
+
+@pytest.mark.parametrize(("page", "quick"), PAGES)
+def test_published_rows_are_of_the_files_seeds_and_companions(page: str, quick: bool) -> None:
     every = {path.stem: claims.Claims(path, quick=quick) for path in reproduce.find(SIMS)}
     shown = {text for one in every.values() for text in one.shown}
+    seeds, bound, source = (reproduce.TITLES.index(t) for t in ("Seeds", "Bound", "Source"))
     for row in rows_of(page):
-        named = f"{row[0]}: {row[1]}".replace("\\|", "|") in shown
-        assert named == (kind_of(row) == "companions") or kind_of(row) in (
-            "ours",
-            "regression pins",
-        )
-    seeds = reproduce.TITLES.index("Seeds")
-    for kind, counted in counts(page)[0].items():
-        rows = [row for row in rows_of(page) if kind_of(row) == kind]
-        verdicts = [row[verdict].partition(":")[0] for row in rows]
-        many = sum(row[seeds].isdigit() for row in rows)
-        fewer = sum(" seed" in row[seeds].partition(":")[0] for row in rows)
-        tally = (verdicts.count(end) for end in reproduce.ENDS)
-        assert counted == (len(verdicts), *tally, many, fewer)
-        for row in rows:
-            file = every[row[0]]
-            drawn = {claim["what"].replace("|", "\\|"): file.drawn(claim) for claim in file.claims}
-            number = row[seeds].partition(" ")[0].replace("one", "1").replace("-", "0")
-            assert int(number) == (file.repeats if drawn[row[1]] else 0)
+        file, what = every[row[0]], row[1].replace("\\|", "|")
+        claim = next(one for one in file.claims if one["what"] == what)
+        assert row[bound] == claim["bound"]
+        assert row[source].removesuffix(" (companion)") == claim["source"]
+        if kind_of(row) not in ("ours", "regression pins"):
+            assert (f"{row[0]}: {what}" in shown) == (kind_of(row) == "companions")
+        number = row[seeds].partition(" ")[0].replace("one", "1").replace("-", "0")
+        assert int(number) == (file.repeats if file.drawn(claim) else 0)
 
 
-def test_the_page_states_the_published_counts() -> None:
+def test_the_page_and_the_readme_state_the_published_counts() -> None:
     text = " ".join((SIMS.parent / "docs" / "claims.md").read_text().split())
     for page, quick in PAGES:
-        told = counts(page)[0]
-        papers, again, ours, pins = told.values()
-        assert [kind[len(reproduce.ENDS)] for kind in told.values()] == [0] * 4  # none fails
+        held, explained, ours, pins, still, again, rest, after = told(page)[1]
+        name = f"{'quick' if quick else 'full'} run](../sims/{page})"
         assert (
-            f"of the [papers' {papers[0]} claims](../sims/{page}) {papers[1]} hold, {papers[2]} do "
-            f"not and say why, and {papers[3]} do not and are not explained; of {ours[0]} of our "
-            f"own {ours[1]} hold"
+            f"{name}: of the papers' claims {held} hold, {after} of them to a bound set after a "
+            f"run, {explained} fail with evidence whose fault it is, and {still} fail and are "
+            f"open; ours over five seeds: {ours}, all hold; regression pins: {pins}; besides, "
+            f"{again} companions, and {rest} of ours of fewer seeds or of nothing drawn."
         ) in text
-        many, fewer = (sum(kind[k] for kind in told.values()) for k in (-2, -1))
+        many, fewer = re.findall(r"(\d+) over", tally(page)[8])
         assert f"{many} are over five seeds or more, {fewer} over fewer" in text
-        words = f"{again[0]} in the quick run" if quick else f"{again[0]} companions"
-        assert words in text
-        assert (f"regression pins ({pins[0]})" if quick else f"{pins[0]} regression pins") in text
     found = re.search(r"(\d+) claims need MNIST's images, and (\d+) more MovieLens-100k", text)
     assert found is not None
     mnist, movielens = map(int, found.groups())
     full = [claims.Claims(path) for path in reproduce.find(SIMS)]
     assert mnist == sum(len(one.claims) for one in full if one.requires == "mnist")
-    assert movielens == counts("REPRODUCED.md")[1]
+    assert tally("REPRODUCED.md")[9] == f"{movielens} not run"
+    readme = " ".join((SIMS.parent / "README.md").read_text().split())
+    held, explained, ours, pins, still, *_ = told("REPRODUCED.md")[1]
+    assert (
+        f"of the papers' claims {held} hold here, {explained} do not, with evidence why, and "
+        f"{still} do not and are open; {ours} of our own hold over five seeds, and {pins} "
+        "measurements are pinned"
+    ) in readme
 
 
 def test_shipped_counterexample_passes() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,11 +117,12 @@ def test_verdicts(fedcon: Command) -> None:
     arguments = ["--quick", "--workers", "1", "--json", "out/a.json", "--markdown", "out/a.md"]
     code, out, error = fedcon("reproduce", "small", *arguments)
     assert (code, error) == (1, "")  # a claim fails
-    assert "papers' claims: 1, 0 pass, 0 explained, 0 not explained, 1 fail" in out
-    assert "companions: 1, 1 pass" in out
-    assert "ours: 0, 0 pass, 0 explained, 0 not explained, 0 fail; " in out
-    assert "pins: 1, 0 pass, 1 explained, 0 not explained, 0 fail, 0 over 5 seeds or more" in out
-    assert "over fewer; 1 not run" in out
+    assert "papers' claims that hold: 0, 0 over 5 seeds or more, 0 over fewer, 0 to a bound" in out
+    assert "that fail, with evidence whose fault it is: 0, 0 the paper's, 0 ours, 0 the d" in out
+    assert "ours over 5 seeds or more: 0, 0 hold; regression pins: 1, 0 hold; papers' cla" in out
+    assert "claims that fail, open: 0; companions: 1, 1 hold; ours, of fewer seeds or of " in out
+    assert "nothing drawn: 0, 0 hold; no longer as recorded: 1; of all on anything drawn " in out
+    assert "0 over 5 seeds or more, 3 over fewer; 1 not run; " in out
     for words in (
         "it falls",
         "explained: small, it is tiny: the paper's: bytes are what they are (shown by \"it falls",
@@ -146,9 +148,11 @@ def test_verdicts(fedcon: Command) -> None:
 def test_the_full_run_in_two_processes(fedcon: Command) -> None:
     code, out, _ = fedcon("reproduce", "--workers", "2")
     assert code == 1
-    assert "papers' claims: 2, 1 pass, 0 explained, 0 not explained, 1 fail" in out
-    assert "companions: 1, 1 pass" in out
-    assert "regression pins: 1, 0 pass, 1 explained, 0 not explained, 0 fail, 0 over" in out
+    assert (
+        "claims that hold: 1, 0 over 5 seeds or more, 1 over fewer, 1 to a bound set after" in out
+    )
+    assert "pins: 1, 0 hold; papers' claims that fail, open: 0; companions: 1, 1 hold" in out
+    assert "no longer as recorded: 1; " in out
 
 
 def test_finished_runs_are_not_repeated(fedcon: Command) -> None:
@@ -185,8 +189,7 @@ def test_a_claim_without_evidence_counts_as_not_explained(fedcon: Command) -> No
     code, out, _ = fedcon("reproduce", "--quick")
     assert code == 0
     assert "not explained: small, it is tiny: bytes are what they are (expected 35840" in out
-    assert "pins: 1, 0 pass, 0 explained, 1 not explained, 0 fail" in out
-    assert "companions: 0," in out
+    assert "pins: 1, 0 hold; papers' claims that fail, open: 0; companions: 0, 0 hold" in out
 
 
 @pytest.mark.parametrize(("median", "verdict"), [(True, "pass"), (False, "fail")])
@@ -342,7 +345,7 @@ def test_errors_in_claims_are_one_line(fedcon: Command, old: str, new: str, word
 def test_outside_a_clone_the_packages_claims_are_found(run_command: Command) -> None:
     code, out, error = run_command("reproduce", "counterexample", "--quick", "--workers", "1")
     assert (code, error) == (0, "")
-    assert "papers' claims: 2, 2 pass" in out
+    assert "papers' claims that hold: 2, 0 over" in out
 
 
 def test_other_refusals(fedcon: Command) -> None:
@@ -353,7 +356,7 @@ def test_other_refusals(fedcon: Command) -> None:
     Path("sims/claims/small.toml").write_text(text)
     code, out, _ = fedcon("reproduce")
     assert code == 0
-    assert "regression pins: 0, 0 pass, 0 explained, 0 not explained, 0 fail; 4 not run" in out
+    assert "of all on anything drawn 0 over 5 seeds or more, 0 over fewer; 4 not run; " in out
 
 
 # --- seeds ---------------------------------------------------------------------------------------
@@ -405,6 +408,31 @@ def test_the_table_says_over_how_many_seeds(
     assert row[reproduce.TITLES.index("Seeds")] == shown
     fewer = reproduce.summary(reproduce.Reproduction(found, {}, 0.0, 0)).count("1 over fewer")
     assert fewer == shown.count("hour")
+
+
+def test_the_tally_tells_papers_claims_apart() -> None:
+    """By how they end and whose fault it is, by their seeds, and by bounds set after a run."""
+    held = verdicts.Verdict("n", "x", "", "text", "", "order", "", "pass", "", (), seeds=5)
+    failed = replace(held, verdict="explained", fault="data")
+    found = [
+        held, replace(held, bound="measured", seeds=1), failed, replace(failed, fault="ours"),
+        replace(failed, fault="ours"), replace(held, verdict="not explained"),
+        replace(held, companion=True), replace(held, source="ours"),
+        replace(held, source="ours", seeds=0), replace(held, source="ours", bound="measured"),
+    ]  # fmt: skip
+    parts = reproduce.summary(reproduce.Reproduction(found, {}, 0.0, 0)).split("; ")
+    assert parts[:9] == [
+        "papers' claims that hold: 2, 1 over 5 seeds or more, 1 over fewer, 1 to a bound set after "
+        "a run",
+        "that fail, with evidence whose fault it is: 3, 0 the paper's, 2 ours, 1 the data's",
+        "ours over 5 seeds or more: 1, 1 hold",
+        "regression pins: 1, 1 hold",
+        "papers' claims that fail, open: 1",
+        "companions: 1, 1 hold",
+        "ours, of fewer seeds or of nothing drawn: 1, 1 hold",
+        "no longer as recorded: 0",
+        "of all on anything drawn 8 over 5 seeds or more, 1 over fewer",
+    ]
 
 
 def test_claims_on_what_is_drawn_have_five_seeds_or_say_why_not() -> None:

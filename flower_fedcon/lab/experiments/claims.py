@@ -85,7 +85,7 @@ BOUNDS = {
     "theory": "it follows from a theorem",
     "order": "none was chosen: who is ahead, 1 for a ratio and 0 for a difference",
     "independent": "another computation of the same formulas, or of the optimum",
-    "measured": "ours, chosen after the measurement, with air",
+    "measured": "a number, a mark or a setting of it was chosen after a run, with air or to fit",
 }
 MANY = 5
 """Seeds, from which a claim counts as one over seeds."""

@@ -17,7 +17,7 @@ from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
 from flower_fedcon.lab.experiments.sweeps import Scaling
-from flower_fedcon.lab.experiments.verdicts import Verdict
+from flower_fedcon.lab.experiments.verdicts import WHOSE, Verdict
 from flower_fedcon.runs.history import Record
 
 # --- running -------------------------------------------------------------------------------------
@@ -153,7 +153,6 @@ def _with_totals(played: Played) -> list[Record]:
 
 # --- output --------------------------------------------------------------------------------------
 
-ENDS = ("pass", "explained", "not explained", "fail")
 TITLES = (
     "Experiment", "Claim", "Where", "Source", "Claimed", "Bound", "Measured", "Seeds", "Verdict"
 )  # fmt: skip
@@ -191,27 +190,52 @@ def _seeds(verdict: Verdict) -> str:
 
 
 def summary(outcome: Reproduction) -> str:
-    """Return how many claims passed, of each kind, and the time.
+    """Return how many claims hold, or do not and why, of each kind, and the time.
 
-    >>> for part in summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).split("; ")[3:]:
+    >>> for part in summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).split("; ")[:2]:
     ...     print(part)
-    regression pins: 0, 0 pass, 0 explained, 0 not explained, 0 fail
-    2 not run
-    3 s, processors 4 s
+    papers' claims that hold: 0, 0 over 5 seeds or more, 0 over fewer, 0 to a bound set after a run
+    that fail, with evidence whose fault it is: 0, 0 the paper's, 0 ours, 0 the data's
     """
-    parts = []
-    for kind in COUNTED:
-        counted = [v for v in outcome.verdicts if v.kind == kind]
-        verdicts = [v.verdict for v in counted]
-        ends = ", ".join(f"{verdicts.count(k)} {k}" for k in ENDS)
-        over = sum(v.seeds >= MANY for v in counted)
-        fewer = sum(0 < v.seeds < MANY for v in counted)
-        seeds = f", {over} over {MANY} seeds or more, {fewer} over fewer" if over + fewer else ""
-        parts.append(f"{kind}: {len(verdicts)}, {ends}{seeds}")
+    of: dict[str, list[Verdict]] = {kind: [] for kind in COUNTED}
+    for verdict in outcome.verdicts:
+        of[verdict.kind].append(verdict)
+    papers = of["papers' claims"]
+    hold, explained = _ending(papers, "pass"), _ending(papers, "explained")
+    faults = ", ".join(f"{sum(v.fault == key for v in explained)} {whose}"
+                       for key, whose in WHOSE.items())  # fmt: skip
+    many = [v for v in of["ours"] if v.seeds >= MANY]
+    rest = [v for v in of["ours"] if v.seeds < MANY]
+    parts = [
+        f"papers' claims that hold: {len(hold)}, {_seeded(hold)}, "
+        f"{sum(v.bound == 'measured' for v in hold)} to a bound set after a run",
+        f"that fail, with evidence whose fault it is: {len(explained)}, {faults}",
+        f"ours over {MANY} seeds or more: {_holding(many)}",
+        f"regression pins: {_holding(of['regression pins'])}",
+        f"papers' claims that fail, open: {len(_ending(papers, 'not explained'))}",
+        f"companions: {_holding(of['companions'])}",
+        f"ours, of fewer seeds or of nothing drawn: {_holding(rest)}",
+        f"no longer as recorded: {len(_ending(outcome.verdicts, 'fail'))}",
+        f"of all on anything drawn {_seeded(outcome.verdicts)}",
+    ]
     if outcome.left_out:
         parts.append(f"{outcome.left_out} not run")
     spent = f"{outcome.elapsed:.0f} s, processors {sum(outcome.seconds.values()):.0f} s"
     return "; ".join([*parts, spent])
+
+
+def _ending(verdicts: Sequence[Verdict], end: str) -> list[Verdict]:
+    return [v for v in verdicts if v.verdict == end]
+
+
+def _seeded(verdicts: Sequence[Verdict]) -> str:
+    drawn = [v.seeds for v in verdicts if v.seeds]
+    many = sum(seeds >= MANY for seeds in drawn)
+    return f"{many} over {MANY} seeds or more, {len(drawn) - many} over fewer"
+
+
+def _holding(verdicts: Sequence[Verdict]) -> str:
+    return f"{len(verdicts)}, {len(_ending(verdicts, 'pass'))} hold"
 
 
 def to_json(outcome: Reproduction) -> str:

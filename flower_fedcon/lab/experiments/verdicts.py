@@ -15,6 +15,9 @@ from flower_fedcon.lab.experiments.sweeps import Places, Reader, Scaling, Sweep,
 from flower_fedcon.lab.experiments.toml_schema import Table
 from flower_fedcon.validation import Array
 
+WHOSE = {"paper": "the paper's", "ours": "ours", "data": "the data's"}
+"""Whose fault it is that a claim does not hold; see `claims.FAULTS`."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -35,6 +38,8 @@ class Verdict:
         instead. Of one that left what its explanation expects: that.
     values : tuple of float
         Everything measured: for each seed, each algorithm and each round.
+    fault : str
+        Of an explained claim: whose fault it is, one of `claims.FAULTS`.
     companion : bool
         Whether the claim shows the explanation of one that does not hold: often that claim re-cut.
     seeds : int
@@ -53,6 +58,7 @@ class Verdict:
     verdict: str
     note: str
     values: tuple[float, ...]
+    fault: str = ""
     companion: bool = False
     seeds: int = 0
     few_seeds: str = ""
@@ -98,7 +104,7 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
         verdict, note = _explained(table, [[worst]] if table.get("worst") else measured, holds)
     return Verdict(
         experiment, claim["what"], claim["where"], claim["source"], claimed, claim["bound"], text,
-        verdict, note, tuple(values),
+        verdict, note, tuple(values), fault=claim["explained"]["fault"] if note else "",
     )  # fmt: skip
 
 
@@ -131,9 +137,8 @@ def _explained(table: Table, measured: Sequence[list[float]], holds: bool) -> tu
         return "pass", ""
     if table["fault"] == "unknown":
         return "not explained", f"{table['why']} (expected {expected})"
-    whose = {"paper": "the paper's", "ours": "ours", "data": "the data's"}[table["fault"]]
     shown = "".join(f'shown by "{what}"; ' for what in as_list(table["shown_by"]))
-    return "explained", f"{whose}: {table['why']} ({shown}expected {expected})"
+    return "explained", f"{WHOSE[table['fault']]}: {table['why']} ({shown}expected {expected})"
 
 
 def _off(values: Sequence[float], targets: Sequence[float]) -> float:
