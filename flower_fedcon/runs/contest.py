@@ -248,7 +248,7 @@ class Contest:
             "rows": race.rows(winner),
         }
         self._take([runner.entry for runner in runners], ended)
-        others = [runner.server for runner in race.runners if runner is not winner]
+        others = [r.server for r in race.runners if r is not winner and r.server.round]
         _log.info(
             "race: %s goes on, at %.6g after %d rounds; %d of the %d rounds so far, %d bytes and "
             "%d gradients went to %d others",

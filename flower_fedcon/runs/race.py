@@ -5,6 +5,10 @@ quarter goes on to three times as many, and so on, until one is left, which goes
 state as if it had been alone. Each has a run of its own (a
 `run_id`), so that what clients hold for one is never another's, on nodes as in this process; all
 have the run's seed, hence the same cohorts and batches. Nothing else in a round is different.
+
+Values of one number stand in a line, and what they reach in a few rounds gets better towards one
+of them and worse beyond it. Not everyone needs to play then: the first stage begins in the middle
+and goes on to the neighbours for as long as they are better. The best two play twice as long.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ LONGER, STAGES, KEPT = 3, 3, 4
 Everyone who is as good as the last of these stays, too: some methods do not move in their first
 round. Where a share p of the clients is in a round, stages are p^(-3/4) times as long.
 """
+LONGER_IN_LINE, STAGES_IN_LINE, KEPT_IN_LINE = 2, 2, 2
+"""The same of values in a line, but that so many are kept, whatever their number."""
 
 
 @dataclass
@@ -105,6 +111,7 @@ class Race:
 
     def __init__(self, runners: list[Runner], first: int, rung: int = 0) -> None:
         self.runners, self.first, self.rung = runners, first, rung
+        self._line = _in_line(runners)
 
     @property
     def alive(self) -> list[Runner]:
@@ -115,7 +122,8 @@ class Race:
     def goal(self) -> int:
         """How many rounds each has by the end of the stage."""
         rate: float = self.runners[0].server.setup.rate
-        rounds: float = self.first * LONGER**self.rung * rate**-0.75
+        longer = LONGER_IN_LINE if self._line else LONGER
+        rounds: float = self.first * longer**self.rung * rate**-0.75
         return math.ceil(rounds - 1e-9)
 
     @property
@@ -130,21 +138,49 @@ class Race:
 
     def next(self) -> Runner | None:
         """Return who plays next; None if it is decided."""
-        while self.rung < STAGES and len(self.alive) > 1:
-            for runner in self.alive:
-                if runner.server.round < self.goal:
-                    return runner
+        stages = STAGES_IN_LINE if self._line else STAGES
+        while self.rung < stages and len(self.alive) > 1:
+            waiting = [runner for runner in self.alive if runner.server.round < self.goal]
+            if self._line and not self.rung and waiting and not self._tied():
+                waiting = self._towards_the_best()
+            if waiting:
+                return waiting[0]
             self.rung += 1
             self._drop()
         return None
 
+    def _tied(self) -> bool:
+        """Whether the best are equally good, so that nothing tells in which direction to go."""
+        scores = [runner.score for runner in self.alive if runner.server.round >= self.goal]
+        return bool(scores) and scores.count(min(scores)) > 1
+
+    def _towards_the_best(self) -> list[Runner]:
+        """Return the neighbour in line that is to be tried next, if there is one."""
+        line, start = self._line, len(self._line) // 2
+        best = start
+        for step in (-1, 1):
+            while 0 <= best + step < len(line):
+                for runner in (line[best], line[best + step]):
+                    if not runner.out and runner.server.round < self.goal:
+                        return [runner]
+                if line[best + step].score >= line[best].score < math.inf:
+                    break
+                best += step
+            if best != start and line[best].score < math.inf:
+                break
+            best = start if line[best].score == math.inf else best
+        return []
+
     def _drop(self) -> None:
-        """Leave the best quarter in."""
+        """Leave the best quarter in, or the best two of a line."""
         scores = sorted(runner.score for runner in self.alive)
-        last = scores[max(1, len(scores) // KEPT) - 1]
+        in_line = KEPT_IN_LINE if self.rung < STAGES_IN_LINE else 1
+        kept = in_line if self._line else max(1, len(scores) // KEPT)
+        last = scores[min(kept, len(scores)) - 1]
         for runner in self.alive:
-            if runner.score > last:
-                runner.out = f"behind after {runner.server.round} rounds"
+            played = runner.server.round
+            if runner.score > last or not played:
+                runner.out = f"behind after {played} rounds" if played else "not tried"
 
     def standing(self) -> Server:
         """Return the leader's run with all that the race has cost so far."""
@@ -182,6 +218,14 @@ class Race:
                 for runner in self.runners
             ],
         }
+
+
+def _in_line(runners: Sequence[Runner]) -> list[Runner]:
+    """Return those that differ by one number in the order of it; none where they do not."""
+    values = [[*runner.entry.settings.values()] for runner in runners]
+    if any(len(own) != 1 or not isinstance(own[0], int | float) for own in values):
+        return []
+    return sorted(runners, key=lambda runner: next(iter(runner.entry.settings.values())))
 
 
 def left_to_rules(strategy: Method[Any]) -> Method[Any]:
