@@ -235,7 +235,9 @@ def _step_sizes(kind: type[Any]) -> str:
         said = [f"server_optimizer: {rule}"]
     if "client_lr" in known:
         why = kind.needs_constant_lr
-        said.append("client_lr: " + (f"a number alone: {why}" if why else "a number or a schedule"))
+        rule = f"a number alone: {why}" if why else "a number or a schedule"
+        own = "" if kind.needs_common_lr else ", or each client's own (DeltaSGD, AdaPGM)"
+        said.append(f"client_lr: {rule}{own}")
     return "; ".join(said)
 
 

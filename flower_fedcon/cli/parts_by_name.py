@@ -9,23 +9,23 @@ def parts() -> dict[str, type[Any]]:
     """Return the server optimizers, schedules and compressors, by name.
 
     >>> list(parts())
-    ['Adagrad', 'Adam', 'Momentum', 'Yogi', 'Constant', 'Cosine', 'Inverse', 'InverseSqrt', \
-'StepDecay', 'EF21', 'Identity', 'Natural', 'QSGD', 'RandK', 'Sign', 'TopK']
+    ['Adagrad', 'Adam', 'Momentum', 'Yogi', 'AdaPGM', 'Constant', 'Cosine', 'DeltaSGD', 'Inverse', \
+'InverseSqrt', 'StepDecay', 'EF21', 'Identity', 'Natural', 'QSGD', 'RandK', 'Sign', 'TopK']
     """
     from flower_fedcon import compressors, optimizers, schedules
 
     found: dict[str, type[Any]] = {}
     for module, bases in (
         (optimizers, (optimizers.ServerOptimizer,)),
-        (schedules, (schedules.Schedule,)),
+        (schedules, (schedules.Schedule, schedules.OwnRate)),
         (compressors, (compressors.Compressor, compressors.EF21)),
     ):
         for name in sorted(module.__all__):
             value = getattr(module, name)
             if isinstance(value, type) and issubclass(value, bases):
                 found[name] = value
-    for base in (optimizers.ServerOptimizer, schedules.Schedule, compressors.Compressor):
-        found.pop(base.__name__, None)
+    for base in ("ServerOptimizer", "Schedule", "OwnRate", "Compressor"):
+        found.pop(base, None)
     return found
 
 
@@ -42,6 +42,7 @@ def takers(part: type[Any]) -> dict[str, list[str]]:
     from flower_fedcon.compressors import EF21
     from flower_fedcon.registry import algorithms
     from flower_fedcon.server.optimizers import ServerOptimizer
+    from flower_fedcon.server.own_rates import OwnRate
     from flower_fedcon.server.schedules import Schedule
     from flower_fedcon.validation import parameters
 
@@ -55,6 +56,8 @@ def takers(part: type[Any]) -> dict[str, list[str]]:
                 names = [] if part.entrywise and stepping.needs_one_length else ["server_optimizer"]
         elif issubclass(part, Schedule):
             names = ["client_lr"] if "client_lr" in known and not kind.needs_constant_lr else []
+        elif issubclass(part, OwnRate):
+            names = ["client_lr"] if "client_lr" in known and not kind.needs_common_lr else []
         else:
             names = [] if kind.needs_exact else ["compression"]
             names += [n for n in known if n.endswith("compressor") and part is not EF21]

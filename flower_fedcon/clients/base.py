@@ -266,6 +266,8 @@ class FedConClient(FlowerClient, Generic[State]):
             return self._epochs(declared)
         if declared.solver is not None:
             return Done(declared, self._minimised(declared))
+        if declared.own_rate is not None:
+            return self._adapted(declared)
         own, count = self.objective, declared.steps
         axes = None if declared.clip is None else len(self.model_axes)
         known = bool(type(self).gradient is FedConClient.gradient)
@@ -289,6 +291,18 @@ class FedConClient(FlowerClient, Generic[State]):
         if declared.gradient is None and self.work.get("gradients") == before:
             self.tally_gradients(count)  # of an override that counts nothing
         return Done(declared, end, count)
+
+    def _adapted(self, declared: LocalPass) -> Done:
+        """Return where steps lead whose lengths follow from their gradients."""
+        again, count = None, declared.steps
+        if self._run is not None and self._run.rows_each is not None:  # each of rows of its own
+            own = self.objective
+            again = own.again if hasattr(own, "again") else self.batches.again
+            self.tally_gradients(max(0, count - 1))
+        self.tally_gradients(count)
+        if declared.point is not None and (proxes := declared.proxes):
+            self.tally(proxes=proxes)
+        return declared.adapt(self._gradient, again, len(self.model_axes))
 
     def _epochs(self, declared: LocalPass) -> Done:
         """Return where the stochastic steps lead that stand for a minimisation."""

@@ -93,16 +93,21 @@ class Batches:
         self._objective, self._size, self._rng = objective, size, rng
         self._rows, self._asked = rows, 0
         self._order = np.empty(0, dtype=np.intp)
+        self._last: Array | None = None
 
     def gradient(self, v: Array) -> Array:
         """Return the gradient of the next batch at `v`."""
         objective = self._objective
         if not hasattr(objective, "batch_gradient"):
             return objective.stochastic_gradient(v, self._rng, self._size)  # type: ignore[no-any-return]
-        rows = self.next_rows()
-        if rows is None:
-            return objective.gradient(v)  # type: ignore[no-any-return]
-        return objective.batch_gradient(v, rows)  # type: ignore[no-any-return]
+        self._last = self.next_rows()
+        return self.again(v)
+
+    def again(self, v: Array) -> Array:
+        """Return the gradient at `v` of the last batch, of an objective with `batch_gradient`."""
+        if self._last is None:
+            return self._objective.gradient(v)  # type: ignore[no-any-return]
+        return self._objective.batch_gradient(v, self._last)  # type: ignore[no-any-return]
 
     def next_rows(self) -> Array | None:
         """Return the rows of the next batch; None for all."""

@@ -65,6 +65,8 @@ class Method(ABC, Generic[State]):
     """Why clients' gradients must not be clipped; "" where `clip` is right."""
     needs_constant_lr: ClassVar[str] = "it is not declared to be right with steps that change"
     """Why `client_lr` must stay the same; "" where a schedule will do."""
+    needs_common_lr: ClassVar[str] = "it is not declared to be right where clients' steps differ"
+    """Why all clients must take steps of one length; "" where each may find its own."""
     release: ClassVar[Release] = Release(single="it does not declare that their sum is enough")
     """What the server needs of the uploads: whether their sum is enough."""
     needs_independent: ClassVar[str] = "it is not declared that its server adds up all uploads"

@@ -89,7 +89,14 @@ class Selected(StepTaker):
         size, stacked = self._batch_size, self._stack
         if size is None or self._all_rows:
             return self._noised(stacked.gradient(x, self._which))
-        return self._noised(stacked.batch_gradient(x, self._which, self._next_rows(size)))
+        self._last_rows = self._next_rows(size)
+        return self._noised(stacked.batch_gradient(x, self._which, self._last_rows))
+
+    def again(self, x: Array) -> Array:
+        """Return the gradients of the last minibatches."""
+        if self._all_rows:
+            return self._stack.gradient(x, self._which)
+        return self._stack.batch_gradient(x, self._which, self._last_rows)
 
     def _noised(self, gradient: Array, scale: float = 1.0) -> Array:
         """Return gradients with scale times each client's next noise, of its own stream."""

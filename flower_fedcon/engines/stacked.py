@@ -36,6 +36,7 @@ from flower_fedcon.objectives.noisy import noise_of
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.runs.history import Record
+from flower_fedcon.server.own_rates import OwnRate
 from flower_fedcon.solvers.problem import ClientsError
 from flower_fedcon.solvers.served import CohortSolver, why_one_at_a_time
 from flower_fedcon.solvers.stochastic import SGD
@@ -69,6 +70,8 @@ def why_not_stackable(
         solver = getattr(strategy, "local_solver", None)
         if solver is not None and not isinstance(solver, SGD):
             return f"{title} has the local solver {solver!r}, whose gradients are noisy"
+        if isinstance(getattr(strategy, "client_lr", None), OwnRate):
+            return f"{title} lets each client find its own steps, of gradients that are noisy"
     groups = alike(standing, pad=strategy.rows_each is None)
     if None in groups:
         other = standing[groups[None][0]]

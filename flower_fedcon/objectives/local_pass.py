@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from flower_fedcon.arrays import larger, length, wide
 from flower_fedcon.regularizers import Regularizer, Zero
 from flower_fedcon.regularizers.batched import BatchedRegularizer, entry_weights
+from flower_fedcon.server.own_rates import OwnRate
 from flower_fedcon.validation import Array
 
 Z = (0.0, 1.0)
@@ -119,6 +120,9 @@ class LocalPass(NamedTuple):
         a and b.
     gradient : callable, optional
         Takes the place of f_j's.
+    own_rate : OwnRate, optional
+        How the rate goes on from step to step, each client's for itself; a `Prox` then has the rate
+        of the step before it.
     clip : float, optional
         A longer gradient of f_j is shortened to this norm, before anything is added to it.
     variate_rate : float, optional
@@ -154,6 +158,7 @@ class LocalPass(NamedTuple):
     first: Array | None = None
     onward: tuple[float, float] = (1.0, 0.0)
     gradient: Callable[[Array], Array] | None = None
+    own_rate: OwnRate | None = None
     clip: float | None = None
     variate_rate: float | None = None
     solver: Any = None
@@ -185,7 +190,7 @@ class LocalPass(NamedTuple):
         """Return z after a step with the gradient g of h at w."""
         a, b = self.onward
         onward = (z if a == 1 else a * z) if b == 0 else w if (a, b) == (0, 1) else a * z + b * w
-        moved: Array = onward + -self.rate * g  # in the product's memory
+        moved: Array = onward + -wide(self.rate, g) * g  # in the product's memory
         return moved
 
     @property
@@ -247,6 +252,39 @@ class LocalPass(NamedTuple):
             z = each.moved(z, w, each.add_to(g, w) if corrects else g)
         return z  # type: ignore[no-any-return]
 
+    def adapt(
+        self,
+        gradient: Callable[[Array], Array],
+        again: Callable[[Array], Array] | None,
+        axes: int,
+    ) -> Done:
+        """Return where steps by `own_rate` lead.
+
+        `again` is the last gradient's function at another point, where each is of rows of its own.
+        """
+        each, rule, z = self.simplified, self.own_rate, self.start
+        assert rule is not None  # noqa: S101  (the caller's case)
+        rate, theta, total = self.rate, 1.0, 0.0
+        last: Any = None
+        for k in range(each.steps):
+            w = each.at(z, k)
+            g = each.clipped(gradient(w), axes)
+            if last is not None:
+                before = last[1] if again is None else each.clipped(again(last[0]), axes)
+                new = rule.after(rate, theta, w - last[0], g - before, axes)
+                theta, rate = new / rate, new
+                each = each.at_rate(rate)
+            last, total = (w, g), total + rate
+            z = each.moved(z, w, each.add_to(g, w) if each.corrects else g)
+        return Done(each, z, each.steps, length=total)
+
+    def at_rate(self, rate: Any) -> LocalPass:
+        """Return the pass with steps, and a prox, of another rate."""
+        point = self.point
+        if isinstance(point, Prox):
+            point = point._replace(step=lambda k: rate)
+        return self._replace(rate=rate, point=point)
+
     @property
     def in_numbers(self) -> bool:
         """Whether the steps are arrays and numbers, but for f_j: compiled loops take those."""
@@ -290,9 +328,11 @@ class Done:
         The mean of the steps' gradients without correction, where the steps are the user's own.
     change, variates : array, optional
         How far it led, and the control variates that follow, where these came with the steps.
+    length : float or array of shape (clients,), optional
+        The sum of its steps' rates, where these were its own.
     """
 
-    __slots__ = ("_change", "_end", "_variates", "declared", "gradient", "steps")
+    __slots__ = ("_change", "_end", "_variates", "declared", "gradient", "length", "steps")
 
     def __init__(
         self,
@@ -302,8 +342,10 @@ class Done:
         gradient: Array | None = None,
         change: Array | None = None,
         variates: Array | None = None,
+        length: Any = None,
     ) -> None:
         self.declared, self.steps, self.gradient = declared, steps, gradient
+        self.length = length
         self._end, self._change, self._variates = end, change, variates
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.arrays import is_array
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import L1, MCP, SCAD, ElasticNet, L2Squared, Zero
 from flower_fedcon.regularizers.elementwise import Penalty
@@ -96,8 +97,11 @@ class BatchedRegularizer:
     def __init__(self, inner: Any, axes: int) -> None:
         self.inner, self.axes = inner, axes
 
-    def prox(self, v: Array, step: float) -> Array:
-        """Return the proximal points."""
+    def prox(self, v: Array, step: Any) -> Array:
+        """Return the proximal points, with one step or each client's."""
+        if is_array(step):
+            each = zip(v, step.tolist(), strict=True)
+            return np.stack([self.inner.prox(model, own) for model, own in each])
         return _of_each(self.inner.prox, v, self.axes, step)
 
     def subgradient(self, x: Array) -> Array:

@@ -9,6 +9,9 @@ Strategies say which of them take a schedule (`fedcon info`), and others why not
 >>> strategy = FedAvg(client_lr=InverseSqrt(0.1), local_steps=5)
 
 In an experiment file: ``client_lr = {type = "InverseSqrt", initial = 0.1}``.
+
+`DeltaSGD` and `AdaPGM` are no schedules: with them each client finds its own steps, one from the
+other (`flower_fedcon.server.own_rates` says what is proved).
 """
 
 from __future__ import annotations
@@ -19,9 +22,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.server.own_rates import AdaPGM, DeltaSGD, OwnRate
 from flower_fedcon.validation import count, nonnegative, positive, up_to_one
 
-__all__ = ["Constant", "Cosine", "Inverse", "InverseSqrt", "Schedule", "StepDecay"]
+__all__ = [
+    "AdaPGM", "Constant", "Cosine", "DeltaSGD", "Inverse", "InverseSqrt", "OwnRate", "Schedule",
+    "StepDecay",
+]  # fmt: skip
 
 
 class Schedule(ABC):
@@ -60,15 +67,19 @@ def rate_or_schedule(name: str, value: Any) -> float | Schedule:
     return positive(name, value)
 
 
-def longest(rate: float | Schedule) -> float:
-    """Return the longest step of a number or schedule."""
+def longest(rate: float | Schedule | OwnRate) -> float:
+    """Return the longest step of a number or schedule; of clients' own there is none."""
+    if isinstance(rate, OwnRate):
+        return math.inf
     return rate.longest if isinstance(rate, Schedule) else rate
 
 
-def at(rate: float | Schedule, server_round: int) -> float:
-    """Return the step of a number or schedule in a round."""
+def at(rate: Any, server_round: int) -> float:
+    """Return the step of a number or schedule in a round; of clients' own the first."""
     if type(rate) is float:  # nearly always, and sooner than to ask an abstract class
         return rate
+    if isinstance(rate, OwnRate):
+        rate = rate.initial
     return rate.at(server_round) if isinstance(rate, Schedule) else rate
 
 

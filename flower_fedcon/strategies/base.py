@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from flower_fedcon.card import Card, card_of
 from flower_fedcon.compressors import EF21, Compressor
@@ -24,6 +24,7 @@ from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.base import LONGEST
 from flower_fedcon.server.aggregation import Aggregation, as_aggregation
+from flower_fedcon.server.own_rates import AdaPGM, OwnRate, own_rate
 from flower_fedcon.server.schedules import Schedule, rate_or_schedule
 from flower_fedcon.strategies.families.arguments import COMMON, check_convexity, names_checked
 from flower_fedcon.strategies.families.arguments import Common as Common
@@ -156,14 +157,28 @@ class FedConStrategy(Method[State], FlowerStrategy):
             return self.needs_gradient
         return "its client does not declare `clip`, nor hand it to its local pass"
 
+    usual_own_rate: ClassVar[type[OwnRate]] = AdaPGM
+    """What `client_lr="adaptive"` stands for."""
+
     def step_length(self, client_lr: Any) -> Any:
-        """Return a `client_lr` as a float, None, "auto" or, for methods that take one, a schedule.
+        """Return a `client_lr` as a float, None, "auto" or, for methods that bear that, another.
+
+        That is a schedule, or with "adaptive" too what lets each client find its own steps.
 
         Raises
         ------
         ConfigError
-            If it is neither.
+            If it is none of these.
         """
+        client_lr = own_rate(client_lr, self.usual_own_rate)
+        if isinstance(client_lr, OwnRate):
+            if self.needs_common_lr:
+                raise ConfigError(
+                    f"{self.title} takes no client_lr={client_lr!r}, with which each client has "
+                    f"steps of its own: {self.needs_common_lr}. Give a number, or leave it to its "
+                    "rule; FedAvg and FedMiD take it"
+                )
+            return client_lr
         found = chosen(rate_or_schedule, "client_lr", client_lr)
         if isinstance(found, Schedule) and self.needs_constant_lr:
             raise ConfigError(

@@ -106,6 +106,10 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     needs_convex = ""
     needs_server_lr = "the clients take delta_bar from x_bar, as server_lr times the mean"
     needs_constant_lr = "c_i and the model follow from x_bar by the step length of one round"
+    needs_common_lr = (
+        "at the optimum all delta_i must be -eta K times one vector; with lengths T_i of the "
+        "clients' own they are -T_i times it, c_i moves on, and it ends elsewhere or nowhere"
+    )
     release = Release("with everyone and without mirror")
     needs_independent = "its server takes a prox in each round, and its clients remember it"
     usual_steps = 5

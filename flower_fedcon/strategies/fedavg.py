@@ -15,6 +15,9 @@ State: none on the client; w, and with momentum m, on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: any; under heterogeneity, or with a nonsmooth psi, the fixed point is biased: this is
 the algorithm.
+Own steps: with `client_lr=DeltaSGD()`, "adaptive", client i finds its eta in step 2 from how its
+gradients change (`flower_fedcon.schedules`). A client of smaller L_i goes further: where clients
+share a minimiser it is the limit all the same, else clients weigh about as their steps T_i do.
 Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then where the rule of the
 v_i - w is 0, not their mean: the same only without heterogeneity.
 Compression: any. With EF21 the fixed point is the same; unbiased compressors alone leave a floor,
@@ -39,6 +42,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.server.optimizers import OptimizerState
+from flower_fedcon.server.own_rates import DeltaSGD
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
 from flower_fedcon.validation import AUTO, Array, chosen, nonnegative
 from flower_fedcon.wire.payloads import Payload
@@ -60,9 +64,9 @@ class FedAvg(LocalSteps[FedAvgState]):
 
     Parameters
     ----------
-    client_lr : float, Schedule or "auto", optional
+    client_lr : float, Schedule, OwnRate, "auto" or "adaptive", optional
         eta_c > 0, at most 1/L; by default 1/L. A schedule of `flower_fedcon.schedules` is
-        that of the round.
+        that of the round. "adaptive" is `DeltaSGD()` of the same: each client's own steps.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_lr : float (default: 1.0)
@@ -99,7 +103,8 @@ class FedAvg(LocalSteps[FedAvgState]):
     needs_mean = needs_uniform = ""
     needs_convex = ""
     needs_server_lr = ""
-    needs_constant_lr = ""
+    needs_constant_lr = needs_common_lr = ""
+    usual_own_rate = DeltaSGD
     needs_exact = ""
     release = Release()
     needs_independent = ""

@@ -15,6 +15,9 @@ State: none on the client; w on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: any (the theory is for full); the fixed point is biased. The prox runs on clients and
 server alike, so that the fixed point is biased even for K = 1: this is the algorithm.
+Own steps: with `client_lr=AdaPGM()`, "adaptive", client i finds its eta in step 2 from how its
+gradients change (`flower_fedcon.schedules`), and sends the sum T_i of its K steps, in units of the
+first, 1 number more; eta_c K in step 4 is their mean. Clients then weigh about as their T_i do.
 Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then that of the prox of w
 plus the rule of the v_i - w, not their mean: the same only without heterogeneity.
 Compression: any. With EF21 the fixed point is the same; unbiased compressors alone leave a floor,
@@ -51,9 +54,9 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     ----------
     regularizer : Regularizer or ConstraintSet
         psi; a set stands for its indicator, any object with `prox(v, step)` will do.
-    client_lr : float, Schedule or "auto", optional
+    client_lr : float, Schedule, OwnRate, "auto" or "adaptive", optional
         eta_c > 0, at most 1/L; by default 1/L. A schedule of `flower_fedcon.schedules` is
-        that of the round.
+        that of the round. "adaptive" is `AdaPGM()` of the same: each client's own steps.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_lr : float (default: 1.0)
@@ -89,7 +92,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     needs_convex = ""
     needs_server_lr = ""
     needs_one_length = "its prox has one step for all entries, and w another fixed point without it"
-    needs_constant_lr = ""
+    needs_constant_lr = needs_common_lr = ""
     needs_exact = ""
     release = Release()
     needs_independent = "its server takes a prox in each round: no sum of rounds is left"

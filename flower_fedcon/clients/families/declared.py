@@ -13,7 +13,12 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.local_pass import Done, LocalPass
+from flower_fedcon.objectives.noisy import noise_of
+from flower_fedcon.objectives.private_objective import is_private
+from flower_fedcon.server.own_rates import OwnRate
 from flower_fedcon.server.schedules import Schedule
 from flower_fedcon.wire.payloads import Payload
 
@@ -29,6 +34,7 @@ class LocalPassClient(FedConClient[State]):
     """Whether a loop of the user's own has to note the mean of its gradients."""
     _varied: Done | None = None  # the last pass, if control variates move by a rate
     _schedule: Schedule | None = None  # of client_lr, where that changes from round to round
+    _own_rate: OwnRate | None = None  # of client_lr, where that goes on from step to step
 
     @abstractmethod
     def local_pass(self, state: State, down: Payload) -> LocalPass:
@@ -38,6 +44,21 @@ class LocalPassClient(FedConClient[State]):
     def upload(self, state: State, down: Payload, done: Done) -> tuple[Payload, State]:
         """Return the upload and the state to keep, after the pass."""
 
+    def configure(self, run: RunInfo) -> None:
+        """Take over a run's settings; steps of its own need gradients without noise."""
+        super().configure(run)
+        if self._own_rate is None:
+            return
+        own, why = self._own_objective, ""
+        if is_private(own) or noise_of(own):
+            why = "differences of its gradients would be those of their noise"
+        elif self._batch_size is not None and not hasattr(self.objective, "batch_gradient"):
+            why = "it needs batch_gradient(x, rows) for two gradients of one minibatch"
+        if why:
+            raise ConfigError(
+                f"client_lr={self._own_rate!r} is not for this objective: {why}. Give a number"
+            )
+
     def begin_round(self, server_round: int, client: int = 0) -> None:
         """Go to a round, and to the length that its steps have by a schedule."""
         super().begin_round(server_round, client)
@@ -46,7 +67,10 @@ class LocalPassClient(FedConClient[State]):
 
     def step(self, state: State, down: Payload) -> tuple[Payload, State]:
         """Play the pass."""
-        done = self.play(self.local_pass(state, down))
+        declared = self.local_pass(state, down)
+        if self._own_rate is not None:
+            declared = declared._replace(own_rate=self._own_rate)
+        done = self.play(declared)
         self._varied = None if done.declared.variate_rate is None else done
         return self.upload(state, down, done)
 
@@ -59,7 +83,13 @@ class LocalPassClient(FedConClient[State]):
         return all(array is done.variates for array in arrays)
 
     def counted(self, done: Done) -> Payload:
-        """Return the number of steps, for a server that does not know it."""
+        """Return the number of steps, for a server that does not know it.
+
+        Where steps differ in length they are counted in units of the first.
+        """
+        if done.length is not None:
+            steps = done.length / self.client_lr
+            return {"steps": steps.tolist() if isinstance(steps, np.ndarray) else steps}
         return {"steps": float(done.steps)} if self.local_steps is None else {}
 
     def _take(self, settings: Mapping[str, Any]) -> None:
@@ -68,4 +98,7 @@ class LocalPassClient(FedConClient[State]):
         self._schedule = rate if isinstance(rate, Schedule) else None
         if self._schedule is not None:
             settings = {**settings, "client_lr": self._schedule.at(1)}
+        self._own_rate = rate if isinstance(rate, OwnRate) else None
+        if self._own_rate is not None:
+            settings = {**settings, "client_lr": self._own_rate.initial}
         super()._take(settings)

@@ -12,6 +12,7 @@ from flower_fedcon.objectives.cohorts import alike, unscaled
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.noisy import noise_of
 from flower_fedcon.registry import client_class
+from flower_fedcon.server.own_rates import OwnRate
 from flower_fedcon.server.schedules import Schedule
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.local_units import units_apart
@@ -48,6 +49,8 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     solver = getattr(strategy, "local_solver", None)
     if isinstance(solver, SGD) and isinstance(solver.lr, Schedule):
         return f"{title} has a local solver whose steps follow a schedule"
+    if isinstance(getattr(strategy, "client_lr", None), OwnRate):
+        return f"{title} lets each client find its own steps"
     other = _of_others((strategy, client_class(strategy.name)))
     if other is not None:
         return f"{other} is of another package, whose lines may mean something else when traced"

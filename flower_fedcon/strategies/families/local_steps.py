@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar, Unpack
 
 from flower_fedcon.core.protocol import Setup
@@ -10,6 +11,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.server.optimizers import OptimizerState, ServerOptimizer, as_optimizer
+from flower_fedcon.server.own_rates import OwnRate
 from flower_fedcon.server.schedules import Schedule, at
 from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.strategies.families.ladders import between
@@ -21,7 +23,7 @@ State = TypeVar("State")
 class StepOptions(Common, total=False):
     """The arguments of `LocalSteps`."""
 
-    client_lr: float | str | Schedule | None
+    client_lr: float | str | Schedule | OwnRate | None
     local_steps: int | str | None
     server_lr: float
     server_optimizer: ServerOptimizer | None
@@ -72,9 +74,10 @@ class LocalSteps(OwnSteps[State]):
 
     Parameters
     ----------
-    client_lr : float, Schedule or "auto", optional
+    client_lr : float, Schedule, OwnRate, "auto" or "adaptive", optional
         eta_c > 0; at most 1/L, by default the rule's. A schedule of `flower_fedcon.schedules`
         changes it from round to round, where the method bears that; "auto" lets a race choose.
+        With `DeltaSGD()`, `AdaPGM()` or "adaptive", one of them, each client finds its own steps.
     local_steps : int or "auto", optional
         K >= 1, by default the rule's. Where the clients have a train loop of their own, both are
         theirs if they are left out.
@@ -98,7 +101,7 @@ class LocalSteps(OwnSteps[State]):
     def __init__(
         self,
         *,
-        client_lr: float | str | Schedule | None = None,
+        client_lr: float | str | Schedule | OwnRate | None = None,
         local_steps: int | str | None = None,
         server_lr: float = 1.0,
         server_optimizer: ServerOptimizer | None = None,
@@ -107,6 +110,11 @@ class LocalSteps(OwnSteps[State]):
         super().__init__(**common)
         self.client_lr = self.step_length(client_lr)
         self.local_steps = chosen(count, "local_steps", local_steps)
+        if self.local_steps == 1 and isinstance(self.client_lr, OwnRate):
+            raise ConfigError(
+                f"{self.title}: client_lr={self.client_lr!r} changes steps from a round's second "
+                "on, and local_steps is 1: give 2 or more"
+            )
         self.server_lr = positive("server_lr", server_lr)
         self.server_optimizer = as_optimizer(server_optimizer)
         why = self.needs_server_lr
@@ -119,8 +127,16 @@ class LocalSteps(OwnSteps[State]):
             )
 
     def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return the rules for K and eta_c."""
-        return {"local_steps": lambda: self.usual_steps, "client_lr": self._longest_rate}
+        """Return the rules for K, 5 where clients find their own steps, and eta_c."""
+        usual = self.usual_steps if not isinstance(self.client_lr, OwnRate) else 5
+        return {"local_steps": lambda: usual, "client_lr": self._longest_rate}
+
+    def _settle(self) -> None:
+        """Find what is left out, the first of clients' own steps, too."""
+        super()._settle()
+        own = self.client_lr
+        if isinstance(own, OwnRate) and own.initial is None:
+            self.client_lr = replace(own, initial=self._longest_rate())
 
     def _longest_rate(self) -> float:
         """Return the rule's eta_c: a share of 1/L, for smaller batches less."""
@@ -155,6 +171,11 @@ class LocalSteps(OwnSteps[State]):
 
     def bind(self, setup: Setup) -> Self:
         """Return a copy for one run."""
+        if setup.any_own_loop and isinstance(self.client_lr, OwnRate):
+            raise ConfigError(
+                f"{self.title}: client_lr={self.client_lr!r} is for clients with an objective; a "
+                "train loop of one's own finds its own steps: leave client_lr out"
+            )
         both = {"client_lr", "local_steps"} <= {*self.own_loop_decides}
         if setup.own_loops and both and (self.client_lr is None) != (self.local_steps is None):
             raise ConfigError(
@@ -183,6 +204,16 @@ class LocalProxSteps(LocalSteps[State]):
 
     own_loop_decides = ("local_steps",)
     counts = True
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The clients' numbers of steps, too, where these are of unlike lengths."""
+        return ("steps",) if isinstance(self.client_lr, OwnRate) else super().counted
+
+    @property
+    def unit(self) -> int:
+        """K, or 1 where each client has a K of its own."""
+        return 1 if self.counted else super().unit
 
     def __init__(
         self, regularizer: Any, *, server_prox_only: bool = False, **steps: Unpack[StepOptions]

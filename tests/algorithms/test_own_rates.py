@@ -1,0 +1,177 @@
+"""Steps that each client finds for itself: what they are, and what refuses them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import over_a_wire
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives import LeastSquares, LogisticRegression, Noisy, Quadratic
+from flower_fedcon.objectives.local_pass import LocalPass, Prox
+from flower_fedcon.regularizers import L1, MCP
+from flower_fedcon.schedules import AdaPGM, DeltaSGD
+from flower_fedcon.strategies import CompositeFL, FedAvg, FedDualAvg, FedMiD, Scaffold
+
+HALF = Sample(count=2)
+
+
+def unlike(rows=8, scale=1.0):
+    """Clients whose smoothness differs."""
+    rng = np.random.default_rng(3)
+    return [
+        LeastSquares(scale * (j + 1) * rng.normal(size=(rows, 3)), rng.normal(size=rows))
+        for j in range(4)
+    ]
+
+
+def test_first_steps_of_delta_sgd():
+    # f = x^2/2 - 3x from 0, eta_0 = 1/2, gamma = 1, delta = 2: x_1 = 1.5, g: -3 -> -1.5
+    # eta_1 = min{1.5/(2 1.5), sqrt(3)/2} = .5, theta = 1: x_2 = 2.25;  again .5: x_3 = 2.625
+    problem = FederatedProblem([Quadratic(np.eye(1), np.array([3.0]))])
+    strategy = FedAvg(client_lr=DeltaSGD(0.5, gamma=1.0, delta=2.0), local_steps=3)
+    assert simulate(strategy, problem, 1).x == pytest.approx([2.625], rel=1e-15)
+    # With eta_0 = 1/8 growth counts: sqrt(1.1)/8 = .1311, then sqrt(1 + .1 sqrt(1.1)) of that.
+    eta = [0.125, 0.125 * 1.1**0.5]
+    eta += [eta[1] * (1 + 0.1 * 1.1**0.5) ** 0.5]
+    x = 3.0 - 3.0 * np.prod(1 - np.array(eta))
+    strategy = FedAvg(client_lr=DeltaSGD(0.125), local_steps=3)
+    assert simulate(strategy, problem, 1).x == pytest.approx([x], rel=1e-14)
+
+
+def test_first_steps_of_adapgm():
+    # f = 2x^2 - 4x + |x| from 0, eta_0 = 1/2: prox(2, 1/2) = 1.5; g: -4 -> 2, w' - w = 1.5
+    # D = .5 (.5 36 - 9)/2.25 = 2: eta_1 = .5 min{sqrt 2, 1/(2 sqrt 2)} = .17678
+    # prox(1.5 - .35355, .17678) = .96967; server: length .67678, prox of it: .29289
+    problem = FederatedProblem([Quadratic(4 * np.eye(1), np.array([4.0]))], regularizer=L1(1.0))
+    strategy = FedMiD(L1(1.0), client_lr=AdaPGM(0.5), local_steps=2)
+    root = 0.25 / 2**0.5
+    assert simulate(strategy, problem, 1).x == pytest.approx([1.0 - 4 * root], rel=1e-13)
+
+
+@pytest.mark.parametrize("rate", [DeltaSGD(), AdaPGM()])
+@pytest.mark.parametrize("kind", [LeastSquares, LogisticRegression])
+def test_one_client_reaches_the_optimum(rate, kind):
+    rng = np.random.default_rng(0)
+    A, b = rng.normal(size=(20, 3)) * [1.0, 3.0, 10.0], np.sign(rng.normal(size=20))
+    more = {"l2": 0.1} if kind is LogisticRegression else {}
+    problem = FederatedProblem([kind(A, b, **more)])
+    history = simulate(FedAvg(client_lr=rate, local_steps=20), problem, 150)
+    assert history["objective"][-1] - problem.optimum.value < 1e-9
+
+
+def test_adapgm_alone_reaches_the_optimum():
+    rng = np.random.default_rng(0)
+    f = LeastSquares(rng.normal(size=(20, 3)) * [1.0, 3.0, 10.0], rng.normal(size=20))
+    zero, psi = np.zeros(3), L1(0.5)
+    steps = LocalPass(zero, steps=400, rate=1e-4, point=Prox(psi, lambda k: 1e-4), first=zero)
+    steps = steps._replace(onward=(0.0, 1.0), own_rate=AdaPGM(1e-4))
+    done = steps.adapt(f.gradient, None, 1)
+    optimum = FederatedProblem([f], regularizer=psi).optimum.x
+    assert done.declared.at(done.end, done.steps) == pytest.approx(optimum, abs=1e-9)
+    assert done.length > 400 / f.smoothness  # of steps that are longer than 1/L on the whole
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+@pytest.mark.parametrize("participation", [None, HALF])
+def test_engines_agree(batch_size, participation):
+    common = {"local_steps": 4, "batch_size": batch_size, "participation": participation}
+    for strategy, psi in [
+        (FedAvg(client_lr="adaptive", **common), None),
+        (FedMiD(L1(0.1), client_lr="adaptive", **common), L1(0.1)),
+    ]:
+        problem = FederatedProblem(unlike(), regularizer=psi)
+        local, stacked = (simulate(strategy, problem, 6, engine=e) for e in ("local", "stacked"))
+        assert stacked.x == pytest.approx(local.x, rel=1e-12)
+        assert stacked["gradients"].tolist() == local["gradients"].tolist()
+        each = 4 if batch_size is None else 7  # a minibatch's second gradient, but at first
+        clients = 4 if participation is None else 2
+        assert local["gradients"][-1] == 6 * clients * each
+
+
+def test_clients_with_unlike_rows():
+    problem = FederatedProblem([*unlike(8), *unlike(5)])
+    strategy = FedAvg(client_lr="adaptive", batch_size=6, batch_order="epoch", local_steps=3)
+    local = simulate(strategy, problem, 4)
+    stacked = simulate(strategy, problem, 4, engine="stacked")
+    assert stacked.x == pytest.approx(local.x, rel=1e-12)
+
+
+def test_over_a_wire():
+    strategy = FedMiD(L1(0.1), client_lr="adaptive", batch_size=3, participation=HALF)
+    here, there = over_a_wire(strategy, FederatedProblem(unlike(), regularizer=L1(0.1)))
+    assert there.x.tobytes() == here.x.tobytes()
+
+
+@settings(max_examples=15, deadline=None)
+@given(power=st.integers(-5, 5), height=st.integers(-5, 5), seed=st.integers(0, 99))
+def test_units_do_not_matter(power, height, seed):
+    """With F(10^p x) 10^h the steps are 10^(-2p - h) times as long, and x is 10^-p times."""
+    rng, unit = np.random.default_rng(seed), 10.0**power
+    parts = [(rng.normal(size=(5, 2)), rng.normal(size=5)) for _ in range(3)]
+    plain = FederatedProblem([LeastSquares(A, b) for A, b in parts])
+    other = FederatedProblem([LeastSquares(unit * A, b, scale=10.0**height) for A, b in parts])
+    strategy = FedAvg(client_lr="adaptive")
+    x, y = (simulate(strategy, p, 5).x for p in (plain, other))
+    assert unit * y == pytest.approx(x, rel=1e-6, abs=1e-9)
+
+
+def test_resumed_runs_are_the_same(tmp_path):
+    problem, common = FederatedProblem(unlike(), regularizer=L1(0.1)), {"batch_size": 3}
+    for strategy in (
+        FedMiD(L1(0.1), client_lr=DeltaSGD(delta=0.5), local_steps=3, **common),
+        FedMiD(L1(0.1), client_lr="adaptive", participation=HALF, **common),
+    ):
+        folder = tmp_path / repr(strategy.client_lr)[:5]
+        simulate(strategy, problem, 3, run_dir=folder)
+        resumed = simulate(strategy, problem, 7, run_dir=folder, resume=True)
+        assert resumed.x.tobytes() == simulate(strategy, problem, 7).x.tobytes()
+
+
+def test_no_common_step_moves_compositefl_off_its_fixed_point():
+    """With lengths T_i of their own, delta_i = -T_i s at the optimum, and step 2 moves c_i."""
+    problem = FederatedProblem(unlike(), regularizer=L1(0.1))
+    x, lengths = problem.optimum.x, np.array([1e-3, 2e-3, 3e-3, 4e-3])
+    gradients = np.array([f.gradient(x) for f in problem.objectives])
+    c = gradients.mean(axis=0) - gradients  # its fixed point
+    deltas = -lengths[:, None] * (gradients + c)
+    moves = deltas / lengths.mean() - deltas.mean(axis=0) / lengths.mean()
+    assert np.abs(moves).max() > 0.05
+    with pytest.raises(ConfigError, match="T_i"):
+        CompositeFL(L1(0.1), client_lr="adaptive")
+
+
+def test_refusals():
+    with pytest.raises(ConfigError, match="steps of its own"):
+        Scaffold(client_lr="adaptive")
+    with pytest.raises(ConfigError, match="steps of its own"):
+        FedDualAvg(L1(1.0), client_lr=AdaPGM())
+    with pytest.raises(ConfigError, match="second"):
+        FedAvg(client_lr="adaptive", local_steps=1)
+    with pytest.raises(ConfigError, match="initial"):
+        DeltaSGD(initial=0.0)
+    with pytest.raises(ConfigError, match="up to inf"):
+        FedMiD(MCP(1.0, 3.0), client_lr="adaptive", local_steps=3)
+    noisy = FederatedProblem([Noisy(f, 0.1) for f in unlike()])
+    for engine in ("local", "stacked"):
+        with pytest.raises(ConfigError, match="noise"):
+            simulate(FedAvg(client_lr="adaptive"), noisy, 1, engine=engine)
+
+    class Own:
+        num_examples = 4
+
+        def value(self, x):
+            return float(x @ x) / 2
+
+        def gradient(self, x):
+            return x
+
+        def stochastic_gradient(self, x, rng, batch_size):
+            return x
+
+    own = FederatedProblem([Own()], x0=np.ones(2))
+    with pytest.raises(ConfigError, match="batch_gradient"):
+        simulate(FedAvg(client_lr=DeltaSGD(0.1), batch_size=2), own, 1)
