@@ -290,16 +290,12 @@ def _where(point: EntryPoint) -> str:
 
 def markdown_table() -> str:
     """Return the collection as a Markdown table, a row for each algorithm, with links to files."""
-    from flower_fedcon.card import first_sentence, one_line
+    from flower_fedcon.card import one_line
 
-    rows = ["| method | problem | participation | wire, each round |", "|---|---|---|---|"]
+    rows = ["| method | problem | in a line |", "|---|---|---|"]
     for name, kind in algorithms().items():
         card = kind.card()
-        texts = (
-            one_line(card.problem),
-            first_sentence(card.participation),
-            first_sentence(card.wire),
-        )
+        texts = one_line(card.problem), card.summary
         cells = f"[{kind.__name__}](flower_fedcon/strategies/{name}.py)", *texts
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)

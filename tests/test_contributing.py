@@ -125,7 +125,7 @@ def test_the_example_passes_the_contract(copy):
     done = run(copy, "bash", "-euc", table)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (
-        "| [FedAvgM](flower_fedcon/strategies/fedavgm.py) | min_w (1/N) sum_i f_i(w) | any;"
+        "| [FedAvgM](flower_fedcon/strategies/fedavgm.py) | min_w (1/N) sum_i f_i(w) | FedAvg with "
         in (copy / "README.md").read_text()
     )
     said = run(copy, "bash", "-euc", f"{algorithm} --dry-run").stdout

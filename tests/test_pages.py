@@ -23,6 +23,7 @@ PASTED = {
         ("python", f"{README}test_python_block"),
         ("python", f"{README}test_the_two_files_of_an_app"),
         ("python", f"{README}test_the_two_files_of_an_app"),
+        ("bash", f"{README}test_the_study_of_four_hospitals"),
     ],
     "CONTRIBUTING.md": [
         *[("python", EXAMPLE)] * 4,

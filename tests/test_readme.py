@@ -68,8 +68,16 @@ def test_the_two_files_of_an_app(tmp_path, monkeypatch):
     assert np.abs(history.x).sum() <= 5.0
 
 
+def test_the_study_of_four_hospitals(folder):
+    pytest.importorskip("pandas", reason="needs pandas: pip install 'flower-fedcon[tables]'")
+    shutil.copytree(ROOT / "examples" / "heart", folder / "examples" / "heart")
+    output = bash(blocks("bash")[2], folder)
+    assert "odds ratio" in output
+    assert "pooled 0.8" in output
+
+
 def test_it_is_short():
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 200
 
 
 def test_algorithm_table():

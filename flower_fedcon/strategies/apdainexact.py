@@ -1,4 +1,4 @@
-r"""APDAInexact, an accelerated primal-dual algorithm with inexact local steps.
+r"""APDA-Inexact: an accelerated primal-dual algorithm with inexact local steps.
 
     min_x (1/N) sum_i f_i(x),   f_i smooth and strongly convex
 

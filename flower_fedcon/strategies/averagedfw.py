@@ -1,4 +1,4 @@
-r"""AveragedFW, the average of the clients' Frank-Wolfe models: a baseline, which can fail.
+r"""AveragedFW: averages of local Frank-Wolfe steps, a baseline, which can fail.
 
     min_x (1/N) sum_i f_i(x)   s.t. x in D,   D convex and compact
 

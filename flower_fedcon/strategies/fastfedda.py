@@ -1,4 +1,4 @@
-r"""FastFedDA, fast federated dual averaging: strong convexity in the model of F.
+r"""FastFedDA: federated dual averaging with strong convexity in the model of F.
 
     min_w (1/N) sum_i f_i(w) + psi(w),   f_i L-smooth and mu-strongly convex
 

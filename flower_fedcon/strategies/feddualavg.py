@@ -1,4 +1,4 @@
-r"""FedDualAvg, federated dual averaging.
+r"""FedDualAvg: federated dual averaging.
 
     min_w (1/N) sum_i f_i(w) + psi(w)
 

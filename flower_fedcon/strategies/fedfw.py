@@ -1,4 +1,4 @@
-r"""FedFW, the federated Frank-Wolfe algorithm: projection-free, one atom up.
+r"""FedFW: federated Frank-Wolfe, without projections and with one atom up.
 
     min_x (1/N) sum_i f_i(x)   s.t. x in D,   D convex and compact
 

@@ -1,4 +1,4 @@
-r"""FedMiD, federated mirror descent (with the squared Euclidean norm as distance).
+r"""FedMiD: federated mirror descent, with the squared Euclidean norm as distance.
 
     min_w (1/N) sum_i f_i(w) + psi(w)
 

@@ -1,4 +1,4 @@
-r"""FedSGM, the federated switching gradient method: functional constraints, compressed messages.
+r"""FedSGM: federated switching subgradients, for constraints on functions, with compression.
 
     min_w (1/N) sum_j f_j(w)   s.t. g(w) = (1/N) sum_j g_j(w) <= 0,   all convex and Lipschitz
 

@@ -1,4 +1,4 @@
-r"""MCFedDA, multi-stage CFedDA: a large regularization weight and ball first, then smaller ones.
+r"""MCFedDA: CFedDA in stages, with a large weight of psi and a large ball first.
 
     min_w (1/N) sum_i f_i(w) + psi(w)
 
