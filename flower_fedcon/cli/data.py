@@ -83,8 +83,12 @@ def check(
                 wrong = True
                 _misfits(path, error)
                 continue
-            rows = found.num_examples
-            say(f"{where} fits: {rows} rows to train on, {len(found.targets) - rows} held out")
+            rows, lacking = found.num_examples, ""
+            if found.left_out:
+                cells = [f"{column} {own}" for column, own in columns.incomplete.items()]
+                lacking = f", {found.left_out} left out, without a value of {first_few(cells)}"
+            held = len(found.targets) - rows
+            say(f"{where} fits: {rows} rows to train on, {held} held out{lacking}")
             fitting.append(Client(name, columns, found))
     if not fitting:
         raise typer.Exit(1)

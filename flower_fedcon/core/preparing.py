@@ -234,12 +234,12 @@ class Preparing:
 def _numbers(name: str, value: Any, size: int | None) -> Any:
     """Return one number or a vector that sums can bear."""
     array = np.asarray(value)
-    scalar = name in ("rows", "weight", "width")
+    scalar = name in ("rows", "weight", "width", "left_out")
     if array.dtype != np.float64 or array.shape != (() if scalar else (size,)):
         raise ConfigError(f"{name!r} has shape {array.shape} and dtype {array.dtype}")
     if name == "constants":
         usable = np.isnan(array) | ((array >= 0) & (array <= LARGEST))
-    elif name == "outcomes" and np.isnan(array).all():
+    elif name in ("outcomes", "left_out") and np.isnan(array).all():
         usable = np.array(True)
     elif name == "sums":
         usable = np.abs(array) <= LARGEST

@@ -321,7 +321,10 @@ def _lines(
     assert preparation is not None  # noqa: S101  (the caller's case)
     rule = server.strategy.regularizer
     psi = rule.inner if isinstance(rule, WithIntercept) else rule
-    lines = [f"penalty: {psi!r}, not of the intercept" if psi is not rule else f"penalty: {psi!r}"]
+    weights = None if psi is None else psi.entrywise((len(preparation.names), *server.x.shape[1:]))
+    none = psi is None or (weights is not None and not np.any(weights))
+    lines = [f"penalty: {'none' if none else repr(psi)}"]
+    lines[0] += ", not of the intercept" * (psi is not rule and not none)
     if "objective" in record:
         lines.append(f"objective: {record['objective']:.12g}")
     if reached is not None:
@@ -342,6 +345,7 @@ def _lines(
         for client, last in zip(setup.clients, used, strict=True)
     ]
     lines.append(f"took part: {', '.join(part)}")
+    lines += _rows_in_words(preparation, setup.names, quality)
     if preparation.loss == "negative_binomial" and preparation.level:
         lines += _dispersion(alpha_of(np.asarray(server.x)), preparation)
     if preparation.site_effects == OWN:
@@ -357,6 +361,27 @@ def _lines(
     if preparation.left_out:
         lines.append(f"left out: {left_out_in_words(preparation.left_out)}")
     return lines
+
+
+def _rows_in_words(
+    preparation: Preparation, names: Sequence[str], quality: Quality | None
+) -> Iterator[str]:
+    """Yield which rows are in no coefficient: those held out, and incomplete ones."""
+    schema, known = preparation.stated, {} if quality is None else quality.sites
+    if preparation.incomplete:
+        each = [
+            f"{name} {'fewer than its min_rows' if math.isnan(rows) else f'{rows:.0f}'}"
+            for name, rows in zip(names, preparation.incomplete, strict=True)
+        ]
+        yield f"rows left out, without a value in some column: {first_few(each, 20)}"
+    if schema is None or not schema.test_fraction:
+        return
+    each = [f"{name} {known[name]['rows']:.0f}" for name in names if name in known]
+    yield (
+        f"held out, and in no coefficient: {first_few(each, 20) + ', ' if each else ''}"
+        f"{schema.test_fraction:g} of each client's rows, by split_seed = {schema.split_seed} "
+        "and their number (`fedcon predict --held-out` shows which)"
+    )
 
 
 def _columns_in_words(preparation: Preparation) -> Iterator[str]:

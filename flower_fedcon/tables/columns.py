@@ -58,6 +58,8 @@ class Columns:
         By column of marks: how often each text occurs in it, as it stands in the file.
     numbers : dict of array, shape (m,)
         By column of numbers, before any transform; NaN where a value is missing.
+    incomplete : dict of int
+        By column how many of the rows that a schema of complete cases leaves out lack its value.
     """
 
     def __init__(self, cells: Cells, schema: Schema, sparse: Any = None) -> None:
@@ -69,6 +71,7 @@ class Columns:
         self.notes: list[str] = [*cells.notes]
         self.counts: dict[str, dict[str, int]] = {}
         self.numbers: dict[str, Array] = {}
+        self.incomplete: dict[str, int] = {}
         self._known: Mapping[str, Sequence[str]] = {}
 
     def table(
@@ -105,6 +108,8 @@ class Columns:
             raise DataError(
                 f"{self._path}: it has no rows: at least one is expected below the header"
             )
+        places = self._complete(wanted) if schema.complete_cases and outcome else None
+        left_out, rows = (0, rows) if places is None else (rows - len(places), len(places))
         targets = self._targets() if outcome else np.zeros((rows, 2) if schema.event else rows)
         weights = (
             None if not (schema.weight and outcome) else self._numbers(schema.weight, "a weight")
@@ -125,6 +130,8 @@ class Columns:
             categories=np.stack(categories, axis=1) if categories else np.empty((rows, 0), "U1"),
             sparse=self._sparse,
             clusters=clusters,
+            places=places,
+            left_out=left_out,
         )
         if weights is not None and not weights[table.training_rows].any():
             found = f"the weight 0 in each of the {table.num_examples} rows that are trained on"
@@ -139,6 +146,38 @@ class Columns:
             raise DataError.of(self._path, [Misfit(schema.weight, 0, found, span, remedy)])
         self._cells = {}
         return table
+
+    def _complete(self, wanted: Sequence[str]) -> Any:
+        """Keep the rows that have a value in every column; return their places.
+
+        Raises
+        ------
+        DataError
+            If there is none.
+        """
+        schema = self.schema
+        marks = {feature.name: feature.missing for feature in schema.features}
+        texts = {schema.event, schema.cluster, *(feature.name for feature in schema.categorical)}
+        texts |= {schema.target} if schema.loss in ("logistic", "multinomial") else set()
+        there = np.ones(len(self._rows), dtype=bool)
+        for name in wanted:
+            known = {*schema.missing, *marks.get(name, ())}
+            numbers = set() if name in texts else {number_in(mark) for mark in known} - {None}
+            cells = self._cells[name].tolist()
+            absent = {cell for cell in set(cells) if _is_missing(cell, known, numbers)}
+            own = np.array([cell in absent or cell != cell for cell in cells], dtype=bool)
+            if own.any():
+                self.incomplete[name] = int(own.sum())
+            there &= ~own
+        if not there.any():
+            lacking = first_few([f"{name} {cells}" for name, cells in self.incomplete.items()], 20)
+            raise DataError(
+                f"{self._path}: no row has a value in every column (cells without one: {lacking}): "
+                "leave a column out of the schema, or complete_cases"
+            )
+        self._rows = self._rows[there]
+        self._cells = {name: column[there] for name, column in self._cells.items()}
+        return np.flatnonzero(there)
 
     def as_they_stand(self, names: Sequence[str]) -> dict[str, Any]:
         """Return columns as the file has them; before `table`.
@@ -368,6 +407,11 @@ class Columns:
             found = "nothing" if text_of(cell) is None else repr(str(cell))
             row = int(self._rows[place])
             self.misfits.append(Misfit(name, row, found, expected, remedy, wrong.size - 1))
+
+
+def _is_missing(cell: Any, marks: set[str], numbers: set[float | None]) -> bool:
+    text = text_of(cell)
+    return text is None or canonical(text) in marks or number_in(text.strip()) in numbers
 
 
 def _truths(known: Mapping[str, float]) -> dict[bool | None, float]:

@@ -37,7 +37,8 @@ feature what a missing value becomes first: a number, or by category what stands
 The linear predictor of a row is the intercept plus the sum of coefficient times column, plus any
 offset and the logarithm of any exposure; a numeric column is transform(cell), and a column of a
 category is 1 in rows of that category, else 0.
-A missing cell makes a numeric column, or all columns of a categorical feature, `missing`. With a
+A missing cell makes a numeric column, or all columns of a categorical feature, `missing`; where the
+schema has `complete_cases`, a row with a missing cell has no prediction. With a
 category null in a column named "feature=(other)", that column is 1 for rows in none of the others.
 """
 
@@ -53,7 +54,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.design import Design, described, term_columns
 from flower_fedcon.tables.encoding import dummies, is_wide
@@ -146,7 +147,14 @@ class FittedModel:
             f"a {self.schema.loss} loss has no classes, and so no probabilities: take predict"
         )
 
-    def rows(self, source: Any, *, unknown: str = "refuse", keep: Sequence[str] = ()) -> Rows:
+    def rows(
+        self,
+        source: Any,
+        *,
+        unknown: str = "refuse",
+        keep: Sequence[str] = (),
+        held_out: bool = False,
+    ) -> Rows:
         """Return rows as `fedcon data check` reads them; no outcome or weight is needed.
 
         Parameters
@@ -158,6 +166,9 @@ class FittedModel:
             (A feature with more than 200 categories has a column for all others.)
         keep : sequence of str
             Columns that are returned as they stand.
+        held_out : bool
+            Whether these are all rows of a client of the run, outcomes too, of which those are
+            returned that the run held out.
 
         Raises
         ------
@@ -176,14 +187,31 @@ class FittedModel:
         if unknown == "refuse":
             own = self.preparation.categories.items()
             known = {name: marks for name, marks in own if not is_wide(marks)}
-        table = guarded(path, lambda: columns.table(known, outcome=False))
+        table = guarded(path, lambda: columns.table(known, outcome=held_out))
         if self.schema.sparse and table.sparse.shape[1] > self.preparation.width:
             raise DataError(
                 f"{path}: it has {table.sparse.shape[1]} columns, and the model "
                 f"{self.preparation.width}: remove the others"
             )
         self._look_at_units(table)
+        if held_out:
+            table = self._held_out(path, table)
+            kept = {name: column[table.places] for name, column in kept.items()}
         return Rows(table, kept)
+
+    def _held_out(self, path: Path, table: Table) -> Table:
+        """Return the rows that the run held out of a client's."""
+        if not self.schema.test_fraction:
+            raise ConfigError("no rows were held out: the run's schema has no test_fraction")
+        if table.num_examples not in self.preparation.rows:
+            known = first_few([str(rows) for rows in self.preparation.rows])
+            raise DataError(
+                f"{path}: {table.num_examples} of its rows would be trained on, and no client of "
+                f"the run has so many ({known}): which rows were held out is known of the run's "
+                "own files alone, each with all its rows"
+            )
+        rows = table.held_out_rows
+        return replace(table.of_rows(rows), places=table.numbers_of(rows) - 1)
 
     def _look_at_units(self, table: Table) -> None:
         """Warn of columns whose numbers are far outside those of the fit."""
@@ -219,6 +247,8 @@ class FittedModel:
         scores = linear_predictors(table.matrix(self.preparation), x, table.offset)
         if len(x) == len(self.preparation.names):
             scores += self.preparation.centers @ (x / self.preparation.scales)
+        if self.schema.complete_cases:
+            scores[table.incomplete] = np.nan
         return scores
 
     def predict(self, source: Any, *, unknown: str = "refuse") -> Array:
@@ -226,7 +256,7 @@ class FittedModel:
 
         The expected value, or of classes the likeliest one: 1 where the outcome is one of the
         schema's `positive`, else 0; or one of `classes`. In a Cox model the log hazard ratio to a
-        row of zeros.
+        row of zeros. Of a run on complete cases a row with a missing value has NaN, or no class.
 
         Parameters
         ----------
@@ -292,11 +322,13 @@ class FittedModel:
         return source if isinstance(source, Table) else self.rows(source, unknown=unknown).table
 
     def _predicted(self, scores: Array) -> Array:
-        loss = self.schema.loss
-        if loss == "logistic":
-            return (scores > 0).astype(int)
-        if loss == "multinomial":
-            likeliest: Array = self.classes_[scores.argmax(axis=1)]
+        loss, unknown = self.schema.loss, np.isnan(scores.reshape(len(scores), -1)).any(axis=1)
+        if loss in ("logistic", "multinomial"):
+            places = (scores > 0).astype(int) if loss == "logistic" else scores.argmax(axis=1)
+            likeliest: Array = self.classes_[places]
+            if unknown.any():
+                likeliest = likeliest.astype(object)
+                likeliest[unknown] = None
             return likeliest
         if loss in LOG_LINK:
             with np.errstate(over="ignore"):
@@ -522,7 +554,8 @@ def write_held_out(
         outcome = {"outcome": [schema.classes[k] for k in own.astype(int).tolist()]}
     else:
         outcome = {"outcome": own.tolist()}
-    columns = {number: (rows + 1).tolist(), **{k: v.tolist() for k, v in found.items()}, **outcome}
+    numbers = table.numbers_of(rows).tolist()
+    columns = {number: numbers, **{k: v.tolist() for k, v in found.items()}, **outcome}
     with storage(f"make the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
     write_csv(folder / f"{_UNSAFE.sub('_', name) or 'node'}.csv", columns)

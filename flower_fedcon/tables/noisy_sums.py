@@ -268,6 +268,10 @@ def check_public(schema: Schema) -> None:
         problems.append('loss = "cox" compares rows with each other: use another loss')
     if schema.loss == "negative_binomial":
         problems.append(f'loss = "{schema.loss}" fits alpha, too: use loss = "poisson"')
+    if schema.complete_cases:
+        problems.append(
+            "no noise covers how many rows complete_cases leaves: fill missing values in"
+        )
     if schema.design:
         problems.append(
             "no noise covers what nodes agree on for terms, medians and indicators of missing "

@@ -5,6 +5,7 @@ features, c_1, ..., c_q their categories, and n the rows:
 
     1. up    n; of each numeric column how many values it has, and their sum (2 p + 1 numbers);
              where the schema names a `weight`, the sum of the rows' weights (one number);
+             of a schema of complete cases how many rows are left out (one number);
              of each categorical column whose categories the schema does not list, their names;
              of an outcome with classes how many rows each has (of events one number);
              of a loss with a log link the sums of outcomes, of exposures and of squared outcomes,
@@ -125,6 +126,9 @@ class Preparation:
         By numeric feature the mean and the standard deviation of its values, after its transform.
     imputed : dict of int
         By feature how many cells without a value are filled in.
+    incomplete : tuple of float
+        Of each client, with a schema of complete cases, the rows left out; NaN of one that does not
+        say it, since they are few.
     design : Design, optional
         What the columns of terms are made of, where the schema has such.
     level : tuple of float
@@ -158,6 +162,7 @@ class Preparation:
     site_effects: str = field(default=COMMON, metadata={LATER: True})
     seen: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     imputed: Mapping[str, int] = field(default_factory=dict)
+    incomplete: tuple[float, ...] = ()
     design: Design | None = None
 
     @property
@@ -300,6 +305,8 @@ def expected(schema: Schema, first: Agreed | None) -> dict[str, int | None]:
         sizes: dict[str, int | None] = {"rows": 1}
         if schema.weight:
             sizes["weight"] = 1
+        if schema.complete_cases:
+            sizes["left_out"] = 1
         if schema.outcomes:
             sizes["outcomes"] = len(schema.outcomes)
         if schema.loss in LOG_LINK:
@@ -321,6 +328,7 @@ class Agreed:
     categories: dict[str, tuple[str, ...]]
     width: int
     level: tuple[float, ...] = ()
+    incomplete: tuple[float, ...] = ()
 
     @property
     def payload(self) -> Payload:
@@ -354,7 +362,9 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
         found = {mark for own in told for mark in own.get(feature.name, ())}
         every = feature.categories or tuple(sorted(found, key=_in_order))
         categories[feature.name] = (*every, OTHER) if len(every) > WIDE else every
-    return Agreed(rows, weights, observed, means, categories, 0, level)
+    known = answers if schema.complete_cases else []
+    incomplete = tuple(float(answer["left_out"]) for answer in known)
+    return Agreed(rows, weights, observed, means, categories, 0, level, incomplete)
 
 
 def conclude(
@@ -388,6 +398,7 @@ def conclude(
         "held_out": metric_names(schema.loss) if schema.test_fraction else (),
         "stated": schema,
         "level": first.level,
+        "incomplete": first.incomplete,
         "seen": {
             feature.name: (float(mean), math.sqrt(square / max(n, 1.0)))
             for feature, mean, square, n in zip(

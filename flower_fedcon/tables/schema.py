@@ -165,6 +165,10 @@ class Schema:
     cluster : str, optional
         The column that says to which cluster a row belongs (a patient, a practice), for
         inference = "cluster": clusters are within a client. Its values never leave the node.
+    complete_cases : bool (default: False)
+        Whether rows without a value in some column of the schema, the outcome's included, are left
+        out, as R's ``na.omit`` does it; how many is said of each node. Else missing values of
+        features are filled in, and other columns must have none.
     missing : sequence (default: "", "?", "NA", "NaN", "nan")
         Marks of a missing value. What a Parquet file has as null is missing without a mark.
     standardize : bool (default: True)
@@ -204,6 +208,7 @@ class Schema:
     exposure: str = ""
     terms: tuple[str, ...] = ()
     formula: str = ""
+    complete_cases: bool = False
     missing: tuple[str, ...] = _MISSING
     standardize: bool = True
     test_fraction: float = 0.0
@@ -239,13 +244,15 @@ class Schema:
                 "ties out"
             )
         self._check_curves()
-        if not isinstance(self.standardize, bool):
-            raise ConfigError(f"standardize must be true or false, got {self.standardize!r}")
+        for name in ("standardize", "complete_cases"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if not _is_number(self.test_fraction) or not 0 <= self.test_fraction < 1:
             raise ConfigError(f"test_fraction must be in [0, 1), got {self.test_fraction!r}")
         count("split_seed", self.split_seed, minimum=0)
         self._check_offset()
         self._set_terms()
+        self._check_complete_cases()
         for name in ("target", "event", "weight", "cluster", "offset", "exposure"):
             column = getattr(self, name)
             if not isinstance(column, str) or (name == "target" and not column):
@@ -314,6 +321,20 @@ class Schema:
             raise ConfigError(
                 'offset is for models of one linear predictor, got loss = "multinomial": leave it '
                 "out"
+            )
+
+    def _check_complete_cases(self) -> None:
+        if not self.complete_cases:
+            return
+        if self.sparse:
+            raise ConfigError('complete_cases: with features = "all" no value is missing')
+        filled = [feature.name for feature in self.features if feature.impute != MEAN]
+        filled += [f.feature for term in terms_of(self.terms) for f in term.factors
+                   if f.basis == MISSING]  # fmt: skip
+        if filled:
+            raise ConfigError(
+                f"complete_cases leaves out rows without a value of {filled[0]!r}, so that none is "
+                "left to fill in or to indicate: leave one of the two out"
             )
 
     def _check_curves(self) -> None:
@@ -482,7 +503,8 @@ class Schema:
     def digest(self) -> str:
         """16 hexadecimal digits that stand for the schema: nodes must share it."""
         content = asdict(self)
-        later = {"offset": "", "exposure": "", "terms": (), "formula": ""}
+        later: dict[str, Any] = {"offset": "", "exposure": "", "terms": (), "formula": ""}
+        later["complete_cases"] = False
         for name, default in later.items():  # runs from before can be resumed
             if content[name] == default:
                 del content[name]

@@ -65,6 +65,10 @@ class Table:
     rows_digest : str
         A digest of these rows as they stand in the file, whatever the schema takes of them; "" for
         rows of no file.
+    places : array of int, optional
+        Of a schema of complete cases the number of each row, from 0, among all of the node's.
+    left_out : int
+        How many rows are left out then.
     notes : callable
         Returns what stands out in the rows, for whoever may see them: cells may be named. A node
         logs it once in a run.
@@ -81,6 +85,8 @@ class Table:
     clusters: Array | None = None
     offset: Array | None = None
     rows_digest: str = field(default="", metadata={LATER: True})
+    places: Any = field(default=None, metadata={LATER: True})
+    left_out: int = field(default=0, metadata={LATER: True})
 
     @cached_property
     def _split(self) -> tuple[Any, Any]:
@@ -121,7 +127,17 @@ class Table:
             sparse=None if self.sparse is None else self.sparse[rows],
             clusters=None if self.clusters is None else self.clusters[rows],
             offset=None if self.offset is None else self.offset[rows],
+            places=None if self.places is None else self.places[rows],
         )
+
+    def numbers_of(self, rows: Any) -> Any:
+        """Return the numbers of rows, from 1, among all of the node's."""
+        return (rows if self.places is None else self.places[rows]) + 1
+
+    @property
+    def incomplete(self) -> Any:
+        """Whether each row lacks a value of some feature, shape (m,)."""
+        return np.isnan(self.numeric).any(axis=1) | (self.categories == "").any(axis=1)
 
     @property
     def training_rows(self) -> Any:
@@ -173,6 +189,9 @@ class Table:
 
     def _summary(self, rows: Any, least: int) -> dict[str, Any]:
         answer: dict[str, Any] = {"rows": float(len(rows))}
+        if self.schema.complete_cases:
+            few = 0 < self.left_out < least
+            answer["left_out"] = math.nan if few else float(self.left_out)
         if self.schema.weight:
             answer["weight"] = self.total_weight
         if self.schema.outcomes:

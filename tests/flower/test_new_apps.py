@@ -118,7 +118,7 @@ def test_a_study_s_app_is_the_hospitals(tmp_path, monkeypatch):
 SITES = ("north", "south", "west")
 OUTCOMES = {
     "logistic": 'target = "y"\npositive = [1]\nnegative = [0]\ntest_fraction = 0.25',
-    "poisson": 'target = "y"\nloss = "poisson"',
+    "poisson": 'target = "y"\nloss = "poisson"\ncomplete_cases = true',
     "cox": 'target = "t"\nevent = "y"\ncurve_times = [0.5, 1, 2]',
 }
 
@@ -131,6 +131,7 @@ def write_study(folder, loss, lines):
             f"{rng.exponential():.4f},{rng.integers(2)},{rng.normal():.3f},{rng.choice(['f', 'm'])}"
             for _ in range(60)
         ]
+        rows += [f"0.5,{gap}" for gap in ("1,,f", "0,0.3,", "1,0.3,NA")]
         (folder / f"{site}.csv").write_text("\n".join(["t,y,x,sex", *rows]))
     features = '[features]\nx = "numeric"\nsex = "categorical"\n'
     (folder / "schema.toml").write_text(f"{OUTCOMES[loss]}\n{features}")
