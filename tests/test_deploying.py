@@ -61,6 +61,26 @@ def test_four_files_on_four_nodes(clone):
     assert "test_auc: cleveland" in pasted.log()
 
 
+@pytest.mark.nightly
+@pytest.mark.deployment
+def test_a_study_on_four_nodes(tmp_path):
+    """The page's app on four nodes, by the page's command: the files of the run in one process."""
+    study = "docs/study.md"
+    for block in [*blocks("python", study)[:1], *blocks("toml", study)]:
+        (tmp_path / re.match(r"# (\S+)\n", block).group(1)).write_text(block)
+    home, deployed = tmp_path / "home", tmp_path / "runs" / "readmission-deployed"
+    run = "fedcon run study.toml --run-dir runs/readmission"
+    make = f"{sys.executable} make_sites.py"
+    try:
+        pasted = Pasted(f"{make}\n{run}\n{blocks('bash', study)[1]}", tmp_path, home)
+        assert pasted.status(900) == 0, pasted.log()
+    finally:
+        stop([home, deployed])
+    for name in ("report.txt", "model.json", "heterogeneity.csv"):
+        there = (tmp_path / "runs" / "nodes" / name).read_bytes()
+        assert there == (tmp_path / "runs" / "readmission" / name).read_bytes(), name
+
+
 def test_the_app_lists_the_keys_that_a_deployment_needs():
     """Flower refuses any other in --run-config."""
     listed = tomllib.loads(blocks("toml", APP)[0])["tool"]["flwr"]["app"]["config"].keys()

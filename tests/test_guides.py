@@ -8,18 +8,25 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import runpy
+import shlex
 import shutil
 import sys
 import tomllib
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import statsmodels.api as sm
 from pages import ROOT, blocks
 from pasting import bash
+from typer.testing import CliRunner
 
 import flower_fedcon
 from flower_fedcon import Patience, Plan, aggregation, optimizers, privacy, simulate, strategies
+from flower_fedcon.cli.command import app as fedcon
 from flower_fedcon.registry import GROUP
 from flower_fedcon.runs.history import History
 from flower_fedcon.strategies import FedAvg
@@ -299,6 +306,58 @@ def test_csv_files_become_a_model(tmp_path, monkeypatch, capsys):
     first, second = map(float, capsys.readouterr().out.strip("[] \n").split())
     assert first == pytest.approx(3, abs=0.2)  # 2 dose, and 1 where sex is m
     assert second == pytest.approx(1, abs=0.2)
+
+
+def played(block: str) -> str:
+    """Run a block of commands here; those of `fedcon` and Python in this process."""
+    told = ""
+    for line in block.replace("\\\n", "").splitlines():
+        kind, *arguments = shlex.split(line)
+        if kind == "fedcon":
+            done = CliRunner().invoke(fedcon, arguments)
+            assert done.exit_code == 0, (line, done.output, done.exception)
+            told += done.output
+        elif kind == "python":
+            runpy.run_path(arguments[0])
+        else:
+            bash(line, Path.cwd())
+    return told
+
+
+def test_a_study_from_start_to_end(empty, capsys):
+    """From four files to the paragraph, whose numbers are statsmodels' of the pooled rows."""
+    study = page("study")
+    for block in [*blocks("python", study), *blocks("toml", study)]:
+        (empty / re.match(r"# (\S+)\n", block).group(1)).write_text(block)
+    fit, nodes, predict = blocks("bash", study)
+    told = played(fit)
+    shown, paragraph = blocks("text", study)
+    assert "28 left out, without a value of crp 28" in told
+    report = (empty / "runs" / "readmission" / "report.txt").read_text()
+    assert without(shown.rstrip(), "KKT") == without(report.rstrip(), "KKT")
+    assert "predictions for 45 rows" in played(predict)
+    new, deploy, _ = nodes.replace("\\\n", "").splitlines()
+    command = shlex.split(played(new).split("\n", 1)[1])
+    phases = [words[words.index("--node-config") + 1] for words in (shlex.split(deploy), command)]
+    listed = [{*own.split('"')[1].split(",")} for own in phases]
+    assert listed[0] <= listed[1]  # what the command shows also lists the default's "query"
+    capsys.readouterr()
+    runpy.run_path("results.py")
+    assert capsys.readouterr().out == paragraph
+    found = pd.read_csv("runs/readmission/coefficients.csv", index_col="column")
+    sites = {path.stem: pd.read_csv(path) for path in sorted(empty.glob("*.csv"))}
+    rows = pd.concat(sites, names=["site"]).reset_index("site").dropna()
+    X = pd.get_dummies(rows[["age", "crp"]].assign(
+        male=rows["sex"] == "m", early=rows["treatment"] == "early",
+        current=rows["smoking"] == "current", former=rows["smoking"] == "former",
+    ).astype(float).join(pd.get_dummies(rows["site"]).astype(float)))  # fmt: skip
+    known = sm.Logit(rows["readmitted"] == "yes", X).fit(disp=0, tol=1e-12, cov_type="HC0")
+    factor = np.sqrt(len(X) / (len(X) - X.shape[1]))
+    names = {"age": "age", "crp": "crp", "male": "sex=m", "early": "treatment=early",
+             "current": "smoking=current", "former": "smoking=former"}  # fmt: skip
+    for name, own in names.items():
+        assert found.loc[own, "per_unit"] == pytest.approx(known.params[name], rel=1e-6)
+        assert found.loc[own, "std_error"] == pytest.approx(factor * known.bse[name], rel=1e-6)
 
 
 def without(report: str, start: str) -> list[str]:

@@ -114,6 +114,16 @@ PASTED = {
         ("bash", f"{GUIDES}test_the_install_is_the_readme_s"),  # not run: it would install
         *[("python", f"{GUIDES}test_start")] * 6,
     ],
+    "docs/study.md": [
+        ("python", f"{GUIDES}test_a_study_from_start_to_end"),
+        *[("toml", f"{GUIDES}test_a_study_from_start_to_end")] * 3,
+        ("bash", f"{GUIDES}test_a_study_from_start_to_end"),
+        ("text", f"{GUIDES}test_a_study_from_start_to_end"),
+        ("bash", f"{NODES}test_a_study_on_four_nodes"),
+        ("bash", f"{GUIDES}test_a_study_from_start_to_end"),
+        ("python", f"{GUIDES}test_a_study_from_start_to_end"),
+        ("text", f"{GUIDES}test_a_study_from_start_to_end"),
+    ],
     "docs/survival.md": [("python", f"{GUIDES}test_survival")],
     "docs/tables.md": [
         ("python", f"{GUIDES}test_csv_files_become_a_model"),
