@@ -346,7 +346,7 @@ def test_a_study_from_start_to_end(empty, capsys):
     assert capsys.readouterr().out == paragraph
     found = pd.read_csv("runs/readmission/coefficients.csv", index_col="column")
     sites = {path.stem: pd.read_csv(path) for path in sorted(empty.glob("*.csv"))}
-    rows = pd.concat(sites, names=["site"]).reset_index("site").dropna()
+    rows = pd.concat(sites, names=["site"]).reset_index("site").dropna().reset_index(drop=True)
     X = pd.get_dummies(rows[["age", "crp"]].assign(
         male=rows["sex"] == "m", early=rows["treatment"] == "early",
         current=rows["smoking"] == "current", former=rows["smoking"] == "former",
