@@ -329,7 +329,9 @@ class Policy:
         """
         self.check_part(run.algorithm, rows)
         self.check_phase(request.phase)
-        self.check_model(request.down(request.clients[0]).values())
+        (client, *_) = request.clients
+        self.check_model(request.down(client).values())
+        self.check_model(request.restore.get(client, {}).values())
         if summed < self.min_summed:
             seen = f"a sum of {summed} clients" if summed > 1 else "its upload alone"
             raise _refused("min-summed", f"{self.min_summed}, not {seen}")
