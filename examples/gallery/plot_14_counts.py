@@ -2,9 +2,10 @@
 Counts at six sites: rates with honest intervals
 ================================================
 
-The RAND Health Insurance Experiment took place at six sites; statsmodels ships its 20,190 person-years, without the
-site, so here they are dealt to six in blocks. How often did people see a doctor? Visits vary far more than Poisson's:
-model-based intervals are two to three times too narrow, robust ones and those of a negative binomial model are not.
+The RAND Health Insurance Experiment took place at six sites; statsmodels ships its 20,190 person-
+years, without the site, so here they are dealt to six in blocks. How often did people see a
+doctor? Visits vary far more than Poisson's: model-based intervals are two to three times too
+narrow, robust ones and those of a negative binomial model are not.
 """
 
 import matplotlib.pyplot as plt

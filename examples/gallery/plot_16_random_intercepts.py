@@ -2,9 +2,9 @@
 Clinics that differ: random intercepts
 ======================================
 
-Twenty clinics, of 8 to 120 patients, cure some more often than others. Random intercepts say how much clinics differ,
-and predict each clinic's: small clinics are drawn towards the mean, where their own estimates scatter. The numbers are
-those of lme4's glmer with nAGQ = 7.
+Twenty clinics, of 8 to 120 patients, cure some more often than others. Random intercepts say how
+much clinics differ, and predict each clinic's: small clinics are drawn towards the mean, where
+their own estimates scatter. The numbers are those of lme4's glmer with nAGQ = 7.
 """
 
 import matplotlib.pyplot as plt
