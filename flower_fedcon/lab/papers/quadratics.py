@@ -27,6 +27,7 @@ def quadratics(
     smallest: float = 1.0,
     shared: bool = True,
     directions: Directions = "mixed",
+    alike: float | None = None,
     l1: float = 0.0,
     radius: float | None = None,
     seed: int = 0,
@@ -57,6 +58,9 @@ def quadratics(
         Which eigenvalue goes with which direction: any, for each client ("mixed"); the same order
         for all, so that the mean is as ill-conditioned as they are ("aligned"); or every client
         has its large ones in directions of its own, and 1 elsewhere ("apart"; N <= d).
+    alike : float, optional
+        In [0, 1), with shared directions in one order ("aligned"): the eigenvalues are one
+        client's, each of which every other one changes by up to this share, within 1 and L.
     l1 : float
         Weight of an l1 regularizer.
     radius : float, optional
@@ -79,14 +83,28 @@ def quadratics(
     choice("directions", directions, get_args(Directions))
     if directions == "apart" and clients > d:
         raise ConfigError(f"directions apart need clients at most columns = {d}, got {clients!r}")
+    if alike is not None:
+        if not 0 <= alike < 1:
+            raise ConfigError(f"alike must be in [0, 1), got {alike!r}")
+        if not shared or directions != "aligned" or smallest != 1:
+            raise ConfigError(
+                "alike is a share by which clients change the same eigenvalues: it goes with "
+                f"shared = true, directions = 'aligned' and smallest = 1, got shared={shared!r}, "
+                f"directions={directions!r}, smallest={smallest!r}"
+            )
     rng = np.random.default_rng(count("seed", seed, minimum=0))
     common = np.linalg.qr(rng.standard_normal((d, d)))[0]
-    objectives = []
+    first: Array = np.empty(0)  # eigenvalues of the first client
+    objectives: list[Quadratic] = []
     for j in range(count("clients", clients)):
         basis = common if shared else np.linalg.qr(rng.standard_normal((d, d)))[0]
         powers = condition ** rng.uniform(0, 1, d)
         powers[:2] = 1.0, condition
         powers = np.sort(powers) if directions == "aligned" else rng.permutation(powers)
+        if not objectives:
+            first = powers
+        elif alike is not None:
+            powers = np.clip(first * (1 + alike * rng.uniform(-1, 1, d)), 1.0, condition)
         if directions == "apart":
             own = np.arange(d) % clients == j
             powers[~own] = 1.0
