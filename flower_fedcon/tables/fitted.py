@@ -70,6 +70,7 @@ from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.whole_files import storage, write_csv, write_text
 
 NAME, FORMAT, VERSION, WITH_TERMS = "model.json", "flower-fedcon model", 1, 2
+_ROWS = 1000  # are dense at once
 _FAR_OUT, _MOVED, _SEVERAL = 10.0, 3.0, 3  # standard deviations of a row, of rows, and how many
 _log = logging.getLogger("flwr")
 LINKS = {
@@ -251,6 +252,46 @@ class FittedModel:
             scores[table.incomplete] = np.nan
         return scores
 
+    def standard_errors(self, source: Any, *, unknown: str = "refuse") -> Array:
+        """Return the standard errors of rows' linear predictors, shape (rows,).
+
+        They are those of R's ``predict(fit, newdata, se.fit = TRUE)``: of the expected value, by
+        the covariance of the run's inference, and not of a new outcome.
+
+        Parameters
+        ----------
+        source, unknown : see `rows`
+
+        Raises
+        ------
+        ConfigError
+            If the run has no covariance of one linear predictor, or rows do not fit (`DataError`).
+        """
+        if not self._has_errors:
+            raise ConfigError(
+                'the run has no covariance of a linear predictor: play it with inference = "model" '
+                'or "robust", without a penalty, and another loss than "multinomial"'
+            )
+        assert self.covariance is not None  # noqa: S101  (checked above)
+        table, prepared = self._table(source, unknown), self.preparation
+        free = len(self.x) > len(prepared.names)  # with an intercept
+        size = len(prepared.names) + free
+        V, A, found = self.covariance[:size, :size], table.matrix(prepared), []
+        for first in range(0, A.shape[0], _ROWS):
+            some = A[first : first + _ROWS]
+            dense = some.toarray() if hasattr(some, "toarray") else some
+            rows = dense * prepared.scales + prepared.centers
+            rows = np.column_stack([rows, np.ones(len(rows))]) if free else rows
+            found.append(np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", rows, V, rows), 0.0)))
+        errors: Array = np.concatenate(found)
+        if self.schema.complete_cases:
+            errors[table.incomplete] = np.nan
+        return errors
+
+    @property
+    def _has_errors(self) -> bool:
+        return self.covariance is not None and self.schema.loss != "multinomial"
+
     def predict(self, source: Any, *, unknown: str = "refuse") -> Array:
         """Return the predictions for rows, shape (rows,).
 
@@ -300,11 +341,15 @@ class FittedModel:
 
         "prediction", "linear_predictor" and "probability" (that the outcome is positive); of a
         multinomial loss "prediction" and "probability [class]" for each class. Where sites have
-        intercepts of their own, "linear_predictor" alone.
+        intercepts of their own, "linear_predictor" alone. Of a run with inference "std_error", of
+        the linear predictor, is last.
         """
         scores = self.linear_predictor(source, unknown=unknown)
+        errors = {}
+        if self._has_errors:
+            errors["std_error"] = self.standard_errors(source, unknown=unknown)
         if self.preparation.site_effects == OWN:
-            return {"linear_predictor": scores}
+            return {"linear_predictor": scores, **errors}
         found = {"prediction": self._predicted(scores)}
         if scores.ndim == 1:
             found["linear_predictor"] = scores
@@ -316,7 +361,7 @@ class FittedModel:
                 f"probability [{mark}]": own
                 for mark, own in zip(self.schema.classes, each, strict=True)
             }
-        return found
+        return {**found, **errors}
 
     def _table(self, source: Any, unknown: str) -> Table:
         return source if isinstance(source, Table) else self.rows(source, unknown=unknown).table
