@@ -21,7 +21,9 @@ from pasting import Pasted, consecutive_ports, stop
 from processes import SCRIPTS, free_ports, wait_until
 
 from flower_fedcon import Policy, Sample, server_app, simulate
+from flower_fedcon.cli import deploy_command
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.flower import deployment
 from flower_fedcon.flower.deployment import LocalDeployment, family_of
 from flower_fedcon.problems import files, tables
 from flower_fedcon.strategies import FedFW, FedNewton
@@ -170,6 +172,41 @@ def test_the_unit_states_options_that_there_are(tmp_path):
         assert option in shown
     config = parse_config_args([options[options.index("--node-config") + 1]])
     assert config["state-dir"] == "/var/lib/flower/state"
+
+
+def test_the_run_s_folder_and_the_nodes_files_reach_flower(run_command, tmp_path, monkeypatch):
+    """As run-dir of the run configuration, and data and name of each node's, from the root on."""
+    seen = []
+
+    class Fake:
+        def __init__(self, *given, **_):
+            seen.append(given)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def run(self, *given):
+            seen.append(given)
+            return True
+
+    monkeypatch.setattr(deployment, "LocalDeployment", Fake)
+    monkeypatch.setattr(deploy_command, "_ENDS", ())  # this process's signals stay as they are
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app").mkdir()
+    for name in ("app/pyproject.toml", "north.csv", "south.csv"):
+        (tmp_path / name).touch()
+    files = ["--data", "north.csv", "--data", "south.csv"]
+    run_command("deploy", "app", "--local", *files, "--run-dir", "runs/x", "--run-config", "seed=3")
+    (_, nodes, configs), (app, config) = seen
+    assert (nodes, str(app)) == (2, "app")
+    assert parse_config_args([config]) == {"seed": 3, "run-dir": str(tmp_path / "runs" / "x")}
+    own = [parse_config_args([text]) for text in configs]
+    assert own == [
+        {"data": str(tmp_path / f"{name}.csv"), "name": name} for name in ("north", "south")
+    ]
 
 
 def test_a_deployment_that_cannot_start_is_refused(run_command, tmp_path):

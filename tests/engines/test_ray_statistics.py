@@ -5,7 +5,6 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 from fake_ray import fake_ray  # noqa: F401  (a fixture)
-from nightly import nightly
 from sites import problem, run, written
 
 FILES = ("coefficients.csv", "report.txt", "quality.json", "model.json")
@@ -48,8 +47,9 @@ def test_the_same_numbers_in_ray(folder, tmp_path):
     assert "a fit needs more rows than parameters" in why
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
-@pytest.mark.parametrize("per_message", [None, nightly(1)])
+@pytest.mark.parametrize("per_message", [None, 1])
 def test_a_study_in_flower_s_simulation(per_message, folder, tmp_path):
     """Robust errors, own intercepts, what each site finds alone: the same bytes."""
     asked = {"inference": "robust", "heterogeneity": True}
