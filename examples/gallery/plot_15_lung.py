@@ -3,9 +3,9 @@ Survival at 18 institutions
 ===========================
 
 The North Central Cancer Treatment Group followed 228 patients with lung cancer at 18
-institutions, some with two or three of them (lifelines ships the table). Each institution is a
-stratum with a baseline hazard of its own. Curves are of what each counts in every 30 days; the
-Cox model is R's with strata(inst). (Where an institution so small sent no count of 1 or 2,
+institutions, the smallest with two to six of them (lifelines ships the table). Each institution
+is a stratum with a baseline hazard of its own. Curves are of what each counts in every 30 days;
+the Cox model is R's with strata(inst). (Where an institution so small sent no count of 1 or 2,
 ``min_rows=3``, it would merge most of its intervals, and the curves would fall too late.)
 """
 
