@@ -255,6 +255,16 @@ def test_coefficients_are_shown_by_name(tmp_path):
     assert "1 coefficients are 0" in part
 
 
+def test_what_a_run_says_of_itself_is_shown_as_it_stands(tmp_path):
+    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
+    assert "In words" not in page(read_folders([tmp_path]), "")
+    (tmp_path / "report.txt").write_text("age  <1.5>\nheld out: north 5 & south 7\n")
+    part = (
+        page(read_folders([tmp_path]), "").partition("<h2>In words")[2].partition("</section>")[0]
+    )
+    assert "<pre>age  &lt;1.5&gt;\nheld out: north 5 &amp; south 7\n</pre>" in part
+
+
 HEADER = "column,coefficient,per_unit,odds_ratio,std_error,z,p_value,lower,upper"
 
 

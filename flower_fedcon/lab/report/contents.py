@@ -21,6 +21,7 @@ from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.limits import Forecast
 from flower_fedcon.runs.table_report import COEFFICIENTS, QUALITY
+from flower_fedcon.runs.table_report import NAME as REPORT
 from flower_fedcon.runs.toml import read_toml, write_value
 from flower_fedcon.wire.whole_files import in_use, read_bytes
 
@@ -53,6 +54,8 @@ class RunContents:
         Of its quality.json: how good the model is on rows held out.
     heterogeneity : list of dict
         Of its heterogeneity.csv: a line for each column.
+    report : str
+        Its report.txt: what was found of whom, in words.
     exchanges : Exchanges, optional
         Of its audit log.
     missing : list of str
@@ -73,6 +76,7 @@ class RunContents:
     ratio: str = ""
     quality: dict[str, Any] = field(default_factory=dict)
     heterogeneity: list[dict[str, str]] = field(default_factory=list)
+    report: str = ""
     exchanges: Exchanges | None = None
     missing: list[str] = field(default_factory=list)
     running: bool = False
@@ -167,6 +171,7 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
     run.coefficients, run.intervals, run.ratio = part(_coefficients, COEFFICIENTS, nothing)
     run.quality = part(_quality, QUALITY, {})
     run.heterogeneity = part(_heterogeneity, HETEROGENEITY, [])
+    run.report = part(_report, REPORT, "")
     try:
         run.exchanges = read_exchanges(folder, cells)
     except StorageError as error:
@@ -215,6 +220,10 @@ def _quality(path: Path) -> dict[str, Any]:
     if not good:
         raise ConfigError(f"{path} is damaged: how good the model is is not known")
     return dict(stated)
+
+
+def _report(path: Path) -> str:
+    return read_bytes(path, follow=True).decode(errors="replace")
 
 
 def _heterogeneity(path: Path) -> list[dict[str, str]]:

@@ -70,6 +70,7 @@ def page(curves: Sequence[Curves], library: str) -> str:
         summary=sections.summary(curves),
         missing=sections.missing(curves),
         clients=sections.clients(curves),
+        reports=sections.reports(curves),
         coefficients=sections.coefficients(curves),
         forest=forest(curves),
         by_site=forests_by_site(curves),

@@ -116,6 +116,13 @@ def clients(curves: Sequence[Curves]) -> Html:
     return Html("".join(parts))
 
 
+def reports(curves: Sequence[Curves]) -> Html:
+    """Return what runs on tables say of themselves: errors, tests, references, rows left out."""
+    runs = [run for each in curves for run in each.runs if run.report]
+    parts = [part for run in runs for part in (tag("h3", run.label), tag("pre", run.report))]
+    return tag("section", tag("h2", "In words"), *parts) if parts else Html("")
+
+
 def coefficients(curves: Sequence[Curves]) -> Html:
     """Return the coefficients by name, of the runs that have names."""
     runs = [run for each in curves for run in each.runs if run.coefficients]
