@@ -3,7 +3,7 @@
 It is read off the module docstring of the strategy, which states the method once: a first line,
 the problem in the first indented block, the steps in the block after "Round", and the paragraphs
 that begin with "Symbols:", "State:", "Wire:", "Participation:", "Aggregation:", "Compression:",
-"Lost state:" and "Source:".
+"Lost state:", "Not for:" and "Source:".
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from flower_fedcon.validation import parameters
 
 PARAGRAPHS = (
     "Symbols", "State", "Wire", "Participation", "Aggregation", "Compression", "Lost state",
-    "Source",
+    "Not for", "Source",
 )  # fmt: skip
-_OPTIONAL = ("Symbols", "Aggregation", "Compression")
+_OPTIONAL = ("Symbols", "Aggregation", "Compression", "Not for")
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ class Card:
         What the server needs of the uploads: their sum, or each of them.
     lost_state : str
         What happens when a client's state is gone.
+    not_for : str
+        Where another method serves better, and which.
     source : str
         The paper, and what of the method is not from it.
     """
@@ -83,6 +85,7 @@ class Card:
     compression: str
     release: str
     lost_state: str
+    not_for: str
     source: str
 
     @property
@@ -160,6 +163,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         compression=found["Compression"],
         release="",
         lost_state=found["Lost state"],
+        not_for=found["Not for"],
         source=found["Source"],
     )
 

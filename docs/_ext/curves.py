@@ -30,7 +30,7 @@ def outdated(name, figure):
 
 
 def curve(name, folder):
-    """Run a method on its first contract problem, and draw its error."""
+    """Run a method on its first contract problem, and draw its error beside two neighbours'."""
     sys.path[:0] = PLACES
     from contract import FIRST, strategy
 
@@ -39,20 +39,43 @@ def curve(name, folder):
     case = FIRST[name]
     problem = case.problem()
     problem.metrics = {**problem.metrics, "error": case.error}
-    history = simulate(strategy(name, case), problem, case.rounds)
-    errors = np.maximum([case.error(problem.x0), *history["error"]], 1e-17)
+    made = strategy(name, case)
+    history = simulate(made, problem, case.rounds)
+    errors = errors_of(case, problem, history)
     reached = int(np.argmax(errors <= 1.5 * errors[-1]))  # and not the long floor behind it
     errors = errors[: max(3, int(1.3 * reached)) + 1]
 
     figure = Figure(figsize=(6.4, 3), layout="constrained")
     axes = figure.subplots()
-    axes.semilogy(errors, marker="." if len(errors) < 20 else None)
+    for neighbour in neighbours(name, problem, made.participation):
+        known = errors_of(case, problem, simulate(neighbour, problem, len(errors) - 1))
+        axes.semilogy(known, linewidth=1, alpha=0.7, label=f"{neighbour.title}, by its rule")
+    axes.semilogy(errors, color="black", marker="." if len(errors) < 20 else None, label=made.title)
+    axes.legend(fontsize=8)
     axes.axhline(case.high, color="gray", linestyle=":")
     shown = {"distance": "distance to the optimum", "residual": "F - F*"}[case.measure]
     axes.set(xlabel="rounds", ylabel=shown, title=f"{case.id}: {settings(case) or 'defaults'}"[:90])
     axes.title.set_fontsize(9)
     axes.grid(alpha=0.3)
     figure.savefig(folder / f"{name}.png", dpi=110)
+
+
+def errors_of(case, problem, history):
+    """Return the errors of a run, that of the start among them."""
+    return np.maximum([case.error(problem.x0), *history["error"]], 1e-17)
+
+
+def neighbours(name, problem, participation):
+    """Return two other methods that fit the problem and the participation, by their rules."""
+    from flower_fedcon.errors import FedConError
+    from flower_fedcon.runs.plan import Plan
+    from flower_fedcon.simulation import auto_strategies
+
+    try:
+        fit = auto_strategies(problem, participation, Plan(num_rounds=1), say=False)
+    except FedConError:  # none fits
+        return []
+    return [method for method in fit if method.name != name][:3:2]  # kin stand side by side
 
 
 def settings(case):

@@ -9,7 +9,7 @@ from flower_fedcon.card import first_sentence, one_line
 from flower_fedcon.registry import algorithms, client_class
 
 TOLD = ("participation", "weights", "state", "wire", "regularizer", "step_sizes", "release",
-        "aggregation", "compression", "lost_state", "source")  # fmt: skip
+        "aggregation", "compression", "lost_state", "not_for", "source")  # fmt: skip
 
 
 def box(text):
@@ -41,7 +41,8 @@ def page(kind, drawn):
     if drawn:
         caption = (
             "The problem of its contract test, with the settings stated there: the error against "
-            "the optimum of an independent solver. The line is where the test holds it."
+            "the optimum of an independent solver. The dotted line is where the test holds it. "
+            "Beside it stand two other methods that fit the problem, with the steps of their rules."
         )
         parts += [heading("Measured"), f".. figure:: figures/{kind.name}.png\n\n   {caption}"]
     parts.append(heading("What it needs"))

@@ -23,6 +23,8 @@ Participation: full.
 Lost state: y_i = ybar_i := 0, x_i := m. The term y_i/eta_y in step 5 heals the sum in one round.
 It is 0 in the mean as long as nobody has lost anything, and must not be left out.
 
+Not for: absent clients, a psi or a constraint, and objectives without strong convexity.
+
 Source: Sadiev, Kovalev, Richtarik, "Communication Acceleration of Local Gradient Methods via an
 Accelerated Primal-Dual Algorithm with an Inexact Prox", NeurIPS 2022. The steps are reconstructed;
 the parameters are those of Table 2 in the DualFL paper. The paper's stopping rule of step 3 is not

@@ -21,6 +21,8 @@ Wire: 1 vector and 1 number down; 1 vector up.
 Participation: any; the limit is biased, if there is one.
 Lost state: nothing to lose.
 
+Not for: anything but comparisons: use FedFW.
+
 Source: refuted in Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS
 workshop 2022, Appendix A. The step is that of Frank-Wolfe's method; the paper's holds for any.
 """

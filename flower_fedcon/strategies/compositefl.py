@@ -28,6 +28,8 @@ Lost state: sampled, nothing is lost, since c_i comes with every message. With e
 is sent back from the mirror; with mirror=False all start again from c_i = 0, and x_bar stays (a
 collective reset). A client that alone came back with zeros would bias the run forever.
 
+Not for: cohorts of one client or of varying size: FedDR allows them.
+
 Source: Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024.
 The steps and the sampled form are reconstructed.
 """

@@ -48,6 +48,9 @@ Lost state: the mirror (2 N d numbers; N d in the block form) gives it back. Wit
 again, at z_j = theta or z + e, c_j = e_j = 0, t = 1 (a collective reset): exact, but what the z_j
 knew is lost. A client that alone starts again breaks theta = mean z_j forever: a wrong limit.
 
+Not for: clients whose steep directions are unrelated (FiveGCS or tuned FedDyn are faster there),
+nonconvex losses, and clients for whom a local minimisation is dear.
+
 Source: Park and Xu, "DualFL: A Duality-Based Federated Learning Algorithm with Communication
 Acceleration in the General Convex Regime", 2023, Algorithm 1, Theorems 3.2, 3.3, 4.2. The block
 and accelerated forms of their dual problem (6.4), psi, and the computable form of their gap are

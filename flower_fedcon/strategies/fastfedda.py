@@ -37,6 +37,9 @@ Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem 
 the gradients takes the place of their mean: the same only without heterogeneity.
 Lost state: nothing to lose.
 
+Not for: objectives without strong convexity, and high accuracy: the rate is sublinear where
+CompositeFL's is linear.
+
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
 Learning", ICML 2022, Algorithm 1, Theorem 2.1; reconstructed from its prose and the authors' code.
 The weights of the theory are those of Stich, "Unified Optimal Analysis of the (Stochastic) Gradient

@@ -24,6 +24,9 @@ Compression: any. With EF21 the fixed point is the same; unbiased compressors al
 since the v_i - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
 
+Not for: exact solutions where clients differ or psi is not smooth: CompositeFL and FedDR have no
+bias.
+
 Source: McMahan et al. 2017; with a subgradient as the baseline (Algorithm 1) of Yuan, Zaheer and
 Reddi, "Federated Composite Optimization", ICML 2021. The momentum is FedAvgM's: Hsu, Qi, Brown,
 "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",

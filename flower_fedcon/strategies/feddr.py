@@ -30,6 +30,8 @@ Lost state: the client starts again from y_i = xbar and uploads against the serv
 ("mirror": N d numbers), so that xtilde stays the mean. Any y_i is a valid start: this heals.
 Without the mirror a client that has lost its state is refused, which ends the run.
 
+Not for: clients for whom a local minimisation is dear: CompositeFL takes gradient steps.
+
 Source: Tran-Dinh, Pham, Phan, Nguyen, "FedDR: Randomized Douglas-Rachford Splitting Algorithms for
 Nonconvex Federated Composite Optimization", NeurIPS 2021, Algorithm 1. The paper starts all
 clients in a first pass; here they enter one by one, which is reconstructed, as is re-entry.

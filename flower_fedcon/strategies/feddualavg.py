@@ -31,6 +31,9 @@ Compression: any. With EF21 the limit is the same; unbiased compressors alone le
 the z_i - z do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
 
+Not for: high accuracy: the rate is sublinear, and with several local steps heterogeneity leaves a
+floor. CompositeFL and FedDR are exact.
+
 Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 3, Theorem
 4.3. The server_prox_only form is reconstructed: a client that evaluates gradients at z itself
 never feels psi while the output's threshold grows, and the output tends to 0.

@@ -29,6 +29,8 @@ Lost state: g_i comes back from the mirror, in which the server repeats step 3. 
 starts again with g_i = h = 0 and the model as it is (a collective reset, whose number travels in
 every broadcast). A client that alone starts from g_i = 0 leaves h off forever: a wrong limit.
 
+Not for: a psi or a constraint (FedDR), and clients for whom a local minimisation is dear.
+
 Source: Acar, Zhao, Matas, Mattina, Whatmough, Saligrama, "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, Algorithm 1. Re-entry is reconstructed.
 """

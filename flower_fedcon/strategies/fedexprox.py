@@ -27,6 +27,8 @@ Participation: any. Without a shared minimiser the constant form has FedProx's f
 two do not converge: their alpha_k grow without bound, up to max_extrapolation.
 Lost state: nothing to lose.
 
+Not for: clients without a common minimiser, where a bias stays, and a psi or a constraint.
+
 Source: Li, Acharya, Richtarik, "The Power of Extrapolation in Federated Learning", NeurIPS 2024;
 the steps and constants are reconstructed.
 """

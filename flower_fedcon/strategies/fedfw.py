@@ -41,6 +41,9 @@ over the cohort alone converges to a wrong point.
 Lost state: with a mirror x_i is sent back; with everyone present x_i := x_bar, and step 5 contracts
 the error like 1/t^2.
 
+Not for: high accuracy: the rate is 1/t. Where projections are cheap and uploads may be dense, FedDR
+and CompositeFL are faster.
+
 Source: Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS workshop 2022,
 Algorithm 1, Theorems 1 and 2. Stochastic schedules, and those of the sampled form: the authors'
 code. The sampled update is reconstructed as randomised block Frank-Wolfe, rho of the nonconvex

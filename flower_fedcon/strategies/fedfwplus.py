@@ -22,6 +22,8 @@ an l1 ball (20 clients, 5,000 rounds, one client lost at round 1,000, lambda_0 =
 5.1e-2 undisturbed and 5.1e-2 after this reset; it is 5.6e-1 if y alone is reset (x_bar is then not
 the mean of the x_i, and the difference adds up in sum y) and 5.7e-1 if the lost client alone is.
 
+Not for: high accuracy: the rate is FedFW's, and it is not ahead of FedFW in all rounds.
+
 Source: Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS workshop 2022,
 Algorithm 2 (Appendix D). The sampled, centred form is reconstructed.
 """

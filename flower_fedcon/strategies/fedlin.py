@@ -17,6 +17,8 @@ Wire: 1 vector down in a first round, 2 in a second; 1 vector up.
 Participation: full.
 Lost state: nothing to lose.
 
+Not for: absent clients: everyone answers twice a round. Scaffold allows them.
+
 Source: Mitra, Jaafar, Pappas, Hassani, "Linear Convergence in Federated Learning: Tackling Client
 Heterogeneity and Sparse Gradients", NeurIPS 2021, without sparse gradients and with one H for all
 clients; the steps are second-hand.

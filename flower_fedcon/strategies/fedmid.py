@@ -24,6 +24,9 @@ Compression: any. With EF21 the fixed point is the same; unbiased compressors al
 since the v_i - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
 
+Not for: exact solutions where clients differ: the bias stays at every step length. CompositeFL has
+none.
+
 Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 2.
 """
 

@@ -21,6 +21,8 @@ The m_i of least squares are the client's moments A'A and A'b themselves.
 Participation: any; exact.
 Lost state: nothing to lose.
 
+Not for: models of more than some thousand entries, and nonconvex losses.
+
 Source: Lee, Sun, Saunders, "Proximal Newton-type methods for minimizing composite functions", SIAM
 J. Optim. 2014; under sampling Rodomanov, Kropotov, "A Superlinearly-Convergent Proximal Newton-type
 Method for the Optimization of Finite Sums", ICML 2016 (NIM). The guard is reconstructed.

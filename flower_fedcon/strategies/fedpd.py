@@ -25,6 +25,8 @@ Participation: full; the coin skips a round for everybody.
 Lost state: x_i := x_0i := x_0, the last mean, and lambda_i := 0. One exact step 2 and 3 gives
 lambda_i = -grad f_i(x_i) whatever lambda_i was, so that this heals.
 
+Not for: absent clients, a psi or a constraint, and heterogeneity with skipped rounds.
+
 Source: Zhang, Hong, Dhople, Yin, Liu, "FedPD: A Federated Learning Framework with Optimal Rates and
 Adaptivity to Non-IID Data", 2020, Algorithm 1, and the authors' Python code. Their Matlab code
 takes the old lambda_i in step 4, which here takes 74 rounds for what the new one reaches in 45.

@@ -24,6 +24,8 @@ Compression: any, of v_j - w. With EF21 the fixed point is the same; unbiased co
 leave a floor, since the v_j - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
 
+Not for: exact solutions where clients differ: FedDyn has the same local work and no bias.
+
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous
 Networks", MLSys 2020, Algorithm 2.
 """

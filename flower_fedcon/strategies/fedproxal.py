@@ -31,6 +31,8 @@ no sum of functions of one client each, as ADMM needs. With numbers z_j in the m
 <= 0 is client j's own, and the half-space sum_j z_j <= 0 part of psi. A constraint of the server's
 is a set in psi.
 
+Not for: clients that come and go: everyone answers each round. A bound on a mean is FedSGM's.
+
 Source: He, Peng, Sun, "Federated Learning with Convex Global and Local Constraints", TMLR 2024,
 without constraints of the server's; the steps are reconstructed, and the local accuracy is the
 solver's.

@@ -54,6 +54,9 @@ objective and constraint are then the rule's, not the means, the same only witho
 Lost state: nothing without error feedback. With it the client starts again from a dense w_t and
 e_j = 0: x - (eta/N) sum e_j moves once, and no bias stays.
 
+Not for: constraints that every client is to meet (FedProxAL), and high accuracy: the rate is
+1/sqrt(T).
+
 Source: Upadhyay, Moon, Hashemi, "Switching Gradient Methods for Constrained Federated
 Optimization", OPT workshop 2025, Algorithm 1. The weights of the soft average, which its proof
 forces, and several constraints are reconstructed. Sampling and error feedback are second-hand, from

@@ -25,6 +25,8 @@ the sum of the u_m. The fixed point is the same.
 Lost state: as in FedDyn; the server repeats step 3's update ("mirror": N d numbers), or else
 everybody starts again with u_m = v = 0 and the same xhat.
 
+Not for: cohorts of varying size, a psi or a constraint, and objectives without strong convexity.
+
 Source: Grudzien, Malinovsky, Richtarik, "Can 5th Generation Local Training Methods Support Client
 Sampling? Yes!", AISTATS 2023, Algorithm 1. The steps are reconstructed; they reach the optimum to
 machine precision for every C, also with inexact local solves. Re-entry is reconstructed too.

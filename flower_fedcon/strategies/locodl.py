@@ -25,6 +25,8 @@ Participation: full.
 Lost state: u_i from the mirror, y and v from the server, and x_i := y. A client that alone came
 back with u_i = 0 would bias the run forever.
 
+Not for: absent clients, and a psi or a constraint.
+
 Source: Condat, Maranjyan, Richtarik, "LoCoDL: Communication-Efficient Distributed Learning with
 Local Training and Compression", ICLR 2025. The steps and the mirror are reconstructed.
 """

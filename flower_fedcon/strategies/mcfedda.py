@@ -21,6 +21,8 @@ Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem 
 the gradients takes the place of their mean: the same only without heterogeneity.
 Lost state: nothing to lose.
 
+Not for: problems for which no first radius is known: CFedDA needs none.
+
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
 Learning", ICML 2022, Algorithm 3, Theorem 3.2; reconstructed like FastFedDA, the halving from the
 authors' code.

@@ -22,6 +22,8 @@ that the h_i sum to 0. The fixed point is the same.
 Lost state: h_i := 0. Step 4 carries h_i, so the sum repairs itself in one round. Uploading xhat_i
 "because the h_i sum to 0" would make the loss permanent, and the round with psi wrong.
 
+Not for: absent clients (TAMUNA allows them), and rounds that must have a fixed length.
+
 Source: Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip", ICML 2022 (Scaffnew); Condat,
 Richtarik, "RandProx", ICLR 2023, where u_i = -h_i. The round with psi is reconstructed.
 """

@@ -23,6 +23,9 @@ Lost state: c_i from the mirror; without it all start again from c = c_i = 0 (a 
 stays). A client that alone came back with zeros would leave c off the mean of the c_i forever: on
 the tests' quadratics 0.14 to 0.24 from the optimum.
 
+Not for: a psi that is not smooth (CompositeFL), and clients that are met once: their variates are
+then stale.
+
 Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging
 for Federated Learning", ICML 2020, Algorithm 1; second-hand, from later papers.
 """

@@ -29,6 +29,8 @@ the lower the larger lambda; where all clients share a minimiser there is none. 
 missing in one of the two rounds adds to that noise; with everyone it is asked for again.
 Lost state: nothing to lose.
 
+Not for: a psi or a constraint, and clients that cannot answer twice a round.
+
 Source: Jiang, Rodomanov, Stich, "Stabilized Proximal-Point Methods for Federated Optimization",
 NeurIPS 2024 (arXiv:2407.07084), S-DANE and Acc-S-DANE, as the authors' program states them
 (github.com/mlolab/S-DANE, src/optimizers/sdane.py), without its line search; alpha is its A/B. The

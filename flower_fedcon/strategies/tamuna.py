@@ -25,6 +25,8 @@ Wire: 2 vectors and 2 numbers down; 1 vector (of it s entries in c) up.
 Participation: full, or cohorts of one size c >= s, uniform; s >= 2.
 Lost state: nothing to lose.
 
+Not for: a psi or a constraint, and cohorts of varying size.
+
 Source: Condat, Agarsky, Malinovsky, Richtarik, "TAMUNA: Doubly Accelerated Distributed Optimization
 with Local Training, Compression, and Partial Participation", 2023. The steps are reconstructed;
 they reach the optimum to machine precision, also with half of the replies missing.
