@@ -189,6 +189,15 @@ def wide(numbers: Any, x: Any) -> Any:
     return as_column(numbers, x.ndim - 1, x.dtype) if is_array(numbers) else numbers
 
 
+def told(numbers: Any) -> Any:
+    """Return a number of each client as uploads have it: a list, which is no model.
+
+    >>> told(np.array([1.0, 2.0])), told(0.5)
+    ([1.0, 2.0], 0.5)
+    """
+    return numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
+
+
 def no(flags: Any) -> Any:
     """Return for whom a flag does not hold.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flower_fedcon.clients.families.balancing import penalty_of, residuals
 from flower_fedcon.clients.families.declared import LocalPassClient
 from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.solvers import LocalSolver
@@ -17,6 +18,7 @@ class FedDRClientState(NamedTuple):
     y: Array  # y_i, shape of the model
     x: Array  # x_i = prox_i(y_i); before the start xbar, which leaves y_i as it is in step 2
     xhat: Array  # xhat_i, as the server knows it, shape of the model
+    penalty: float = 0.0  # 1/eta of y, where that is balanced; 0 where y is x
 
 
 class FedDRClient(LocalPassClient[FedDRClientState]):
@@ -43,8 +45,11 @@ class FedDRClient(LocalPassClient[FedDRClientState]):
 
     def local_pass(self, state: FedDRClientState, down: Payload) -> LocalPass:
         """Do steps 2 and 3: ||x - y||^2/(2 eta), from the last x_i."""
-        y = state.y + self.relaxation * (down["xbar"] - state.x)
-        return LocalPass(state.x, shift=1 / self.step_size, center=y, solver=self.local_solver)
+        y, shift = state.y, penalty_of(down, 1 / self.step_size)
+        if state.penalty not in (0, shift):
+            y = state.x + (state.penalty / shift) * (y - state.x)
+        y = y + self.relaxation * (down["xbar"] - state.x)
+        return LocalPass(state.x, shift=shift, center=y, solver=self.local_solver)
 
     def upload(
         self, state: FedDRClientState, down: Payload, done: Done
@@ -53,7 +58,10 @@ class FedDRClient(LocalPassClient[FedDRClientState]):
         x, y = done.end, done.declared.center
         delta = 2 * x - y - state.xhat
         # Not 2 x - y: this is, bit for bit, the server's copy, and rounding does not add up.
-        return {"delta": delta}, FedDRClientState(y, x, state.xhat + delta)
+        shift = done.declared.shift
+        told = residuals(self, down, x - down["xbar"], shift * (y - x))
+        after = FedDRClientState(y, x, state.xhat + delta, shift if told else 0.0)
+        return {"delta": delta, **told}, after
 
     def received(
         self, before: FedDRClientState, after: FedDRClientState, down: Payload, read: Payload

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flower_fedcon.clients.families.balancing import penalty_of, residuals
 from flower_fedcon.clients.families.declared import LocalPassClient
 from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.solvers import LocalSolver
@@ -42,16 +43,19 @@ class FedPDClient(LocalPassClient[FedPDClientState]):
     def local_pass(self, state: FedPDClientState, down: Payload) -> LocalPass:
         """Do step 2: <lambda_i, x> + ||x - x_0i||^2/(2 eta), from the last x_i."""
         x, dual, solver = state.x, state.dual, self.local_solver
-        x_0 = down.get("x_0", state.x_0)
-        return LocalPass(x, linear=dual, shift=1 / self.step_size, center=x_0, solver=solver)
+        x_0, shift = down.get("x_0", state.x_0), penalty_of(down, 1 / self.step_size)
+        return LocalPass(x, linear=dual, shift=shift, center=x_0, solver=solver)
 
     def upload(
         self, state: FedPDClientState, down: Payload, done: Done
     ) -> tuple[Payload, FedPDClientState]:
         """Do steps 3 to 5."""
         eta, x, x_0 = self.step_size, done.end, done.declared.center
+        if "penalty" in down:
+            eta = 1 / down["penalty"]
         dual = state.dual + (x - x_0) / eta
         u = x + eta * dual
         if down["skip"]:
             return {}, FedPDClientState(x, dual, x_0=u)
-        return {"u": u}, FedPDClientState(x, dual, x_0)
+        told = residuals(self, down, x - x_0, dual)
+        return {"u": u, **told}, FedPDClientState(x, dual, x_0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from flower_fedcon.arrays import larger, length, wide
+from flower_fedcon.arrays import larger, length, pick, wide
 from flower_fedcon.regularizers import Regularizer, Zero
 from flower_fedcon.regularizers.batched import BatchedRegularizer, entry_weights
 from flower_fedcon.server.own_rates import OwnRate
 from flower_fedcon.validation import Array
 
+_ROUNDING = {"float64": 2.0**-26, "float32": 2.0**-11.5}  # roots of a number's last digit
 Z = (0.0, 1.0)
 """The threshold and the divisor of a point that is z itself."""
 
@@ -271,7 +272,9 @@ class LocalPass(NamedTuple):
             g = each.clipped(gradient(w), axes)
             if last is not None:
                 before = last[1] if again is None else each.clipped(again(last[0]), axes)
-                new = rule.after(rate, theta, w - last[0], g - before, axes)
+                moved, near = w - last[0], _ROUNDING[g.dtype.name] * length(w, axes)
+                new = rule.after(rate, theta, moved, g - before, axes)
+                new = pick(length(moved, axes) > near, new, rate)  # else rounding would decide
                 theta, rate = new / rate, new
                 each = each.at_rate(rate)
             last, total = (w, g), total + rate

@@ -13,6 +13,8 @@ step), and with theta = the last step over the one before it (1 at first):
     AdaPGM:     eta := eta min{sqrt(1 + theta),  1/(2 sqrt([D]_+))}
                 D = eta (eta ||g' - g||^2 - <g' - g, w' - w>) / ||w' - w||^2
 
+A step that is lost in rounding, below the root of a number's precision beside w, changes no eta.
+
 What is proved: AdaPGM with all rows converges for one convex f_j + psi whose gradient is locally
 Lipschitz, without L (Latafat et al., Theorem 1.1); Delta-SGD bounds FedAvg's mean squared gradient
 for clients whose gradients differ by a bounded amount, nonconvex ones, too, for gamma of order 1/K
@@ -127,7 +129,7 @@ class AdaPGM(OwnRate):
 
 
 def _ratio(a: Any, b: Any) -> Any:
-    """Return a/b, or 0 where b is 0: a point that has not moved says nothing."""
+    """Return a/b, or 0 where b is 0, which the caller does not look at."""
     return pick(b > 0, a / pick(b > 0, b, 1.0), 0.0)
 
 

@@ -20,6 +20,11 @@ FedSplit: its z_i are the xhat_i, and its step is eta = 1/sqrt(mu L). The paper'
 of step 3 whose squares can be summed over the rounds; `SGD(epochs, batch_size, lr)`, as in its
 experiments, has errors that stay, and so has its limit.
 
+With `step_size="balanced"` 1/eta is doubled or halved, at most 20 times, by clients' primal and
+dual residuals (2 numbers more up, 1 down). A client that hears of an eta' takes x_i + (eta'/eta)
+(y_i - x_i) for y_i in step 2, so that its gradient stays. xhat_i follows in step 4: until then
+xtilde has the old one, a start like any other.
+
 State: y_i, x_i, xhat_i on the client; xtilde, xbar and a mirror of the xhat_i on the server (N d
 numbers).
 Wire: 1 vector down; 1 vector up.
@@ -41,6 +46,7 @@ optimization", NeurIPS 2020.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
@@ -49,9 +55,10 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.strategies.families.balancing import Balance, Balanced, number_or_balanced
+from flower_fedcon.strategies.families.minimization import MinimizationOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
-from flower_fedcon.validation import Array, chosen, positive
+from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -63,9 +70,16 @@ class FedDRState(NamedTuple):
     x0: Array  # the start, for clients that enter late
     t: int  # the coming round, from 1
     mirror: Mirror | None  # the clients' xhat_i, by the name "xhat"
+    balance: Balance | None = None  # of 1/eta; None where that stays
 
 
-class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
+class FedDRConstants(NamedTuple):
+    """What follows from the setup."""
+
+    step_size: float
+
+
+class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
     """Federated Douglas-Rachford splitting.
 
     Parameters
@@ -73,9 +87,9 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     regularizer : Regularizer or ConstraintSet
         psi; a set stands for its indicator, any object with `prox(v, step)` will do, and None is
         zero.
-    step_size : float or "auto", optional
+    step_size : float, "auto" or "balanced", optional
         eta > 0; by default 1/sqrt(mu L), at most 10/L, and 0.3/L where mu is unknown: nonconvex
-        objectives need it small.
+        objectives need it small. "balanced" begins there and balances residuals.
     relaxation : float (default: 1.0)
         alpha in (0, 2]. 2 is Peaceman-Rachford splitting (FedSplit), which the paper leaves out: it
         converges for smooth and strongly convex f_i.
@@ -103,6 +117,8 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     """
 
     name = "feddr"
+    penalty_name = "step_size"
+    constants: FedDRConstants
     uplink = ("delta",)
     needs_mean = "xtilde must stay the mean of all xhat_i"
     needs_uniform = "xtilde is the mean of all xhat_i, whoever takes part"
@@ -122,7 +138,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     ) -> None:
         super().__init__(**common)
         self.regularizer = as_regularizer(regularizer)
-        self.step_size = chosen(positive, "step_size", step_size)
+        self.step_size = number_or_balanced("step_size", step_size)
         self.relaxation = positive("relaxation", relaxation)
         if self.relaxation > 2:
             raise ConfigError(f"relaxation must be in (0, 2], got {relaxation!r}")
@@ -132,25 +148,32 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
         """Return the rule for eta."""
         return {"step_size": lambda: self.usual_prox("step_size")}
 
+    def derive(self) -> FedDRConstants:
+        """Return eta, the first one where it is balanced."""
+        return FedDRConstants(self.first_value())
+
     def initialize(self, x0: Array) -> FedDRState:
         """Start everywhere at x0."""
-        return FedDRState(x0, xtilde=x0, x0=x0, t=1, mirror=self.mirrored(self.mirror, xhat=x0))
+        mirror, eta = self.mirrored(self.mirror, xhat=x0), self.constants.step_size
+        return FedDRState(x0, x0, x0, 1, mirror, self.balance(1 / eta, x0))
 
     def broadcast(self, state: FedDRState) -> Payload:
         """Step 1."""
-        return {"xbar": state.xbar}
+        return {"xbar": state.xbar, **self.told(state.balance)}
 
     def aggregate(self, state: FedDRState, uploads: Uploads) -> FedDRState:
         """Step 5; the mirror moves as the clients do."""
         xtilde = state.xtilde + uploads.sum("delta") / uploads.num_clients
-        xbar = self.regularizer.prox(xtilde, self.step_size)
+        eta = self.constants.step_size if state.balance is None else 1 / state.balance.penalty
+        xbar = self.regularizer.prox(xtilde, eta)
+        balance = self.balanced(state.balance, xbar, uploads)
         if state.mirror is not None:
             state.mirror.add(uploads.clients, xhat=uploads.stacked("delta"))
-        return state._replace(xbar=xbar, xtilde=xtilde, t=state.t + 1)
+        return state._replace(xbar=xbar, xtilde=xtilde, t=state.t + 1, balance=balance)
 
     def longest_prox(self) -> float:
-        """Return eta."""
-        return float(self.step_size)
+        """Return eta; balanced, it has no bound."""
+        return math.inf if self.balances else float(self.step_size)
 
     def needs_whole_cohort(self) -> bool:
         """Without a mirror, a client that cannot come back must end the run, not drop out of it."""

@@ -15,10 +15,12 @@ Symbols: alpha = proximal. g_i and h start at 0; h is the mean of all g_i, and a
 g_i = grad f_i. What is proved is for exact local minimisers; the paper's experiments take
 `local_solver=SGD(epochs, batch_size, lr)`, with which noise stays in every g_i.
 
+With `proximal="balanced"` alpha begins at its default, and is doubled or halved, at most 20 times,
+by clients' primal and dual residuals (2 numbers more up, 1 down). The g_i keep their meaning.
 alpha decides, and its default is no best one at a large condition. 12 quadratics of condition 1e4,
 one a round, relative distance to the optimum: where every client has an eigenbasis of its own, so
 that the mean is well conditioned, 1e-3 after 1,500 rounds by default, and 5e-16 with alpha = L;
-where the mean is as ill-conditioned as they are, 4e-3 and 0.81. `proximal="auto"` tries both.
+where the mean is as ill-conditioned as they are, 4e-3 and 0.81. "auto" tries both.
 
 State: g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
@@ -46,9 +48,10 @@ import numpy as np
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.strategies.families.balancing import Balance, Balanced, number_or_balanced
 from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
 from flower_fedcon.strategies.families.ladders import between, condition
-from flower_fedcon.validation import Array, chosen, positive
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -59,6 +62,7 @@ class FedDynState(NamedTuple):
     h: Array  # mean of all g_i, shape of x0
     resets: int  # how often all clients have started again from g_i = 0
     mirror: Mirror | None  # the clients' g_i, by the name "variate"
+    balance: Balance | None = None  # of alpha; None where that stays
 
 
 class FedDynConstants(NamedTuple):
@@ -67,14 +71,15 @@ class FedDynConstants(NamedTuple):
     alpha: float
 
 
-class FedDyn(ControlVariates[FedDynState]):
+class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
     """Federated learning with dynamic regularisation.
 
     Parameters
     ----------
-    proximal : float or "auto", optional
+    proximal : float, "auto" or "balanced", optional
         alpha > 0, from sqrt(mu L) to L; by default sqrt(mu L/p), where a share p of the clients is
         in a round, of convex objectives with mu = 0 L/10, and 3 L where mu is unknown.
+        "balanced" begins there and balances residuals.
     mirror : bool (default: True)
         Keep the clients' g_i on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
@@ -97,6 +102,7 @@ class FedDyn(ControlVariates[FedDynState]):
     """
 
     name = "feddyn"
+    penalty_name = "proximal"
     needs_shares = True
     uplink = ("theta",)
     needs_mean = "h must stay the mean of all g_i"
@@ -110,7 +116,7 @@ class FedDyn(ControlVariates[FedDynState]):
         self, *, proximal: float | str | None = None, **common: Unpack[VariateOptions]
     ) -> None:
         super().__init__(**common)
-        self.proximal = chosen(positive, "proximal", proximal)
+        self.proximal = number_or_balanced("proximal", proximal)
 
     def rules(self) -> dict[str, Callable[[], Any]]:
         """Return the rule for alpha: sqrt(mu L/p), else L/10, and 3 L where mu is unknown."""
@@ -136,22 +142,27 @@ class FedDyn(ControlVariates[FedDynState]):
 
     def derive(self) -> FedDynConstants:
         """Return alpha."""
-        return FedDynConstants(self.proximal)
+        return FedDynConstants(self.first_value())
 
     def initialize(self, x0: Array) -> FedDynState:
         """Start at x0, with g_i = h = 0."""
-        return FedDynState(theta=x0, h=np.zeros_like(x0), resets=0, mirror=self.variates(x0))
+        balance = self.balance(self.constants.alpha, x0)
+        return FedDynState(x0, np.zeros_like(x0), 0, self.variates(x0), balance)
 
     def broadcast(self, state: FedDynState) -> Payload:
         """Step 1."""
-        return {"theta": state.theta, **self.reset_number(state)}
+        return {"theta": state.theta, **self.reset_number(state), **self.told(state.balance)}
 
     def aggregate(self, state: FedDynState, uploads: Uploads) -> FedDynState:
         """Step 5; the mirror moves as the clients do."""
         alpha, before = self.constants.alpha, state.theta
+        if state.balance is not None:
+            alpha = state.balance.penalty
         moved = uploads.moved("theta", before)  # small, so that rounding does not add up
         h = state.h - (alpha / uploads.num_clients) * moved
-        after = state._replace(theta=uploads.mean("theta") - h / alpha, h=h)
+        theta = uploads.mean("theta") - h / alpha
+        balance = self.balanced(state.balance, theta, uploads)
+        after = state._replace(theta=theta, h=h, balance=balance)
         if state.mirror is not None:
             changes = -alpha * (uploads.stacked("theta") - before)
             state.mirror.add(uploads.clients, variate=changes)

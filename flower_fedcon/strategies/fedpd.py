@@ -18,6 +18,9 @@ and under heterogeneity x_0 keeps being thrown off the optimum: this is the algo
 rate has a term for the error of step 2, which `SGD(epochs, batch_size, lr)`, its Oracle I with
 stochastic gradients, leaves there: the limit is a neighbourhood.
 
+With `step_size="balanced"` 1/eta is doubled or halved, at most 20 times, by clients' primal and
+dual residuals (2 numbers more up, 1 down); the lambda_i keep their meaning.
+
 State: x_i, lambda_i, x_0i on the client; x_0 on the server.
 Wire: 1 vector and 1 number down (1 number after a skipped round); 1 vector up (nothing in a skipped
 round).
@@ -41,8 +44,9 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
-from flower_fedcon.validation import Array, chosen, nonnegative, positive
+from flower_fedcon.strategies.families.balancing import Balance, Balanced, number_or_balanced
+from flower_fedcon.strategies.families.minimization import MinimizationOptions
+from flower_fedcon.validation import Array, nonnegative
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -53,17 +57,24 @@ class FedPDState(NamedTuple):
     t: int  # the coming round, from 1
     skip: bool  # its coin
     fresh: bool  # whether clients do not know x_0 yet: the last round aggregated
+    balance: Balance | None = None  # of 1/eta; None where that stays
 
 
-class FedPD(LocalMinimization[FedPDState]):
+class FedPDConstants(NamedTuple):
+    """What follows from the setup."""
+
+    step_size: float
+
+
+class FedPD(Balanced[FedPDState]):
     """Federated primal-dual.
 
     Parameters
     ----------
-    step_size : float or "auto", optional
+    step_size : float, "auto" or "balanced", optional
         eta > 0; by default 1/sqrt(mu L), at most 10/L, and 0.3/L where mu is unknown. For convex
         objectives and exact local solves any will do; the nonconvex theory asks for
-        eta < (sqrt(5) - 1)/(4L).
+        eta < (sqrt(5) - 1)/(4L). "balanced" begins there and balances residuals.
     skip_probability : float (default: 0.0)
         q in [0, 1): how often a round goes without communication.
     local_solver : str or LocalSolver (default: "exact")
@@ -89,6 +100,8 @@ class FedPD(LocalMinimization[FedPDState]):
     """
 
     name = "fedpd"
+    penalty_name = "step_size"
+    constants: FedPDConstants
     uplink = ("u",)
     needs_exact = "after a skipped round client and server have no model in common; FedDR takes it"
     needs_mean = "the multipliers sum to 0 in the limit only if x_0 is the mean of the u_i"
@@ -104,14 +117,24 @@ class FedPD(LocalMinimization[FedPDState]):
         **common: Unpack[MinimizationOptions],
     ) -> None:
         super().__init__(**common)
-        self.step_size = chosen(positive, "step_size", step_size)
+        self.step_size = number_or_balanced("step_size", step_size)
         self.skip_probability = nonnegative("skip_probability", skip_probability)
         if self.skip_probability >= 1:
             raise ConfigError(f"skip_probability must be in [0, 1), got {skip_probability!r}")
+        if self.skip_probability and self.balances:
+            raise ConfigError(
+                f"FedPD: step_size={self.step_size!r} balances residuals of a common model, which "
+                "skipped rounds lack: give a number, or 0 for skip_probability, got "
+                f"{skip_probability!r}"
+            )
 
     def rules(self) -> dict[str, Callable[[], Any]]:
         """Return the rule for eta."""
         return {"step_size": lambda: self.usual_prox("step_size")}
+
+    def derive(self) -> FedPDConstants:
+        """Return eta, the first one where it is balanced."""
+        return FedPDConstants(self.first_value())
 
     def skips(self, t: int) -> bool:
         """Return the coin of round t: whether it goes without communication."""
@@ -121,26 +144,28 @@ class FedPD(LocalMinimization[FedPDState]):
     def why_not_private(self) -> str:
         """Return why noise in the sum of the uploads will not do; "" if it will."""
         apart = "after a skipped round the u_i lie about no common point: give skip_probability=0"
-        return apart if self.skip_probability else ""
+        return apart if self.skip_probability else super().why_not_private()
 
     def initialize(self, x0: Array) -> FedPDState:
         """Start everywhere at x0."""
-        return FedPDState(x_0=x0, t=1, skip=self.skips(1), fresh=True)
+        balance = self.balance(1 / self.constants.step_size, x0)
+        return FedPDState(x_0=x0, t=1, skip=self.skips(1), fresh=True, balance=balance)
 
     def broadcast(self, state: FedPDState) -> Payload:
         """Step 1."""
-        coin = {"skip": int(state.skip)}
+        coin = {"skip": int(state.skip), **self.told(state.balance)}
         return {**coin, "x_0": state.x_0} if state.fresh else coin
 
     def expects(self, state: FedPDState) -> tuple[str, ...]:
         """Return what step 5 uploads."""
-        return () if state.skip else self.uplink
+        return () if state.skip else super().expects(state)
 
     def aggregate(self, state: FedPDState, uploads: Uploads) -> FedPDState:
         """Step 5."""
         x_0 = state.x_0 if state.skip else uploads.mean("u")
         t = state.t + 1
-        return FedPDState(x_0, t, skip=self.skips(t), fresh=not state.skip)
+        balance = self.balanced(state.balance, x_0, uploads)
+        return FedPDState(x_0, t, self.skips(t), fresh=not state.skip, balance=balance)
 
     def readmit(self, state: FedPDState, client: int) -> tuple[FedPDState, Payload]:
         """Return x_0, where the broadcast does not hold it."""

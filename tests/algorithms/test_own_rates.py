@@ -15,6 +15,7 @@ from flower_fedcon.objectives.local_pass import LocalPass, Prox
 from flower_fedcon.regularizers import L1, MCP
 from flower_fedcon.schedules import AdaPGM, DeltaSGD
 from flower_fedcon.strategies import CompositeFL, FedAvg, FedDualAvg, FedMiD, Scaffold
+from flower_fedcon.testing.run_checks import default_problem, quadratics
 
 HALF = Sample(count=2)
 
@@ -104,6 +105,17 @@ def test_over_a_wire():
     strategy = FedMiD(L1(0.1), client_lr="adaptive", batch_size=3, participation=HALF)
     here, there = over_a_wire(strategy, FederatedProblem(unlike(), regularizer=L1(0.1)))
     assert there.x.tobytes() == here.x.tobytes()
+
+
+@pytest.mark.parametrize("rate", [DeltaSGD(), AdaPGM()])
+def test_rounding_does_not_decide(rate):
+    """Clients that have converged in a round go on: their differences are of rounding alone."""
+    strategy, ends = FedMiD(L1(0.1), client_lr=rate), []
+    for dtype in ("float32", "float64"):
+        problem = default_problem(strategy, list(quadratics(strategy, dtype)))
+        ends.append(simulate(strategy, problem, 20).x)
+    assert ends[0].dtype == np.float32
+    assert ends[0] == pytest.approx(ends[1], abs=1e-5)
 
 
 @settings(max_examples=15, deadline=None)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
+from flower_fedcon.arrays import told
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError
@@ -88,8 +89,7 @@ class LocalPassClient(FedConClient[State]):
         Where steps differ in length they are counted in units of the first.
         """
         if done.length is not None:
-            steps = done.length / self.client_lr
-            return {"steps": steps.tolist() if isinstance(steps, np.ndarray) else steps}
+            return {"steps": told(done.length / self.client_lr)}
         return {"steps": float(done.steps)} if self.local_steps is None else {}
 
     def _take(self, settings: Mapping[str, Any]) -> None:

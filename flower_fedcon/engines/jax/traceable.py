@@ -51,6 +51,8 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         return f"{title} has a local solver whose steps follow a schedule"
     if isinstance(getattr(strategy, "client_lr", None), OwnRate):
         return f"{title} lets each client find its own steps"
+    if getattr(strategy, "balances", False):
+        return f"{title} balances its penalty"
     other = _of_others((strategy, client_class(strategy.name)))
     if other is not None:
         return f"{other} is of another package, whose lines may mean something else when traced"

@@ -1,0 +1,137 @@
+r"""Methods that are ADMM, or may be seen so, and can balance its residuals by their penalty.
+
+With `"balanced"` the penalty rho, the inverse of a step of proximal points, begins at the rule's. A
+window is twice as many rounds as a pass over the clients takes, 2 ceil(1/p). At its end, with x the
+mean of the window's models, x' that of the window before, and means over the window's uploads,
+
+    a = sqrt(mean ||x_i - x_S||^2) / ||x - x0||       the primal residual, and its scale
+    b = rho ||x - x'|| / sqrt(mean ||g_i||^2)         the dual residual, and its scale
+    rho := 2 rho  if a > 10 b;     rho := rho/2  if b > 10 a;     20 times at most
+
+where x_S is what client i was sent and g_i its multiplier. Both are free of units. The multipliers
+stay as they are: where a client keeps g_i/rho, it is rescaled when the client next hears of it.
+
+What is proved: with everyone present, convex f_i and exact local solves these methods are ADMM,
+which converges where the penalty changes finitely often (He, Yang, Wang, "Alternating direction
+method with self-adaptive penalty parameters for monotone variational inequalities", 2000). Under
+sampling, what each method's own theorem says from where the last change leaves it; how good the
+choice is, is measured (docs/server_steps.md), not proved.
+
+Source: He, Yang, Wang, above; in federated learning Song, Wang, Zuazua, "FedADMM-InSa", 2024, where
+each client has a penalty of its own. The scales are those of Wohlberg, "ADMM penalty parameter
+selection by residual balancing", 2017, but from x0; windows are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.regularizers.base import norm
+from flower_fedcon.strategies.families.minimization import LocalMinimization
+from flower_fedcon.validation import Array, chosen, positive
+from flower_fedcon.wire.payloads import Payload
+
+BALANCED = "balanced"
+_APART, _FACTOR, _MOST = 10.0, 2.0, 20
+State = TypeVar("State")
+
+
+class Balance(NamedTuple):
+    """A penalty that is being balanced."""
+
+    penalty: float  # rho of the coming round
+    origin: Array  # x0
+    last: Array  # mean model of the window before, x'
+    total: Array  # sum of this window's models
+    gaps: float  # sum of its mean ||x_i - x_S||^2
+    pulls: float  # sum of its mean ||g_i||^2
+    rounds: int  # in this window
+    windows: int  # that are over
+    changes: int  # of the penalty
+
+    @classmethod
+    def start(cls, penalty: float, x0: Array) -> Balance:
+        """Return it before round 1."""
+        return cls(penalty, x0, x0, np.zeros_like(x0), 0.0, 0.0, 0, 0, 0)
+
+    def after(self, x: Array, gap: float, pull: float, window: int) -> Balance:
+        """Return it after a round that has led to x."""
+        total, rounds = self.total + x, self.rounds + 1
+        gaps, pulls = self.gaps + gap, self.pulls + pull
+        if rounds < window:
+            return self._replace(total=total, gaps=gaps, pulls=pulls, rounds=rounds)
+        x, penalty = total / rounds, self.penalty
+        if self.windows and self.changes < _MOST:
+            a = math.sqrt(gaps / rounds) * math.sqrt(pulls / rounds)  # both by the other's scale
+            b = penalty * norm(x - self.last) * norm(x - self.origin)
+            if a > _APART * b > 0:
+                penalty *= _FACTOR
+            elif b > _APART * a > 0:
+                penalty /= _FACTOR
+        changes = self.changes + (penalty != self.penalty)
+        begun = Balance.start(penalty, self.origin)
+        return begun._replace(last=x, windows=self.windows + 1, changes=changes)
+
+
+def number_or_balanced(name: str, value: Any) -> Any:
+    """Return "balanced", or as `chosen` a number > 0.
+
+    >>> number_or_balanced("step_size", "balanced"), number_or_balanced("step_size", 2)
+    ('balanced', 2.0)
+    """
+    known = isinstance(value, str) and value == BALANCED
+    return value if known else chosen(positive, name, value)
+
+
+class Balanced(LocalMinimization[State]):
+    """Strategies with a penalty, or a step that is its inverse, which may be "balanced"."""
+
+    penalty_name: ClassVar[str]
+    """The argument."""
+    numbers = ("gap", "pull")
+
+    @property
+    def balances(self) -> bool:
+        """Whether the penalty is balanced."""
+        value = getattr(self, self.penalty_name)
+        return isinstance(value, str) and value == BALANCED
+
+    def first_value(self) -> float:
+        """Return the argument's number, or where it is balanced the rule's."""
+        value = getattr(self, self.penalty_name)
+        return float(self.rules()[self.penalty_name]() if self.balances else value)
+
+    def balance(self, penalty: float, x0: Array) -> Balance | None:
+        """Return the balance before round 1; None for a penalty that stays."""
+        return Balance.start(penalty, x0) if self.balances else None
+
+    def balanced(self, balance: Balance | None, x: Array, uploads: Uploads) -> Balance | None:
+        """Return the balance after a round that has led to x."""
+        if balance is None:
+            return None
+        gap, pull = (uploads.mean_number(name) for name in self.numbers)
+        return balance.after(x, gap, pull, 2 * math.ceil(1 / self.setup.rate))
+
+    def told(self, balance: Balance | None) -> Payload:
+        """Return what the broadcast has of it."""
+        return {} if balance is None else {"penalty": balance.penalty}
+
+    def report(self, state: State) -> dict[str, float]:
+        """Return the penalty of the coming round, where it is balanced."""
+        balance: Balance | None = getattr(state, "balance", None)
+        return super().report(state) if balance is None else {"penalty": balance.penalty}
+
+    def expects(self, state: State) -> tuple[str, ...]:
+        """Return what clients upload, and where the penalty is balanced their residuals."""
+        names = super().expects(state)
+        return (*names, *self.numbers) if self.balances and names else names
+
+    def why_not_private(self) -> str:
+        """Return why noise in the sum of the uploads will not do; "" if it will."""
+        if self.balances:
+            return f"{self.penalty_name}={BALANCED!r} goes by lengths that no noise covers"
+        return super().why_not_private()
