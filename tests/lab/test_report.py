@@ -268,6 +268,22 @@ def test_what_a_run_says_of_itself_is_shown_as_it_stands(tmp_path):
 HEADER = "column,coefficient,per_unit,odds_ratio,std_error,z,p_value,lower,upper"
 
 
+@pytest.mark.parametrize(
+    ("ends", "logs", "expected"),
+    [
+        ((0.157, 8.8), True, [0.2, 0.5, 1, 2, 5]),
+        ((1e-3, 1e5), True, [1e-2, 1e-1, 1, 10, 100, 1e3, 1e4, 1e5]),
+        ((0.95, 1.1), True, [0.96, 1, 1.04, 1.08]),
+        ((-1.2, 3.4), False, [-1, 0, 1, 2, 3]),
+    ],
+)
+def test_the_axis_has_round_numbers(ends, logs, expected):
+    from flower_fedcon.lab.report.forest_plot import _ticks
+
+    found = _ticks(*(np.log(ends) if logs else ends), logs)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("ratio", [True, False])
 def test_intervals_are_drawn_as_a_forest_plot(tmp_path, ratio):
     (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")

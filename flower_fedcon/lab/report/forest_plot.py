@@ -76,6 +76,21 @@ def _by_site(row: Mapping[str, str], ratio: str) -> dict[str, tuple[float, float
     return found  # type: ignore[return-value]
 
 
+def _ticks(low: float, high: float, logs: bool) -> list[float]:
+    """Return round numbers between two ends, which are logarithms where the axis is."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    ends = (math.exp(low), math.exp(high)) if logs else (low, high)
+    found: list[float] = [*MaxNLocator(_TICKS).tick_values(*ends)]
+    if logs:
+        for inside in ((1,), (1, 2, 5)):  # of each power of ten
+            some = LogLocator(subs=inside).tick_values(*ends)
+            some = [tick for tick in some if ends[0] <= tick <= ends[1]]
+            if 3 <= len(some) <= 2 * _TICKS:
+                found = some
+    return [float(tick) for tick in found if ends[0] <= tick <= ends[1]]
+
+
 def _drawn(ratio: str, lines: dict[str, tuple[float, float, float]]) -> Html:
     """Return the plot: on a logarithmic axis where numbers are ratios, with a line of no effect."""
     logs = bool(ratio) and all(min(own) > 0 for own in lines.values())
@@ -111,12 +126,10 @@ def _drawn(ratio: str, lines: dict[str, tuple[float, float, float]]) -> Html:
         stroke(across(none), _TOP - 4, across(none), bottom, "#888"),
         stroke(left, bottom, left + _WIDTH, bottom, "#888"),
     ]
-    for k in range(_TICKS):
-        place = low + span * k / (_TICKS - 1)
-        x = left + _WIDTH * k / (_TICKS - 1)
+    for tick in _ticks(low, high, logs):
+        x = across(tick)
         marks.append(stroke(x, bottom, x, bottom + 4, "#888"))
-        tick = math.exp(place) if logs else place
-        marks.append(words(f"{tick:.3g}", x, bottom + 16, "middle"))
+        marks.append(words(f"{tick:.6g}", x, bottom + 16, "middle"))
     for place, (name, (value, least, most)) in enumerate(lines.items()):
         y = _TOP + _ROW * (place + 0.5)
         short = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
