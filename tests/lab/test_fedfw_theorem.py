@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pages import ROOT
 
+from flower_fedcon.lab.experiments.claims import Claims
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.runs.toml import read_toml
 
@@ -74,3 +75,28 @@ def test_constants(constants):
     penalty = experiment.settings(claim["algorithm"])["penalty"]
     expected = terms(problem.num_clients, D, L, G, dual(problem), penalty)
     assert np.allclose(claim["terms"], expected, rtol=1e-3)
+
+
+def test_constants_where_f_is_not_convex():
+    """Those of the bound in fedfw_nonconvex.toml, the largest of the five sets of data."""
+    claims = Claims(ROOT / "sims" / "claims" / "fedfw_nonconvex.toml")
+    (claim,) = [claim for claim in claims.claims if claim["measure"] == "bounded"]
+    found = []
+    for (label, *place), experiment in claims.runs():
+        if label != claim["algorithm"] or place[-1] != 100:
+            continue
+        problem, penalty = experiment.problem(), experiment.settings(label)["penalty"]
+        number, radius = problem.num_clients, problem.constraint.radius
+        corners = radius * np.concatenate([np.eye(problem.x0.size), -np.eye(problem.x0.size)])
+        L = G = below = 0.0
+        for f in problem.objectives:
+            L = max(L, np.linalg.norm(f.Q, 2))
+            G = max([G, *(np.linalg.norm(f.gradient(x)) for x in corners)])
+            below -= (np.linalg.norm(f.Q, 2) * radius**2 / 2 + abs(f.b).max() * radius) / number
+        assert not problem.x0.any()  # F(x0) = 0, and `below` is less than its least value
+        D = 2 * radius
+        first = -below + penalty * number * D**2 / 2 + (L * D + G) ** 2 / (4 * number * penalty)
+        found.append([first, L * D**2 / 2])
+    assert len(found) == claims.repeats == 5
+    assert np.allclose([c for c, _ in claim["terms"]], np.max(found, axis=0), rtol=1e-4)
+    assert np.allclose([p for _, p in claim["terms"]], [-1 / 3, -2 / 3])

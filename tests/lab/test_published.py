@@ -22,6 +22,23 @@ def test_shipped_claims_are_valid(path: Path, quick: bool) -> None:
     assert found.skipped or found.runs()
 
 
+def test_claims_that_need_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file is there; the rounds that they look at are recorded."""
+    monkeypatch.chdir(tmp_path)
+    needing = [path for path in reproduce.find(SIMS) if claims.Claims(path).requires]
+    assert [path.stem for path in needing] == ["dualfl_mnist", "movielens_100k"]
+    for path in needing:
+        (tmp_path / claims.Claims(path).requires).touch()
+        found = claims.Claims(path)
+        assert not found.skipped
+        runs = {key[0]: experiment.run_options for key, experiment in found.runs()}
+        for claim in found.claims:
+            options = runs[claim["algorithm"]]
+            for number in claim.get("round", []) if isinstance(claim.get("round"), list) else []:
+                assert number <= options.rounds
+                assert number % options.evaluate_every == 0
+
+
 PAGES = [("REPRODUCED_QUICK.md", True), ("REPRODUCED.md", False)]
 
 

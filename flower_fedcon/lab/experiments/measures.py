@@ -104,9 +104,14 @@ def _spread(claim: Table, rows: Reader) -> list[float]:
 def _first(claim: Table, rows: Reader) -> list[float]:
     """Return the first recorded round with the column at or below a level, inf if none is.
 
-    With per = "rounds", as a share of the run's rounds.
+    Or what another column (`of`) has there. With per = "rounds", as a share of the run's rounds;
+    with `over`, over that of each other algorithm.
     """
-    (found,) = _cost({**claim, "algorithms": [claim["algorithm"]]}, rows)
+    found, *others = _cost(
+        {**claim, "algorithms": [claim["algorithm"], *as_list(claim.get("over", []))]}, rows
+    )
+    if others:
+        return [found / other if math.isfinite(found + other) else math.nan for other in others]
     return [found / rows(claim["algorithm"])[-1]["round"] if "per" in claim else found]
 
 
@@ -153,12 +158,15 @@ def _slope(claim: Table, rows: Reader) -> list[float]:
 def _bounded(claim: Table, rows: Reader) -> list[float]:
     """Return the largest ratio of the column to a bound, the sum over `terms` of c t^p.
 
-    Each of `terms` is [c, p]. t counts from 1 at the start, as theorems on x^t do.
+    Each of `terms` is [c, p]. t counts from 1 at the start, as theorems on x^t do. With take =
+    "least" the ratio of the column's least value to the bound at t = T, the rounds of the run.
     """
     history = [row for row in rows(claim["algorithm"]) if row["round"] >= 1]
-    t = column_of(history, "round") + 1
+    least = claim.get("take") == "least"
+    values, numbers = column_of(history, claim["column"]), column_of(history, "round")
+    t = numbers[-1:] if least else numbers + 1
     bound = sum(float(c) * t ** float(p) for c, p in claim["terms"])
-    return [float(np.max(column_of(history, claim["column"]) / bound))]
+    return [float(np.max((np.min(values) if least else values) / bound))]
 
 
 def _count(claim: Table, rows: Reader) -> list[float]:
@@ -183,10 +191,10 @@ MEASURES: dict[str, Measure] = {
     "spread": Measure(("algorithms", "over", "column"), ("since",), _spread),
     "order": Measure(("algorithms", "column"), ("round",), _order),
     "share": Measure(("algorithm", "over", "column"), ("since", "until"), _share),
-    "first": Measure(("algorithm", "column", "level"), ("per",), _first),
+    "first": Measure(("algorithm", "column", "level"), ("per", "over", "of"), _first),
     "cost": Measure(("algorithms", "column", "level"), ("of",), _cost),
     "slope": Measure(("algorithm", "column"), ("since", "until"), _slope),
-    "bounded": Measure(("algorithm", "column", "terms"), (), _bounded),
+    "bounded": Measure(("algorithm", "column", "terms"), ("take",), _bounded),
     "count": Measure(("algorithm", "column", "level"), (), _count),
     "scaling": Measure(
         ("algorithm", "column"), ("level", "take", "power", "of_mean"), _scaling, across=True
