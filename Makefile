@@ -1,8 +1,9 @@
 # What a contributor types. Another environment than .venv: make test BIN=/its/bin
 BIN = .venv/bin
 CASES = 100000
+EXTRAS = cli,simulation,tables,formula,fast,privacy,report,tensorboard
 
-.PHONY: help setup lint test quick flower durations nightly fuzz algorithm table docs
+.PHONY: help setup lint test quick flower versions durations nightly fuzz algorithm table docs
 
 help:  ## show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +28,19 @@ flower:  ## what speaks Flower, on another version of it: make flower FLWR=1.41
 	python3 -m venv .venv-flwr
 	.venv-flwr/bin/pip install --quiet -e ".[dev]" "flwr[simulation]==$(FLWR).*"
 	.venv-flwr/bin/pytest -n 2 tests/flower
+
+versions:  ## what people call, on other versions: make versions RESOLUTION=lowest-direct PYTHON=python3.11
+	@test -n "$(RESOLUTION)" || { echo "which ones? make versions RESOLUTION=highest" >&2; exit 2; }
+	$(or $(PYTHON),python3) -m venv .venv-versions
+	.venv-versions/bin/pip install --quiet uv
+	.venv-versions/bin/uv pip install --quiet --python .venv-versions/bin/python \
+		--resolution $(RESOLUTION) -e ".[$(EXTRAS)]"
+	.venv-versions/bin/uv pip freeze --quiet --python .venv-versions/bin/python \
+		| grep == > .venv-versions/found.txt
+	.venv-versions/bin/uv pip install --quiet --python .venv-versions/bin/python \
+		-c .venv-versions/found.txt hypothesis lifelines pytest pytest-xdist statsmodels
+	.venv-versions/bin/pytest -n 2 -m "not slow" tests/test_extras.py tests/algorithms tests/engines \
+		tests/math tests/tables tests/lab/test_cli.py tests/lab/test_figures.py
 
 durations:  ## measure anew which tests are fast, on a quiet machine
 	$(BIN)/pytest -n 2 --measure
