@@ -150,3 +150,30 @@ def test_a_clone_needs_no_symbolic_links():
     for copy in (ROOT / "examples" / "heart").glob("*.csv"):
         shipped = ROOT / "flower_fedcon" / "problems" / "data" / "heart" / copy.name
         assert copy.read_bytes() == shipped.read_bytes()
+
+
+def test_the_paper_cites_what_its_bibliography_has_and_counts_as_the_readme_does():
+    paper = (ROOT / "paper.md").read_text()
+    entries = re.findall(r"^@\w+\{(\w+),$", (ROOT / "paper.bib").read_text(), re.MULTILINE)
+    assert set(re.findall(r"@(\w+)\b", paper)) == set(entries)
+    assert len(entries) == len(set(entries))
+    assert f"There are {len(algorithms())} of them" in paper
+    counted = r"(\d+) hold here, (\d+) do not, with evidence\s+why, and (\d+) do not and are open"
+    assert re.search(counted, paper).groups() == re.search(counted, README).groups()
+    for heading in ("Summary", "Statement of need", "State of the field", "References"):
+        assert f"\n# {heading}\n" in paper
+    assert 750 <= len(paper.split()) <= 1750  # the journal's form
+
+
+def test_what_only_maintainers_know_is_marked_and_nowhere_made_up():
+    for name in ("CODE_OF_CONDUCT.md", "SECURITY.md", "paper.md"):
+        assert "**For the maintainers to fill in" in (ROOT / name).read_text(), name
+
+
+def test_the_policies_link_to_what_there_is():
+    for name in ("SUPPORT.md", "SECURITY.md", "CODE_OF_CONDUCT.md", ".github/GOOD_FIRST_ISSUES.md"):
+        page = ROOT / name
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), (name, target)
+        for path in re.findall(r"`((?:flower_fedcon|docs|tests)/[\w/.]+)`", page.read_text()):
+            assert (ROOT / path).exists(), (name, path)
