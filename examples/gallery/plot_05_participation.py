@@ -18,7 +18,7 @@ print("F* =", problem.optimum.value)
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True, layout="constrained")
 for fraction in (1.0, 0.5, 0.1):
     strategy = CompositeFL(
-        problem.regularizer, client_lr=0.2, local_steps=5, participation=Sample(fraction=fraction)
+        problem.regularizer, client_lr="auto", participation=Sample(fraction=fraction)
     )
     history = simulate(strategy, problem, num_rounds=400, evaluate_every=4)
     megabytes = (history["uplink_bytes"] + history["downlink_bytes"]) / 1e6

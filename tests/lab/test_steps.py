@@ -12,10 +12,11 @@ from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.papers.quadratics import quadratics
 from flower_fedcon.lab.steps.cells import StepStudy, in_units
-from flower_fedcon.lab.steps.measuring import run_steps
-from flower_fedcon.lab.steps.outcome import cells_of, grown, share_of
+from flower_fedcon.lab.steps.measuring import _read, run_steps
+from flower_fedcon.lab.steps.outcome import cells_of, grown, share_of, to_markdown
 from flower_fedcon.strategies import FedDyn
 
+ROOT = Path(__file__).parents[2]
 SMALL = """
 title = "small"
 levels = [1e-2, 1e-3]
@@ -108,13 +109,25 @@ def test_a_cell_is_the_median_of_its_seeds_and_undecided_where_the_grid_arrives_
 
     rows = [row(0, 30, 10), row(1, 15, 10), row(2, None, 10)]
     assert list(cells_of(rows, "race").values()) == [3.0]
+    assert list(cells_of(rows[:2], "race").values()) == [2.25]
     assert cells_of([row(0, 30, 10), row(1, None, None)], "race") == {}
     assert cells_of(rows, "paper") == {}
     assert share_of([1.0, 3.0])[:2] == (1, 2)
 
 
+def test_the_page_has_the_table_of_the_recorded_runs():
+    study = StepStudy.load(ROOT / "sims/benchmarks/steps.toml")
+    folder = ROOT / "sims/benchmarks/steps"
+    there = {path.stem for path in folder.iterdir()}
+    jobs = [job for job in study.jobs() if job.name in there]
+    assert len(jobs) == len(there) >= 21
+    rows = [row for job in jobs for row in _read(folder / f"{job.name}.json", job, study)]
+    page = (ROOT / "docs/server_steps.md").read_text(encoding="utf-8")
+    assert to_markdown(rows, study.levels) in page
+
+
 def test_the_shipped_study_can_be_made():
-    study = StepStudy.load(Path(__file__).parents[2] / "sims/benchmarks/steps.toml")
+    study = StepStudy.load(ROOT / "sims/benchmarks/steps.toml")
     for job in {job.family.label: job for job in study.jobs()}.values():
         problem = job.problem()
         mu = min(f.strong_convexity for f in problem.objectives)

@@ -64,7 +64,13 @@ def cells_of(rows: Sequence[Row], way: str) -> dict[tuple[Any, ...], float]:
         for cell, ratios in found.items()
         if 2 * len(known := [r for r in ratios if not math.isnan(r)]) > len(ratios)
     }
-    return {cell: known[(len(known) - 1) // 2] for cell, known in decided.items()}
+    return {cell: _middle(known) for cell, known in decided.items()}
+
+
+def _middle(known: Sequence[float]) -> float:
+    """Return the median of sorted numbers, some of which may be infinite."""
+    found: float = (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2
+    return found
 
 
 def share_of(ratios: Sequence[float]) -> Share:
@@ -79,8 +85,7 @@ def share_of(ratios: Sequence[float]) -> Share:
         return Share(0, 0, math.nan, math.nan, math.nan)
     good = sum(ratio <= ENOUGH for ratio in ratios)
     low, high = binomtest(good, len(ratios)).proportion_ci(method="wilson")
-    middle = sorted(ratios)[(len(ratios) - 1) // 2 :][: 2 - len(ratios) % 2]
-    return Share(good, len(ratios), float(low), float(high), sum(middle) / len(middle))
+    return Share(good, len(ratios), float(low), float(high), _middle(sorted(ratios)))
 
 
 def grown(rows: Sequence[Row]) -> list[str]:
