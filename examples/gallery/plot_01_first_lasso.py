@@ -16,12 +16,12 @@ from flower_fedcon.strategies import FedFW, FedFWPlus
 problem = lasso(clients=10, rows=200, columns=400, nonzeros=20)
 
 # %%
-# A strategy is named with its hyperparameters; `simulate` runs it in this process and returns its
-# history.
+# A strategy is named with its set, and "auto" lets the run find its penalty; `simulate` runs it in
+# this process and returns its history.
 
 for strategy in (
-    FedFW(problem.constraint, penalty=5.0),
-    FedFWPlus(problem.constraint, penalty=0.5),
+    FedFW(problem.constraint, penalty="auto"),
+    FedFWPlus(problem.constraint, penalty="auto"),
 ):
     history = simulate(strategy, problem, num_rounds=3000, evaluate_every=10)
     plt.loglog(history["round"], history["residual"], label=strategy.title)

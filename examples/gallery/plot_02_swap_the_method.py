@@ -16,11 +16,9 @@ from flower_fedcon.strategies import CompositeFL, FedDR, FedDualAvg, FedMiD
 problem = l1_logistic(clients=10, seed=1)
 psi = problem.regularizer
 print("F* =", problem.optimum.value)
-smoothness = max(f.smoothness for f in problem.objectives)
-steps = {"client_lr": 0.5 / smoothness, "local_steps": 5}
 
-strategies = [FedMiD(psi, **steps), FedDualAvg(psi, **steps), CompositeFL(psi, **steps),
-              FedDR(psi, step_size=20 / smoothness)]  # fmt: skip
+strategies = [FedMiD(psi, client_lr="auto"), FedDualAvg(psi, client_lr="auto"),
+              CompositeFL(psi, client_lr="auto"), FedDR(psi)]  # fmt: skip
 
 # %%
 # Everything but the strategy stays as it is.

@@ -17,9 +17,9 @@ from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD
 problem = digits(l1=1e-3)
 print("F* =", problem.optimum.value)
 strategies = {
-    "FedDualAvg": FedDualAvg(problem.regularizer, client_lr=1.0, local_steps=5),
-    "FedMiD": FedMiD(problem.regularizer, client_lr=0.2, local_steps=5),
-    "FedAvg": FedAvg(regularizer=problem.regularizer, client_lr=0.5, local_steps=5),
+    "FedDualAvg": FedDualAvg(problem.regularizer, client_lr="auto"),
+    "FedMiD": FedMiD(problem.regularizer, client_lr="auto"),
+    "FedAvg": FedAvg(regularizer=problem.regularizer, client_lr="auto"),
 }
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")

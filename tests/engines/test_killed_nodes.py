@@ -56,12 +56,12 @@ def test_a_race_ends_where_the_undisturbed_one_does(tmp_path):
     with Deployment(tmp_path / "flower", node_configs(tmp_path, 3)) as deployment:
         held = deployment.submit(APP, config)
         told = f"[ROUND {in_race}/{rounds}] objective"
-        assert wait_until(lambda: told in held.output, 600), held.output
+        assert wait_until(lambda: told in held.output, 1500), held.output
         deployment.kill_node(1)
         deployment.restart_node(1)
         deployment.kill_server_apps()
         hold.unlink()
-        resumed = deployment.submit(APP, config | {"resume": True}).wait(600).output
+        resumed = deployment.submit(APP, config | {"resume": True}).wait(1500).output
     assert model_of(run).tobytes() == alone.x.tobytes(), resumed
     rows = History.read_rows(run / "history.csv")
     assert [row["round"] for row in rows] == [row["round"] for row in alone.rows]
