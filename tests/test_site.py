@@ -132,6 +132,18 @@ def test_the_steps_of_all_methods_are_typeset(typeset):
                 assert set(re.findall(r"(?<![\\A-Za-z])[A-Za-z]{2,}", formula)) <= IN_FORMULAS
 
 
+def test_the_notes_on_methods_are_typeset(typeset):
+    for name in typeset.PAGES:
+        plain = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+        made = typeset.page(plain)
+        assert made.count("\n| ") >= plain.count("\n| ")  # lines of steps besides rows of tables
+        formulas = re.findall(r"\$([^$]+)\$", made)
+        assert len(formulas) > 100
+        for formula in formulas:
+            assert formula.count("{") == formula.count("}"), formula
+            assert not re.search(r"\\sqrt\s*\\tfrac|\^-|#|`", formula), formula
+
+
 IN_FORMULAS = {"lmo", "prox", "mean", "arg", "min", "diam", "Geometric"}
 
 

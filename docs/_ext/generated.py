@@ -12,6 +12,7 @@ from pathlib import Path
 import curves
 import mathematics
 import methods
+import typeset
 import which
 
 from flower_fedcon.registry import algorithms
@@ -52,6 +53,8 @@ OF_THE_SITE = {
 
 def lead_to_pages(app, name, source):
     """Lead to the site's own page of what a forge, where pages are read too, shows as a file."""
+    if name in typeset.PAGES:
+        source[0] = typeset.page(source[0])
     for link, page in OF_THE_SITE.items():
         source[0] = re.sub(link, page, source[0])
 

@@ -5,6 +5,7 @@ words, and what stands between them is written as LaTeX.
 """
 
 import re
+import textwrap
 from itertools import chain, zip_longest
 
 from docstrings import literal
@@ -32,6 +33,7 @@ OPEN, CLOSE = "\x01", "\x02"
 """TeX's own braces, until all others are signs."""
 
 TOKEN = re.compile(
+    r"(?P<power>\d[\d.]*e-?\d+)|"
     r"(?P<base>[A-Za-z]+)(?P<digits>\d*)(?:_(?P<below>\w+|\{[^}]*\}))?"
     r"(?P<mark>[~*]?)(?P<plus>\+(?=[\s);]|$))?"
     r"|(?P<sign><=|>=|->|\|\||\.\.\.|\.\.|[{}~*<>])"
@@ -47,7 +49,7 @@ def symbol(base, below=""):
     accent, _, rest = below.partition("_")
     if accent in ACCENTS:
         below = rest
-    elif base[1:] in ACCENTS and base not in PLAIN:
+    elif base[1:] in ACCENTS and base.lower() not in PLAIN:
         base, accent = base[0], base[1:]
     else:
         accent = ""
@@ -55,13 +57,17 @@ def symbol(base, below=""):
     if accent and said:
         said = rf"\{accent}{{{said}}}"
     if said and below:
-        said += f"_{{{symbol(below) or below.replace('inf', chr(92) + 'infty ')}}}"
+        inner = latex(below) if re.search("[/,]", below) else symbol(below)
+        said += f"_{{{inner or below.replace('inf', chr(92) + 'infty ')}}}"
     return said
 
 
 def _token(match):
-    base, digits, below, mark, plus, sign = match.groups(default="")
+    power, base, digits, below, mark, plus, sign = match.groups(default="")
     text, start, end = match.string, match.start(), match.end()
+    if power:
+        factor, _, exponent = power.partition("e")
+        return ("" if factor == "1" else rf"{factor}\cdot ") + f"10^{{{exponent}}} "
     if base:
         said = symbol(base, digits + below)
         if mark:
@@ -91,8 +97,9 @@ def _grouped(text, before, made):
 def latex(text):
     """Return a formula as LaTeX."""
     text = re.sub(r"~(?= Geometric)", r"\\sim", text).replace("||_inf", r"||_\infty ")
-    text = re.sub(r"\(([\w~]+)/(\w+)\)", rf"\\tfrac{OPEN}\1{CLOSE}{OPEN}\2{CLOSE}", text)
     text = _grouped(_grouped(text, "sqrt", r"\sqrt"), "^", "^")
+    text = re.sub(r"\^(-[\d.]*\d)", rf"^{OPEN}\1{CLOSE}", text)
+    text = re.sub(r"\(([\w~]+)/(\w+)\)", rf"\\tfrac{OPEN}\1{CLOSE}{OPEN}\2{CLOSE}", text)
     text = text.replace("]_+", f"]_{OPEN}+{CLOSE}")
     parts = re.split(r"(\\[a-z]+)", text)  # what is LaTeX already
     text = "".join(part if i % 2 else TOKEN.sub(_token, part) for i, part in enumerate(parts))
@@ -116,8 +123,8 @@ def _words(atoms):
             words[i] = True
         if atom == "in" and not (i and not words[i - 1]):
             words[i] = True
-        if atom.rstrip(",.") in ("mean", "sum", "prox") and (
-            before.lower() == "the" or after == "of"
+        if re.sub(r"\W", "", atom) in ("mean", "sum", "prox") and (
+            before.lower() in ("a", "of", "the") or after == "of"
         ):
             words[i] = True
     return words
@@ -125,9 +132,9 @@ def _words(atoms):
 
 def runs(text):
     """Return a line's parts: formulas at the odd places, words between them."""
-    parts = re.split(r"(\s+)", text)
+    parts = re.split(r"(\s+)", text.lstrip())
     atoms, gaps = parts[::2], [*parts[1::2], ""]
-    found, formula = [""], ""
+    found, formula = [text[: len(text) - len(text.lstrip())]], ""
     for atom, word, gap in zip(atoms, _words(atoms), gaps, strict=True):
         if not word:
             formula += atom
@@ -158,6 +165,59 @@ def mixed(text, style=""):
 
 def _modulus(match):
     return rf":math:`{latex(match[1])}`\ -"
+
+
+OWN_WORDS = {
+    "al": r"\alpha", "Lt": r"\tilde{L}", "sg": r"\varsigma", "pq": "p q", "bN": "b N", "cN": "c N",
+}  # fmt: skip
+"""Names of two letters in the pages below."""
+PAGES = "dualfl_sampling", "sdane"
+"""The pages whose formulas are typeset; a forge shows them as they stand."""
+_AS_IT_IS = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\)|\*\*[^*]*\*\*|(?<!\S)\*(?=\w)[^*]*\*(?!\w))")
+
+
+def page(text):
+    """Return a page of Markdown, its formulas typeset."""
+    SYMBOLS.update(OWN_WORDS)
+    found, fenced = [], False
+    for part in text.split("\n\n"):
+        fences = part.count("```")
+        if fenced or fences or part.startswith("#"):
+            found.append(part)
+        elif all(line.startswith("    ") for line in part.splitlines()):
+            found.append(f"```{{eval-rst}}\n.. container:: algorithm\n\n{_indented(part)}\n```")
+        elif part.startswith("|"):
+            found.append("\n".join(map(_row, part.splitlines())))
+        else:
+            found += map(_marked, re.split(r"\n(?=\d+\. |- )", part))
+        fenced ^= fences % 2 == 1
+    for name in OWN_WORDS:
+        del SYMBOLS[name]
+    return "\n\n".join(found)
+
+
+def _indented(part):
+    return "\n".join("   " + line for line in steps(textwrap.dedent(part)).splitlines())
+
+
+def _row(line):
+    if set(line) <= set("|-: "):
+        return line
+    return f"| {' | '.join(map(_marked, line.removeprefix('|').removesuffix('|').split(' | ')))} |"
+
+
+def _marked(text):
+    """Return a paragraph of Markdown, its formulas between dollars."""
+    parts = _AS_IT_IS.split(text)
+    for i in range(0, len(parts), 2):
+        cut = runs(" ".join(parts[i].split("\n")))
+        cut[::2] = [
+            MODULUS.sub(lambda found: f"${latex(found[1])}$-", words)
+            .replace(">=", "≥").replace("<=", "≤") for words in cut[::2]
+        ]  # fmt: skip
+        cut[1::2] = [f"${latex(formula)}$" for formula in cut[1::2]]
+        parts[i] = "".join(cut)
+    return "".join(parts)
 
 
 def steps(text):
