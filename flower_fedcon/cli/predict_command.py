@@ -38,12 +38,14 @@ def predict(
     no outcome. Missing values become what they became in the run. Written are the number of the
     row, the prediction, the linear predictor and the probabilities of classes; where sites have
     intercepts of their own the linear predictor alone, as the difference from a row of zeros of the
-    same site. Nothing is sent.
+    same site. With random intercepts predictions are for a site, or group, whose intercept is the
+    mean one. Nothing is sent.
     """
     import numpy as np
 
     from flower_fedcon.tables.fitted import load_model
     from flower_fedcon.tables.own_files import PREDICTIONS
+    from flower_fedcon.tables.schema import RANDOM
     from flower_fedcon.wire.whole_files import write_csv
 
     if output.resolve() == file.resolve():
@@ -60,4 +62,7 @@ def predict(
     write_csv(output, {number: numbers, **cells, **rows.kept})
     if model.schema.complete_cases and (lacking := int(rows.table.incomplete.sum())):
         say(f"{lacking} rows lack a value and have no prediction, since the run left such rows out")
-    say(f"predictions for {len(numbers)} rows: {output}")
+    whose = ""
+    if model.preparation.site_effects == RANDOM:
+        whose = ", for a site, or group, whose random intercept is the mean one"
+    say(f"predictions for {len(numbers)} rows{whose}: {output}")

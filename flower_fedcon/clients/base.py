@@ -39,7 +39,14 @@ from flower_fedcon.solvers import GradientDescent, LocalProblem, LocalSolver, So
 from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.solvers.stochastic import SGD, check_noise
 from flower_fedcon.tables.statistics import free_parameters, sums_of
-from flower_fedcon.tables.statistics.answers import BASELINE, COUNTED, OWN_PHASES, asked_of
+from flower_fedcon.tables.statistics.answers import (
+    BASELINE,
+    COUNTED,
+    EFFECTS,
+    OF_GROUPS,
+    OWN_PHASES,
+    asked_of,
+)
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.payloads import Payload
 
@@ -496,7 +503,8 @@ class FedConClient(FlowerClient, Generic[State]):
         if phase == STATISTICS:
             # The node's own model: what the server sends may be smaller.
             shape = getattr(self._own_objective, "shape", down["x"].shape)
-            self.policy.check_parameters(free_parameters(shape), self.num_examples)
+            deviations = len(OF_GROUPS.intersection(asked_of(down)))
+            self.policy.check_parameters(free_parameters(shape) + deviations, self.num_examples)
             for asked in asked_of(down):
                 if asked in OWN_PHASES:
                     self.policy.check_phase(asked)
@@ -504,7 +512,10 @@ class FedConClient(FlowerClient, Generic[State]):
                     self.check_times(down)
             counted = any(asked in COUNTED for asked in asked_of(down))
             least = max(self.policy.min_rows, self.policy.min_cell if counted else 1)
-            return sums_of(self._own_objective, down, least)
+            told = sums_of(self._own_objective, down, least)
+            if EFFECTS in asked_of(down):
+                self.keep_effects(down)
+            return told
         late = at != versions.incarnation or server_round < versions.pending_round
         if late and versions.outdated(server_round, at):  # rarely: the call is saved
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")

@@ -78,7 +78,7 @@ class Preparing:
         How often a client without a usable answer is asked again; None for any number.
     deadline : float
         Seconds after which an exchange that lacks an answer ends in an error.
-    site_effects : {"common", "own"}
+    site_effects : {"common", "own", "random"}
         See `flower_fedcon.tables.preparation.Preparation`.
 
     Raises

@@ -225,7 +225,8 @@ class GridEngine(Engine):
         self._asked: dict[int, int] = {}  # which client is on a node, of those that are asked
         self._most = self._strategy.most_entries(self._run.layout)
         if request.phase == STATISTICS:
-            self._most = max(self._most, most_numbers(self._run.layout.size), MOST_COUNTS)
+            free = self._run.layout.size + 1  # with a deviation of random intercepts
+            self._most = max(self._most, most_numbers(free), MOST_COUNTS)
         asks = {}
         for place, client in enumerate(request.clients):
             if client in silent:

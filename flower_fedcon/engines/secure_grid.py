@@ -23,6 +23,7 @@ from flower_fedcon.flower.incoming import Fault
 from flower_fedcon.privacy.gaussian import GaussianDP
 from flower_fedcon.privacy.secure_aggregation import FEWEST, SecAggPlus
 from flower_fedcon.privacy.shares import NoiseShares
+from flower_fedcon.tables.schema import RANDOM
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -82,8 +83,11 @@ class SecureGridEngine(GridEngine):
                 f"secure_aggregation shows the server no single upload of {title}: {reason}"
             )
         if inference is not None:
+            known = setup.preparation
+            random = known is not None and known.site_effects == RANDOM
+            what = f"site_effects={RANDOM!r}" if random else f"inference={inference!r}"
             raise ConfigError(
-                f"inference={inference!r} beside secure_aggregation: the sums of scores and second "
+                f"{what} beside secure_aggregation: the sums of scores and second "
                 "derivatives that each client tells after the last round are not masked: leave one "
                 "of the two out"
             )

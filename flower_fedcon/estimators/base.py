@@ -22,7 +22,6 @@ from sklearn.utils.validation import (
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of, folds_of
-from flower_fedcon.estimators.inference import RANDOM
 from flower_fedcon.estimators.random_effects import RandomEffects
 from flower_fedcon.objectives import Profiled, WithOffset
 from flower_fedcon.paths import (
@@ -40,7 +39,7 @@ from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.runs.convergence import separated_by, separating
 from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.tables.schema import PROFILED
+from flower_fedcon.tables.schema import PROFILED, RANDOM, SITE_EFFECTS
 from flower_fedcon.tables.statistics import (
     Heterogeneity,
     found_by_sites,
@@ -53,7 +52,6 @@ from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
 from flower_fedcon.wire.payloads import Payload
 
-_SITE_EFFECTS = ("common", "own", RANDOM)
 _APPROACH = 10  # points of a path to the weight wanted, for a method that starts from nearby
 
 
@@ -197,7 +195,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
 
     def _check_site_effects(self) -> None:
         self._check_random()
-        if choice("site_effects", self.site_effects, _SITE_EFFECTS) == "common":
+        if choice("site_effects", self.site_effects, SITE_EFFECTS) == "common":
             return
         if family_of(self.family).name not in PROFILED:
             raise ConfigError(

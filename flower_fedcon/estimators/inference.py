@@ -11,6 +11,7 @@ from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.paths.path import Walk
 from flower_fedcon.runs.convergence import separated_by
 from flower_fedcon.tables.preparation import INTERCEPT
+from flower_fedcon.tables.schema import RANDOM
 from flower_fedcon.tables.statistics.debiased import debiased, expect_lasso
 from flower_fedcon.tables.statistics.estimates import (
     DEBIASED,
@@ -24,7 +25,6 @@ from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_paramet
 from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.validation import Array
 
-RANDOM = "random"
 _UNPENALISED = "alpha=0, of logistic regression C=numpy.inf"
 _FOUND = (
     "estimates_", "covariance_", "_centred", "loglik_", "aic_", "bic_", "deviance_", "dispersion_",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any
 
@@ -10,16 +9,16 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from flower_fedcon.errors import ConfigError, first_few
-from flower_fedcon.estimators.inference import RANDOM, Inferring
+from flower_fedcon.estimators.inference import Inferring
 from flower_fedcon.objectives.random_intercepts import checked_nodes
 from flower_fedcon.paths.path import Walk
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.runs.convergence import separated_by
-from flower_fedcon.tables.statistics import RandomFit
+from flower_fedcon.tables.schema import RANDOM
+from flower_fedcon.tables.statistics.group_sums import predicted_effects
 from flower_fedcon.tables.statistics.intercept_variance import (
     fit_marginal,
     fit_squared,
-    predicted_effects,
 )
 from flower_fedcon.tables.statistics.site_sums import MODEL
 from flower_fedcon.validation import Array
@@ -146,25 +145,17 @@ class RandomEffects(Inferring):
         self.site_sd_ = found.sd
         self.random_effects_ = {}
         for f, groups in zip(problem.clients, self._named, strict=True):
-            own = predicted_effects(f, values, found, self.nodes).tolist()
-            self.random_effects_.update(zip(groups, own, strict=True))
+            own = predicted_effects(f, values, found.sd, found.residual_sd, self.nodes)
+            self.random_effects_.update(zip(groups, own.tolist(), strict=True))
         del self._named
         if method is not None:
             self.site_sd_bse_ = found.sd_bse
             self.site_sd_test_ = found.ratio, found.pvalue
             self._show(found.estimates, values.shape)
-            self._facts = _facts_of(found)
+            self._facts = found.facts
 
     def _take(self, x: Array) -> None:
         raise NotImplementedError
 
     n_iter_: int
     _cluster_labels: Array
-
-
-def _facts_of(found: RandomFit) -> list[tuple[str, str]]:
-    """Return what a summary says of random intercepts."""
-    facts = [("Groups", str(found.groups)), ("Site sd", f"{found.sd:.5g}")]
-    if not math.isnan(found.residual_sd):
-        facts.append(("Residual sd", f"{found.residual_sd:.5g}"))
-    return facts

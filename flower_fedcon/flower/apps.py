@@ -134,8 +134,8 @@ def server_app(
     (10; 0 for the end only), "run-dir", "num-clients" (by default the nodes' "num-partitions"),
     "timeout" in seconds (3600), "resume" (false), "checkpoint-every" (rounds; by default every ten
     seconds), "allow-changes" (names that `resume` may find changed, with commas), "certificates"
-    (false), of tables "inference" ("model", "robust", ...), "site-effects" ("common" or "own") and
-    "heterogeneity" (false),
+    (false), of tables "inference" ("model", "robust", ...), "site-effects" ("common", "own" or
+    "random") and "heterogeneity" (false),
     "unsafe" (false), "audit" (true where there is a "run-dir"), and what `start` says of
     slow and failing nodes: "min-clients-to-start", "start-timeout", "evaluate-timeout" (0 for the
     default in these three), "grace", "round-deadline", "max-retries", "quarantine-after",

@@ -49,11 +49,12 @@ from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import NOISY_SUMS, SumsLedger
 from flower_fedcon.privacy.shares import Seen
 from flower_fedcon.tables.design import INTERVALS_OF, SQUARES
-from flower_fedcon.tables.fitted import write_held_out
+from flower_fedcon.tables.fitted import write_effects, write_held_out
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
+from flower_fedcon.tables.statistics.group_sums import effects_of
 from flower_fedcon.tables.table import CURVES, Table
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.digests import digest
@@ -406,6 +407,12 @@ class FlowerClient(NumPyClient):
                 return
             x = own.full(x)
         write_held_out(folder, self.name or "", *self._prepared, x)
+
+    def keep_effects(self, down: Payload) -> None:
+        """Write the predicted intercepts of this node's groups, where it has a folder for them."""
+        if self._predictions is not None and self._prepared is not None:
+            own = effects_of(self._own_objective, down)
+            write_effects(self._predictions, self.name or "", self._prepared[0], own)
 
     def _answer(self, error: Exception) -> str:
         """Return what the server is told of an error; this node's log has all of it."""

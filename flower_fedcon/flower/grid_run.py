@@ -27,7 +27,7 @@ from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
 from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.tables.schema import COMMON, Schema
+from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.validation import Array, choice
 
 if TYPE_CHECKING:
@@ -73,6 +73,11 @@ class GridRun:
                 f"site_effects={site_effects!r} is for clients with tables: give their schema"
             )
         self._weighting = choice("weighting", weighting, WEIGHTINGS)
+        if site_effects == RANDOM and weighting == UNIFORM:
+            raise ConfigError(
+                f'site_effects={site_effects!r} needs weighting="examples": the likelihood is that '
+                "of all rows"
+            )
         self._strategy, self._engine = strategy, engine
         self._train_config = dict(train_config or {})
         self._evaluate_config = dict(evaluate_config or {})
@@ -141,7 +146,7 @@ class GridRun:
             centrally(0)  # as Flower's strategies do
         self._introduce(plan)
         result.history = self._run.play(progress)
-        result.arrays = self.arrays()
+        result.arrays = self._record(result.history.x)
         for record in result.history.rows:  # of a run that was resumed, what came before
             number = int(record["round"])
             result.train_metrics_clientapp.setdefault(number, MetricRecord({**record}))
@@ -186,7 +191,7 @@ class GridRun:
         if initial is None and preparation is not None:
             initial = preparation.start
         free = isinstance(getattr(self._strategy, "regularizer", None), WithIntercept)
-        if free and preparation is not None and preparation.site_effects != COMMON:
+        if free and preparation is not None and preparation.site_effects == OWN:
             raise ConfigError(
                 f"{self._strategy.regularizer!r} leaves the last entry of a model free, and with "
                 f"site_effects={preparation.site_effects!r} that is no intercept but a column: "
@@ -207,7 +212,7 @@ class GridRun:
         self._check_loops(agreed.loops, plan)
         self._run = Run(plan, self._strategy, agreed.setup, agreed.x0, self._engine)
         self._engine.check(
-            self._server.strategy, certificates=plan.certificates, inference=plan.inference
+            self._server.strategy, certificates=plan.certificates, inference=self._run.inference
         )
         if agreed.form is not None and agreed.loops:
             app = self._app = AppSide(agreed.form, self._train_config, self._evaluate_config)
@@ -265,7 +270,9 @@ class GridRun:
 
     def arrays(self) -> ArrayRecord:
         """Return the current model as Flower's record."""
-        x = self._server.setup.layout.unpack(self._server.x)
+        return self._record(self._server.setup.layout.unpack(self._server.x))
+
+    def _record(self, x: Any) -> ArrayRecord:
         layers = x if isinstance(x, list) else [x]
         if self._form is None:
             return messages.to_record(layers)

@@ -117,9 +117,10 @@ class FlowerStrategy(Strategy):
             their own the uploads are weighted, as in Flower.
         schema : Schema, path or dict, optional
             Of the clients' tables, if they have tables: the same as theirs.
-        site_effects : {"common", "own"} (default: "common")
-            Of tables: one intercept for all clients, or one that each has for itself, which stays
-            there; see `flower_fedcon.problems.tables`.
+        site_effects : {"common", "own", "random"} (default: "common")
+            Of tables: one intercept for all clients; one that each has for itself, which stays
+            there; or normal ones (then with weighting="examples"); see
+            `flower_fedcon.problems.tables`.
         secure_aggregation : SecAggPlus, optional
             Lets the server see the sum of a round's uploads, and no upload; for nodes whose app is
             `client_app`, and methods that need the sum alone.

@@ -24,7 +24,7 @@ from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.contrasts import check_comparable
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.read import log_notes, read_clients
-from flower_fedcon.tables.schema import COMMON
+from flower_fedcon.tables.schema import COMMON, RANDOM
 from flower_fedcon.tables.survey import collinear, same_rows, scales_of_outcomes
 from flower_fedcon.validation import Array, choice, count, nonnegative
 
@@ -95,12 +95,14 @@ def tables(
     inference : {"model", "robust", "cluster", "quasi", "debiased"}, optional
         Without a penalty, or "debiased" with an l1 norm: standard errors of the coefficients, in a
         run's report; see `Plan`.
-    site_effects : {"common", "own"}
+    site_effects : {"common", "own", "random"}
         One intercept for all clients, or, of squared, logistic and Poisson losses, one that each
         has for itself: it is eliminated where its rows are, exactly, and never told; see
         `flower_fedcon.objectives.Profiled`. The model then has no intercept. A client whose
         outcomes are all alike (logistic), or all 0 (Poisson), tells nothing beside it, and is
-        named in the report; in the mean that a penalty is weighed against its rows count.
+        named in the report; in the mean that a penalty is weighed against its rows count. "random":
+        normal intercepts of clients, or of the values of the schema's `cluster` within them, by
+        maximum likelihood, without a penalty; see `flower_fedcon.runs.final_intercepts`.
     heterogeneity : bool
         With inference: whether a run asks what each client finds alone; see `Plan`.
 
@@ -126,9 +128,10 @@ def tables(
         raise ConfigError(
             'heterogeneity compares with pooled estimates: give inference = "model", too'
         )
-    if inference is not None and weighting == UNIFORM:
+    if (inference is not None or site_effects == RANDOM) and weighting == UNIFORM:
+        what = "inference" if inference is not None else f'site_effects = "{RANDOM}"'
         raise ConfigError(
-            'inference needs weighting = "examples": errors are those of the likelihood of all rows'
+            f'{what} needs weighting = "examples": errors are those of the likelihood of all rows'
         )
     problem = prepared_problem(
         read,

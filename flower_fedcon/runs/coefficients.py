@@ -12,7 +12,9 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, first_few
 from flower_fedcon.runs.convergence import Convergence, least_weight
+from flower_fedcon.runs.final_intercepts import check_random, has_random
 from flower_fedcon.runs.final_sums import total_sums
+from flower_fedcon.runs.plan import Plan
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.statistics.debiased import debiased, expect_lasso
 from flower_fedcon.tables.statistics.estimates import (
@@ -26,8 +28,8 @@ from flower_fedcon.tables.statistics.estimates import (
 from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_parameters, free_values
 
 
-def check_inference(method: str | None, strategy: Method[Any], setup: Setup) -> str | None:
-    """Return the method of inference of a run, if it can be had.
+def check_inference(plan: Plan, strategy: Method[Any], setup: Setup) -> str | None:
+    """Return the method of inference of a run, if it can be had; of random intercepts the model's.
 
     Raises
     ------
@@ -35,9 +37,18 @@ def check_inference(method: str | None, strategy: Method[Any], setup: Setup) -> 
         If the run is not on tables, is penalised, constrained or private, or its loss has no such
         errors.
     """
+    prepared, method = setup.preparation, plan.inference
+    penalised = strategy.constraint is not None or least_weight(
+        strategy.regularizer, setup.layout.shape
+    )
+    if has_random(setup):
+        check_random(
+            setup, method, heterogeneity=plan.heterogeneity,
+            private=strategy.privacy is not None, penalised=bool(penalised),
+        )  # fmt: skip
+        return MODEL
     if method is None:
         return None
-    prepared = setup.preparation
     if prepared is None:
         raise ConfigError(
             f"inference={method!r} is for runs on tables; of arrays, give the estimators inference="
@@ -53,7 +64,7 @@ def check_inference(method: str | None, strategy: Method[Any], setup: Setup) -> 
             ("l1 > 0 and l2 = 0", 'inference = "model"'),
         )  # fmt: skip
         return method
-    if strategy.constraint is not None or least_weight(strategy.regularizer, setup.layout.shape):
+    if penalised:
         raise ConfigError(
             f"inference={method!r} of a run with a penalty: "
             + PENALISED.format(how="l1 = 0 and l2 = 0")

@@ -14,8 +14,8 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
-def final_quality(server: Server, engine: Engine) -> Quality | None:
-    """Return how good the model is on rows held out; None where a run has no such rows.
+def final_quality(server: Server, engine: Engine, x: Array) -> Quality | None:
+    """Return how good a model is on rows held out; None where a run has no such rows.
 
     No part of a round: no state changes. A site that does not answer is named; the others are
     those whose rows are pooled.
@@ -30,19 +30,19 @@ def final_quality(server: Server, engine: Engine) -> Quality | None:
     if why:
         return Quality(loss, {}, {}, absent={"all": why})
     names = server.setup.names
-    told, faults = asked(server, engine, "quality", shapes_of(loss))
+    told, faults = asked(server, engine, "quality", shapes_of(loss), None, x)
     for client in [c for c, own in told.items() if not _usable(own)]:
         del told[client]
         faults[client] = "its counts cannot be used"
     answering, noisy = sorted(told), dict[int, Payload]()
     refusing = sorted(client for client, why in faults.items() if is_refusal(why))
     if refusing and loss == "logistic":  # some may have private rows, and tell noisy counts
-        noisy, still = asked(server, engine, "noisy_quality", SHAPES, refusing)
+        noisy, still = asked(server, engine, "noisy_quality", SHAPES, refusing, x)
         faults = {c: why for c, why in faults.items() if c not in noisy} | still
 
     def calibration(at: Array) -> Array | None:
         shapes: dict[str, tuple[int, ...]] = {"calibration": (CALIBRATION,)}
-        found, lost = asked(server, engine, "calibration", shapes, answering, at=at)
+        found, lost = asked(server, engine, "calibration", shapes, answering, x, at=at)
         if lost:
             return None
         total: Array = np.sum([found[client]["calibration"] for client in answering], axis=0)
@@ -55,7 +55,7 @@ def final_quality(server: Server, engine: Engine) -> Quality | None:
         calibration,
         absent,
         {names[c]: noisy[c] for c in sorted(noisy)},
-        alpha_of(np.asarray(server.x)),
+        alpha_of(np.asarray(x)),
     )
 
 

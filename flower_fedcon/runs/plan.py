@@ -69,7 +69,8 @@ class Plan:
         sums after the last round; see `flower_fedcon.tables.statistics.site_sums`. "cluster": by
         the values of the schema's `cluster` within clients, or by client. "quasi": quasi-Poisson.
         "debiased", of runs with an l1 norm: intervals about debiased coefficients; see
-        `flower_fedcon.tables.statistics.debiased`.
+        `flower_fedcon.tables.statistics.debiased`. With random `site_effects` there are the model's
+        errors anyway.
     heterogeneity : bool
         With inference: whether clients also tell what each finds alone, where their policies allow
         it, for `heterogeneity.csv`; see `flower_fedcon.tables.statistics.Heterogeneity`.

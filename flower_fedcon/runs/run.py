@@ -15,8 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
-
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import check_rule
@@ -34,22 +32,16 @@ from flower_fedcon.errors import (
 )
 from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
-from flower_fedcon.runs.coefficients import check_counts, check_inference, estimates_of
+from flower_fedcon.runs.coefficients import check_counts, check_inference
 from flower_fedcon.runs.contest import Contest
-from flower_fedcon.runs.convergence import convergence
 from flower_fedcon.runs.directory import RunDirectory, versions
-from flower_fedcon.runs.final_hazards import final_hazards
-from flower_fedcon.runs.final_heterogeneity import final_heterogeneity
-from flower_fedcon.runs.final_quality import final_quality
+from flower_fedcon.runs.final_exchanges import Ending, final_exchanges
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.observing import is_unsafe
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.recording import Recorder
 from flower_fedcon.runs.scouting import Guard, sharper, with_scales
-from flower_fedcon.runs.table_report import Report, centred
-from flower_fedcon.tables.fitted import FittedModel
-from flower_fedcon.tables.quality import Quality
-from flower_fedcon.tables.statistics import Estimates, Heterogeneity
+from flower_fedcon.runs.table_report import Report, fitted_model
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.ledgers import RunLedgers
 
@@ -98,7 +90,7 @@ class Run:
                 "certificates are made of the clients' gradients, which no noise covers: with "
                 "privacy=... leave certificates out"
             )
-        self._inference = check_inference(plan.inference, strategy, setup)
+        self.inference = check_inference(plan, strategy, setup)
         check_counts(strategy, setup)
         noisy = strategy.privacy is not None and strategy.privacy.noise_multiplier > 0
         self.recorder = Recorder(plan, engine, noisy=noisy)
@@ -232,48 +224,24 @@ class Run:
     def _save_model(self, history: History, *, ended: bool = False) -> None:
         """Give the history what the completed rounds reached, and write it; after an error too."""
         server, unpack = self.server, self.server.setup.layout.unpack
-        history.x = unpack(server.x)
         outputs = server.strategy.outputs(server.state)
         history.outputs = {name: unpack(value) for name, value in outputs.items()}
-        last, reached = history.rows[-1] if history.rows else {}, None
-        quality: Quality | None = None
-        asked = ended and server.round and server.setup.preparation is not None
-        # Of clients' gradients: none without noise in a private run, and noisy ones say little.
-        if asked and not self.recorder.covered and not self._engine.ledgers():
-            reached = convergence(server, self._engine, self._start, last)
-        found: Estimates | str | None = None
-        if ended and server.round and self._inference is not None:
-            found = estimates_of(server, self._engine, self._inference, reached)
-            if isinstance(found, str):
-                _strategies_log.warning("%s", found)
-        between: Heterogeneity | str | None = None
-        if isinstance(found, Estimates) and self.plan.heterogeneity:
-            between = final_heterogeneity(server, self._engine, found)
-        if asked:
-            quality = final_quality(server, self._engine)
+        ending = Ending(server.x, history.rows[-1] if history.rows else {})
+        if ended and server.round and server.setup.preparation is not None:
+            ending = final_exchanges(
+                server, self._engine, self._start, ending.record, inference=self.inference,
+                alone=self.plan.heterogeneity, covered=self.recorder.covered,
+            )  # fmt: skip
             if self._directory is not None:  # noisy counts of private rows are spent, too
                 RunLedgers(self._engine.ledgers(), self._directory.path).save()
-        prepared, hazards = server.setup.preparation, None
-        if isinstance(found, Estimates) and prepared is not None and prepared.loss == "cox":
-            known = prepared.curves
-            times = np.empty(0) if known is None else known.times
-            hazards = final_hazards(server, self._engine, times)
-        history.report = Report.of(server, last, reached, found, quality, between, hazards)
+        history.x = unpack(ending.x)
+        history.report = Report.of(server, ending)
         if self._directory is not None:
             beside = dict(zip(server.buffer_names, server.buffers, strict=True))
             self._directory.save_model(history, server.setup.layout.names, beside)
             if history.report is not None:
                 history.report.write(self._directory.path)
-                self._fitted(server, history.report.covariance).write(self._directory.path)
-
-    @staticmethod
-    def _fitted(server: Server, covariance: Array | None) -> FittedModel:
-        """Return the model of named columns, as other rows need it."""
-        preparation, names = server.setup.preparation, server.setup.names
-        assert preparation is not None  # noqa: S101  (it has a report)
-        assert preparation.stated is not None  # noqa: S101  (it was concluded here)
-        x = centred(np.asarray(server.x, dtype=np.float64), preparation, server)
-        return FittedModel(preparation.stated, preparation, x, covariance, names, versions())
+                fitted_model(server, ending, history.report).write(self._directory.path)
 
     def close(self) -> None:
         """Leave the run directory to others."""

@@ -16,19 +16,21 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, clients_by_name, first_few
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.convergence import Convergence
+from flower_fedcon.runs.directory import versions
 from flower_fedcon.runs.final_hazards import Hazards
 from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY, lines_of, table_of
 from flower_fedcon.runs.history import Record
+from flower_fedcon.tables.fitted import FittedModel
 from flower_fedcon.tables.held_out import alpha_of
 from flower_fedcon.tables.log_rank import LogRank
 from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
 from flower_fedcon.tables.own_files import CURVES as CURVES_HEADER
-from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in_words
+from flower_fedcon.tables.preparation import Preparation, left_out_in_words
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.schema import LOG_LINK, OWN
-from flower_fedcon.tables.statistics import Estimates, Heterogeneity
+from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, RANDOM
+from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.tables.statistics.summary_text import Summary
@@ -38,6 +40,7 @@ from flower_fedcon.wire.whole_files import write_text
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
+    from flower_fedcon.runs.final_exchanges import Ending
 
 NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
 QUALITY = "quality.json"
@@ -85,6 +88,8 @@ class Report:
         Where it was asked for: what each client finds alone.
     hazards : Hazards, optional
         Of a Cox model with inference: whether they are proportional, and baselines.
+    random : RandomFit, optional
+        Of random intercepts, whose deviations are the last rows.
     """
 
     rows: list[tuple[str, float, float, float]]
@@ -100,25 +105,16 @@ class Report:
     quality: Quality | None = None
     heterogeneity: Heterogeneity | None = None
     hazards: Hazards | None = None
+    random: RandomFit | None = None
 
     @classmethod
-    def of(
-        cls,
-        server: Server,
-        record: Record,
-        reached: Convergence | None = None,
-        found: Estimates | str | None = None,
-        quality: Quality | None = None,
-        between: Heterogeneity | str | None = None,
-        hazards: Hazards | None = None,
-    ) -> Report | None:
-        """Return the report of a run after a record; None without tables.
-
-        `found` are its estimates, or a line that says why there are none; so it is of `between`.
-        """
-        preparation, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
+    def of(cls, server: Server, ending: Ending) -> Report | None:
+        """Return the report of a run, from what it has ended with; None without tables."""
+        preparation, x = server.setup.preparation, np.asarray(ending.x, dtype=np.float64)
         if preparation is None:
             return None
+        found, between = ending.estimates, ending.heterogeneity
+        quality, hazards = ending.quality, ending.hazards
         columns = len(preparation.names)
         classes = x.shape[1] if x.ndim == 2 else 1
         names = np.array(preparation.entries(x.shape), dtype=object).reshape(-1, classes)
@@ -131,9 +127,9 @@ class Report:
         ratio = exponential_of(preparation.loss)
         doubts = tuple(_collinear(server, preparation))
         curves = preparation.curves
-        lines = [*_lines(server, record, reached, quality), *doubts, *_in_time(curves)]
-        own = cls(rows, lines, ratio, reached, preparation.standardized, doubts, curves)
-        own = replace(own, quality=quality, hazards=hazards)
+        lines = [*_lines(server, ending), *doubts, *_in_time(curves)]
+        own = cls(rows, lines, ratio, ending.reached, preparation.standardized, doubts, curves)
+        own = replace(own, quality=quality, hazards=hazards, random=ending.random)
         lines += [] if hazards is None else hazards.lines
         lines += [why for why in (found, between) if isinstance(why, str)]
         if isinstance(between, Heterogeneity):
@@ -154,12 +150,15 @@ class Report:
             lines += _jointly(found, preparation)
         if preparation.imputed:
             lines.append("errors and tests take the cells that were filled in for observed values")
+        for name, value, error, p in () if ending.random is None else ending.random.parts:
+            rows.append((name, value, value, math.nan))
+            each.append([error, math.nan, p, math.nan, math.nan])
         return replace(own, estimates=found, errors=each, covariance=V)
 
     @property
     def text(self) -> str:
         """The report for people; columns that are not used are left out of the table."""
-        used = [row for row in self.rows if row[1] or row[0].startswith(INTERCEPT)]
+        used = [row for row in self.rows if row[1] or math.isnan(row[3])]
         notes = []
         if len(used) > _SHOWN:
             least = sorted((abs(row[1]) for row in used), reverse=True)[_SHOWN - 1]
@@ -176,10 +175,11 @@ class Report:
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
             for row in cells
         ]
-        unused = [row[0] for row in self.rows if not row[1]]
+        unused = [row[0] for row in self.rows if not (row[1] or math.isnan(row[3]))]
         if unused:
             notes.append(f"coefficient 0: {first_few(unused, _SHOWN)}")
-        known = [] if self.estimates is None else ["", Summary.of(self.estimates)]
+        facts = () if self.random is None else self.random.facts
+        known = [] if self.estimates is None else ["", Summary.of(self.estimates, facts=facts)]
         return "\n".join([*map(str.rstrip, table), *notes, *self.lines, *known]) + "\n"
 
     def write(self, folder: Path) -> None:
@@ -314,10 +314,26 @@ def centred(x: Array, preparation: Preparation, server: Server) -> Array:
     return np.where(free[:, None], x - x.mean(axis=1, keepdims=True), x)
 
 
-def _lines(
-    server: Server, record: Record, reached: Convergence | None, quality: Quality | None
-) -> list[str]:
+def fitted_model(server: Server, ending: Ending, report: Report) -> FittedModel:
+    """Return the model of named columns, as other rows need it."""
+    preparation, names = server.setup.preparation, server.setup.names
+    assert preparation is not None  # noqa: S101  (it has a report)
+    schema = preparation.stated
+    assert schema is not None  # noqa: S101  (it was concluded here)
+    sd, residual_sd = math.nan, math.nan
+    if ending.random is not None:
+        sd, residual_sd = ending.random.sd, ending.random.residual_sd
+    elif preparation.site_effects == RANDOM:  # there is no such fit
+        preparation = replace(preparation, site_effects=COMMON)
+    x = centred(np.asarray(ending.x, dtype=np.float64), preparation, server)
+    return FittedModel(
+        schema, preparation, x, report.covariance, names, versions(), sd, residual_sd
+    )
+
+
+def _lines(server: Server, ending: Ending) -> list[str]:
     preparation, setup = server.setup.preparation, server.setup
+    record, reached = ending.record, ending.reached
     assert preparation is not None  # noqa: S101  (the caller's case)
     rule = server.strategy.regularizer
     psi = rule.inner if isinstance(rule, WithIntercept) else rule
@@ -336,7 +352,7 @@ def _lines(
         )
     if record:
         lines += [_metric(name, record, setup.names) for name in preparation.held_out]
-    lines += [] if quality is None else quality.lines
+    lines += [] if ending.quality is None else ending.quality.lines
     up, down = (server.uplink_bytes / 1e6, server.downlink_bytes / 1e6)
     lines.append(f"{server.strategy.title}, {server.round} rounds: {up:.3f} MB up, {down:.3f} down")
     used = server.acknowledgements.rounds.tolist()
@@ -345,9 +361,9 @@ def _lines(
         for client, last in zip(setup.clients, used, strict=True)
     ]
     lines.append(f"took part: {', '.join(part)}")
-    lines += _rows_in_words(preparation, setup.names, quality)
+    lines += _rows_in_words(preparation, setup.names, ending.quality)
     if preparation.loss == "negative_binomial" and preparation.level:
-        lines += _dispersion(alpha_of(np.asarray(server.x)), preparation)
+        lines += _dispersion(alpha_of(np.asarray(ending.x)), preparation)
     if preparation.site_effects == OWN:
         lines.append("each site has an intercept of its own, which has not left it")
         mute = [client.name for client in setup.clients if client.smoothness == 0]
@@ -357,6 +373,13 @@ def _lines(
                 f"outcomes are {alike} at {first_few(mute, what='site')}: an intercept of its own "
                 "is infinite there, and its rows tell nothing of the columns"
             )
+    if ending.random is not None:
+        lines.append(
+            "objective, KKT residual and history are of the fit without random intercepts, from "
+            "which theirs begins"
+            + "; rows held out are predicted for a site whose intercept is the mean one"
+            * bool(preparation.held_out)
+        )
     lines += _columns_in_words(preparation)
     if preparation.left_out:
         lines.append(f"left out: {left_out_in_words(preparation.left_out)}")

@@ -114,7 +114,7 @@ class Columns:
         weights = (
             None if not (schema.weight and outcome) else self._numbers(schema.weight, "a weight")
         )
-        clusters = self._clusters() if schema.cluster and outcome else None
+        clusters, called = self._clusters() if schema.cluster and outcome else (None, ())
         offset = self._offset()
         numeric = [self._feature(f) for f in schema.numeric]
         categories = [self._categories(feature) for feature in schema.categorical]
@@ -132,6 +132,7 @@ class Columns:
             clusters=clusters,
             places=places,
             left_out=left_out,
+            cluster_names=called,
         )
         if weights is not None and not weights[table.training_rows].any():
             found = f"the weight 0 in each of the {table.num_examples} rows that are trained on"
@@ -293,12 +294,13 @@ class Columns:
                 total = total + np.log(values)
         return total if schema.offsets else None
 
-    def _clusters(self) -> Array:
-        """Return the cluster of each row, as a number from 0."""
+    def _clusters(self) -> tuple[Array, Sequence[str]]:
+        """Return the cluster of each row, as a number from 0, and what these are called."""
         name = self.schema.cluster
         marks, missing = self._marks(name, ())
         self._expect(~missing, name, "a value in every row", "remove the row, or fill it in")
-        return np.unique(marks, return_inverse=True)[1]
+        names, codes = np.unique(marks, return_inverse=True)
+        return codes, list(map(str, names))
 
     # --- features ------------------------------------------------------------------------------
 

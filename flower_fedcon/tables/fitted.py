@@ -13,7 +13,12 @@
                       missing value), `mean`, `scale` and `coefficient`: in the column's own unit,
                       of a multinomial loss a list by class
     site_effects      "common"; or "own": each site has an intercept that it has not told, and the
-                      linear predictor is the difference from a row of zeros of the same site
+                      linear predictor is the difference from a row of zeros of the same site; or
+                      "random": sites, or groups of rows within them, have normal intercepts, and
+                      predictions are for one whose intercept is the mean one
+    site_sd, residual_sd
+                      with "random": the standard deviation of these intercepts, and that of a
+                      squared loss's residuals, else null
     intercept         for a row of zeros; null without one
     alpha             of a negative binomial loss, of variance mu + alpha mu^2; else null
     offset, exposure  columns that are added to the linear predictor as they are, and by their
@@ -46,6 +51,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,11 +66,11 @@ from flower_fedcon.tables.design import Design, described, term_columns
 from flower_fedcon.tables.encoding import dummies, is_wide
 from flower_fedcon.tables.held_out import alpha_of, linear_predictors
 from flower_fedcon.tables.misfits import DataError
-from flower_fedcon.tables.own_files import PREDICTIONS
+from flower_fedcon.tables.own_files import EFFECTS, PREDICTIONS
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.raw_cells import Cells
 from flower_fedcon.tables.read import columns_of, guarded
-from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, Schema
+from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, RANDOM, Schema
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.whole_files import storage, write_csv, write_text
@@ -105,6 +111,8 @@ class FittedModel:
         Who has taken part.
     versions : dict
         Of Python and packages.
+    site_sd, residual_sd : float
+        Of random intercepts, and of residuals beside them: the standard deviations; else NaN.
 
     Examples
     --------
@@ -128,6 +136,8 @@ class FittedModel:
     covariance: Array | None = None
     clients: Sequence[str] = ()
     versions: Mapping[str, str] | None = None
+    site_sd: float = math.nan
+    residual_sd: float = math.nan
 
     # --- what it says ----------------------------------------------------------------------------
 
@@ -298,6 +308,8 @@ class FittedModel:
         The expected value, or of classes the likeliest one: 1 where the outcome is one of the
         schema's `positive`, else 0; or one of `classes`. In a Cox model the log hazard ratio to a
         row of zeros. Of a run on complete cases a row with a missing value has NaN, or no class.
+        With random intercepts it is that of a site, or group, whose intercept is the
+        mean one, and no mean over sites.
 
         Parameters
         ----------
@@ -427,6 +439,9 @@ class FittedModel:
             "clients": {"names": list(self.clients), "rows": list(prepared.rows)},
             "versions": dict(self.versions or {}),
         }
+        if prepared.site_effects == RANDOM:
+            deviations = {"site_sd": self.site_sd, "residual_sd": self.residual_sd}
+            content |= {k: None if math.isnan(v) else v for k, v in deviations.items()}
         if prepared.design is not None:
             content["preparation"]["design"] = prepared.design.stated
             content["missing"] = self._missing()
@@ -546,7 +561,9 @@ class FittedModel:
             raise ValueError("numbers that cannot be used")
         known = None if covariance is None else np.array(covariance, dtype=np.float64)
         clients = tuple(map(str, content["clients"]["names"]))
-        return cls(schema, preparation, x, known, clients, dict(content["versions"]))
+        deviations = (content.get(name) for name in ("site_sd", "residual_sd"))
+        more = (math.nan if v is None else float(v) for v in deviations)
+        return cls(schema, preparation, x, known, clients, dict(content["versions"]), *more)
 
 
 def load_model(run_dir: str | Path) -> FittedModel:
@@ -601,6 +618,34 @@ def write_held_out(
         outcome = {"outcome": own.tolist()}
     numbers = table.numbers_of(rows).tolist()
     columns = {number: numbers, **{k: v.tolist() for k, v in found.items()}, **outcome}
+    _write_own(folder, name, columns)
+
+
+def write_effects(folder: Path, name: str, table: Table, effects: Array) -> None:
+    """Write a node's predictions of its groups' random intercepts into a folder of its own.
+
+    The file bears the node's name, and ".effects". It holds of each group, which is a label of the
+    schema's cluster or the whole node, its rows that are trained on, and its intercept less the
+    mean one.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str
+    table : Table
+    effects : array, shape (groups,)
+        In the labels' order.
+    """
+    labels, rows = [name], [table.num_examples]
+    if table.clusters is not None:
+        codes, counts = np.unique(table.clusters[table.training_rows], return_counts=True)
+        labels, rows = [table.cluster_names[code] for code in codes.tolist()], counts.tolist()
+    columns = dict(zip(EFFECTS, (labels, rows, effects.tolist()), strict=True))
+    _write_own(folder, f"{name}.effects", columns)
+
+
+def _write_own(folder: Path, name: str, columns: dict[str, Any]) -> None:
+    """Write a node's own table."""
     with storage(f"make the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
     write_csv(folder / f"{_UNSAFE.sub('_', name) or 'node'}.csv", columns)

@@ -15,6 +15,7 @@ HETEROGENEITY = (
 PROPORTIONALITY = ("column", "chi2", "df", "p_value")
 BASELINE = ("client", "time", "cumulative_hazard")
 PREDICTIONS = ("row", "prediction")
+EFFECTS = ("group", "rows", "random_intercept")
 PREDICTORS = ("row", "linear_predictor")
 CURVES = ("arm", "time", "at_risk", "events", "survival", "std_error", "lower", "upper")
 
@@ -31,5 +32,7 @@ def written_by(names: Sequence[str]) -> str:
         return "`fedcon path --output`"
     if tuple(names[: len(PREDICTIONS)]) in (PREDICTIONS, PREDICTORS):
         return "`fedcon predict`"
+    if tuple(names) == EFFECTS:
+        return "a node"
     own = (COEFFICIENTS, CURVES, HETEROGENEITY, PROPORTIONALITY, BASELINE)
     return "a run" if any(tuple(names[: len(header)]) == header for header in own) else ""

@@ -134,8 +134,10 @@ class Preparation:
     level : tuple of float
         Of a loss with a log link the sums of outcomes, of exposures and of squared outcomes over
         all clients.
-    site_effects : {"common", "own"}
+    site_effects : {"common", "own", "random"}
         Whether the model has an intercept, or each site one for itself, which nobody is told.
+        "random", which nodes need not know: a common one in the rounds, and then the mean of normal
+        intercepts; see `flower_fedcon.runs.final_intercepts`.
     """
 
     schema: str
@@ -245,8 +247,8 @@ class Preparation:
             "schema": self.schema,
             "categories": {k: list(v) for k, v in self.categories.items()},
         }
-        if self.site_effects != COMMON:
-            about["site_effects"] = self.site_effects
+        if self.site_effects == OWN:
+            about["site_effects"] = OWN
         if self.design is not None:
             about["design"] = self.design.stated
         return {

@@ -34,8 +34,8 @@ LOSSES = (
 )  # fmt: skip
 LOG_LINK = ("poisson", "negative_binomial", "gamma")
 """The losses whose expected outcome is the exponential of the linear predictor."""
-COMMON, OWN = SITE_EFFECTS = "common", "own"
-"""One intercept for all sites, or one that each has for itself, and that stays there."""
+COMMON, OWN, RANDOM = SITE_EFFECTS = "common", "own", "random"
+"""One intercept for all sites; one that each has for itself, and that stays there; normal ones."""
 PROFILED = ("squared", "logistic", "poisson")
 """The losses from which a site's own coefficients are eliminated; see `objectives.Profiled`."""
 _MISSING = ("", "?", "NA", "NaN", "nan")
@@ -164,7 +164,8 @@ class Schema:
         logarithm is added to the linear predictor, beside an offset.
     cluster : str, optional
         The column that says to which cluster a row belongs (a patient, a practice), for
-        inference = "cluster": clusters are within a client. Its values never leave the node.
+        inference = "cluster" and site_effects = "random": clusters are within a client. Its values
+        never leave the node.
     complete_cases : bool (default: False)
         Whether rows without a value in some column of the schema, the outcome's included, are left
         out, as R's ``na.omit`` does it; how many is said of each node. Else missing values of
@@ -487,14 +488,14 @@ class Schema:
         ConfigError
         """
         found = choice("site_effects", wanted, SITE_EFFECTS)
-        if found == OWN and self.loss not in PROFILED:
+        if found != COMMON and self.loss not in PROFILED:
             remedy = "leave it out" + (
                 ": each site is a stratum with a baseline hazard of its own"
                 if self.loss == "cox"
                 else ", or give sites a column"
             )
             raise ConfigError(
-                f'site_effects = "{OWN}" is for {", ".join(PROFILED)} losses, and the schema has '
+                f'site_effects = "{found}" is for {", ".join(PROFILED)} losses, and the schema has '
                 f'loss = "{self.loss}": {remedy}'
             )
         return found

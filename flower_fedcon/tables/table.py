@@ -59,6 +59,8 @@ class Table:
         The features of an SVMlight file.
     clusters : array of int, shape (m,), optional
         To which cluster each row belongs, where the schema names a column of them.
+    cluster_names : sequence of str
+        What the column calls each of these clusters.
     offset : array, shape (m,), optional
         What is added to the rows' linear predictors: the schema's offset, and the logarithm of its
         exposure.
@@ -87,6 +89,7 @@ class Table:
     rows_digest: str = field(default="", metadata={LATER: True})
     places: Any = field(default=None, metadata={LATER: True})
     left_out: int = field(default=0, metadata={LATER: True})
+    cluster_names: Sequence[str] = field(default=(), metadata={LATER: True})
 
     @cached_property
     def _split(self) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Errors, heterogeneity and quality of runs on tables in Ray: the numbers of this process."""
+"""Errors, effects of sites and quality of runs on tables in Ray: the numbers of this process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from fake_ray import fake_ray  # noqa: F401  (a fixture)
 from sites import problem, run, written
 
 FILES = ("coefficients.csv", "report.txt", "quality.json", "model.json")
+ASKED = {
+    "own": {"inference": "robust", "heterogeneity": True},
+    "random": {"inference": None, "site_effects": "random"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +51,25 @@ def test_the_same_numbers_in_ray(folder, tmp_path):
     assert "a fit needs more rows than parameters" in why
 
 
+@pytest.mark.usefixtures("fake_ray")
+@pytest.mark.parametrize("each", [1, 3])
+def test_random_intercepts_in_ray(folder, tmp_path, each):
+    more = {"cluster": "plan", "test_fraction": 0.2}
+    made = problem(folder, "logistic", more, **ASKED["random"])
+    run(made, 8, run_dir=tmp_path / "here", certificates=True)
+    how = {"engine": "ray", "clients_per_message": each, "run_dir": tmp_path / "run"}
+    run(made, 1, **how, certificates=True)
+    found = run(made, 8, resume=True, **how, certificates=True).report
+    assert found.random.groups > len(made.names)
+    same_folders(tmp_path / "here", tmp_path / "run")
+
+
 @pytest.mark.nightly
 @pytest.mark.ray
-@pytest.mark.parametrize("per_message", [None, 1])
-def test_a_study_in_flower_s_simulation(per_message, folder, tmp_path):
-    """Robust errors, own intercepts, what each site finds alone: the same bytes."""
-    asked = {"inference": "robust", "heterogeneity": True}
-    made = problem(folder, "poisson", {"test_fraction": 0.2}, **asked)
+@pytest.mark.parametrize(("per_message", "what"), [(None, "own"), (1, "own"), (None, "random")])
+def test_a_study_in_flower_s_simulation(per_message, what, folder, tmp_path):
+    """Robust errors, own or random intercepts, what each site finds alone: the same bytes."""
+    made = problem(folder, "poisson", {"test_fraction": 0.2}, **ASKED[what])
     run(made, 6, run_dir=tmp_path / "here", certificates=True)
     more = {} if per_message is None else {"clients_per_message": per_message}
     run(made, 6, engine="ray", run_dir=tmp_path / "run", certificates=True, **more)

@@ -179,6 +179,12 @@ def test_negative_binomial(randhie):
     fits(model, found)
     np.testing.assert_allclose(model.alpha_, found.params[-1], **CLOSE)
     np.testing.assert_allclose(model.alpha_ * model.estimates_.bse[-1], found.bse[-1], **CLOSE)
+    lines = model.summary().splitlines()
+    ends = {
+        line.split()[0]: len(line) for line in lines if line.startswith(("x0 ", "(int", "log a"))
+    }
+    assert ends["x0"] > max(ends["(intercept)"], ends["log"])  # no rate ratio of these
+    assert "log alpha included, as statsmodels' (R's glm.nb takes alpha for known" in lines[-1]
     few = X[:60, :1], np.arange(60) % 2
     with pytest.warns(ConvergenceWarning, match="vary no more than Poisson's"):
         assert FederatedNegativeBinomial().fit(*few).n_iter_ < 50

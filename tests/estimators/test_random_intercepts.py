@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 from lifelines.datasets import load_lung
+from lme4_values import ANY, COLUMNS, COUNTS, FAMILIES_LINEAR, GRUNFELD, firms, visits
 from scipy import sparse
 from scipy.stats import chi2, norm, poisson
 from sklearn.base import clone
@@ -25,22 +26,20 @@ from flower_fedcon.objectives import LeastSquares, PoissonRegression
 from flower_fedcon.tables.statistics import sums_of
 
 RANDOM = {"inference": "model", "site_effects": "random"}
-COLUMNS = ["disea", "physlm", "hlthg", "hlthf", "hlthp"]
 
 
 @pytest.fixture(scope="module")
 def randhie():
-    """Every fifth visit: columns, counts, the plan, and families, which are lpi within a plan."""
-    d = sm.datasets.randhie.load_pandas().data[::5]
-    plan = d["lncoins"].rank(method="dense").to_numpy(int)
-    family = [f"{a} {b}" for a, b in zip(plan, d["lpi"], strict=True)]
-    years = 1.0 + d["fmde"].to_numpy() / 10
-    return d[COLUMNS].to_numpy(), d["mdvis"].to_numpy(), plan, np.array(family), years
+    d = visits()
+    return (
+        d[COLUMNS].to_numpy(), d["mdvis"].to_numpy(), d["plan"].to_numpy(int),
+        d["family"].to_numpy(), d["years"].to_numpy(),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def grunfeld():
-    g = sm.datasets.grunfeld.load_pandas().data
+    g = firms()
     return g[["value", "capital"]].to_numpy(), g["invest"].to_numpy(), g["firm"].to_numpy()
 
 
@@ -53,29 +52,6 @@ def same(model, sd, coefficients, errors, loglik, *, close=1e-6):
     bse = np.append(model.intercept_bse_, model.bse_)
     np.testing.assert_allclose(bse, errors, rtol=close)
     np.testing.assert_allclose(model.loglik_, loglik, rtol=1e-9)
-
-
-# lme4 1.1-31 in R 4.2.2: lmer(invest ~ value + capital + (1 | firm)), theta by Newton's method on
-# its deviance function with numDeriv's derivatives; in rows sd, coefficients, errors, residual sd,
-# log-likelihood and the first effects.
-GRUNFELD = {
-    False: (
-        77.2671634823761,
-        [-53.912543105243095, 0.109289189708596, 0.307977228615520],
-        [25.21827704468318, 0.00982059494972669, 0.01628219960314974],
-        50.0622100555296,
-        -1194.44989601812,
-        [32.8333940770877, -58.2715756936388, 26.3812579490533],
-    ),
-    True: (
-        82.1029734489018,
-        [-54.031820596347863, 0.109351979482466, 0.308199721863307],
-        [26.62355101699657922, 0.00998668032057812, 0.01636768870134900],
-        50.2747609295174,
-        -1197.30805368109,
-        [33.00431607569650, -58.40328174806379, 26.48718102120114],
-    ),
-}
 
 
 @pytest.mark.parametrize("reml", [False, True])
@@ -131,27 +107,6 @@ def test_the_error_of_a_linear_model_s_deviation(grunfeld):
     np.testing.assert_allclose(model.site_sd_bse_, error, rtol=1e-5)
 
 
-# As above: lmer(log1p(mdvis) ~ disea + physlm + hlthg + hlthf + hlthp + (1 | plan:lpi)).
-FAMILIES_LINEAR = {
-    False: (
-        0.360608134510191,
-        [0.700411509773767427, 0.023237905773919976, 0.164593864213444546,
-         0.000831702708887132, 0.044429831590570228, 0.155238340815368220],
-        [0.0332871246565736, 0.0019537201065024, 0.0415825140407897, 0.0273453519732339,
-         0.0501945947043152, 0.1101576711974610],
-        -4794.14276768329,
-    ),
-    True: (
-        0.361736978452040,
-        [0.700468630568016337, 0.023235949323012449, 0.164552344748354729,
-         0.000846941150785458, 0.044487513310473119, 0.155198737386149088],
-        [0.03332877173166477, 0.00195510836939151, 0.04161244075611392, 0.02736551041119749,
-         0.05023220573980377, 0.11024173165017583],
-        -4810.69267739832,
-    ),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("reml", [False, True])
 def test_families_within_plans_of_a_linear_model(randhie, reml):
     X, y, plan, family, _ = randhie
@@ -161,41 +116,6 @@ def test_families_within_plans_of_a_linear_model(randhie, reml):
     np.testing.assert_allclose(model.random_effects_["1", "1 0.0"], 0.06860565, rtol=1e-2)
     assert len(model.random_effects_) == 630
     assert re.search(r"Groups: +630\b", model.summary())
-
-
-# glmer(..., nAGQ = 7, tolPwrss = 1e-13) of the same versions: the maximum of its deviance function
-# by Newton's method with numDeriv's derivatives in units of standard errors, whose inverse second
-# derivatives the errors are. (glmer's own are off by some 1e-5, by finite differences.) lme4 leaves
-# constants of Poisson's likelihood out. In rows sd, its error, coefficients, errors, effects.
-COUNTS = {
-    "plan": (
-        0.10690942024358, 0.0352981453098423,
-        [0.50209711936830581, 0.03316696920208289, 0.28156077337782992, -0.00187107716758615,
-         0.04750227659311709, 0.26013273063863274],
-        [0.05237873213355490, 0.00124777579995066, 0.02700143403384455, 0.02063187987200628,
-         0.03428618182754115, 0.06002093453285751],
-        -8359.06724845901,
-        [0.1706950379749320, 0.0340812303568347, -0.0188192749677338],
-    ),
-    "family": (
-        0.932934518828612, 0.0392774487633724,
-        [0.2895565564182291, 0.0285661776489002, 0.2434132282607988, 0.0426198450943824,
-         0.0837726486894019, 0.1303431840959374],
-        [0.04837424269487473, 0.00143631285792292, 0.03067706856027907, 0.02324620876023419,
-         0.03968786479368642, 0.07369778538210821],
-        -7191.36422035955,
-        [0.473180827126421],
-    ),
-    "exposure": (
-        1.03831350063839, 0.042253618577344,
-        [-0.0183369259269062, 0.0288356074611589, 0.2382534595248105, 0.0380666982282276,
-         0.0725132805844267, 0.0573651986207471],
-        [0.05198308143142913, 0.00144141476279466, 0.03088088467537253, 0.02331395736351752,
-         0.03990381498558710, 0.07366586594864540],
-        -7389.2711678576,
-        [0.7226901929763762],
-    ),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", COUNTS)
@@ -216,18 +136,11 @@ def test_counts(randhie, case):
 
 def test_a_logistic_model(randhie):
     X, y, plan, family, _ = randhie
+    sd, sd_error, coefficients, errors, loglik, (effect,) = ANY
     model = FederatedLogisticRegression(C=np.inf, **RANDOM).fit(X, y > 0, plan, clusters=family)
-    same(
-        model,
-        1.13971685660044,
-        [0.4558219915380942, 0.0565006900498869, 0.2014282316239906, -0.1155564614869477,
-         -0.0570440257667197, -0.1790124008301964],
-        [0.11186412442156031, 0.00653986261569865, 0.13370041912847172, 0.08237694877833733,
-         0.15645364373106796, 0.36107055505793095],
-        -2369.03020961415,
-    )  # fmt: skip
-    np.testing.assert_allclose(model.site_sd_bse_, 0.12742853488803, rtol=1e-6)
-    np.testing.assert_allclose(model.random_effects_["1", "1 0.0"], 0.0486368581, rtol=1e-3)
+    same(model, sd, coefficients, errors, loglik)
+    np.testing.assert_allclose(model.site_sd_bse_, sd_error, rtol=1e-6)
+    np.testing.assert_allclose(model.random_effects_["1", "1 0.0"], effect, rtol=1e-3)
 
 
 def test_a_likelihood_is_that_of_the_pooled_rows_whatever_the_order(randhie):

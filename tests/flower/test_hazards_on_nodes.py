@@ -12,7 +12,7 @@ from trials import rossi
 from flower_fedcon import simulate
 from flower_fedcon.estimators import FederatedCoxRegression
 from flower_fedcon.problems.tables import tables
-from flower_fedcon.runs import run as runs
+from flower_fedcon.runs import final_exchanges
 from flower_fedcon.runs.final_hazards import final_hazards
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import Schema
@@ -83,7 +83,9 @@ def test_nodes_tell_what_their_policy_lists(folder, monkeypatch):
     assert "no baseline hazard of site race1: refused" in found.text
     # Of two grids that differ by one event the difference would be that event's time.
     with monkeypatch.context() as server:
-        server.setattr(runs, "final_hazards", lambda s, e, t: final_hazards(s, e, t - 0.5))
+        server.setattr(
+            final_exchanges, "final_hazards", lambda s, e, t: final_hazards(s, e, t - 0.5)
+        )
         assert there(one, one).text.count("refused: baseline hazards are told at the schema") == 2
     # With few events in an interval the hazard waits until there are enough.
     few = {"policy.phases": BOTH, "policy.min-rows": 25}

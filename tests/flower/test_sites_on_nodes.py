@@ -6,14 +6,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from fake_grid import on_grid
-from sites import problem, run, stated, written
+from sites import COLUMNS, problem, run, stated, written
 from test_tables_on_nodes import make_grid
 
+from flower_fedcon import Policy
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.problems.tables import tables
+from flower_fedcon.privacy import SecAggPlus
+from flower_fedcon.problems.tables import clients_of, tables
 from flower_fedcon.regularizers import L1, WithIntercept
-from flower_fedcon.strategies import FedNewton
+from flower_fedcon.runs import final_exchanges
+from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.tables import Schema
+from flower_fedcon.tables.own_files import written_by
+from flower_fedcon.tables.statistics.group_sums import predicted_effects
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +85,87 @@ def test_nodes_fit_alone_where_their_policy_says_so(folder):
     refused = there(0)
     assert refused.heterogeneity is None
     assert "heterogeneity is not known" in refused.text
+
+
+@on_grid
+@pytest.mark.parametrize("loss", ["squared", "logistic", "poisson"])
+def test_nodes_find_the_random_intercepts_of_this_process(loss, folder, tmp_path, monkeypatch):
+    """Also where the run was ended between the last round and the fit."""
+    more = {"cluster": "plan", "test_fraction": 0.2}
+    schema, files = Schema.load(stated(loss, **more)), sorted(folder.glob("s*.csv"))
+    made = problem(folder, loss, more, site_effects="random")
+    here = run(made, 9, run_dir=tmp_path / "here")
+    own = {"predictions-dir": str(tmp_path / "own"), "policy.min-cell": 1}
+    grid = make_grid(files, schema, **own)
+
+    def start(**again):
+        return FedNewton().start(
+            grid, num_rounds=9, evaluate_every=9, run_dir=tmp_path / "there", schema=schema,
+            weighting="examples", site_effects="random", **again,
+        )  # fmt: skip
+
+    def ended(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(final_exchanges, "final_intercepts", ended)
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    assert not (tmp_path / "there" / "model.json").exists()
+    result = start(resume=True)
+    for name in ("coefficients.csv", "model.json", "quality.json"):
+        known = (tmp_path / "here" / name).read_bytes()
+        assert (tmp_path / "there" / name).read_bytes() == known, name
+    there = result.history
+    assert there.report.random.sd == here.report.random.sd
+    assert there.report.quality.pooled == here.report.quality.pooled
+    assert there.x.tobytes() == here.x.tobytes() == result.arrays.to_numpy_ndarrays()[0].tobytes()
+    # A node writes what only it may know: its groups' intercepts, and predictions without them.
+    table = clients_of(f"{folder}/s0.csv", schema.stated)[0][0]
+    labels = np.array(table.cluster_names)[table.clusters[table.training_rows]]
+    names, counts = np.unique(labels, return_counts=True)
+    effects = pd.read_csv(tmp_path / "own" / "s0.effects.csv", dtype={"group": str})
+    assert written_by(list(effects)) == "a node"
+    assert effects["group"].tolist() == names.tolist()
+    assert effects["rows"].tolist() == counts.tolist()
+    fit = there.report.random
+    known = predicted_effects(made.clients[0], here.x, fit.sd, fit.residual_sd, 7)
+    np.testing.assert_allclose(effects["random_intercept"], known, rtol=1e-12)
+    predicted = pd.read_csv(tmp_path / "own" / "s0.csv")
+    scores = table.matrix(made.preparation)[table.held_out_rows] @ here.x[:-1] + here.x[-1]
+    shown = "prediction" if loss == "squared" else "linear_predictor"
+    np.testing.assert_allclose(predicted[shown], scores, rtol=1e-9)
+
+
+@on_grid
+def test_nodes_have_a_say_in_random_intercepts(folder, tmp_path):
+    schema, files = Schema.load(stated("poisson", cluster="plan")), sorted(folder.glob("s*.csv"))
+
+    def there(policy=None, **more):
+        return FedNewton().start(
+            make_grid(files, schema, policy), num_rounds=8, schema=schema,
+            **{"weighting": "examples", "site_effects": "random"} | more,
+        ).history.report  # fmt: skip
+
+    p, rows = len(COLUMNS) + 1, min(len(pd.read_csv(file)) for file in files)
+    for policy, why in (
+        (Policy(max_parameters=(p + 0.5) / rows, min_cell=1), f"there are {p + 1} and {rows} rows"),
+        (Policy(min_cell=30), "have fewer rows than 30 here (policy.min-rows and min-cell)"),
+        (Policy(min_rows=30, min_cell=1), "have fewer rows than 30 here"),
+        (Policy(phases="train,prepare,evaluate"), "phases = train, prepare, evaluate, not stat"),
+    ):
+        report = there(policy)
+        assert report.random is None
+        assert "no random intercepts: " in report.text
+        assert why in report.text
+    with pytest.raises(ConfigError, match='needs weighting="examples"'):
+        there(weighting="uniform")
+    method = FedAvg(client_lr=0.1, local_steps=1)
+    with pytest.raises(ConfigError, match="site_effects='random' beside secure_aggregation"):
+        method.start(
+            make_grid(files, schema), num_rounds=1, schema=schema, weighting="examples",
+            site_effects="random", secure_aggregation=SecAggPlus(clipping_range=100.0),
+        )  # fmt: skip
 
 
 @on_grid

@@ -8,7 +8,7 @@ from typing import Any
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.noisy_quality import told_noisily
 from flower_fedcon.tables.quality import told_calibration, told_quality
-from flower_fedcon.tables.statistics.group_sums import marginal, variance_ratio
+from flower_fedcon.tables.statistics.group_sums import effects, marginal, variance_ratio
 from flower_fedcon.tables.statistics.hazards import baseline, in_time
 from flower_fedcon.tables.statistics.site_fits import alone, apart
 from flower_fedcon.tables.statistics.site_sums import estimates
@@ -20,6 +20,8 @@ ALONE = "alone"
 """What a fit to a site's own rows finds, which is no sum over sites."""
 BASELINE = "baseline"
 """A site's baseline hazard, which tells when its events were."""
+EFFECTS = "effects"
+"""A site's own predictions of random intercepts, of which it tells their number."""
 STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {
     "estimates": estimates,
     "quality": told_quality,
@@ -27,14 +29,17 @@ STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {
     "noisy_quality": told_noisily,
     "marginal": marginal,
     "variance_ratio": variance_ratio,
+    EFFECTS: effects,
     ALONE: alone,
     "apart": apart,
     "in_time": in_time,
     BASELINE: baseline,
 }
 """By name: (objective, down, least) -> what a site tells."""
-COUNTED = ("in_time", BASELINE)
-"""Those that stand on events, of which there are no fewer than a node's `min_cell`."""
+OF_GROUPS = frozenset(("marginal", "variance_ratio"))
+"""Those of random intercepts, whose deviation is a parameter more."""
+COUNTED = ("in_time", BASELINE, *OF_GROUPS)
+"""Those of events, or of groups, of whose rows there are no fewer than a node's `min_cell`."""
 OWN_PHASES = (ALONE, BASELINE)
 """Those of them that a node answers only where its policy lists a phase of their name."""
 

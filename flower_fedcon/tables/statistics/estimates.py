@@ -35,6 +35,10 @@ _FEW_CLUSTERS = 30
 _SINGULAR = 1e3  # machine epsilons, and parameters: an eigenvalue that is rounding
 _NAMED = 0.1  # of a direction's largest entry
 _STOPPED = 1e-4  # Newton's decrement, in squared standard errors, of a fit that has not ended
+_JOINT = (
+    "errors are by the observed information of all parameters, log alpha included, as statsmodels' "
+    "(R's glm.nb takes alpha for known, and the expected information)"
+)
 _NO_LIKELIHOOD = (
     'inference="model" of a {name} loss: it is no likelihood, since its scale is given and not '
     'estimated. Take inference="robust" or "cluster"'
@@ -291,6 +295,8 @@ def estimate(
     notes = list(_unfinished(inverse, sums["score"]))
     if own:
         notes.append(f"each of {own:.0f} sites has an intercept of its own, which stays there")
+    if family.name == "negative_binomial" and method == MODEL:
+        notes.append(_JOINT)
     counted = p + int(own)
     left = n - counted
     if left <= 0 and (family.scale in (RESIDUAL, PEARSON) or method != MODEL):

@@ -16,11 +16,15 @@ numbers : 5 numbers, `RATIO_NUMBERS`
     The sum of the weights; how many groups there are; sum_c log(1 + n_c r), n_c / (1 + n_c r), and
     its square.
 
+"effects" has the site predict its groups' intercepts, by the fit, for a file of its own: it tells
+their number.
+
 Nothing is told where groups of one size have fewer rows than the least that a node tells sums of.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,8 +74,8 @@ def _expect_sizes(counts: Array, least: int) -> None:
     if few.any():
         raise RefusedError(
             "refused: sums over groups tell those of one size apart, and the "
-            f"{found[few][0]} of one size have fewer rows than {least} here (policy.min-rows): "
-            "take larger groups, or the site as one"
+            f"{found[few][0]} of one size have fewer rows than {least} here (policy.min-rows and "
+            "min-cell): take larger groups, or the site as one"
         )
 
 
@@ -99,6 +103,46 @@ def variance_ratio(objective: Any, down: Payload, least: int = 1) -> Payload:
         "curvatures": outer(2.0 * n * shrunk**3),
         "numbers": np.array(numbers, np.float64),
     }
+
+
+def predicted_effects(objective: Any, x: Array, sd: float, residual_sd: float, nodes: int) -> Array:
+    """Return the predicted intercept of each group of a site, less their mean: for it alone.
+
+    They are the modes given the rows, which of a linear model are the best linear predictions.
+
+    Parameters
+    ----------
+    objective : object
+        The site's.
+    x : array, shape (p,)
+        The coefficients.
+    sd, residual_sd : float
+        The deviations of the intercepts, and of a linear model's residuals.
+    nodes : int
+
+    Returns
+    -------
+    array, shape (groups,)
+    """
+    at = fitted(objective, x)
+    if at.family.name == "squared":
+        rows, r = grouped(at), (sd / residual_sd) ** 2
+        found: Array = rows.sums[:, -1] * r / (1.0 + rows.counts * r)
+        return found
+    theta = np.append(x, math.log(sd or 1.0))
+    modes = random_intercepts(objective, theta, nodes).effects(theta)
+    return modes if sd else np.zeros_like(modes)
+
+
+def effects_of(objective: Any, down: Payload) -> Array:
+    """Return the effects that a request of the statistic "effects" is of: for the site alone."""
+    deviations = float(down["sd"]), float(down["residual_sd"])
+    return predicted_effects(objective, down["x"], *deviations, int(down["nodes"]))
+
+
+def effects(objective: Any, down: Payload, least: int = 1) -> Payload:
+    """Return how many groups a site has predicted the intercepts of, which stay there."""
+    return {"groups": np.array([float(len(effects_of(objective, down)))])}
 
 
 class Grouped(NamedTuple):

@@ -11,19 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.statistics.estimates import Estimates, estimate, inverted, shapes_of
 from flower_fedcon.tables.statistics.families import family_of
-from flower_fedcon.tables.statistics.group_sums import RATIO_NUMBERS, grouped, random_intercepts
-from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, fitted, most_numbers, unpacked
+from flower_fedcon.tables.statistics.group_sums import RATIO_NUMBERS
+from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, most_numbers, unpacked
 from flower_fedcon.validation import Array
 
 Ask = Callable[..., Mapping[str, Array]]
 """(statistic, shapes, x, what else it takes) -> all sites' sums."""
+SITE_SD, RESIDUAL_SD = "(site sd)", "(residual sd)"
+"""What tables of coefficients call the deviations."""
 _START = 0.5  # the deviation at first, of the squared loss in units of the residuals'
 _UP = 1.5  # the most that its logarithm rises at once
 _DOWN = 0.25  # the least that it falls to at once
@@ -69,6 +70,22 @@ class RandomFit:
     exchanges: int
     converged: bool
 
+    @property
+    def parts(self) -> list[tuple[str, float, float, float]]:
+        """Of each deviation its name, value, standard error and p-value; NaN where none is."""
+        found = [(SITE_SD, self.sd, self.sd_bse, self.pvalue)]
+        if not math.isnan(self.residual_sd):
+            found.append((RESIDUAL_SD, self.residual_sd, math.nan, math.nan))
+        return found
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What a summary says of it beside the estimates."""
+        facts = [("Groups", str(self.groups)), ("Site sd", f"{self.sd:.5g}")]
+        if not math.isnan(self.residual_sd):
+            facts.append(("Residual sd", f"{self.residual_sd:.5g}"))
+        return facts
+
 
 def fit_marginal(
     ask: Ask, name: str, names: Sequence[str], x: Array, nodes: int, tol: float, most: int
@@ -103,21 +120,25 @@ def fit_marginal(
 
     def told(theta: Array) -> _Point:
         sums = ask("marginal", shapes, theta, nodes=float(nodes))
-        _expect_groups(int(sums["numbers"][5]))
+        expect_groups(int(sums["numbers"][5]))
         information = unpacked(sums["information"], p + 1)
         return _Point(theta, float(sums["numbers"][1]), sums["score"], information, sums)
 
     start = np.append(x, math.log(_START))
     best, exchanges, converged = _climb(told, start, every, _FAR[name], _ENDLESS[name], tol, most)
     if best.flat:
-        found, sd, error = replace(null, counted=p + 1), 0.0, math.nan
+        found, sd, error = replace(null, counted=p + 1, notes=()), 0.0, math.nan
     else:
         whole = estimate(name, MODEL, every, best.theta, best.sums)
         found = whole.mapped(np.eye(p, p + 1), names)
         sd = math.exp(float(best.theta[-1]))
         error = sd * float(whole.bse[-1])
     groups = int(best.sums["numbers"][5])
-    found = replace(found, deviance=-2.0 * found.loglik, pearson=math.nan, clusters=groups)
+    notes = [f"without random intercepts {note}" for note in null.notes]
+    found = replace(
+        found, deviance=-2.0 * found.loglik, pearson=math.nan, clusters=groups,
+        notes=(*found.notes, *notes),
+    )  # fmt: skip
     return _tested(found, null.loglik, sd, error, math.nan, 1 + exchanges, converged)
 
 
@@ -148,13 +169,7 @@ def fit_squared(
         return _Profile(names, x, ask("variance_ratio", shapes, x, ratio=r), r, reml)
 
     null = _Profile(names, x, ask("variance_ratio", shapes, x, ratio=0.0), 0.0, reml)
-    _expect_groups(null.groups)
-    if null.groups >= null.n:
-        raise ConfigError(
-            f"{null.groups} groups for {null.n:g} rows: with one row in each nothing tells the "
-            "variance of intercepts from that of residuals. Take larger groups, or "
-            'site_effects="common"'
-        )
+    expect_groups(null.groups, null.n)
     start = np.array([math.log(_START)])
     best, exchanges, converged = _climb(
         lambda theta: told(theta).point(theta), start, ("log sd",), _FAR["squared"],
@@ -180,34 +195,6 @@ def fit_squared(
     sd = math.sqrt(at.r) * residual
     error = math.nan if best.flat else sd * at.error_of_log_sd()
     return _tested(found, null.loglik, sd, error, residual, 1 + exchanges, converged)
-
-
-def predicted_effects(objective: Any, x: Array, fit: RandomFit, nodes: int) -> Array:
-    """Return the predicted intercept of each group of a site, less their mean: for it alone.
-
-    They are the modes given the rows, which of a linear model are the best linear predictions.
-
-    Parameters
-    ----------
-    objective : object
-        The site's.
-    x : array, shape (p,)
-        The coefficients.
-    fit : RandomFit
-    nodes : int
-
-    Returns
-    -------
-    array, shape (groups,)
-    """
-    at = fitted(objective, x)
-    if fit.estimates.family.name == "squared":
-        rows, r = grouped(at), (fit.sd / fit.residual_sd) ** 2
-        found: Array = rows.sums[:, -1] * r / (1.0 + rows.counts * r)
-        return found
-    theta = np.append(x, math.log(fit.sd or 1.0))
-    modes = random_intercepts(objective, theta, nodes).effects(theta)
-    return modes if fit.sd else np.zeros_like(modes)
 
 
 @dataclass(frozen=True)
@@ -330,11 +317,23 @@ def _move(slope: float, curvature: float) -> float:
     return math.log(max(share, _DOWN))
 
 
-def _expect_groups(groups: int) -> None:
+def expect_groups(groups: int, rows: float = math.inf) -> None:
+    """Raise if there is one group, or as many as the rows of a linear model.
+
+    Raises
+    ------
+    ConfigError
+    """
     if groups < 2:
         raise ConfigError(
             "random intercepts need two groups or more, and there is one: give more sites, or a "
-            "label within the site to each row (`clusters` of fit), or take "
+            "label within the site to each row (`clusters` of fit, `cluster` of a schema), or take "
+            'site_effects="common"'
+        )
+    if groups >= rows:
+        raise ConfigError(
+            f"{groups} groups for {rows:g} rows: with one row in each nothing tells the "
+            "variance of intercepts from that of residuals. Take larger groups, or "
             'site_effects="common"'
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from flower_fedcon.tables.preparation import DISPERSION, INTERCEPT
 from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
 from flower_fedcon.tables.statistics.site_sums import CLUSTER, MODEL, QUASI
 
@@ -79,12 +80,14 @@ class Summary(str):
         cells = []
         for name, value, error, z, p, ends in rows:
             shown = [_number(value), _number(error), f"{z:.3f}", f"{p:.3f}", *map(_number, ends)]
-            shown += [_number(math.exp(min(value, 700.0)))] if ratio else []
+            if ratio:
+                effect = not name.startswith(INTERCEPT) and name != DISPERSION
+                shown.append(_number(math.exp(min(value, 700.0))) if effect else "")
             cells.append([name, *shown])
         widths = [max(len(row[i]) for row in [["", *head], *cells]) for i in range(len(head) + 1)]
         widths[1:] = [max(width, 8) for width in widths[1:]]
         table = [
-            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
             for row in [["", *head], *cells]
         ]
         rule = max(_WIDTH, *map(len, table))

@@ -1,0 +1,119 @@
+"""The exchanges after a run on tables in which intercepts become random.
+
+The rounds find the model of one intercept for all. From there, by sums over groups at other models
+(`flower_fedcon.tables.statistics.group_sums`), the server fits normal intercepts of sites, or of
+the schema's clusters within them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.server import Server
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.runs.convergence import Convergence
+from flower_fedcon.runs.final_sums import asked, total_sums
+from flower_fedcon.tables.schema import RANDOM
+from flower_fedcon.tables.statistics import RandomFit
+from flower_fedcon.tables.statistics.answers import EFFECTS
+from flower_fedcon.tables.statistics.intercept_variance import (
+    expect_groups,
+    fit_marginal,
+    fit_squared,
+)
+from flower_fedcon.tables.statistics.site_sums import MODEL
+from flower_fedcon.validation import Array
+
+_WHAT = f'site_effects = "{RANDOM}"'
+_NODES, _TOL, _MOST = 7, 1e-8, 100  # of the quadrature; standard errors; exchanges
+_SHARED = "a group is a label within a site: one label at two sites is two groups"
+
+
+def has_random(setup: Setup) -> bool:
+    """Return whether a run is to end with random intercepts."""
+    return setup.preparation is not None and setup.preparation.site_effects == RANDOM
+
+
+def check_random(
+    setup: Setup, inference: str | None, *, heterogeneity: bool, private: bool, penalised: bool
+) -> None:
+    """Refuse before round 1 what no fit with random intercepts follows from.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if inference not in (None, MODEL):
+        raise ConfigError(
+            f"{_WHAT} has errors by the model alone, got inference = {inference!r}: take "
+            f'"{MODEL}", or other site_effects'
+        )
+    if heterogeneity:
+        raise ConfigError(
+            "heterogeneity compares clients whose intercepts are their own, and here they are "
+            'random: take site_effects = "own"'
+        )
+    if private:
+        raise ConfigError(
+            f"{_WHAT} beside privacy: no noise covers the sums over groups that it is found by: "
+            'take site_effects = "common"'
+        )
+    if penalised:
+        raise ConfigError(
+            f"{_WHAT} is of maximum likelihood, and there is a penalty or a constraint: take "
+            "l1 = 0 and l2 = 0"
+        )
+    prepared = setup.preparation
+    assert prepared is not None  # noqa: S101  (the caller's case)
+    if prepared.stated is not None and not prepared.stated.cluster:  # else only sites know
+        rows = sum(prepared.rows) if prepared.loss == "squared" else math.inf
+        expect_groups(setup.num_clients, rows)
+
+
+def final_intercepts(
+    server: Server, engine: Engine, reached: Convergence | None
+) -> tuple[Array, RandomFit] | str:
+    """Return a model with random intercepts and how it fits; or why there is none.
+
+    No part of a round: no state changes. Clients then predict their groups' intercepts, each for
+    itself.
+
+    Parameters
+    ----------
+    server : Server
+        At the model without random intercepts.
+    engine : Engine
+    reached : Convergence, optional
+        How near that is to the best one.
+
+    Returns
+    -------
+    tuple, or str
+        The model of prepared columns, and its estimates in the columns' own units.
+    """
+    if reached is not None and (reached.separated or reached.converged is False):
+        return f"no random intercepts: {reached.text}"
+    prepared, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
+    assert prepared is not None  # noqa: S101  (checked before round 1)
+    names, ask = prepared.entries(x.shape), partial(total_sums, server, engine)
+    try:
+        if prepared.loss == "squared":
+            fit = fit_squared(ask, names, x, False, _TOL, _MOST)
+        else:
+            fit = fit_marginal(ask, prepared.loss, names, x, _NODES, _TOL, _MOST)
+    except FedConError as error:  # it must not end a run that is done
+        return f"no random intercepts: {error}"
+    asked(
+        server, engine, EFFECTS, {"groups": (1,)}, None, fit.estimates.values, sd=fit.sd,
+        residual_sd=float(np.nan_to_num(fit.residual_sd)), nodes=float(_NODES),
+    )  # fmt: skip
+    found = fit.estimates.mapped(prepared.in_units(np.eye(len(x))), names)
+    if prepared.stated is not None and prepared.stated.cluster:
+        found = replace(found, notes=(*found.notes, _SHARED))
+    return fit.estimates.values, replace(fit, estimates=found)
