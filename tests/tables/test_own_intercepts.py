@@ -154,7 +154,7 @@ def test_predictions_elsewhere_are_differences_within_a_site(folder, tmp_path):
         app, ["predict", str(tmp_path / "run"), str(folder / "s0.csv"), "-o", str(out)]
     )
     assert done.exit_code == 0, done.output
-    assert list(pd.read_csv(out)) == ["row", "linear_predictor"]
+    assert list(pd.read_csv(out)) == ["row", "linear_predictor", "std_error"]
     assert written_by(list(pd.read_csv(out))) == "`fedcon predict`"
 
 
