@@ -12,10 +12,11 @@ setup:  ## make the environment .venv
 	python3 -m venv .venv
 	.venv/bin/pip install -e ".[dev]"
 
-lint:  ## ruff and mypy
+lint:  ## ruff, mypy and the words of docs/words.txt
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pytest tests/test_words.py
 
 test:  ## all tests but the nightly ones
 	$(BIN)/pytest -n 2

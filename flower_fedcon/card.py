@@ -254,7 +254,7 @@ def _clipping(kind: type[Any], fields: Sequence[str]) -> str:
     return (
         "clip shortens gradients in local steps, before terms are added; what is proved holds "
         "where no gradient is longer, near the limit too. Where some are longer at the limit, the "
-        "shortened gradients balance in the place of the gradients, and no rate is proved"
+        "shortened gradients balance in place of the gradients, and no rate is proved"
     )
 
 

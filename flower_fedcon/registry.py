@@ -5,7 +5,7 @@ is imported on a server, the other on a node. The names are those of the modules
 that a node imports only the one that it is asked for; the classes, and their order, are those of
 `flower_fedcon.strategies`.
 
-A pair of one's own enters by `register`, or, where its package is installed, by an entry point of
+A pair of your own enters by `register`, or, where its package is installed, by an entry point of
 the group "flower_fedcon.algorithms", which names a tuple (strategy class, client class)::
 
     [project.entry-points."flower_fedcon.algorithms"]
@@ -95,7 +95,7 @@ def own_algorithms() -> dict[str, type[FedConStrategy[Any]]]:
 
 
 def register(strategy: type[FedConStrategy[Any]], client: type[FedConClient[Any]]) -> None:
-    """Make an algorithm of one's own known by name, as those of the collection are.
+    """Make an algorithm of your own known by name, as those of the collection are.
 
     Call it where the pair is defined, at the top level of a module: then each process that imports
     the module knows it. Processes that the library starts itself (`workers=2`, Ray) are told.
@@ -146,7 +146,7 @@ def register(strategy: type[FedConStrategy[Any]], client: type[FedConClient[Any]
 
 
 def register_client(client: type[FedConClient[Any]]) -> None:
-    """Make known the client of an algorithm of one's own, in a process without the server's side.
+    """Make known the client of an algorithm of your own, in a process without the server's side.
 
     The collection's own clients are known already.
     """
@@ -189,7 +189,7 @@ def find(name: str) -> str:
 
 
 def strategy_class(name: str) -> type[FedConStrategy[Any]]:
-    """Return an algorithm's strategy class: by its name, or "module:Class" of one's own."""
+    """Return an algorithm's strategy class: by its name, or "module:Class" of your own."""
     if ":" in str(name):
         return _imported(str(name))
     key = find(name)

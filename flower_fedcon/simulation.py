@@ -66,8 +66,8 @@ def simulate(
         are the same. "stacked" holds clients with objectives of one type and shape in arrays and
         serves them in one pass: the fastest for many clients, with the same cohorts, batches and
         bytes, and the same iterates up to the rounding of sums; local solvers end where they do
-        alone, to their tolerance. What cannot be stacked (solvers of one's own, queries, objectives
-        of one's own) runs as with "local", and a line says so. "jax" compiles what can be stacked,
+        alone, to their tolerance. What cannot be stacked (solvers of your own, queries, objectives
+        of your own) runs as with "local", and a line says so. "jax" compiles what can be stacked,
         and rounds of everyone whose objectives are of up to 16 types and shapes, with the extra
         `jax`: the rounds between two records are one loop, on JAX's default device. What cannot be
         compiled runs as with "stacked", and a line says why.

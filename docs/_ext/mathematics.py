@@ -58,7 +58,7 @@ SET_COSTS = {  # of a projection and of an LMO, for d entries or an n x n matrix
 
 NO_LMO = {
     "Intersection": "the sets' vertices are none of its own",
-    "Polyhedron": "the one at hand is unbounded (a dense vertex, by a linear program, if bounded)",
+    "Polyhedron": "this one is unbounded (if bounded: a dense vertex, by a linear program)",
 }
 
 PROXES = {  # in closed form where there is one, and what it costs

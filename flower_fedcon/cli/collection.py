@@ -162,7 +162,7 @@ def _algorithm_info(name: str, size: str | None) -> None:
     kind, screen = strategy_class(name), console()
     try:
         card = asdict(kind.card())
-    except ConfigError:  # an algorithm of one's own need not have a card
+    except ConfigError:  # an algorithm of your own need not have a card
         card = {"title": kind.title, "summary": _own_summary(kind), "wire": ""}
     screen.print(card.pop("title"), style="bold")
     grid = table("", "", plain=True)

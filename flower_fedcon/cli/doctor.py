@@ -116,7 +116,7 @@ def _of_extra(package: str, extra: str) -> Finding:
 
 
 def _compiler() -> Iterator[Finding]:
-    """Take a step by compiled loops, where there are any."""
+    """Take a step by the compiled loops, if numba is installed."""
     import numpy as np
 
     from flower_fedcon import FederatedProblem, simulate

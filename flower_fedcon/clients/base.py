@@ -78,7 +78,7 @@ class FedConClient(FlowerClient, Generic[State]):
         A folder that keeps the state over restarts; by default the node configuration's
         "state-dir", if it has one.
     oracles : dict, optional
-        Sets or regularizers of one's own, by the name of the strategy's argument.
+        Sets or regularizers of your own, by the name of the strategy's argument.
     name : str, optional
         A stable name; by default the node configuration's "name" or "partition-id".
     policy : Policy, optional
@@ -444,7 +444,7 @@ class FedConClient(FlowerClient, Generic[State]):
             setattr(self, name, settings[name])
 
     def steps_asked(self, run: RunInfo, down: Payload) -> int:
-        """Return how many local steps a request asks for: `local_steps`, where there are any."""
+        """Return how many local steps a request asks for: its `local_steps`, or 1."""
         return count("local_steps", run.settings.get("local_steps") or 1)
 
     def check_algorithm(self, algorithm: str) -> None:

@@ -1,4 +1,4 @@
-"""A simulated clock: how long the rounds of a run would take on clients that are not at hand.
+"""A simulated clock: how long the rounds of a run would take on clients that are not available.
 
     seconds of client i = latency + bytes down / down_i + compute_i + K gradient_i + bytes up / up_i
 

@@ -214,6 +214,6 @@ def check_setup(strategy: Method[Any]) -> None:
     form_of(strategy)
     if strategy.setup.any_own_loop:
         raise ConfigError(
-            f"{strategy.title} takes no compression=... here: train loops of one's own send their "
+            f"{strategy.title} takes no compression=... here: train loops of your own send their "
             "arrays as they are; give nodes an objective, such as a TorchObjective"
         )

@@ -30,7 +30,7 @@ _KEPT = 512  # rounds that can be asked for again without going through those be
 class Participation(ABC):
     """A rule that draws the cohort S of a round among N clients, without replacement.
 
-    A rule of one's own defines `rate`, and `draw`; or `step` in its place, where a cohort depends
+    A rule of your own defines `rate`, and `draw`; or `step` in its place, where a cohort depends
     on the round, or on the cohorts before. What it has to remember for that it returns: a rule
     itself does not change, so that a run that is repeated or resumed draws the same cohorts. One
     that prefers some clients may define `inclusion`, and say `unbiased = True`.

@@ -442,7 +442,7 @@ def check_private(strategy: Method[Any]) -> None:
         "unbiased=False"
         if strategy.inclusion is not None
         else "",
-        "train loops of one's own send metrics and buffers besides: give nodes an objective, such "
+        "train loops of your own send metrics and buffers besides: give nodes an objective, such "
         "as a TorchObjective"
         if setup.any_own_loop
         else "",

@@ -1,4 +1,4 @@
-"""What the engines of this process have in common: the whole problem is at hand."""
+"""What the engines of this process have in common: the whole problem is available."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("flwr")
 
 
 class InProcess(Engine):
-    """An engine that has the whole problem at hand.
+    """An engine that has the whole problem available.
 
     Parameters
     ----------

@@ -97,7 +97,7 @@ def simulate(
 
 
 def _workers() -> tuple[int, int]:
-    """Start Ray, or join the cluster that there is; return how many workers, on how many machines.
+    """Start Ray, or join a cluster that runs; return how many workers, on how many machines.
 
     Raises
     ------

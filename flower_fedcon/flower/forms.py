@@ -264,7 +264,7 @@ def _untrained(array: Array) -> str:
 def mean_buffers(cohort: Sequence[Sequence[Array]], weights: Sequence[float]) -> list[Array]:
     """Return the means of clients' buffers, in their own types; whole numbers are rounded.
 
-    What all clients hold alike stays so: also an infinite entry, and a number past 2^53.
+    A value that all clients share is kept exactly, also an infinite entry or a number past 2^53.
 
     >>> mean_buffers([[np.array(2), np.ones(1)], [np.array(5), np.zeros(1)]], [1.0, 1.0])
     [array(4), array([0.5])]

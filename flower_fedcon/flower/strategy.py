@@ -243,7 +243,7 @@ class FlowerStrategy(Strategy):
                 _log.info("\t│\t%s %s: %r%s", branch, name, value, where)
         try:
             card = self.card()
-        except ConfigError:  # an algorithm of one's own need not have one
+        except ConfigError:  # an algorithm of your own need not have one
             return
         _log.info("\t├──> Problem: %s", one_line(card.problem))
         _log.info("\t└──> Each round: %s", first_sentence(card.wire))

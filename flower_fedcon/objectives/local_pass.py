@@ -305,7 +305,7 @@ class LocalPass(NamedTuple):
 
     @property
     def arrays(self) -> list[Array]:
-        """The arrays that there are."""
+        """The arrays that are not None."""
         given = self.start, self.linear, self.center, self.first, self.less
         return [array for array in given if array is not None]
 

@@ -232,7 +232,7 @@ class LinearModel(Objective, Stackable):
             return most
         try:
             return self.curvature(np.zeros_like(self.targets), self.targets)
-        except NotImplementedError:  # a loss of one's own, for methods that ask for gradients alone
+        except NotImplementedError:  # a loss of your own, for methods that ask for gradients alone
             return 1.0
 
     def entry_curvatures(self) -> Array:

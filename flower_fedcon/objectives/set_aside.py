@@ -1,4 +1,4 @@
-"""What a subclass of one's own overrides, and what it inherits that is then of another function."""
+"""What a subclass of your own overrides, and what it inherits that is then of another function."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def drift_of(module: Any, steps: LocalPass, start: Array) -> tuple[Array, Array,
 
 @cache
 def _nothing(dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Return the matrix and the vector that stand for one that there is not, asked for often."""
+    """Return the matrix and the vector that stand for a missing one; they are asked for often."""
     none, nowhere = np.empty((0, 0), dtype), np.empty(0, dtype)
     none.setflags(write=False)
     nowhere.setflags(write=False)

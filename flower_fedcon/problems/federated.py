@@ -283,7 +283,7 @@ class FederatedProblem:
     def _constrained_optimum(self) -> Reference:
         if self.constraint is not None or self.regularizer is not None:
             raise ConfigError(
-                "no solver is at hand for functional constraints beside a set or a regularizer: "
+                "no solver is available for functional constraints beside a set or a regularizer: "
                 "give optimum=, or run without F* (reference = false)"
             )
         check_convex(self.objectives)

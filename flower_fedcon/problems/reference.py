@@ -62,7 +62,7 @@ class Reference:
     units : array, optional
         In z, F is about 1 curved along each entry: see `flower_fedcon.solvers.units`.
     gap : float
-        How far F(x) + psi(x) is above the minimum at most, on a set with a linear minimization
+        How far F(x) + psi(x) is above the minimum at most, on a set with a linear minimisation
         oracle and where F is quadratic with l1 and l2 weights; with another F of at most 500
         entries that is twice differentiable, about how far; NaN where nothing is known. It is found
         when it is asked for first.
@@ -219,7 +219,7 @@ class _Mean:
         return other
 
     def twice(self, size: int) -> bool:
-        """Return whether second derivatives, of so many entries, are at hand."""
+        """Return whether second derivatives, of so many entries, are available."""
         known = all(callable(getattr(f, "hessian", None)) for f in self.parts)
         return known and size <= _DENSE
 

@@ -191,7 +191,7 @@ def prepared_problem(
     privacy: ExampleDP | None = None,
     site_effects: str = COMMON,
 ) -> FederatedProblem:
-    r"""Return the problem of clients whose tables are at hand; see `tables`.
+    r"""Return the problem of clients whose tables are available; see `tables`.
 
     With `privacy` each client's rows are private from the first number on, as on a node with it:
     see `flower_fedcon.tables.noisy_sums`. `problem.objectives[j].ledger` says what that has spent.

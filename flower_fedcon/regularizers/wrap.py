@@ -48,7 +48,7 @@ class Indicator(Regularizer):
         """Raise: an indicator's subgradients give no direction to step along."""
         raise ConfigError(
             f"Indicator({self.constraint!r}) has no subgradient to step along: use an algorithm "
-            "that projects or calls the linear minimization oracle"
+            "that projects or calls the linear minimisation oracle"
         )
 
     def check_shape(self, shape: tuple[int, ...]) -> None:

@@ -32,7 +32,7 @@ def certify(server: Server, engine: Engine, units: Units | None = None) -> dict[
         clients know how F curves along entries, z is the model in units in which that is about 1
         (`flower_fedcon.solvers.units`), and kkt^2 about F(x) - F*; else z is the model
     fw_gap : max over s in D of <grad F(x), x - s>, with a constraint set that has a linear
-        minimization oracle; at least F(x) - F* for convex F
+        minimisation oracle; at least F(x) - F* for convex F
     consensus : the root mean square of ||x_i - x||, where clients have iterates of their own
 
     Not part of a round: no state changes, and no bytes are counted.

@@ -72,8 +72,8 @@ class History:
             full or of a minibatch; of local solvers, too, but not of evaluation
         examples_seen : rows that these gradients went over
         hessian_products, proxes, lmos : products with Hessians (a whole one counts as many as the
-            model has entries), proximal operators and linear minimizations on clients, if any;
-            none of the counts in private runs, nor of train loops of one's own
+            model has entries), proximal operators and linear minimisations on clients, if any;
+            none of the counts in private runs, nor of train loops of your own
 
     and the problem's own metrics, and the strategy's.
 

@@ -36,7 +36,7 @@ class Plan:
     resume : bool
         Whether to go on with the run in `run_dir`, to the result of a run that was never
         interrupted; from round 1 where there is none. Refused if the clients' data or a setting is
-        not what it was: arrays count whole, an object of one's own by its attribute `resume_key` (a
+        not what it was: arrays count whole, an object of your own by its attribute `resume_key` (a
         text or a number), if it has one, else by all that it holds.
     checkpoint_every : int, optional
         Write a checkpoint after each so many rounds; by default every ten seconds, and always at

@@ -44,7 +44,7 @@ class Entry:
     ----------
     label : str
     settings : dict
-        What it has in the place of "auto".
+        What it has in place of "auto".
     strategy : Method
     """
 
@@ -229,7 +229,7 @@ def _in_line(runners: Sequence[Runner]) -> list[Runner]:
 
 
 def left_to_rules(strategy: Method[Any]) -> Method[Any]:
-    """Return the strategy with its rules in the place of "auto"."""
+    """Return the strategy with its rules in place of "auto"."""
     return strategy.with_arguments(dict.fromkeys(strategy.raced()))
 
 

@@ -97,7 +97,7 @@ class Recorder:
 
 
 def _say_raw(private: Private, raw: Record | None) -> None:
-    """Log once what epsilon does not cover: of the columns, or that there are none of them."""
+    """Log once which columns epsilon does not cover, or that they are not recorded."""
     if not math.isfinite(private.epsilon):
         return
     if raw:

@@ -234,7 +234,7 @@ def clock_of(table: Mapping[str, Any]) -> Clock:
 
 
 def own_object(name: str, what: str) -> Any:
-    """Return what "module:name" names, of a module that is installed or lies at hand.
+    """Return what "module:name" names, of a module that is installed or lies available.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Constraint sets: projections and linear minimization oracles.
+"""Constraint sets: projections and linear minimisation oracles.
 
 Each set has `contains(x)`, `project(x)`, `lmo(g)` (an `Atom`, the compact form of a vertex),
 `diameter` and `violation(x)`.

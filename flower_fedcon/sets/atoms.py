@@ -1,4 +1,4 @@
-"""Atoms: the vertices that linear minimization oracles return, in their compact form.
+"""Atoms: the vertices that linear minimisation oracles return, in their compact form.
 
 An atom may stand for a stack of atoms, one for each client, along leading axes.
 """

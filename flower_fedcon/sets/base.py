@@ -17,9 +17,9 @@ from flower_fedcon.validation import Array, float_array, positive
 
 
 def unbounded(name: str) -> str:
-    """Return why an unbounded set has no linear minimization oracle, and what to do."""
+    """Return why an unbounded set has no linear minimisation oracle, and what to do."""
     return (
-        f"{name} is unbounded, so it has no linear minimization oracle: use an algorithm that "
+        f"{name} is unbounded, so it has no linear minimisation oracle: use an algorithm that "
         "projects, with Indicator(set) as its regularizer, or bound it"
     )
 
@@ -50,7 +50,7 @@ class ConstraintSet(ABC):
 
     @property
     def without_oracle(self) -> str:
-        """Why there is no linear minimization oracle, and what to do; "" where there is one."""
+        """Why there is no linear minimisation oracle, and what to do; "" where there is one."""
         return ""
 
     @abstractmethod
@@ -192,7 +192,7 @@ class _Moved(ByValue, ConstraintSet):
 
     @property
     def without_oracle(self) -> str:
-        """Why the inner set has no linear minimization oracle."""
+        """Why the inner set has no linear minimisation oracle."""
         return self.inner.without_oracle
 
     @property

@@ -140,7 +140,7 @@ class Birkhoff(ConstraintSet):
             return primal.astype(x.dtype)
         raise FedConError(
             f"the projection onto {self!r} stopped at sums that differ from 1 by {error:.3g}: "
-            "use an algorithm that calls the linear minimization oracle, or scale the matrix"
+            "use an algorithm that calls the linear minimisation oracle, or scale the matrix"
         )
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:

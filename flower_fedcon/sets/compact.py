@@ -122,7 +122,7 @@ class PermutationAtom(Atom):
     dtype : dtype
         Type of the dense form.
     shape : tuple of int, optional
-        Of the dense form, where it is at hand.
+        Of the dense form, where it is available.
     """
 
     __slots__ = ("columns", "dtype", "shape")

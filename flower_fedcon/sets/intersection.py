@@ -15,7 +15,7 @@ from flower_fedcon.sets.shapes import each, expect_finite
 from flower_fedcon.validation import Array, positive
 
 _CYCLES = 100, 1_000, 10_000, 100_000  # of one attempt after another
-_FEASIBLE = 1e-11  # how far a projection may be from a set, relative to the distances at hand
+_FEASIBLE = 1e-11  # how far a projection may be from a set, relative to the distances available
 _FAR = 1e3  # sets without a common point so much farther off than themselves have none
 
 
@@ -168,9 +168,9 @@ class Intersection(ConstraintSet):
 
     @property
     def without_oracle(self) -> str:
-        """That there are projections only."""
+        """Refuse: an intersection has projections only."""
         return (
-            "an Intersection has no linear minimization oracle: use an algorithm that projects, "
+            "an Intersection has no linear minimisation oracle: use an algorithm that projects, "
             "with Indicator(set) as its regularizer, or a Polyhedron"
         )
 

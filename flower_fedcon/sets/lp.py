@@ -136,7 +136,7 @@ class LpBall(ConstraintSet):
         if not dual - float(gap @ solution) <= _GAP * dual + 1e-14 * float(target.max()):
             raise FedConError(
                 f"the projection onto {self!r} failed its certificate: use an algorithm that calls "
-                "the linear minimization oracle, or a p of 1, 2 or infinity"
+                "the linear minimisation oracle, or a p of 1, 2 or infinity"
             )
         return (self.radius * sign * solution).astype(x.dtype).reshape(x.shape)
 

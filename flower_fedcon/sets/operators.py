@@ -1,4 +1,4 @@
-"""Matrices kept as sums and products of smaller ones, for linear minimization oracles."""
+"""Matrices kept as sums and products of smaller ones, for linear minimisation oracles."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class Product(OfLayers[ConstraintSet], ConstraintSet):
 
     @property
     def without_oracle(self) -> str:
-        """Why the first of the parts without a linear minimization oracle has none."""
+        """Why the first of the parts without a linear minimisation oracle has none."""
         return next((part.without_oracle for part, _ in self.parts if part.without_oracle), "")
 
     def diameter_for(self, shape: tuple[int, ...]) -> float:

@@ -146,7 +146,7 @@ def is_good(
 def told(
     problem: LocalProblem, lost: Any, iterations: Any, error: Callable[[int], FedConError]
 ) -> None:
-    """Raise if a solve has failed, with the error that there is after so many iterations.
+    """Raise if a solve has failed, with the error that is left after the iterations.
 
     Raises
     ------

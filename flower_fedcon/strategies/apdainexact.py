@@ -39,7 +39,7 @@ from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
 from flower_fedcon.validation import Array, chosen, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -110,7 +110,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
         primal_lr: float | str | None = None,
         dual_lr: float | str | None = None,
         dual_damping: float | str | None = None,
-        **common: Unpack[MinimizationOptions],
+        **common: Unpack[MinimisationOptions],
     ) -> None:
         super().__init__(**common)
         self.primal_lr = chosen(positive, "primal_lr", primal_lr)

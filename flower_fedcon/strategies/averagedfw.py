@@ -53,7 +53,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     Parameters
     ----------
     constraint : ConstraintSet
-        D, bounded, with a linear minimization oracle.
+        D, bounded, with a linear minimisation oracle.
     local_steps : int (default: 1)
         K >= 1.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`

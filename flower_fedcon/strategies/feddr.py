@@ -56,7 +56,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.families.balancing import Balance, Balanced, number_or_balanced
-from flower_fedcon.strategies.families.minimization import MinimizationOptions
+from flower_fedcon.strategies.families.minimization import MinimisationOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload
@@ -134,7 +134,7 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
         step_size: float | str | None = None,
         relaxation: float = 1.0,
         mirror: bool = True,
-        **common: Unpack[MinimizationOptions],
+        **common: Unpack[MinimisationOptions],
     ) -> None:
         super().__init__(**common)
         self.regularizer = as_regularizer(regularizer)

@@ -10,7 +10,7 @@ Round k, for a cohort S:
 
 Extrapolation, with M_i = f_i(p_i) + ||x - p_i||^2/(2 gamma), the Moreau envelope at x:
     constant      alpha = 1/(gamma L_gamma),  L_gamma <= mean_i L_i/(1 + gamma L_i);
-                  for cohorts of C, with Lmax the largest L_i, in the place of L_gamma
+                  for cohorts of C, with Lmax the largest L_i, in place of L_gamma
                   ((N-C) Lmax/(1 + gamma Lmax) + N (C-1) L_gamma) / (C (N-1))
     "diversity"   alpha_k = mean_S ||p_i - x||^2 / ||mean_S(p_i - x)||^2            (GraDS)
     "polyak"      alpha_k = gamma mean_S(M_i - inf f_i) / ||mean_S(p_i - x)||^2     (StoPS)
@@ -43,7 +43,7 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, UnknownScaleError
 from flower_fedcon.solvers.moreau import constant_extrapolation, square
-from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
 from flower_fedcon.validation import Array, choice, chosen, optional, positive, real
 from flower_fedcon.wire.payloads import Payload
 
@@ -118,7 +118,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
         extrapolation: float | str = "constant",
         infimum: float | None = None,
         max_extrapolation: float = 1000.0,
-        **common: Unpack[MinimizationOptions],
+        **common: Unpack[MinimisationOptions],
     ) -> None:
         super().__init__(**common)
         self.step_size = chosen(positive, "step_size", step_size)
@@ -150,7 +150,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
         if polyak and self.setup.own_loops:
             raise ConfigError(
                 'FedExProx: extrapolation="polyak" needs values of the objectives, which train '
-                'loops of one\'s own do not give: take "diversity" or a number'
+                'loops of your own do not give: take "diversity" or a number'
             )
         if alpha == "constant":
             known = self.setup.smoothnesses

@@ -57,7 +57,7 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
     Parameters
     ----------
     constraint : ConstraintSet
-        D, bounded, with a linear minimization oracle.
+        D, bounded, with a linear minimisation oracle.
     penalty : float or "auto", optional
         lambda_0 > 0; by default FedFW's, max_i ||grad f_i(x0)|| / (N diameter).
     schedule : {"convex", "nonconvex"} (default: "convex")

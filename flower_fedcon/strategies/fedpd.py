@@ -45,7 +45,7 @@ from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.balancing import Balance, Balanced, number_or_balanced
-from flower_fedcon.strategies.families.minimization import MinimizationOptions
+from flower_fedcon.strategies.families.minimization import MinimisationOptions
 from flower_fedcon.validation import Array, nonnegative
 from flower_fedcon.wire.payloads import Payload
 
@@ -114,7 +114,7 @@ class FedPD(Balanced[FedPDState]):
         *,
         step_size: float | str | None = None,
         skip_probability: float = 0.0,
-        **common: Unpack[MinimizationOptions],
+        **common: Unpack[MinimisationOptions],
     ) -> None:
         super().__init__(**common)
         self.step_size = number_or_balanced("step_size", step_size)

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
 from flower_fedcon.validation import Array, chosen, nonnegative
 from flower_fedcon.wire.payloads import Payload
 
@@ -85,7 +85,7 @@ class FedProx(LocalMinimization[FedProxState]):
     needs_independent = "its server takes the mean of points, and adds up no changes"
 
     def __init__(
-        self, *, proximal: float | str | None = None, **common: Unpack[MinimizationOptions]
+        self, *, proximal: float | str | None = None, **common: Unpack[MinimisationOptions]
     ) -> None:
         super().__init__(**common)
         self.proximal = chosen(nonnegative, "proximal", proximal)

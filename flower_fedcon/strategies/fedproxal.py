@@ -48,7 +48,7 @@ import numpy as np
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
 from flower_fedcon.validation import Array, chosen, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -140,7 +140,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
         penalty: float = 10.0,
         coupling: float | str | None = None,
         accuracy: float = 1.0,
-        **common: Unpack[MinimizationOptions],
+        **common: Unpack[MinimisationOptions],
     ) -> None:
         super().__init__(**common)
         self.regularizer = as_regularizer(regularizer)

@@ -46,7 +46,7 @@ from typing import Any, NamedTuple, Unpack
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.solvers import Exact
-from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
 from flower_fedcon.validation import Array, choice, chosen, nonnegative, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -119,7 +119,7 @@ class SDANE(LocalMinimization[SDANEState]):
         proximal: float | str | None = None,
         strong_convexity: float | None = None,
         stopping: str = "solver",
-        **common: Unpack[MinimizationOptions],
+        **common: Unpack[MinimisationOptions],
     ) -> None:
         super().__init__(**common)
         self.form = None if form is None else choice("form", form, ("accelerated", "plain"))

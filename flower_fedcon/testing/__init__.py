@@ -1,4 +1,4 @@
-"""What an algorithm, of the collection or of one's own, is held to: `check_algorithm`."""
+"""What an algorithm, of the collection or of your own, is held to: `check_algorithm`."""
 
 from flower_fedcon.testing.check import CHECKS, check_algorithm
 from flower_fedcon.testing.problems import default_problem

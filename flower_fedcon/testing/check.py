@@ -18,7 +18,7 @@ from flower_fedcon.testing.problems import default_problem
 
 
 def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None) -> None:
-    """Check an algorithm of one's own as the collection's own are, and name all that fails.
+    """Check an algorithm of your own as the collection's own are, and name all that fails.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""One round of a method in a train loop of one's own, whatever framework the loop is written in."""
+"""One round of a method in a train loop of your own, whatever framework the loop is written in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What crosses the wire: arrays in NumPy's own format, counted byte by byte, never pickled.
 
 A payload is a mapping from the names that an algorithm declares to values. A value is a float,
-a NumPy array, or a compact form (a linear minimization oracle's atom) that knows its arrays.
+a NumPy array, or a compact form (a linear minimisation oracle's atom) that knows its arrays.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ NONE = [
 @pytest.mark.parametrize("method", [FedFW, FedFWPlus, AveragedFW])
 def test_frank_wolfe_methods_refuse_sets_without_an_oracle(method, constraint):
     assert constraint.without_oracle
-    with pytest.raises(ConfigError, match=r"steps to vertices.*no linear minimization oracle"):
+    with pytest.raises(ConfigError, match=r"steps to vertices.*no linear minimisation oracle"):
         method(constraint, **({} if method is AveragedFW else {"penalty": 0.1}))
-    with pytest.raises(ConfigError, match="no linear minimization oracle"):
+    with pytest.raises(ConfigError, match="no linear minimisation oracle"):
         constraint.lmo(np.ones(D))
 
 

@@ -236,7 +236,7 @@ def test_empty_intersections_are_refused(sets, words):
         (lambda: Intersection([Box(0, 1)]), "two or more sets"),
         (lambda: Intersection([Box(0, 1), 3]), "two or more sets"),
         (lambda: Intersection([Box(0, 1), L2Ball(1.0)], tolerance=0.0), "tolerance"),
-        (lambda: Intersection([Box(0, 1), L2Ball(1.0)]).lmo(np.ones(2)), "no linear minimization"),
+        (lambda: Intersection([Box(0, 1), L2Ball(1.0)]).lmo(np.ones(2)), "no linear minimisation"),
         (lambda: KNormBall(0, 1.0), r"KNormBall\(k\)"),
         (lambda: KNormBall(2, -1.0), r"KNormBall\(radius\)"),
     ],

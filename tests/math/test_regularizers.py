@@ -131,7 +131,7 @@ def test_indicators():
     # A projected float32 point counts as inside.
     v = np.random.default_rng(0).normal(size=2000).astype(np.float32)
     assert Indicator(Simplex()).value(Simplex().project(v)) == 0.0
-    with pytest.raises(ConfigError, match="projects or calls the linear minimization oracle"):
+    with pytest.raises(ConfigError, match="projects or calls the linear minimisation oracle"):
         psi.subgradient(np.zeros(2))
     with pytest.raises(ConfigError, match="needs a constraint set"):
         Indicator(3)

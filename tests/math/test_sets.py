@@ -1,4 +1,4 @@
-"""Constraint sets: projections, linear minimization oracles, atoms."""
+"""Constraint sets: projections, linear minimisation oracles, atoms."""
 
 import itertools
 

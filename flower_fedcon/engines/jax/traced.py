@@ -293,7 +293,7 @@ def wrapped(result: Any) -> Any:
 
 
 def _expect_no(out: Any) -> None:
-    """Raise if NumPy would write a result into an array that there is."""
+    """Raise if NumPy would write a result into an existing array."""
     if out is not None:
         raise NotTraceableError("the mathematics changes an array in place")
 

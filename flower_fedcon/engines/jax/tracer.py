@@ -329,7 +329,7 @@ def _inner(name: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
-    """Return a stack with traced arrays in the place of its own, of which a pass takes all."""
+    """Return a stack with traced arrays in place of its own, of which a pass takes all."""
     new = copy(stack)
     if isinstance(new, Stack):
         new.entries, new.whole = 1, (stack, slice(None))

@@ -96,7 +96,7 @@ def candidates(
     for kind in (*algorithms().values(), *own_algorithms().values()):
         try:
             card = kind.card()
-        except FedConError:  # an algorithm of one's own need not have one
+        except FedConError:  # an algorithm of your own need not have one
             card = None
         reason = (
             ""

@@ -92,7 +92,7 @@ MANY = 5
 FAULTS = {
     "paper": "the claim does not hold, whatever was left open",
     "ours": "a setting that the paper leaves open, or a problem of ours, decides it",
-    "data": "the paper's data are not at hand, and on these it does not hold",
+    "data": "the paper's data are not available, and on these it does not hold",
     "unknown": "no experiment shows whose: the claim does not hold here, and is not explained",
 }
 COUNTED = {

@@ -4,7 +4,7 @@
 
     [problem]
     name = "digits"                    # one of `flower_fedcon.problems.BUILDERS`, or a function
-                                       # of yours, "module:function", installed or at hand
+                                       # of yours, "module:function", installed or available
     clients = 10                       # its keyword arguments
     l1 = 1e-3
     reference = true                   # find the optimum first, and record F - F* (the default)

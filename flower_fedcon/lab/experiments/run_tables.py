@@ -35,7 +35,7 @@ class RunOptions:
     certificates: bool = False
     until: dict[str, float] | None = None  # columns, and the levels at which the run can stop
     budget: dict[str, float] | None = None  # of seconds or megabytes
-    observers: list[str] | None = None  # of one's own, each "module:Class", made without arguments
+    observers: list[str] | None = None  # of your own, each "module:Class", made without arguments
     unsafe: bool = False  # record what no noise covers, in a private run
 
     def __post_init__(self) -> None:

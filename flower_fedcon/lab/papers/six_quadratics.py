@@ -47,7 +47,7 @@ def six_quadratics(
     Parameters
     ----------
     shared : bool
-        Put Q_j x* in the place of b_j: the clients then share the minimiser x*.
+        Put Q_j x* in place of b_j: the clients then share the minimiser x*.
     walls : bool
         Each client j demands <a_j, x> <= <a_j, x*> - ||a_j||/20 with a_j ~ N(0, I), of the x*
         without walls.

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar, Unpack
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
-from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
 from flower_fedcon.validation import Array
 
@@ -28,7 +28,7 @@ class HasVariates(Protocol):
 State = TypeVar("State", bound=HasVariates)
 
 
-class VariateOptions(MinimizationOptions, total=False):
+class VariateOptions(MinimisationOptions, total=False):
     """The arguments of `ControlVariates`."""
 
     mirror: bool
@@ -43,7 +43,7 @@ class ControlVariates(LocalMinimization[State], Mirrored[State]):
         Keep the clients' control variates on the server, for clients that lose their state.
     """
 
-    def __init__(self, *, mirror: bool = True, **common: Unpack[MinimizationOptions]) -> None:
+    def __init__(self, *, mirror: bool = True, **common: Unpack[MinimisationOptions]) -> None:
         super().__init__(**common)
         self.mirror = bool(mirror)
 

@@ -11,7 +11,7 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.solvers import gap_tolerance
-from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
 from flower_fedcon.strategies.families.mirrored import HasMirror, Mirrored
 from flower_fedcon.validation import (
     AUTO,
@@ -88,7 +88,7 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         gap_gamma: float = 0.1,
         regularization: float = 0.0,
         mirror: bool = True,
-        **common: Unpack[MinimizationOptions],
+        **common: Unpack[MinimisationOptions],
     ) -> None:
         super().__init__(**common)
         self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)

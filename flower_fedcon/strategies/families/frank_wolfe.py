@@ -31,7 +31,7 @@ State = TypeVar("State", bound=HasIterates)
 
 
 def with_oracle(title: str, constraint: object) -> ConstraintSet:
-    """Return `constraint` if it is a set, which has a linear minimization oracle; else raise."""
+    """Return `constraint` if it is a set, which has a linear minimisation oracle; else raise."""
     if isinstance(constraint, ConstraintSet):
         if constraint.without_oracle:
             raise ConfigError(
@@ -39,7 +39,7 @@ def with_oracle(title: str, constraint: object) -> ConstraintSet:
             )
         return constraint
     raise ConfigError(
-        f"{title} needs a constraint set with a linear minimization oracle (flower_fedcon.sets), "
+        f"{title} needs a constraint set with a linear minimisation oracle (flower_fedcon.sets), "
         f"got {constraint!r}"
     )
 
@@ -50,7 +50,7 @@ class FrankWolfe(Mirrored[State]):
     Parameters
     ----------
     constraint : ConstraintSet
-        D, bounded, with a linear minimization oracle.
+        D, bounded, with a linear minimisation oracle.
     penalty : float or "auto", optional
         lambda_0 > 0; by default max_i ||grad f_i(x0)|| / (N diameter).
     schedule : {"convex", "nonconvex"} (default: "convex")

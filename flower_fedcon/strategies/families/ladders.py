@@ -1,4 +1,4 @@
-"""What a race tries in the place of a rule's value: between limits that were measured.
+"""What a race tries in place of a rule's value: between limits that were measured.
 
 Which step is best depends on how the clients' curvatures lie, which L and mu do not tell. Where
 those of all clients are large in the same directions, the mean is as ill-conditioned as they are;

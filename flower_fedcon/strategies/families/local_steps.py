@@ -46,7 +46,7 @@ class OwnSteps(FedConStrategy[State]):
         if setup.own_loops and self.batch_size is not None:
             raise ConfigError(
                 f"{self.title}: batch_size={self.batch_size} is for clients with an objective; a "
-                "train loop of one's own draws its batches: leave batch_size out"
+                "train loop of your own draws its batches: leave batch_size out"
             )
         return super().bind(setup)
 
@@ -152,7 +152,7 @@ class LocalSteps(OwnSteps[State]):
         return 1 / (self.server_lr * self.local_steps) if self.server_lr > 1 else 1.0
 
     def safe_ladder(self, value: float) -> list[Any]:
-        """Return what a race tries in the place of a client_lr that is safe for all K steps.
+        """Return what a race tries in place of a client_lr that is safe for all K steps.
 
         Up to 1.6/L, which one step bears, however many follow; from p^(3/2)/(2 L), where a share p
         of the clients is in a round. And 6.4/L, for losses that bend less than their L on the way
@@ -174,7 +174,7 @@ class LocalSteps(OwnSteps[State]):
         if setup.any_own_loop and isinstance(self.client_lr, OwnRate):
             raise ConfigError(
                 f"{self.title}: client_lr={self.client_lr!r} is for clients with an objective; a "
-                "train loop of one's own finds its own steps: leave client_lr out"
+                "train loop of your own finds its own steps: leave client_lr out"
             )
         both = {"client_lr", "local_steps"} <= {*self.own_loop_decides}
         if setup.own_loops and both and (self.client_lr is None) != (self.local_steps is None):

@@ -14,7 +14,7 @@ from flower_fedcon.strategies.families.ladders import between, condition
 State = TypeVar("State")
 
 
-class MinimizationOptions(Common, total=False):
+class MinimisationOptions(Common, total=False):
     """The arguments of `LocalMinimization`."""
 
     local_solver: str | LocalSolver
