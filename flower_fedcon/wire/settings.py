@@ -7,6 +7,7 @@ server cannot make a client build anything else.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -42,7 +43,8 @@ def registered() -> dict[str, type[Any]]:
     mathematics = sets, regularizers, solvers, compressors, aggregation, optimizers, schedules
     for module in (*mathematics, privacy):
         for name, kind in vars(module).items():
-            if isinstance(kind, type) and dataclasses.is_dataclass(kind) and name[0] != "_":
+            named = isinstance(kind, type) and dataclasses.is_dataclass(kind) and name[0] != "_"
+            if named and not inspect.isabstract(kind):
                 found[name] = kind
     del found["Foreign"]  # holds an object of the user's own
     return found
