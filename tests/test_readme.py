@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
+import venv
+import zipfile
 
 import numpy as np
 import pytest
+import yaml
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from pages import ROOT, blocks
@@ -111,35 +116,105 @@ def test_the_workflow_runs_what_a_contributor_runs():
         assert f"$(BIN)/{line}\n" in (ROOT / "Makefile").read_text()
 
 
-def test_runs_from_a_wheel_too(tmp_path):
-    """A wheel has all that runs, the experiments too, and nothing is needed but these files."""
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+def test_releases_and_least_versions_are_in_the_workflows():
+    """A release keeps no secret; what the jobs call is in the Makefile."""
+    folder = ROOT / ".github" / "workflows"
+    jobs = {path.stem: yaml.safe_load(path.read_text())["jobs"] for path in folder.glob("*.yml")}
+    assert jobs.keys() == {"ci", "docs", "release"}
+    assert jobs["release"]["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["release"]["publish"]["needs"] == "try"
+    assert not re.search(r"secrets\.|password", (folder / "release.yml").read_text())
+    matrix = jobs["ci"]["versions"]["strategy"]["matrix"]
+    assert matrix["resolution"] == ["lowest-direct", "highest"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [c.rpartition(" ")[2] for c in project["classifiers"] if "Python :: 3." in c]
+    assert matrix["python"] == named == jobs["release"]["try"]["strategy"]["matrix"]["python"]
+    steps = [step.get("run", "") for own in jobs.values() for job in own.values()
+             for step in job["steps"]]  # fmt: skip
+    called = {found for run in steps for found in re.findall(r"^make (\w+)", run)}
+    assert called == {"versions", "flower", "docs"}
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in called)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """A wheel of the files that it needs, and one of the sdist of the same files."""
+    pytest.importorskip("setuptools")
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     for name in ("flower_fedcon", "sims"):
         shutil.copytree(
             ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
         )
-    pytest.importorskip("setuptools")
-    code = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
+    first = source / built(source, "wheel")
+    sdist = source / built(source, "sdist")
+    again = tmp_path_factory.mktemp("again")
+    shutil.unpack_archive(sdist, again)
+    (inside,) = again.iterdir()
+    return first, inside / built(inside, "wheel")
+
+
+def built(source, kind):
+    code = f"from setuptools import build_meta; print(build_meta.build_{kind}('.'))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    names = subprocess.run(
-        [sys.executable, "-m", "zipfile", "-l", str(source / done.stdout.split()[-1])],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    return done.stdout.split()[-1]
+
+
+def test_runs_from_a_wheel_too(wheels):
+    """A wheel has all that runs, the experiments too; one of the sdist has the same files."""
+    names, again = (
+        {info.filename: info.CRC for info in zipfile.ZipFile(wheel).infolist()} for wheel in wheels
+    )
+    assert wheels[0].name == f"flower_fedcon-{__version__}-py3-none-any.whl"
+    assert names == again
     files = ("py.typed", "lab/report/page.js", "lab/report/page.css", "lab/report/page.html")
     modules = ("strategies/fedfw.py", "clients/fedfw.py", "engines/grid.py")
     claims = ("lab/sims/digits_l1.toml", "lab/sims/claims/digits_l1.toml")
     for file in (*modules, *files, *claims, "lab/advice/studies.json", "lab/papers/chr12a.dat"):
         assert f"flower_fedcon/{file}" in names
-    assert not re.search(r"lab/sims/.*(\.(py|md|png)|pyproject\.toml)", names)
-    assert not re.search(r"^(strategies|clients)/", names, re.MULTILINE)
+    told = "\n".join(names)
+    assert not re.search(r"lab/sims/.*(\.(py|md|png)|pyproject\.toml)", told)
+    assert not re.search(r"^(strategies|clients)/", told, re.MULTILINE)
+
+
+@pytest.mark.nightly
+def test_an_empty_environment_runs_the_wheel(wheels, tmp_path):
+    """Needs the index of packages: pip installs what a node has, then what the README names."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    scripts = tmp_path / "venv" / "bin"
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    env["COLUMNS"] = "200"
+
+    def said(*command):
+        done = subprocess.run(
+            [scripts / command[0], *command[1:]], cwd=tmp_path, env=env, capture_output=True,
+            text=True, timeout=900,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    (tmp_path / "readme.py").write_text(blocks("python")[0])
+    code, told = said("pip", "install", str(wheels[1]))
+    assert code == 0, told
+    assert (
+        "flower_fedcon" in said("python", "-c", "import flower_fedcon as f; print(f.__file__)")[1]
+    )
+    code, told = said("fedcon", "doctor")
+    assert code == 0, told
+    assert "pip install 'flower-fedcon[simulation]'" in told
+    code, told = said("python", "readme.py")
+    assert code == 1
+    assert "pip install 'flower-fedcon[estimators]'" in told
+    assert '"flower-fedcon[cli]"' in README
+    code, told = said("pip", "install", f"{wheels[1]}[cli]")
+    assert code == 0, told
+    code, told = said("python", "readme.py")
+    assert code == 0, told
+    assert re.search(r"F 0\.\d+ with \d+ bytes up", told)
 
 
 def test_a_clone_needs_no_symbolic_links():

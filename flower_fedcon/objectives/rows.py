@@ -767,7 +767,9 @@ class LinearModel(Objective, Stackable):
             from scipy.sparse.linalg import norm
 
             # ||A||_2^2 is at most ||A||_1 ||A||_inf, and at most ||A||_F^2.
-            bound = float(min(norm(rows, 1) * norm(rows, np.inf), norm(rows) ** 2))
+            sizes = abs(rows)  # SciPy's norm takes no arrays before 1.13
+            most = sizes.sum(axis=0).max() * sizes.sum(axis=1).max()
+            bound = float(min(most, norm(rows) ** 2))
             return min(bound, _largest_square(rows, bound)), 0.0
         turned = rows.T if self.sparse else rows.swapaxes(-1, -2)
         gram = rows @ turned if m < d else turned @ rows

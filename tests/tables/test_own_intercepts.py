@@ -186,7 +186,9 @@ def test_beside_exposures_and_terms(folder, tmp_path):
     report = run(problem(tmp_path, "poisson", more, heterogeneity=True)).report
     X = pd.concat([d[COLUMNS], pd.get_dummies(d["site"], prefix="site", dtype=float)], axis=1)
     X.insert(len(COLUMNS), "lncoins:idp", d["lncoins"] * d["idp"])
-    known = sm.GLM(d["mdvis"], X, sm.families.Poisson(), exposure=d["years"]).fit(tol=1e-12)
+    known = sm.GLM(d["mdvis"], X, sm.families.Poisson(), exposure=d["years"].to_numpy()).fit(
+        tol=1e-12
+    )
     p = len(COLUMNS) + 1
     assert list(report.estimates.names) == list(X)[:p]
     np.testing.assert_allclose(report.estimates.values, known.params[:p], rtol=1e-6)
@@ -195,7 +197,7 @@ def test_beside_exposures_and_terms(folder, tmp_path):
     first = [*COLUMNS, "lncoins:idp"]
     alone = sm.GLM(
         d["mdvis"][own], sm.add_constant(X[own][first], prepend=False), sm.families.Poisson(),
-        exposure=d["years"][own],
+        exposure=d["years"][own].to_numpy(),
     ).fit(tol=1e-12)  # fmt: skip
     np.testing.assert_allclose(report.heterogeneity.values[2], alone.params[:p], rtol=1e-6)
     np.testing.assert_allclose(report.heterogeneity.bse[2], alone.bse[:p], rtol=1e-6)

@@ -210,7 +210,7 @@ def test_fednewton_refuses_what_takes_minutes(tmp_path):
 
 def test_the_constant_of_large_sparse_rows_is_that_of_the_rows():
     """It was up to fifty times too large, and steps as many times too short."""
-    A = sparse.random_array((2100, 2300), density=0.002, rng=np.random.default_rng(0), format="csr")
+    A = sparse.random_array((2100, 2300), density=0.002, random_state=0, format="csr")
     L = LeastSquares(A, np.zeros(2100)).smoothness
     true = float(svds(A, k=1, return_singular_vectors=False)[0]) ** 2 / 2100
     assert true <= L <= 1.05 * true
