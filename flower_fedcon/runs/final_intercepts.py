@@ -7,6 +7,7 @@ the schema's clusters within them.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,7 @@ from flower_fedcon.tables.statistics.intercept_variance import (
 from flower_fedcon.tables.statistics.site_sums import MODEL
 from flower_fedcon.validation import Array
 
+_log = logging.getLogger("flwr.strategies")
 _WHAT = f'site_effects = "{RANDOM}"'
 _NODES, _TOL, _MOST = 7, 1e-8, 100  # of the quadrature; standard errors; exchanges
 _SHARED = "a group is a label within a site: one label at two sites is two groups"
@@ -114,6 +116,9 @@ def final_intercepts(
         residual_sd=float(np.nan_to_num(fit.residual_sd)), nodes=float(_NODES),
     )  # fmt: skip
     found = fit.estimates.mapped(prepared.in_units(np.eye(len(x))), names)
-    if prepared.stated is not None and prepared.stated.cluster:
-        found = replace(found, notes=(*found.notes, _SHARED))
+    notes = [_SHARED] if prepared.stated is not None and prepared.stated.cluster else []
+    if not fit.converged:
+        notes.append(f"random intercepts: the fit has not ended in {fit.exchanges} exchanges")
+        _log.warning("%s", notes[-1])
+    found = replace(found, notes=(*found.notes, *notes))
     return fit.estimates.values, replace(fit, estimates=found)

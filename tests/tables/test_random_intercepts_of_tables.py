@@ -25,6 +25,7 @@ from flower_fedcon.estimators import (
 )
 from flower_fedcon.privacy import ExampleDP, GaussianDP
 from flower_fedcon.problems.tables import clients_of, prepared_problem, tables
+from flower_fedcon.runs import final_intercepts
 from flower_fedcon.strategies import FedAvg, FedNewton
 
 FIRMS = {"target": "invest", "features": {"value": "numeric", "capital": "numeric"}}
@@ -260,7 +261,7 @@ def test_any_study_finds_what_the_estimators_find(seed):
         any_study(seed, Path(folder))
 
 
-def test_a_run_says_why_there_is_no_fit(folder, tmp_path):
+def test_a_run_says_why_there_is_no_fit(folder, tmp_path, monkeypatch):
     """What only sites know, they find at the end; the model is then that of the rounds."""
     alone = of_firms(folder, more={"cluster": "firm"}, data="firm IBM")
     for made, why in (
@@ -275,3 +276,5 @@ def test_a_run_says_why_there_is_no_fit(folder, tmp_path):
         assert (kept["site_effects"], kept.get("site_sd")) == ("common", None)
     made = visiting(folder, "poisson")
     assert "no random intercepts: KKT residual" in run(made, 1).report.text
+    monkeypatch.setattr(final_intercepts, "_MOST", 2)
+    assert "note: random intercepts: the fit has not ended in 3 exchanges" in run(made).report.text
