@@ -211,7 +211,7 @@ def test_the_run_s_folder_and_the_nodes_files_reach_flower(run_command, tmp_path
 
 def test_a_deployment_that_cannot_start_is_refused(run_command, tmp_path):
     assert "write --local" in refusal(run_command, "deploy", "app")
-    assert "app is no Flower app" in refusal(run_command, "deploy", "app", "--local")
+    assert "app is not a Flower app" in refusal(run_command, "deploy", "app", "--local")
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "pyproject.toml").touch()
     assert "nodes must be" in refusal(run_command, "deploy", "app", "--local", "--nodes", "0")

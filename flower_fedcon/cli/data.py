@@ -163,7 +163,7 @@ def curves(
     least: Annotated[
         int | None, typer.Option("--min-rows", help="No count below leaves a site; the file's.")
     ] = None,
-    stratified: Annotated[bool, typer.Option(help="Compare rows within a client alone.")] = False,
+    stratified: Annotated[bool, typer.Option(help="Compare rows only within a client.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A .png, .pdf or .svg file.")
     ] = None,

@@ -64,7 +64,7 @@ def deploy(
             "write --local: on several machines Flower's own commands start the nodes"
         )
     if not (app / "pyproject.toml").is_file():
-        raise ConfigError(f"{app} is no Flower app: there is no {app / 'pyproject.toml'}")
+        raise ConfigError(f"{app} is not a Flower app: it has no {app / 'pyproject.toml'}")
     home = folder or Path("runs") / f"{app.resolve().name}-deployed"
     for end in _ENDS:
         signal.signal(end, interrupt_once)

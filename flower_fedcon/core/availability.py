@@ -205,8 +205,8 @@ class Available(Participation):
         empty = np.flatnonzero(~there.any(axis=1))
         if len(empty):
             raise ConfigError(
-                f"{given}: nobody is there in row {empty[0] + 1} ({len(empty)} such rows): leave "
-                "these out, since a round needs somebody"
+                f"{given}: no client is available in row {empty[0] + 1} ({len(empty)} such "
+                "rows): leave these rows out, since a round needs a client"
             )
         self.trace, self.source = there, str(trace) if isinstance(trace, str | Path) else None
         optional(_count, "Available(count)", count)

@@ -182,23 +182,23 @@ def check_argument(strategy: Method[Any]) -> None:
         )
     if isinstance(rule, Compressor) and not rule.unbiased:
         raise ConfigError(
-            f"compression={rule!r} alone would leave out the same again and again, for it is "
-            f"biased: give error feedback, compression=EF21({rule!r})"
+            f"compression={rule!r} is biased, and would leave out the same entries in each "
+            f"round: give error feedback, compression=EF21({rule!r})"
         )
     if isinstance(rule, Compressor) and client_class(strategy.name).state_type is not None:
         raise ConfigError(
-            f"{title} takes no compression={rule!r} alone: its errors would add up in what clients "
-            f"and server remember; give compression=EF21({rule!r}), which damps them"
+            f"{title} takes no compression={rule!r} alone: its errors would add up in the states "
+            f"of clients and server; give compression=EF21({rule!r}), which damps them"
         )
     if strategy.aggregation is not None:
         raise ConfigError(
             f"{title} takes aggregation={strategy.aggregation!r} only without compression, got "
-            f"{rule!r}: what is compressed is right in the mean alone, or over the rounds"
+            f"{rule!r}: compressed uploads are right only in the mean, or over the rounds"
         )
     if strategy.privacy is not None:
         raise ConfigError(
             f"{title} takes privacy=... only without compression, got {rule!r}: with a memory an "
-            "upload tells of earlier rounds too, which the accountant does not count"
+            "upload also reveals earlier rounds, which the accountant does not count"
         )
 
 

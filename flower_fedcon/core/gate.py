@@ -124,8 +124,8 @@ class Gate:
             if not np.isfinite(value).all():
                 raise DivergedError(
                     f"round {server_round}: its replies lead to a model that is not finite, and "
-                    "are not applied: the run diverges. Take smaller steps, or drop what is too "
-                    "long (norm_bound)"
+                    "are not applied. The run diverges: take smaller steps, or drop uploads that "
+                    "are too long (norm_bound)"
                 )
 
     def _decode(self, parts: Payload, names: tuple[str, ...]) -> Payload:

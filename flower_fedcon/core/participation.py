@@ -301,7 +301,7 @@ class Draws:
             if cohort:
                 return cohort, after
         raise RoundError(
-            f"round {server_round}: of {_TRIES} cohorts that were drawn, nobody would be in time: "
+            f"round {server_round}: none of {_TRIES} drawn cohorts would be in time: "
             "give a longer Deadline(seconds)"
         )
 
@@ -334,8 +334,8 @@ def check_rule(
     low, high = int(shares.argmin()), int(shares.argmax())
     _log.warning(
         "participation: clients take part unequally often, from %.3g of the rounds (%s) to %.3g "
-        "(%s): means over cohorts, and what a method finds by them, lean to those who take part "
-        "more often",
+        "(%s): means over cohorts, and the model that a method finds by them, favour clients "
+        "that take part more often",
         shares[low], names[low], shares[high], names[high],
     )  # fmt: skip
 

@@ -85,8 +85,8 @@ class GridEngine(Engine):
         if others:
             _log.warning(
                 "this server runs flower-fedcon %s, others %s: numbers may differ in their last "
-                "digits, and what a version does not know it answers with an error; install one "
-                "version on all",
+                "digits, and a version answers a request that it does not know with an error; "
+                "install one version on all",
                 __version__,
                 in_words({name: f"version {version}" for name, version in others.items()}),
             )

@@ -55,8 +55,8 @@ class WorkersEngine(InProcess):
         if current_process().daemon:
             raise ConfigError(
                 f"workers={self._workers}: this is itself a worker process (a daemon of "
-                "multiprocessing), which may start none: leave out workers=, or start it with "
-                "daemon=False"
+                "multiprocessing), which may not start others: leave out workers=, or start it "
+                "with daemon=False"
             )
         self.check_batches(run)
         self.close()  # a race opens it for each that takes part

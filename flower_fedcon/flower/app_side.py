@@ -261,7 +261,7 @@ def _checked(
     if examples == 0:
         raise ConfigError("it has no examples, and counts for nothing")
     if not usable(examples) or examples < 0:
-        raise ConfigError("its num-examples is no number > 0")
+        raise ConfigError("its num-examples is not a number > 0")
     found, others = dict[str, float](), dict[str, str]()
     for name, value in flat_metrics(metrics).items():
         try:

@@ -432,7 +432,7 @@ def released(reply: Reply, run: RunInfo, request: Request) -> Reply:
     down = request.down(request.clients[0])
     if CLIP not in down or not reply.payload:
         return reply
-    # What is compact is no array: an atom, whose length its set bounds.
+    # What is compact is not an array: an atom, whose length its set bounds.
     arrays = {name: v[0][None] for name, v in reply.payload.items() if isinstance(v[0], np.ndarray)}
     centers = {name: down[center] for name, center in run.about.items() if name in arrays}
     cut = clipped(arrays, centers, positive(CLIP, down[CLIP])) if arrays else {}

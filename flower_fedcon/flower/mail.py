@@ -262,9 +262,9 @@ def _answered(ask: Callable[[], _Answer]) -> _Answer:
         if status not in _REFUSED and type(error).__name__ != _NOT_RUNNING:
             raise
         raise RoundError(
-            "the SuperLink takes no more requests of this run: it was stopped (`flwr stop`), or "
-            "the SuperLink has forgotten it. What its run directory holds goes on by the same "
-            "`flwr run` with resume=true in the --run-config; in Python by start(resume=True)"
+            "the SuperLink accepts no further requests of this run: it was stopped (`flwr stop`), "
+            "or the SuperLink has forgotten it. To go on from its run directory, call the same "
+            "`flwr run` with resume=true in the --run-config, or in Python start(resume=True)"
         ) from error
 
 

@@ -142,7 +142,7 @@ class Nodes:
         for node, about in self._nodes.items():
             if about.silent and now > about.since + _SILENCE and not about.told:
                 about.told = True
-                _log.warning("node %s has not said who it is for %.0f s", node, _SILENCE)
+                _log.warning("node %s has not sent its name for %.0f s", node, _SILENCE)
 
     def _hear(self, arrival: Arrival) -> None:
         node, about = arrival.node, self._nodes[arrival.node]

@@ -114,7 +114,7 @@ class ForeignObjective:
 
 
 def _plain(value: Any) -> Array | None:
-    """Return what NumPy makes of a value; None if that is no array of numbers."""
+    """Return what NumPy makes of a value; None if that is not an array of numbers."""
     try:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths

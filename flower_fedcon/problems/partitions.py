@@ -206,7 +206,7 @@ def _dirichlet(
         if fewest >= least:
             return [np.concatenate([pieces[j] for pieces in parts]) for j in range(n)]
     raise ConfigError(
-        f"partition by 'dirichlet': in {_TRIES} draws somebody always had fewer than min_rows = "
+        f"partition by 'dirichlet': in {_TRIES} draws some client always had fewer than min_rows = "
         f"{least} rows, at last {fewest}: take a larger alpha, fewer clients, or a smaller min_rows"
     )
 

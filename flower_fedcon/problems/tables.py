@@ -311,7 +311,7 @@ def _factors(schema: Schema, preparation: Preparation, given: Mapping[str, float
             found[named] = value
         elif name not in preparation.left_out:
             known = nearest(name, [*features, *names])
-            raise ConfigError(f"penalty_factor names {name!r}, which is no column: {known}")
+            raise ConfigError(f"penalty_factor names {name!r}, which is not a column: {known}")
     return found
 
 

@@ -282,8 +282,8 @@ def check_race(strategy: Method[Any], setup: Setup, engine: Engine, what: str) -
     """
     if strategy.privacy is not None:
         raise ConfigError(
-            f"{what} compares objectives, or certificates, that no noise covers, and with "
-            "privacy=... the choice would tell of them: give a number, or leave it to its rule"
+            f"{what} compares objectives, or certificates, that no noise covers. With privacy=... "
+            "the choice would reveal something of them: give a number, or leave it to its rule"
         )
     if engine.ledgers():
         raise ConfigError(
@@ -314,5 +314,5 @@ def score(record: Mapping[str, float]) -> float:
         if value is not None:
             return float(value) if math.isfinite(value) else math.inf
     raise ConfigError(
-        '"auto" compares recorded objectives, and there is none: give numbers instead'
+        '"auto" compares recorded objectives, and this run records none: give numbers instead'
     )

@@ -102,14 +102,15 @@ def _say_raw(private: Private, raw: Record | None) -> None:
         return
     if raw:
         _log.warning(
-            "epsilon is of the models: no noise covers the columns %s, nor the audit log; publish "
-            "neither, or leave unsafe out",
+            "epsilon bounds what the models reveal; no noise covers the columns %s, nor the audit "
+            "log: publish neither, or leave unsafe out",
             ", ".join(raw),
         )
     elif raw is None:
         _log.info(
-            "epsilon is of the models; what no noise covers (objective, residual, clients' "
-            "metrics) is not asked for: unsafe=True records it, and epsilon does not count it"
+            "epsilon bounds what the models reveal. Values that no noise covers (objective, "
+            "residual, clients' metrics) are not recorded; unsafe=True records them, and epsilon "
+            "does not count them"
         )
 
 
@@ -124,9 +125,10 @@ def _check_stops(callbacks: Sequence[Any]) -> None:
         raw = isinstance(callback, EarlyStopping) and callback.column not in ("epsilon", "clip")
         if raw and not callback.unsafe:
             raise ConfigError(
-                f"early stopping watches {callback.column!r}, which no noise covers, and so would "
-                "the number of rounds tell of it: with privacy=GaussianDP(...) give rounds or a "
-                "budget of epsilon, or EarlyStopping(..., unsafe=True): epsilon does not count it"
+                f"early stopping watches {callback.column!r}, which no noise covers, so that the "
+                "number of rounds would reveal something of it. With privacy=GaussianDP(...) give "
+                "rounds or a budget of epsilon, or EarlyStopping(..., unsafe=True), which epsilon "
+                "does not count"
             )
 
 

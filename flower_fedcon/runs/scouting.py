@@ -90,7 +90,7 @@ def with_scales(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) 
     if unknown:
         _log.info(
             "%s: the clients do not state their smoothness: L is about %.3g, by their gradients "
-            "near the start; where the objective should grow, steps are made shorter",
+            "near the start; if the objective grows, steps become shorter",
             strategy.title,
             max(scales.smoothnesses),
         )

@@ -196,7 +196,9 @@ def _typed_rule(name: str, arguments: Mapping[str, Any]) -> Participation:
         arguments = {**arguments, "among": _participation(arguments["among"])}
     found = _made(name, kind, arguments, "participation")
     if not isinstance(found, Participation):
-        raise ConfigError(f"{name} is no Participation: derive it from flower_fedcon.Participation")
+        raise ConfigError(
+            f"{name} is not a Participation: derive it from flower_fedcon.Participation"
+        )
     return found
 
 

@@ -59,7 +59,7 @@ def curves_of_tables(
     if by is not None:
         known = [feature.name for feature in schema.categorical]
         if by not in known:
-            raise ConfigError(f"{by!r} is no categorical feature: {nearest(by, known)}")
+            raise ConfigError(f"{by!r} is not a categorical feature: {nearest(by, known)}")
         place = known.index(by)
         marks = [table.categories[own, place] for table, own in zip(clients, rows, strict=True)]
         for name, column in zip(names, marks, strict=True):

@@ -218,8 +218,8 @@ class FittedModel:
             known = first_few([str(rows) for rows in self.preparation.rows])
             raise DataError(
                 f"{path}: {table.num_examples} of its rows would be trained on, and no client of "
-                f"the run has so many ({known}): which rows were held out is known of the run's "
-                "own files alone, each with all its rows"
+                f"the run has so many ({known}): held-out rows are known only for the run's own "
+                "files, each with all its rows"
             )
         rows = table.held_out_rows
         return replace(table.of_rows(rows), places=table.numbers_of(rows) - 1)
@@ -326,9 +326,9 @@ class FittedModel:
     def _expect_intercept(self) -> None:
         if self.preparation.site_effects == OWN:
             raise ConfigError(
-                "each site has an intercept of its own, which has not left it, so that nothing is "
-                "predicted for a row but its difference from a row of zeros of the same site: take "
-                'linear_predictor, or run with site_effects = "common"'
+                "each site keeps its own intercept, so that a row has no prediction but its "
+                "difference from a row of zeros of the same site: take linear_predictor, or run "
+                'with site_effects = "common"'
             )
 
     def predict_proba(self, source: Any, *, unknown: str = "refuse") -> Array:

@@ -241,7 +241,7 @@ def _factor(text: str, whole: str) -> Factor:
     first, *rest = _split(inner, ",")
     name = _name(first)
     if name is None:
-        raise ConfigError(f"{own!r} in {whole!r}: {first!r} is no name of a feature")
+        raise ConfigError(f"{own!r} in {whole!r}: {first!r} is not a name of a feature")
     if kind == MISSING:
         if rest:
             raise ConfigError(f"{own!r} in {whole!r}: missing takes a feature alone")
@@ -293,9 +293,11 @@ def _value(text: str, own: str) -> tuple[str, object]:
     try:
         found = ast.literal_eval(plain)
     except (ValueError, SyntaxError):
-        raise ConfigError(f"{own!r}: {text.strip()!r} is no number, and no list of them") from None
+        raise ConfigError(
+            f"{own!r}: {text.strip()!r} is neither a number nor a list of numbers"
+        ) from None
     listed = list(found) if isinstance(found, tuple | list) else found
     numbers = listed if isinstance(listed, list) else [listed]
     if not all(isinstance(number, int | float) for number in numbers):
-        raise ConfigError(f"{own!r}: {text.strip()!r} is no number, and no list of them")
+        raise ConfigError(f"{own!r}: {text.strip()!r} is neither a number nor a list of numbers")
     return key.strip(), listed

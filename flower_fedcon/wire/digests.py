@@ -64,7 +64,7 @@ def shown(value: Any) -> str:
 
 
 def _is(value: Any, default: Any) -> bool:
-    """Return whether a field is at its default, which is no array."""
+    """Return whether a field is at its default, which is not an array."""
     return value is default or (not isinstance(value, np.ndarray) and bool(value == default))
 
 

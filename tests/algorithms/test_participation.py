@@ -222,7 +222,7 @@ def test_rules_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ('{type = "Markov", stay = 0.5, backs = 1}', "did you mean 'back'"),
         ('{type = "own_rules:Turns"}', "did you mean 'Turn'"),
         ('{type = "no_rules:Turn"}', "a module that is installed or lies in"),
-        ('{type = "os:getcwd"}', "is no Participation"),
+        ('{type = "os:getcwd"}', "is not a Participation"),
         ('{type = "Available", trace = "none.csv"}', "cannot read it"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -240,7 +240,7 @@ def test_rules_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (lambda: Markov(stay=float("nan"), back=0.5), "stay"),
         (lambda: Available([[0, 2]]), "zeros and ones"),
         (lambda: Available([1, 0]), "zeros and ones"),
-        (lambda: Available([[1, 0], [0, 0]]), "nobody is there in row 2"),
+        (lambda: Available([[1, 0], [0, 0]]), "no client is available in row 2"),
         (lambda: Available([[1, 0]]).rate(3), "there are 3"),
         (lambda: Available([[1, 0]], count=0), "count"),
     ],

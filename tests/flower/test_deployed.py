@@ -117,7 +117,7 @@ def test_flwr_stop_ends_the_server_app_which_says_how_to_go_on(deployed):
     assert deployed.ended
     lines = (deployed.root / "fedfw" / "run" / "audit.jsonl").read_text().splitlines()
     (told,) = [line["error"] for line in map(json.loads, lines) if line.get("error")]
-    assert "takes no more requests of this run: it was stopped (`flwr stop`)" in told
+    assert "accepts no further requests of this run: it was stopped (`flwr stop`)" in told
     assert "with resume=true" in told
 
 

@@ -201,7 +201,7 @@ def test_what_cannot_be_written_is_said(tmp_path):
         new_app.files("a", "scafold", "torch")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
-    for folder, said in (("full", "is not empty"), ("2nd_app", "no name of a Flower app")):
+    for folder, said in (("full", "is not empty"), ("2nd_app", "not a name for a Flower app")):
         told = CliRunner().invoke(fedcon, ["new", str(tmp_path / folder)])
         assert isinstance(told.exception, ConfigError)
         assert said in str(told.exception)

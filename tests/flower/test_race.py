@@ -188,7 +188,7 @@ def test_a_clock_counts_the_race():
     [
         (lambda: FedAvg(client_lr="auto", privacy=GaussianDP(
             clip=1.0, noise_multiplier=1.0, target_delta=1e-5)),
-         r'client_lr="auto" compares objectives.*privacy=.*the choice would tell of them'),
+         r'client_lr="auto" compares objectives.*privacy=.*the choice would reveal'),
     ],
 )  # fmt: skip
 def test_races_that_are_refused(make, said):

@@ -75,7 +75,9 @@ def test_a_run_stopped_at_any_call_goes_on_to_the_same_bytes(
         grid.calls, grid.last, grid.status = 0, int(part * calls), status
         if grid.last >= calls:  # the run may end before
             continue
-        with pytest.raises(RoundError, match=r"no more requests of this run: .* with resume=true"):
+        with pytest.raises(
+            RoundError, match=r"no further requests of this run: .* with resume=true"
+        ):
             scaffold().start(grid, **options)
         assert grid.calls == grid.last + 1  # it is asked nothing more
     grid.last = 10**9

@@ -84,7 +84,7 @@ def test_unstated_constants_are_probed():
 def test_what_fits_follows_from_the_problem():
     names, others, _ = advised(small(regularizer=L1(0.1)))
     assert {"FedDR", "CompositeFL", "DualFL", "Scaffnew"} <= set(names)
-    assert others["FedFW"] == "needs constraint, for which the problem gives no value"
+    assert others["FedFW"] == "needs constraint, which the problem does not have"
     assert others["Scaffold"].startswith("uses neither a constraint nor a regularizer")
     assert others["AveragedFW"].startswith("is refuted")
     names, others, _ = advised(small(constraint=L1Ball(1.0)))

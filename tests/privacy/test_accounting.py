@@ -137,7 +137,7 @@ def test_a_private_run_says_which_columns_no_noise_covers(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level("INFO", "flwr"):
         simulate(fedavg(), problem(3), 1, unsafe=True)
-    assert "epsilon is of the models: no noise covers the columns objective" in caplog.text
+    assert "epsilon bounds what the models reveal; no noise covers the columns obj" in caplog.text
 
 
 def test_without_noise_epsilon_is_infinite():

@@ -56,7 +56,7 @@ def test_tables_give_what_columns_give(study):
     alone, none = curves_of_tables(clients, names, grid=[500, 1000, 2000], min_rows=20)
     assert none is None
     assert list(alone) == ["all"]
-    with pytest.raises(ConfigError, match="'age' is no categorical feature"):
+    with pytest.raises(ConfigError, match="'age' is not a categorical feature"):
         curves_of_tables(clients, names, "age")
 
 

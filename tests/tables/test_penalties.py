@@ -89,7 +89,10 @@ def test_without_factors_the_elastic_net_is_one(problem_of):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"penalty_factor": {"x4": 1.0}}, "names 'x4', which is no column: did you mean 'x[123]'"),
+        (
+            {"penalty_factor": {"x4": 1.0}},
+            "names 'x4', which is not a column: did you mean 'x[123]'",
+        ),
         ({"penalty_factor": {"x1": -1.0}}, "penalty_factor of 'x1' must be"),
         ({"l2": -1.0}, "l2 must be"),
         ({"l2": 1.0, "penalty": "group"}, 'l2 = 1 is for penalty = "l1"'),

@@ -441,7 +441,7 @@ REFUSED = [
     ({"terms": ["rcs(age, [30, 20, 40])"]}, "each larger than the last"),
     ({"terms": ["rcs(school, 4)"]}, "is of a categorical feature"),
     ({"terms": ["poly(age, 9)"]}, "from 1 to 6, got 9"),
-    ({"terms": ["poly(age, x)"]}, "'x' is no number"),
+    ({"terms": ["poly(age, x)"]}, "'x' is neither a number"),
     ({"terms": ["age:poly(age, 2)"]}, "multiplies 'age' by itself"),
     ({"terms": ["age + school"]}, "is no term"),
     ({"terms": [3]}, "a term must be text"),

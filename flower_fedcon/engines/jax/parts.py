@@ -86,7 +86,7 @@ def on_host(value: Any, axes: int) -> Any:
 
 
 def fixed_parts(state: Any) -> list[Any]:
-    """Return what of a client's state is no array, and of the arrays their types."""
+    """Return what of a client's state is not an array, and of the arrays their types."""
     return [(v.shape, v.dtype) if isinstance(v, np.ndarray) else v for v in state]
 
 

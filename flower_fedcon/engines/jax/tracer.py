@@ -268,7 +268,7 @@ class RoundTracer:
             if isinstance(column, Atom):
                 continue
             if type(column) is not TracedArray or not column.ndim:
-                raise NotTraceableError(f"its clients upload {name!r}, which is no array")
+                raise NotTraceableError(f"its clients upload {name!r}, which is not an array")
             _assume_finite(column)
             if bound is not None:  # close to it the gate decides
                 axes = tuple(range(1, column.ndim))
@@ -281,7 +281,7 @@ class RoundTracer:
         for name, old, new in zip(before._fields, before, after, strict=True):
             if type(old) is not TracedArray:
                 if type(new) is TracedArray or new != old:
-                    raise NotTraceableError(f"its clients' {name!r} changes and is no array")
+                    raise NotTraceableError(f"its clients' {name!r} changes and is not an array")
                 continue
             value = self._spread(new, count)
             if type(value) is not TracedArray or value.dtype != old.dtype:

@@ -157,7 +157,7 @@ def _made(
     given = {**oracles(kind, problem), "participation": participation}
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in {*required, *given}:
-            raise ConfigError(f"needs {name}, for which the problem gives no value")
+            raise ConfigError(f"needs {name}, which the problem does not have")
     try:
         strategy = kind(**required, **given)
         strategy.bind(setup)

@@ -370,7 +370,7 @@ def _shown(claims: Iterable[Table], path: Path) -> list[str]:
                 figure = name
             if text not in holding:
                 with context(claim["what"]):
-                    raise ConfigError(f"shown_by = {text!r} is no other claim that holds: "
+                    raise ConfigError(f"shown_by = {text!r} is not another claim that holds: "
                                       f"{nearest(text, holding)}")  # fmt: skip
             shown.append(f"{figure}: {text}")
     return shown

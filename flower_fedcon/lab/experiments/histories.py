@@ -139,7 +139,7 @@ def _groups(given: Path) -> dict[Path, list[Path]]:
     """Return the runs of a folder, those that differ only in their seed together."""
     found = runs_in(given)
     if not found:
-        raise ConfigError(f"{given} holds no run: there is no {HISTORY} in it")
+        raise ConfigError(f"{given} holds no run: it has no {HISTORY} in it")
     # In the order, and so the colours, of the comparison's own table and figure.
     places = {label: place for place, label in enumerate(_order(given))}
     found.sort(key=lambda folder: places.get(_label(folder), len(places)))

@@ -74,7 +74,9 @@ class RunOptions:
                 raise ConfigError(f'observers must be texts "module:Class", got {repr_of(name)}')
             kind = own_object(name, "the observer")
             if not (isinstance(kind, type) and issubclass(kind, Observer)):
-                raise ConfigError(f"{name} is no Observer: derive it from flower_fedcon.Observer")
+                raise ConfigError(
+                    f"{name} is not an Observer: derive it from flower_fedcon.Observer"
+                )
             try:
                 found.append(kind())
             except TypeError as error:

@@ -236,7 +236,7 @@ def _heterogeneity(path: Path) -> list[dict[str, str]]:
                     float(cell)
         return rows
     except (ValueError, TypeError, csv.Error):
-        raise ConfigError(f"{path} is damaged: what sites find alone is not known") from None
+        raise ConfigError(f"{path} is damaged: the sites' own estimates cannot be read") from None
 
 
 def _middle(row: Mapping[str, str], ratio: str) -> float:

@@ -153,12 +153,12 @@ def watch(
     """
     followed: dict[Path, Watched] = {}
     if not folder.is_dir():
-        raise ConfigError(f"{folder} holds no run: there is no such folder")
+        raise ConfigError(f"{folder} holds no run: it has no such folder")
     while True:
         for path in runs_in(folder):
             followed.setdefault(path, Watched(path))
         if not followed and not in_use(folder):
-            raise ConfigError(f"{folder} holds no run: there is no {HISTORY} in it")
+            raise ConfigError(f"{folder} holds no run: it has no {HISTORY} in it")
         over = [run.ended for run in followed.values()]  # before their last news
         for run in followed.values():
             for line in run.news():

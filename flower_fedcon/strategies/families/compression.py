@@ -68,8 +68,8 @@ class CompressedMessages(FedConStrategy[State]):
             if self.aggregation is not None and not isinstance(getattr(self, name), Identity):
                 raise ConfigError(
                     f"{self.title} takes aggregation={self.aggregation!r} only without "
-                    f"compression, got {name}={getattr(self, name)!r}: what is compressed is right "
-                    "in the mean alone, or over the rounds"
+                    f"compression, got {name}={getattr(self, name)!r}: compressed uploads are "
+                    "right only in the mean, or over the rounds"
                 )
 
     def derive(self) -> Compression:

@@ -131,8 +131,8 @@ class Switching(CompressedMessages[State]):
             if self.aggregation is not None:
                 raise ConfigError(
                     f"{self.title} takes aggregation={self.aggregation!r} only for the mean of the "
-                    f"constraints, got constraints={constraints!r}: what a few clients upload for "
-                    "their constraint, a rule against outliers drops"
+                    f"constraints, got constraints={constraints!r}: a rule against outliers would "
+                    "drop what a few clients upload for their constraint"
                 )
             self.queries = names("sum", self.groups) + names("count", self.groups)
         self.uses_num_rounds = self.by_theorem
