@@ -390,8 +390,8 @@ def new(
     name = folder.resolve().name
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,31}", name):
         raise ConfigError(
-            f"{name!r} is not a name for a Flower app: letters, digits and hyphens, a letter first, "
-            "at most 32 characters"
+            f"{name!r} is not a name for a Flower app: letters, digits and hyphens, a letter "
+            "first, at most 32 characters"
         )
     command = ""
     if study is None:
