@@ -39,7 +39,7 @@ def test_columns_that_no_noise_covers_are_left_out(tmp_path, caplog):
     assert not RAW & set(history.columns)
     assert {"epsilon", "round", "seconds"} <= set(history.columns)
     assert not RAW & set((tmp_path / "history.csv").read_text().splitlines()[0].split(","))
-    assert "unsafe=True records it" in caplog.text
+    assert "unsafe=True records them" in caplog.text
     with pytest.raises(ConfigError, match="not recorded in a private run, unless unsafe=True"):
         history["objective"]
     start = json.loads((tmp_path / "audit.jsonl").read_text().splitlines()[0])
