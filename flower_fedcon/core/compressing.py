@@ -182,8 +182,8 @@ def check_argument(strategy: Method[Any]) -> None:
         )
     if isinstance(rule, Compressor) and not rule.unbiased:
         raise ConfigError(
-            f"compression={rule!r} is biased, and would leave out the same entries in each "
-            f"round: give error feedback, compression=EF21({rule!r})"
+            f"compression={rule!r} alone would leave out the same entries in each round, since "
+            f"it is biased: give error feedback, compression=EF21({rule!r})"
         )
     if isinstance(rule, Compressor) and client_class(strategy.name).state_type is not None:
         raise ConfigError(
