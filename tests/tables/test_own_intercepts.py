@@ -147,7 +147,7 @@ def test_predictions_elsewhere_are_differences_within_a_site(folder, tmp_path):
     known = d[COLUMNS].to_numpy() @ model.preparation.in_units(model.x)
     np.testing.assert_allclose(model.linear_predictor(d), known, atol=1e-12)
     for ask in (model.predict, model.predict_proba):
-        with pytest.raises(ConfigError, match="each site has an intercept of its own"):
+        with pytest.raises(ConfigError, match="each site keeps its own intercept"):
             ask(d)
     out = tmp_path / "predictions.csv"
     done = CliRunner().invoke(
