@@ -28,22 +28,23 @@ _ALGORITHM = {"name": "FedAvg", "client_lr": 1.0, "local_steps": 1, "on_mismatch
 def recommend(
     file: Annotated[
         Path | None,
-        typer.Argument(help="An experiment file, or one with [problem] alone; without one, "
-                       "questions are asked.", show_default=False, metavar="PROBLEM"),
+        typer.Argument(help="An experiment file, or a file with only [problem]. Without "
+                       "a file the command asks questions.",
+                       show_default=False, metavar="PROBLEM"),
     ] = None,
     sample: Annotated[
-        float | None, typer.Option(help="Share of the clients in a round; by default the file's.")
+        float | None, typer.Option(help="Share of the clients in a round. Default: the file's.")
     ] = None,
     bandwidth: Annotated[
         float | None,
-        typer.Option(help="Megabytes a second of a client: methods are ranked by bytes."),
+        typer.Option(help="A client's megabytes per second; methods are ranked by bytes."),
     ] = None,
     try_: Annotated[
-        int, typer.Option("--try", help="Run all that fit for so many rounds, and rank them.")
+        int, typer.Option("--try", help="Rounds to run of all methods that fit, to rank them.")
     ] = 0,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="An experiment file of the best, for `compare`."),
+        typer.Option("--output", "-o", help="Experiment file to write, of the best methods."),
     ] = None,
     measure: Annotated[
         Path | None,

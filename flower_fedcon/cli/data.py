@@ -31,13 +31,16 @@ def check(
     files: Annotated[list[Path], typer.Argument(help="Tables, or one.", metavar="FILE...")],
     schema: Annotated[Path, typer.Option(help="The TOML file that all nodes share.")],
     client_column: Annotated[
-        str | None, typer.Option(help="The column that says whose row it is, in one file of all.")
+        str | None,
+        typer.Option(help="In one file of all clients: the column that names the client."),
     ] = None,
     least: Annotated[
-        int, typer.Option("--min-rows", help="As policy.min-rows of the node's configuration.")
+        int,
+        typer.Option("--min-rows", help="The same as policy.min-rows in the node's configuration."),
     ] = 1,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A CSV file of all that is shown.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write all that is shown to this CSV file."),
     ] = None,
 ) -> None:
     """Say by file, row and column what does not fit a schema; else what the tables hold.
@@ -158,10 +161,11 @@ def curves(
         str | None, typer.Option(help="The categorical column whose categories are compared.")
     ] = None,
     grid: Annotated[
-        str | None, typer.Option(help="Times at which sites count; by default all of events.")
+        str | None, typer.Option(help="Times at which sites count. Default: all times of events.")
     ] = None,
     least: Annotated[
-        int | None, typer.Option("--min-rows", help="No count below leaves a site; the file's.")
+        int | None,
+        typer.Option("--min-rows", help="The least count that leaves a site. Default: the file's."),
     ] = None,
     stratified: Annotated[bool, typer.Option(help="Compare rows only within a client.")] = False,
     output: Annotated[

@@ -27,10 +27,10 @@ def deploy(
         Path, typer.Argument(help="Folder of a Flower app, with its pyproject.toml.", metavar="APP")
     ],
     local: Annotated[
-        bool, typer.Option("--local", help="On this machine's loopback (required).")
+        bool, typer.Option("--local", help="Run on this machine (required).")
     ] = False,
     nodes: Annotated[
-        int | None, typer.Option(help="SuperNodes; by default 3, or as many as --data.")
+        int | None, typer.Option(help="Number of SuperNodes. Default: 3, or one for each --data.")
     ] = None,
     data: Annotated[
         list[Path] | None,

@@ -12,7 +12,7 @@ from flower_fedcon.lab.experiments.console import console, say, table
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments; all by default.", show_default=False)
+        list[str] | None, typer.Argument(help="Experiments. Default: all.", show_default=False)
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer rounds and claims: some minutes.")
@@ -25,7 +25,7 @@ def reproduce(
     sims: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the experiment files; by default sims, or where there is none those "
+            help="Folder of the experiment files. Default: sims, or without that folder those "
             "of the package.",
             show_default=False,
         ),
@@ -110,14 +110,14 @@ def bench(
         list[str] | None, typer.Argument(help="Benchmarks; by default those of a minute or less.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny sizes, to see that it works.")
+        bool, typer.Option("--quick", help="Use tiny sizes, to test that it works.")
     ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSON file.")] = None,
     figure: Annotated[
         Path | None, typer.Option(help="A .png, .pdf or .svg file, for the cost curves.")
     ] = None,
     names_only: Annotated[
-        bool, typer.Option("--list", help="Say which benchmarks there are, and time nothing.")
+        bool, typer.Option("--list", help="List the benchmarks, and time none.")
     ] = False,
 ) -> None:
     """Time this machine: ratios to hand-written loops, medians and quartiles.

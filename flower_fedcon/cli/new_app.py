@@ -363,14 +363,16 @@ def files_of_study(folder: Path, study: Path) -> tuple[dict[str, str], str]:
 
 
 def new(
-    folder: Annotated[Path, typer.Argument(help="The app's folder, which is made.", metavar="DIR")],
+    folder: Annotated[
+        Path, typer.Argument(help="The app's folder, which is created.", metavar="DIR")
+    ],
     algorithm: Annotated[
         str, typer.Option(help="An algorithm, as `fedcon list` names it.")
     ] = "feddualavg",
     framework: Annotated[
         str,
         typer.Option(
-            help="What the clients have: a train loop (torch), or data (numpy, sklearn, tables)."
+            help="What the clients have: a training loop (torch), or data (numpy, sklearn, tables)."
         ),
     ] = "numpy",
     study: Annotated[

@@ -27,7 +27,7 @@ def path(
         float, typer.Option(help="The smallest weight, relative to the largest.")
     ] = 1e-3,
     folds: Annotated[
-        int, typer.Option(help="Cross-validate with so many folds in each client; 0: do not.")
+        int, typer.Option(help="Number of folds in each client for cross-validation; 0: none.")
     ] = 0,
     stability: Annotated[
         int,

@@ -21,7 +21,7 @@ def predict(
     ] = None,
     unknown: Annotated[
         str,
-        typer.Option(help="What a category is that the model does not have: refuse, or missing."),
+        typer.Option(help="Treat a category that the model does not have as: refuse, or missing."),
     ] = "refuse",
     held_out: Annotated[
         bool,

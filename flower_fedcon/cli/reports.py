@@ -41,8 +41,8 @@ def table(
     run_dirs: Folders,
     to: Annotated[
         list[str],
-        typer.Option(metavar="COLUMN[=LEVEL]", help="A level to come to, such as residual=1e-3, "
-                     "or a column alone for its value at the end; may be repeated."),
+        typer.Option(metavar="COLUMN[=LEVEL]", help="A level to reach, such as residual=1e-3, "
+                     "or only a column, for its last value; may be repeated."),
     ],
     of: Annotated[
         list[str] | None,
@@ -58,7 +58,7 @@ def table(
         typer.Option("--output", "-o", help="A .tex (booktabs) or .csv file; may be repeated."),
     ] = None,
 ) -> None:  # fmt: skip
-    """Show what runs spend until they come to a level, over their seeds: a table for papers."""
+    """Show what runs spend until they reach a level, over their seeds: a table for papers."""
     from flower_fedcon.errors import ConfigError
     from flower_fedcon.lab.experiments import console
     from flower_fedcon.lab.experiments.folders import write
