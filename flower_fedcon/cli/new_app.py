@@ -13,6 +13,8 @@ import typer
 from flower_fedcon import __version__
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.console import say
+from flower_fedcon.registry import names
+from flower_fedcon.training.loop_client import own_loop
 from flower_fedcon.wire.whole_files import storage, write_text
 
 LICENSE = """\
@@ -214,7 +216,7 @@ def evaluate(message, context):
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 ''')
 _CORRECTED = """\
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.2)
     current_method().begin(net, optimizer)"""
 _OWN_STEP = "    optimizer = current_method().optimizer(net.parameters())"
 _TASK = '''\
@@ -269,8 +271,8 @@ _WITH_LOOPS = {
     "fedprox": "FedProx(proximal=0.1)",
     "scaffold": "Scaffold()",
     "feddyn": "FedDyn(proximal=0.1)",
-    "fedmid": "FedMiD($psi, client_lr=0.05)",
-    "feddualavg": "FedDualAvg($psi, client_lr=0.05)",
+    "fedmid": "FedMiD($psi, client_lr=0.2)",
+    "feddualavg": "FedDualAvg($psi, client_lr=0.2)",
 }
 _PSI = {"torch": "L1(1e-4)", "numpy": "L1(0.01)", "sklearn": "L1(0.01)",
         "tables": "WithIntercept(L1(0.01))"}  # fmt: skip
@@ -289,6 +291,8 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
     loops = framework == "torch"
     known = _WITH_LOOPS if loops else _WITH_OBJECTIVES
     if algorithm.lower() not in known:
+        if loops and algorithm.lower() in names():
+            own_loop(algorithm.lower())  # which says why a method is none for train loops
         raise ConfigError(
             f"--algorithm {algorithm!r} with {framework}: {nearest(algorithm, known)}. For the "
             "others write the strategy into server_app.py (`fedcon list` has them)"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.evaluation import Record
@@ -72,6 +73,9 @@ class Engine(ABC):
     def counts(self) -> dict[str, float]:
         """Return what else a history counts."""
         return {}
+
+    settings: Mapping[str, Any] = MappingProxyType({})
+    """What else the clients are told, which must not change when a run is resumed."""
 
     def digests(self) -> dict[str, list[str]]:
         """Return digests of what a run works on, which must not change when it is resumed."""

@@ -65,6 +65,7 @@ class AppSide:
         self._trained: Record = {}
         self._trained_means: Record = {}
         self._evaluated: Record = {}
+        self._unlike = False  # whether it was told that a client counts its examples in two ways
         self._told: set[tuple[int, str]] = set()  # the metrics that were named as left out
 
     def open(self, server: Server, buffers: list[Array]) -> None:
@@ -114,8 +115,22 @@ class AppSide:
         if wrong:
             raise ConfigError(f"its buffers: {'; '.join(wrong)}: build the same model on both")
         examples, metrics = self._usable(client, lambda: (beside.metrics, parts.examples))
+        self._compare(client, examples)
         self._heard[client] = (examples, buffers, metrics)
         return parts._replace(tensors=tensors, config=config)
+
+    def _compare(self, client: int, examples: float) -> None:
+        """Warn once where a client's weight before round 1 is another than in its replies."""
+        before = self._server.setup.clients[client].num_examples
+        if self._server.setup.weighting == UNIFORM or before in (1, examples) or self._unlike:
+            return  # 1 where the app does not say it
+        self._unlike = True
+        _log.warning(
+            'client %s: num_examples of train_step is %d, and it replies "num-examples" %g: under '
+            'weighting="examples" the one weighs what a method must know before round 1, the other '
+            "its update and its metrics; let both count the same rows",
+            self._names[client], before, examples,
+        )  # fmt: skip
 
     def take_means(self, used: Sequence[int]) -> None:
         """Take the mean of the buffers, and of the metrics, of those whose replies were used."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -170,6 +171,8 @@ class GridRun:
         _log.info("\t├── Number of rounds: %d", plan.num_rounds)
         _log.info("\t├── Clients: %d, weighting: %s", setup.num_clients, self._weighting)
         _log.info("\t├── ArrayRecord (%.2f MB)", _megabytes(first))
+        if plan.run_dir is not None:
+            _log.info("\t├── Run directory: %s", Path(plan.run_dir).resolve())
         if self._form is not None and self._form.buffers:
             _log.info("\t├── Averaged, not trained: %s", ", ".join(self._form.buffers))
         if self._app is not None:
@@ -210,6 +213,8 @@ class GridRun:
         )
         self._form = agreed.form
         self._check_loops(agreed.loops, plan)
+        if agreed.loops:
+            self._engine.settings = {"train_config": self._train_config}
         self._run = Run(plan, self._strategy, agreed.setup, agreed.x0, self._engine)
         self._engine.check(
             self._server.strategy, certificates=plan.certificates, inference=self._run.inference

@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from flower_fedcon.card import first_sentence, one_line
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower.from_fedavg import instead_of
 from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.validation import takes_fields, with_fields
@@ -35,7 +36,11 @@ PLAN = Plan(num_rounds=3, evaluate_every=10)
 
 
 _HOOKS = {
-    "configure_train": "who takes part is participation=..., what they are told broadcast(state)",
+    "configure_train": (
+        "who takes part is participation=..., what they are told broadcast(state). For a rate that "
+        'depends on the round the train function reads message.content["config"]["server-round"], '
+        "which stands beside what train_config holds"
+    ),
     "aggregate_train": "the server's step is aggregate(state, uploads)",
     "configure_evaluate": "what evaluate functions find is evaluate_config=... of start()",
     "aggregate_evaluate": "the history has each client's metrics, and start(callbacks=...) sees it",
@@ -146,6 +151,9 @@ class FlowerStrategy(Strategy):
 
         self._check_hooks()
         flowers = {"num_rounds": num_rounds, "timeout": timeout}
+        for name in settings:
+            if text := instead_of(name):
+                raise ConfigError(f"start has no argument {name!r}: {text}")
         settings |= {name: value for name, value in flowers.items() if value is not None}
         known = plan or PLAN, patience or Patience()
         plan, patience = with_fields("start", settings, *known)

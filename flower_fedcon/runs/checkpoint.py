@@ -35,6 +35,7 @@ _ESSENTIAL = (
     "privacy",
     "compression",
 )  # without them the states mean nothing
+_SINCE = ("train_config",)  # not in older checkpoints, which go on without
 _FORM: dict[str, Any] = {
     "fingerprint": dict, "server": dict, "clients": list | StateColumns | None, "rows": int,
     "seconds": float, "versions": dict,
@@ -69,6 +70,7 @@ def fingerprint(
         "model": setup.layout.to_json(),
         "x0": x0,
         "states": "with the clients" if engine.clients_keep_states else "in the checkpoint",
+        **engine.settings,
     }
     if code := own_code_of(strategy):
         entries["code"] = code
@@ -138,6 +140,8 @@ def load(
                 f"allow_changes has {name!r}, which no run has: {nearest(name, {*now, *then})}"
             )
     for name in [*now, *(then.keys() - now.keys())]:
+        if name in _SINCE and name not in then:
+            continue
         change = _change(name, then.get(name), now.get(name), setup.names)
         if change and (name in essential or name not in allow_changes):
             allow = "" if name in essential else (

@@ -157,6 +157,8 @@ class FedConStrategy(Method[State], FlowerStrategy):
             return self.needs_gradient
         return "its client does not declare `clip`, nor hand it to its local pass"
 
+    begin_with: ClassVar[dict[str, float]] = {}
+    """Of arguments whose rule needs L, what to begin with for train loops, which state none."""
     usual_own_rate: ClassVar[type[OwnRate]] = AdaPGM
     """What `client_lr="adaptive"` stands for."""
 
@@ -226,8 +228,10 @@ class FedConStrategy(Method[State], FlowerStrategy):
         """
         L = self.setup.smoothness
         if L is None:
+            begin = self.begin_with.get(name) if self.setup.own_loops else None
+            start = "" if begin is None else f". For a train loop begin with {name}={begin}"
             raise UnknownScaleError(
-                f"{self.title}: the clients' smoothness L is unknown: give {name}, {about}"
+                f"{self.title}: the clients' smoothness L is unknown: give {name}, {about}{start}"
             )
         return L or UNIT
 

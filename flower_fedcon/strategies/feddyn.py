@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import numpy as np
 
@@ -108,6 +108,7 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
     needs_mean = "h must stay the mean of all g_i"
     needs_uniform = "h is the mean of all g_i, whoever takes part"
     needs_exact = ""
+    begin_with: ClassVar[dict[str, float]] = {"proximal": 0.1}
     release = Release("without mirror", about={"theta": "theta"})
     needs_independent = "its model is the last round's mean, corrected by the sum of all"
     constants: FedDynConstants
@@ -123,11 +124,10 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
         return {"proximal": self._proximal}
 
     def _proximal(self) -> float:
-        mu = self.setup.strong_convexity
+        mu, about = self.setup.strong_convexity, "from sqrt(mu L) to L"
         if mu:
-            L = self.smoothness_for("proximal", "from sqrt(mu L) to L")
-            return math.sqrt(mu * L / self.setup.rate)
-        return 1 / self.usual_prox("proximal")
+            return math.sqrt(mu * self.smoothness_for("proximal", about) / self.setup.rate)
+        return 1 / self.usual_prox("proximal", about)
 
     def ladder(self, name: str, value: Any) -> list[Any]:
         """Return what a race tries for alpha: the steps of `LocalMinimization`, turned over.

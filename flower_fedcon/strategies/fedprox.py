@@ -33,7 +33,7 @@ Networks", MLSys 2020, Algorithm 2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
@@ -81,6 +81,7 @@ class FedProx(LocalMinimization[FedProxState]):
     uplink = ("v",)
     needs_mean = needs_uniform = ""
     needs_exact = ""
+    begin_with: ClassVar[dict[str, float]] = {"proximal": 0.1}
     release = Release(about={"v": "w"})
     needs_independent = "its server takes the mean of points, and adds up no changes"
 

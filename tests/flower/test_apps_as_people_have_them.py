@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fake_grid import FakeGrid, on_grid
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from flower_fedcon.errors import FedConError
 from flower_fedcon.flower import nodes
 from flower_fedcon.regularizers import L1
-from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx, Scaffold
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedDyn, FedProx, Scaffold
 from flower_fedcon.torch import train_step
 
 pytestmark = [on_grid, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -290,6 +290,50 @@ def test_hooks_that_would_not_be_called_are_refused(hook):
     own = type("Mine", (FedProx,), {hook: lambda *_: None})
     with pytest.raises(FedConError, match=f"Mine defines {hook}, which start.. does not call"):
         start(own(proximal=0.1), Small)
+
+
+def test_a_refused_hook_says_where_the_round_of_a_message_is():
+    own = type("Cosine", (FedProx,), {"configure_train": lambda *_: None})
+    with pytest.raises(FedConError, match=r'message.content\["config"\]\["server-round"\]'):
+        start(own(proximal=0.1), Small)
+
+
+def test_a_run_is_not_resumed_with_another_train_config_or_weighting(tmp_path, caplog):
+    """Unless it is allowed."""
+    then = {"run_dir": tmp_path / "run", "train_config": ConfigRecord({"lr": 0.05})}
+    caplog.set_level("INFO", logger="flwr")
+    start(FedProx(proximal=0.1), Small, weighting="examples", **then)
+    assert f"Run directory: {(tmp_path / 'run').resolve()}" in caplog.text
+    now = {**then, "rounds": 3, "resume": True, "weighting": "examples"}
+    other = {"train_config": ConfigRecord({"lr": 0.01})}
+    with pytest.raises(FedConError, match=r"train_config was .*0\.05.*, is .*0\.01"):
+        start(FedProx(proximal=0.1), Small, **(now | other))
+    with pytest.raises(FedConError, match=r"weighting was 'examples', is"):
+        start(FedProx(proximal=0.1), Small, **(now | {"weighting": "uniform"}))
+    start(FedProx(proximal=0.1), Small, **(now | other), allow_changes=["train_config"])
+
+
+def test_two_counts_of_a_clients_examples_are_told_once(caplog):
+    for weighting, told in (("examples", 1), ("uniform", 0)):
+        caplog.clear()
+        trained = {"trained": lambda loss: {"num-examples": 80}}
+        start(Scaffold(), Small, weighting=weighting, **trained)
+        words = 'num_examples of train_step is 40, and it replies "num-examples" 80'
+        assert caplog.text.count(words) == told
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (FedDyn(), r"give proximal, from sqrt\(mu L\) to L\. For a train loop .* proximal=0\.1$"),
+        (FedProx(), r"give proximal, from L/10 to L\. For a train loop begin with proximal=0\.1$"),
+        (FedDualAvg(L1(1e-4)), r"give client_lr, at most 1/L\. For a train loop .* client_lr=0"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_what_a_train_loop_needs_is_told_with_a_number_to_begin_with(strategy, said):
+    with pytest.raises(FedConError, match=said):
+        start(strategy, Small)
 
 
 def test_arrays_in_fortran_order_are_read():

@@ -66,6 +66,20 @@ def played(folder, monkeypatch, nodes=(), **asked):
 
 
 @on_grid
+@pytest.mark.parametrize("algorithm", ["feddualavg", "scaffold"])
+def test_a_new_app_with_a_train_loop_learns_in_its_own_rounds(algorithm, tmp_path, monkeypatch):
+    for name, text in new_app.files("my-app", algorithm, "torch").items():
+        (tmp_path / name).write_text(text)
+    result = played(tmp_path, monkeypatch, **{"evaluate-every": 0})
+    assert result.history["accuracy"][-1] > 0.8
+
+
+def test_a_method_that_is_none_for_train_loops_says_why():
+    with pytest.raises(ConfigError, match=r"fedfw is no correction of a train loop.*client_app an"):
+        new_app.files("my-app", "fedfw", "torch")
+
+
+@on_grid
 @pytest.mark.filterwarnings("ignore:FedNewton")
 @pytest.mark.parametrize(("framework", "algorithm"), CASES)
 def test_an_app_runs(framework, algorithm, tmp_path, monkeypatch):

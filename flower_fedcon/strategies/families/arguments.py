@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.flower.from_fedavg import instead_of
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.regularizers.base import LONGEST
 from flower_fedcon.server.aggregation import Aggregation
@@ -22,9 +23,6 @@ COMMON = {
     "epochs": "local_steps",
     "learning_rate": "client_lr",
     "lr": "client_lr",
-    "fraction_fit": "participation",
-    "fraction_train": "participation",
-    "min_train_nodes": "min_replies",
 }
 """Other words for arguments, from elsewhere."""
 
@@ -65,12 +63,14 @@ def _check_names(
     (known, in_place), title = _known(kind), kind.__name__
     for name in given:
         if name not in known:
-            hint = nearest(name, known, kind.other_names())
+            hint = instead_of(name) or nearest(name, known, kind.other_names())
             raise ConfigError(f"{title} has no argument {name!r}: {hint}")
     if len(args) > len(in_place):
+        own = [name for name in known if name not in in_place and name not in given]
         raise ConfigError(
             f"{title} takes {' and '.join(in_place) or 'no argument'} without a name, got "
-            f"{args[len(in_place)]!r} too: write {title}(name=...), with a name of {list(known)}"
+            f"{args[len(in_place)]!r} too: write {title}({own[0]}={args[len(in_place)]!r}), with "
+            f"a name of {list(known)}"
         )
     missing = [
         name

@@ -203,6 +203,7 @@ class LocalProxSteps(LocalSteps[State]):
     """FedMiD and FedDualAvg: steps with a prox, or with the prox on the server alone."""
 
     own_loop_decides = ("local_steps",)
+    begin_with: ClassVar[dict[str, float]] = {"client_lr": 0.1}
     counts = True
 
     @property

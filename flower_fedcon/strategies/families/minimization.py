@@ -35,7 +35,7 @@ class LocalMinimization(FedConStrategy[State]):
         super().__init__(**common)
         self.local_solver = as_solver(local_solver)
 
-    def usual_prox(self, name: str) -> float:
+    def usual_prox(self, name: str, about: str = "from 1/L to 1/sqrt(mu L)") -> float:
         """Return the rule for the step of the clients' proximal points, about 1/sqrt(mu L).
 
         Of convex objectives any will do; with mu below L/100, or 0, the step is 10/L. Of others,
@@ -45,8 +45,10 @@ class LocalMinimization(FedConStrategy[State]):
         ----------
         name : str
             The argument, for an error.
+        about : str
+            What the rule makes of it, for an error.
         """
-        L = self.smoothness_for(name, "from 1/L to 1/sqrt(mu L), or its inverse")
+        L = self.smoothness_for(name, about)
         mu = self.setup.strong_convexity
         if mu is None:
             return self.within_prox(0.3 / L)
