@@ -92,7 +92,6 @@ class GridEngine(Engine):
             )
         self._digests = [info.digest for info in infos]
         self._names = [info.name for info in infos]
-        self._index = {name: j for j, name in enumerate(self._names)}
         if self._problem is None:
             return infos
         own = self._problem.names  # nodes of this process are called by their partition

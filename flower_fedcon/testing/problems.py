@@ -61,9 +61,11 @@ class Reshaped:
         if name == "constraint_value":
             bound = self.objective.constraint_value
             return lambda x: bound(self._flat(x))
-        if name == "constraint_gradient":
-            slope = self.objective.constraint_gradient
-            return lambda x: self._unflat(slope(self._flat(x)))
+        if name in ("constraint_gradient", "batch_gradient", "stochastic_gradient"):
+            slope = getattr(self.objective, name)
+            return lambda x, *rest: self._unflat(slope(self._flat(x), *rest))
+        if name == "num_examples":
+            return self.objective.num_examples
         if name == "hessian":
             hessian = self.objective.hessian
             return lambda x, columns=None: hessian(self._flat(x), columns)

@@ -14,6 +14,8 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import client_class, strategy_class
+from flower_fedcon.server.own_rates import OwnRate
+from flower_fedcon.server.schedules import Schedule
 from flower_fedcon.simulation import simulate
 from flower_fedcon.testing.expect import (
     CheckError,
@@ -52,7 +54,9 @@ def fields_as_declared(strategy: Strategy, problem: FederatedProblem) -> None:
     client = kind(problem.objectives[0])
     client.configure(info)
     for name, value in info.settings.items():
-        expect(getattr(client, name) is value, f"the client does not hold {name!r} as it was sent")
+        by_round = isinstance(value, Schedule | OwnRate)  # of which a client holds the round's
+        held = by_round or getattr(client, name) is value
+        expect(held, f"the client does not hold {name!r} as it was sent")
     for name in (*info.settings, "surplus"):
         settings = {key: value for key, value in info.settings.items() if key != name}
         if name not in info.settings:

@@ -12,7 +12,8 @@ from problems import q6, q6_ball
 from flower_fedcon import registry, simulate
 from flower_fedcon.errors import AlgorithmError, StateLostError
 from flower_fedcon.registry import register
-from flower_fedcon.strategies import FedFW, FedProx
+from flower_fedcon.schedules import Cosine
+from flower_fedcon.strategies import FedAvg, FedFW, FedProx
 from flower_fedcon.testing import CHECKS, check_algorithm, default_problem
 
 STEPS = {"client_lr": 0.05, "local_steps": 2}
@@ -29,6 +30,13 @@ def made(server: dict[str, Any] | None = None, client: dict[str, Any] | None = N
     own = {"algorithm": "mine", "__module__": __name__, **(client or {})}
     register(kind, type("MineClient", (OwnClient,), own))
     return kind(**STEPS)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"client_lr": Cosine(0.1, rounds=20)}, {"client_lr": 0.1, "batch_size": 5}]
+)
+def test_schedules_and_minibatches_are_no_fault(settings):
+    check_algorithm(FedAvg(**settings))
 
 
 def test_a_sound_pair_passes():
