@@ -96,7 +96,10 @@ class GridRun:
         result = RunResult()
 
         def report(record: Record) -> None:
-            text = ", ".join(f"{k} {v:.6g}" for k, v in record.items() if k != "round")
+            left_out = {"round"}
+            if self._strategy.constraint is None:
+                left_out.add("violation")  # always 0
+            text = ", ".join(f"{k} {v:.6g}" for k, v in record.items() if k not in left_out)
             _log.info("[ROUND %d/%d] %s", record["round"], plan.num_rounds, text)
             number, app = int(record["round"]), self._app
             result.train_metrics_clientapp[number] = MetricRecord({**record})
@@ -144,7 +147,9 @@ class GridRun:
         self.open(initial, replace(plan, callbacks=[report, *plan.callbacks], evaluate=evaluate))
         started, before = time.monotonic(), self._server.round
         if not before:
-            centrally(0)  # as Flower's strategies do
+            first = centrally(0)  # as Flower's strategies do
+            if first:
+                _log.info("[ROUND 0/%d] evaluate_fn: %s", plan.num_rounds, dict(first))
         self._introduce(plan)
         result.history = self._run.play(progress)
         result.arrays = self._record(result.history.x)

@@ -313,6 +313,15 @@ def test_a_run_is_not_resumed_with_another_train_config_or_weighting(tmp_path, c
     start(FedProx(proximal=0.1), Small, **(now | other), allow_changes=["train_config"])
 
 
+def test_the_log_has_round_0_and_no_violation_without_a_constraint(caplog):
+    caplog.set_level("INFO", logger="flwr")
+    measured = {"evaluate_fn": lambda server_round, arrays: MetricRecord({"loss": 2.5})}
+    start(FedProx(proximal=0.1), Small, evaluated=lambda place: {"accuracy": 1.0}, **measured)
+    assert "[ROUND 0/2] evaluate_fn: {'loss': 2.5}" in caplog.text
+    assert "accuracy 1" in caplog.text
+    assert "violation" not in caplog.text
+
+
 def test_two_counts_of_a_clients_examples_are_told_once(caplog):
     for weighting, told in (("examples", 1), ("uniform", 0)):
         caplog.clear()

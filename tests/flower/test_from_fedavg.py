@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
 
+import flower_fedcon
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower.from_fedavg import INSTEAD
 from flower_fedcon.strategies import FedAvg, FedDyn
@@ -32,6 +33,10 @@ def test_their_arguments_are_refused_with_what_stands_here(name):
         given = {} if call is FedAvg else {"grid": None}
         with pytest.raises(ConfigError, match=f"no argument '{name}': Flower's {name} .*{said}"):
             call(**given, **{name: 0.5})
+
+
+def test_the_package_lists_its_names():
+    assert {*flower_fedcon.__all__} <= {*dir(flower_fedcon)}
 
 
 def test_an_argument_without_its_name_is_told_with_it():
