@@ -219,7 +219,8 @@ class TorchObjective(Objective, Stackable):
         module, loss, empty = self._untouched
         own: list[Tensor] = [nn.Parameter(tensor.clone()) for tensor in tensors]
         known: dict[int, Any] = {id(p): new for p, new in zip(empty, own, strict=True)}
-        known |= {id(hooks): hooks for hooks in self._no_hooks}  # most of what a copy would take
+        # Most of what a copy would take: they are empty, and each row gets its own.
+        known |= {id(hooks): type(hooks)() for hooks in self._no_hooks}
         return *copy.deepcopy((module, loss), known), own
 
     # --- the function --------------------------------------------------------------------------

@@ -207,6 +207,20 @@ class Renormalised(nn.Module):
         return self.layer(found) + self.words.weight.sum()
 
 
+class Hooks(nn.Module):
+    """Registers a hook when a row is long, and keeps a list of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.after_hooks = net(), []
+
+    def forward(self, rows):
+        if rows.sum() > 0:
+            self.layer.register_forward_hook(lambda module, given, found: 2 * found)
+            self.after_hooks.append(rows)
+        return self.layer(rows) * (1 + len(self.after_hooks))
+
+
 class Dropping(nn.Module):
     """Drops entries in evaluations, too, as `F.dropout` does by default."""
 
@@ -218,7 +232,7 @@ class Dropping(nn.Module):
         return self.layer(nn.functional.dropout(x, 0.5))
 
 
-@pytest.mark.parametrize("module", [Counts, Remembers, Reaches, Dropping, Renormalised])
+@pytest.mark.parametrize("module", [Counts, Remembers, Reaches, Dropping, Renormalised, Hooks])
 def test_what_a_module_keeps_of_a_row_no_other_row_sees(module):
     """Each row goes through a module that was never called."""
     f = objective(module=module())
