@@ -196,7 +196,7 @@ class FlowerClient(NumPyClient):
                     self.policy.check_arrays(parameters)
                     run, request = codec.decode_request(parameters, config, self._oracles)
                     if self._ledger is not None:
-                        self._check_rows(run)
+                        self._check_rows(run.run_id)
                         until_saved.push(self._keep_told)  # once they are counted, on disk
                         until_saved.enter_context(self._ledger.opened())
                     if request.phase == PREPARE:
@@ -304,7 +304,7 @@ class FlowerClient(NumPyClient):
                 store.keep_note(_TOLD, question, answer)
         self._told.clear()
 
-    def _check_rows(self, run: RunInfo) -> None:
+    def _check_rows(self, run: str) -> None:
         """Hold a run to the rows that it began with: other rows would have a ledger of their own.
 
         Raises
@@ -313,7 +313,7 @@ class FlowerClient(NumPyClient):
             If the node has loaded others.
         """
         store, rows = cast(Store, self._store), rows_on_node(self._loaded)
-        part = digest((run.run_id, self.name))  # clients may share a state-dir
+        part = digest((run, self.name))  # clients may share a state-dir
         with store.noting(_ROWS):
             known = store.note(_ROWS, part)
             if not known:
@@ -387,6 +387,8 @@ class FlowerClient(NumPyClient):
         if self._ledger is not None:
             if not isinstance(objective, PrivateObjective):
                 raise ConfigError("this node's table is private, and not prepared yet")
+            if self._context is not None:  # an evaluation does not say of which run it is
+                self._check_rows(f"Flower {self._context.run_id}")
             with self._ledger.opened():
                 told = objective.noisy_value(x)
             return told, objective.num_examples, {"client": int(config["client"])}

@@ -12,7 +12,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.base import Scaled
-from flower_fedcon.objectives.row_gradients import clipped_steps
+from flower_fedcon.objectives.row_gradients import clipped_steps, losses_of_rows
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
@@ -113,8 +113,7 @@ class PrivateObjective:
         rule, m = self.privacy, self.num_examples
         if rule.loss_clip is None:
             raise RefusedError("refused: this node's examples are private, and so is its loss")
-        losses = getattr(self.objective, "row_losses", None)
-        if losses is None:
+        if not hasattr(self.objective, "row_losses"):
             raise ConfigError(
                 f"{type(self.objective).__name__} has no row_losses(x, rows), a loss for each row: "
                 "define it, or leave privacy.loss-clip out"
@@ -122,7 +121,8 @@ class PrivateObjective:
         at = self._layout.unpack(x) if self._packed else x
         grid = Grid(rule.loss_clip, rule.noise_multiplier * rule.loss_clip, m)
         self.ledger.spend(1.0, grid.distance(1))
-        total = grid.steps(losses(at, np.arange(m))[:, None]).sum(axis=0)
+        losses = losses_of_rows(self.objective, at, np.arange(m))
+        total = grid.steps(losses[:, None]).sum(axis=0)
         ridge = getattr(self.objective, "ridge", None)
         return float(grid.release(total)[0]) / m + (0.0 if ridge is None else float(ridge(at)))
 

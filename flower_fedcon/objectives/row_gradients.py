@@ -7,14 +7,19 @@ lengths are measured row by row, and sums are of whole numbers.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from flower_fedcon.errors import FedConError
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.validation import Array
 
+_log = logging.getLogger("flwr")
 _AT_ONCE = 2**18  # numbers of a block of rows
 
 
@@ -48,10 +53,37 @@ def clipped_steps(objective: Any, x: Any, grid: Grid, rows: Array) -> Array:
         if hasattr(type(objective), "row_gradients"):
             each = objective.row_gradients(x, block)
         else:
-            alone = (block[i : i + 1] for i in range(len(block)))
-            each = np.stack([_flat(objective.clipped_sum(x, grid.clip, row)) for row in alone])
+            each = np.full((len(block), entries), np.nan)
+            for i in range(len(block)):
+                with count_as_nothing():
+                    each[i] = _flat(objective.clipped_sum(x, grid.clip, block[i : i + 1]))
         total += grid.steps(each).sum(axis=0)
     return total
+
+
+def losses_of_rows(objective: Any, x: Any, rows: Array) -> Array:
+    """Return the losses of some rows; NaN for a row for which an objective of one's own raises."""
+    if is_linear(objective) or hasattr(type(objective), "row_gradients"):
+        return np.asarray(objective.row_losses(x, rows))
+    found = np.full(len(rows), np.nan)
+    for i in range(len(rows)):
+        with count_as_nothing():
+            found[i] = objective.row_losses(x, rows[i : i + 1])[0]
+    return found
+
+
+@contextmanager
+def count_as_nothing() -> Iterator[None]:
+    """Go on where a row's gradient or loss raises, and log of which type the error was.
+
+    An error that reached the server would tell of that row, without noise.
+    """
+    try:
+        yield
+    except FedConError:  # of the request, and of no row
+        raise
+    except Exception as error:
+        _log.warning("a row counts for nothing: its loss raises %s", type(error).__name__)
 
 
 def _flat(gradient: Any) -> Array:

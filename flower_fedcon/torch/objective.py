@@ -16,6 +16,7 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.base import Objective
 from flower_fedcon.objectives.client_axis import Stack, Stackable
 from flower_fedcon.objectives.packed import PackedObjective
+from flower_fedcon.objectives.row_gradients import count_as_nothing
 from flower_fedcon.objectives.set_aside import owner_of
 from flower_fedcon.regularizers import Separable, as_regularizer
 from flower_fedcon.sets import ConstraintSet, Product
@@ -266,32 +267,47 @@ class TorchObjective(Objective, Stackable):
         Returns
         -------
         array of float64, shape (n, entries of x)
+            NaN for a row for which the module raises.
         """
-        found = np.zeros((len(rows), sum(p.numel() for p in self._parameters)))
-        for i, (loss, parameters) in enumerate(self._alone(x, rows)):
+
+        def gradient(loss: Tensor, parameters: list[Tensor]) -> Array:
             parts = torch.autograd.grad(loss, parameters, allow_unused=True)
-            end = 0
-            for g, w in zip(parts, parameters, strict=True):
-                start, end = end, end + w.numel()
-                if g is not None:
-                    found[i, start:end] = as_array(g.reshape(-1))
-        return found
+            pairs = zip(parts, parameters, strict=True)
+            return as_array(
+                torch.cat([(torch.zeros_like(w) if g is None else g).reshape(-1) for g, w in pairs])
+            )
+
+        entries = sum(p.numel() for p in self._parameters)
+        return np.array(self._alone(x, rows, gradient, np.full(entries, np.nan)), np.float64)
 
     def row_losses(self, x: Any, rows: Array) -> Array:
         """Return the loss of each of some rows alone, l2 not included, as `row_gradients` does."""
         with torch.no_grad():
-            return np.array([float(loss) for loss, _ in self._alone(x, rows)])
+            return np.array(self._alone(x, rows, lambda loss, _: float(loss), np.nan))
 
-    def _alone(self, x: Any, rows: Array) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Yield the loss of each row, and the parameters that it is of."""
+    def _alone(self, x: Any, rows: Array, read: Callable[..., Any], failed: Any) -> list[Any]:
+        """Return what is read of each row's loss and its parameters.
+
+        A row for which the module raises has `failed` instead: an error that reached the server
+        would tell of that row. What raises for a row of zeros is a fault of the module's.
+        """
         tensors, device = self._tensors(x), self._like.device
+
+        def told(inputs: Tensor, target: Tensor) -> Any:
+            torch.set_rng_state(draws)
+            module, loss, own = self._as_if_new(tensors)
+            return read(loss(module(inputs.clone()), target.clone()), own)
+
+        found = []
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             draws = torch.get_rng_state()
+            told(torch.zeros_like(self._inputs[:1]), torch.zeros_like(self._targets[:1]))
             for row in rows.tolist():
-                torch.set_rng_state(draws)
-                module, loss, own = self._as_if_new(tensors)
-                inputs, target = (p[row : row + 1].clone() for p in (self._inputs, self._targets))
-                yield loss(module(inputs), target), own
+                with count_as_nothing():
+                    found.append(told(self._inputs[row : row + 1], self._targets[row : row + 1]))
+                    continue
+                found.append(failed)
+        return found
 
     def ridge(self, x: Any) -> float:
         """Return l2/2 ||x||^2, of a model in layers."""

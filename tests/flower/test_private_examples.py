@@ -19,6 +19,7 @@ from flower_fedcon import FederatedProblem, Policy, client_app, simulate
 from flower_fedcon.cli import main
 from flower_fedcon.clients import FedAvgClient
 from flower_fedcon.errors import ConfigError, FedConError, RefusedError, StorageError
+from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import (
     LeastSquares,
     LogisticRegression,
@@ -325,6 +326,26 @@ def test_other_rows_for_every_message_are_refused(tmp_path):
     make = drawing(lambda rng, m: rng.choice(m, 40, replace=False))
     with pytest.raises(FedConError, match="rows are not those that it began the run with"):
         FedAvg(client_lr=0.5).start(grid_of(tmp_path, make=make), num_rounds=3, max_retries=0)
+
+
+def test_evaluations_of_other_rows_are_refused_too(tmp_path):
+    """A budget would never be spent: each choice of rows would have its own."""
+    rule, rng = replace(LOUD, loss_clip=5.0), np.random.default_rng(0)
+    whole, context = regression(), Context(7, 1000, {}, RecordDict(), {})
+    context.node_config.update({"state-dir": str(tmp_path), "name": "ward"})
+
+    def answer(rows):
+        some = LogisticRegression(whole.A[rows], whole.targets[rows])
+        client = FedAvgClient(some, context=context, privacy=rule)
+        layout = Layout.for_objective(some).to_json()
+        return client.evaluate([np.zeros(4)], {"layout": layout, "client": 0})
+
+    value, _, said = answer(np.arange(40))
+    assert np.isfinite(value)
+    assert "error" not in said
+    value, _, said = answer(rng.choice(50, 40, replace=False))
+    assert np.isnan(value)
+    assert "rows are not those that it began the run with" in said["error"]
 
 
 @on_grid

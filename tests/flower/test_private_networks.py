@@ -244,3 +244,36 @@ def test_what_a_module_keeps_of_a_row_no_other_row_sees(module):
     assert np.ptp(together, axis=0).any()
     losses = f.row_losses(x, np.arange(f.num_examples))
     np.testing.assert_array_equal(losses, f.row_losses(x, np.arange(f.num_examples)))
+
+
+class Checked(nn.Module):
+    """Raises for rows beyond a bound, as losses do that check their domain."""
+
+    def __init__(self, bound=1.0):
+        super().__init__()
+        self.layer, self.bound = net(), bound
+
+    def forward(self, rows):
+        if not rows.abs().max() <= self.bound:
+            raise ValueError(f"all entries should be at most {self.bound}")
+        return self.layer(rows)
+
+
+def test_a_row_for_which_the_module_raises_counts_for_nothing(log):
+    """Whether a row raises would tell of it, without noise."""
+    f = objective(module=Checked())
+    x, beyond = f.start(), np.abs(f.own_rows).max(axis=1) > 1
+    assert 0 < beyond.sum() < len(beyond)
+    each = f.row_gradients(x, np.arange(12))
+    assert np.isnan(each[beyond]).all()
+    assert np.isfinite(each[~beyond]).all()
+    np.testing.assert_array_equal(np.isnan(f.row_losses(x, np.arange(12))), beyond)
+    for gradient in PrivateObjective(f, RULE).gradient(x):
+        assert np.isfinite(gradient).all()
+    assert "a row counts for nothing: its loss raises ValueError" in log.text
+
+
+def test_a_module_that_raises_for_zeros_is_at_fault():
+    f = PrivateObjective(objective(module=Checked(-1.0)), RULE)
+    with pytest.raises(ValueError, match="at most -1"):
+        f.gradient(f.objective.start())
