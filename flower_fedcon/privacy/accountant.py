@@ -147,9 +147,10 @@ def _moved(bound: Callable[[float], float], delta: float, distance: float) -> fl
     found = bound(delta)
     if not distance:
         return found
-    shifted = delta - (1 + math.exp(min(found + 0.01, 700.0))) * distance
-    if shifted > 0 and (moved := bound(shifted)) <= found + 0.01:
-        return moved
+    for more in (0.01, 0.1, 1.0):
+        shifted = delta - (1 + math.exp(min(found + more, 700.0))) * distance
+        if shifted > 0 and (moved := bound(shifted)) <= found + more:
+            return moved
     return None
 
 

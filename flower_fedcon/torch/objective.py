@@ -303,10 +303,10 @@ class TorchObjective(Objective, Stackable):
             draws = torch.get_rng_state()
             told(torch.zeros_like(self._inputs[:1]), torch.zeros_like(self._targets[:1]))
             for row in rows.tolist():
+                each = failed
                 with count_as_nothing():
-                    found.append(told(self._inputs[row : row + 1], self._targets[row : row + 1]))
-                    continue
-                found.append(failed)
+                    each = told(self._inputs[row : row + 1], self._targets[row : row + 1])
+                found.append(each)
         return found
 
     def ridge(self, x: Any) -> float:
