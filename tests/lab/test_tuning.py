@@ -6,13 +6,18 @@ import math
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from harness import Command, refusal
 
+from flower_fedcon import FederatedProblem
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.advice.trial import try_out
 from flower_fedcon.lab.experiments.run_tables import TuningOptions
 from flower_fedcon.lab.experiments.runner import Played
-from flower_fedcon.lab.experiments.tuning import Point, Score, _score, best, grid
+from flower_fedcon.lab.experiments.tuning import Point, Score, _score, best, grid, refuse_private
+from flower_fedcon.objectives import LeastSquares, PrivateObjective
+from flower_fedcon.privacy import ExampleDP
 from flower_fedcon.runs.history import History
 
 
@@ -255,3 +260,13 @@ def test_grids_in_files_are_checked(fedcon: Command, old: str, new: str, words: 
     assert old in GRID
     Path("grid.toml").write_text(with_grid(GRID.replace(old, new)))
     assert words in refusal(fedcon, "tune", "grid.toml")
+
+
+def test_nothing_is_chosen_by_what_private_examples_say():
+    rule = ExampleDP(clip=1.0, noise_multiplier=2.0, target_delta=1e-5)
+    private = [PrivateObjective(LeastSquares(np.eye(3), np.ones(3)), rule) for _ in range(2)]
+    problem = FederatedProblem(private)
+    for choose in (lambda: refuse_private(problem, "fedcon tune"), lambda: try_out(problem, [], 5)):
+        with pytest.raises(ConfigError, match="compares objectives that no noise covers"):
+            choose()
+    refuse_private(FederatedProblem([LeastSquares(np.eye(3), np.ones(3))]), "fedcon tune")

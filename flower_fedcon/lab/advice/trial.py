@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from flower_fedcon.errors import FedConError
 from flower_fedcon.lab.advice.candidates import Candidate
 from flower_fedcon.lab.experiments.console import quiet
+from flower_fedcon.lab.experiments.tuning import refuse_private
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.runs.history import Record
 from flower_fedcon.simulation import simulate
@@ -75,7 +76,13 @@ def try_out(
     """Run each candidate for some rounds, and return the trials, the best first.
 
     Its step is chosen by a race within these rounds, from 20 of them on.
+
+    Raises
+    ------
+    ConfigError
+        If the examples are private.
     """
+    refuse_private(problem, "recommend --try")
     found = []
     for given in candidates:
         candidate = _racing(given) if rounds >= _WORTH else given

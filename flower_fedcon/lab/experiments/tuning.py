@@ -20,9 +20,11 @@ from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import settings_slug
 from flower_fedcon.lab.experiments.run_tables import TuningOptions
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.runs.history import why_not_recorded
 from flower_fedcon.runs.toml import write_value
 from flower_fedcon.validation import count
+from flower_fedcon.wire.ledgers import ledgers_of
 
 
 class NothingPlayedError(ConfigError):
@@ -189,6 +191,20 @@ def faults(
     return wrong
 
 
+def refuse_private(problem: FederatedProblem, what: str) -> None:
+    """Raise where a choice among runs would tell of private examples, and spend for each run.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if ledgers_of(problem.objectives):
+        raise ConfigError(
+            f"{what} compares objectives that no noise covers, and private examples would spend "
+            "for every run: choose settings on public data"
+        )
+
+
 def tune(
     experiment: Experiment,
     points: Sequence[dict[str, str]],
@@ -235,6 +251,7 @@ def tune(
         If every run failed.
     """
     count("workers", workers)
+    refuse_private(experiment.problem(), "fedcon tune")
     base = experiment.to_toml(0)
     jobs, owners = [], []
     for i, settings in enumerate(points):
