@@ -8,7 +8,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from hmac import compare_digest
 
@@ -32,11 +32,11 @@ _SHOWN = 20  # how many names a line of the log holds
 class _Node:
     """What is known of a node that is online."""
 
+    since: float  # when it came online
     name: str = ""  # its client's, once it has been accepted
     says: Description | None = None
     wrong: str = ""  # why it cannot take part
     failures: int = 0
-    since: float = field(default_factory=time.monotonic)
     again: float = 0.0  # when it is asked (again) who it is
     told: bool = False  # whether its silence is in the log
     replaced: float = math.inf  # when its client came back elsewhere
@@ -113,7 +113,8 @@ class Nodes:
             found = self._post.known_nodes()
             ids -= new - found.keys()  # gone meanwhile
             self._known |= {node: found[node] for node in new & ids}
-        self._nodes = {node: self._nodes.get(node) or _Node() for node in sorted(ids)}
+        now = time.monotonic()  # one moment for all that are new together
+        self._nodes = {n: self._nodes.get(n) or _Node(since=now) for n in sorted(ids)}
         self._asked = {key: node for key, node in self._asked.items() if node in ids}
         self._ask()
         for arrival in self._post.collect(self._asked):
@@ -139,10 +140,18 @@ class Nodes:
         self._asked |= waiting
         for arrival in unsent:
             self._hear(arrival)
-        for node, about in self._nodes.items():
-            if about.silent and now > about.since + _SILENCE and not about.told:
-                about.told = True
-                _log.warning("node %s has not sent its name for %.0f s", node, _SILENCE)
+        late = [
+            n
+            for n, a in self._nodes.items()
+            if a.silent and now > a.since + _SILENCE and not a.told
+        ]
+        for node in late:
+            self._nodes[node].told = True
+        if late:  # in one line: where they all start slowly it would be one for each
+            _log.warning(
+                "no name for %.0f s from %d of %d nodes: %s",
+                _SILENCE, len(late), len(self._nodes), first_few([*map(str, late)], _SHOWN),
+            )  # fmt: skip
 
     def _hear(self, arrival: Arrival) -> None:
         node, about = arrival.node, self._nodes[arrival.node]

@@ -137,6 +137,21 @@ def test_nothing_is_counted_before_a_node_has_said_how_many_there_are(log):
 
 
 @on_grid
+def test_silent_nodes_are_counted_in_one_line(monkeypatch, log):
+    """Where simulated clients start slowly, each of a thousand nodes is silent at first."""
+    monkeypatch.setattr(nodes, "_SILENCE", 0.2)
+    grid = with_stranger(silence)
+    first = grid.replies_to
+    silent = {5: grid.nodes[5], 6: grid.nodes[5], 7: grid.nodes[5]}
+    grid.nodes = {**silent, **grid.nodes}
+    grid.replies_to = lambda m: [] if m.metadata.dst_node_id in silent else first(m)
+    options = {"start_timeout": 0.5, "min_clients_to_start": 6, "num_clients": 7}
+    avg().start(grid, num_rounds=1, **options)
+    told = [message for message in log.messages if message.startswith("no name for")]
+    assert told == ["no name for 0 s from 3 of 9 nodes: 5, 6, 7"]
+
+
+@on_grid
 def test_a_wrong_number_of_partitions_does_not_decide_how_long_to_wait():
     grid = with_stranger(says(**{"num-partitions": 10**6}))
     assert avg().start(grid, num_rounds=1).history.rows[-1]["cohort"] >= 6
