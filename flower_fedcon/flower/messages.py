@@ -161,7 +161,7 @@ def reply_parts(message: Message, kind: str) -> Parts:
         If the node reports an error. Where the reply has another form, anything may be raised.
     """
     if message.has_error():
-        raise ConfigError(f"the client failed: {message.error.reason}")
+        raise ConfigError(_failure(message.error.reason))
     res, records = _RES[kind], message.content
     status: Any = records[f"{res}.status"]
     if status["code"] != 0:
@@ -171,6 +171,16 @@ def reply_parts(message: Message, kind: str) -> Parts:
     if kind == EVALUATE:
         return Parts([], examples, records[f"{res}.loss"]["loss"], config)
     return Parts(_tensors(records[f"{res}.parameters"]), examples, None, config)
+
+
+def _failure(reason: str | None) -> str:
+    """Return what is said of a node's error; of an exception in Flower's words, where its line is.
+
+    >>> _failure("<class 'ZeroDivisionError'>:<'division by zero'>")[-59:]
+    "for 'Traceback' in the node's own log, which names the line"
+    """
+    where = "; look for 'Traceback' in the node's own log, which names the line"
+    return f"the client failed: {reason}{where if str(reason).startswith('<class ') else ''}"
 
 
 def app_instruction(
@@ -196,7 +206,7 @@ def app_metrics(message: Message) -> tuple[dict[str, Any], Any]:
         If it has failed, or replies something else.
     """
     if message.has_error():
-        raise ConfigError(f"the client failed: {message.error.reason}")
+        raise ConfigError(_failure(message.error.reason))
     if "evaluateres.loss" in message.content:  # of a NumPyClient
         _, examples, loss, config = reply_parts(message, EVALUATE)
         return {"loss": loss, **config}, examples

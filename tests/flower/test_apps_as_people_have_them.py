@@ -249,6 +249,7 @@ def test_clients_that_fail_to_evaluate_are_counted(caplog):
     assert result.history["unheard"].tolist() == [1, 1]
     assert result.history["accuracy"].tolist() == [1.5, 1.5]
     assert "no evaluation from client 0" in caplog.text
+    assert "'no test data here'>; look for 'Traceback' in the node's own log" in caplog.text
 
 
 def test_metrics_of_one_name_are_kept_apart():

@@ -56,7 +56,7 @@ class FakeGrid(Grid):
         try:
             reply = self.app(message, self.nodes[message.metadata.dst_node_id])
         except Exception as error:  # as Flower does
-            reply = Message(Error(0, repr(error)), reply_to=message)
+            reply = Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
         altered = self.alter is not None and asked(message).get("action") == "train"
         return self.alter(message, reply) if altered else [reply]
 
