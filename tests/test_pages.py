@@ -138,6 +138,7 @@ PASTED = {
     ],
     "docs/training_loops.md": [
         ("diff", f"{GUIDES}test_the_diff_is_the_example_s"),
+        ("python", "training/test_torch.py::test_the_page_s_regularizer_on_some_layers"),
         ("python", "training/test_loops.py::test_a_library_s_partial_fit_is_corrected"),
     ],
     "docs/private_examples.md": [

@@ -91,7 +91,7 @@ def info(
         str,
         typer.Argument(
             help="An algorithm, a problem that a file can name, or what algorithms take: a server "
-            "optimizer, a schedule or a compressor.",
+            "optimizer, a schedule, a compressor, a regularizer or a set.",
             autocompletion=_names,
         ),
     ],
@@ -129,17 +129,21 @@ def info(
 def _part_info(kind: type[Any]) -> None:
     """Show what a part is, its arguments, and which algorithms take it."""
     from flower_fedcon.cli.parts_by_name import takers
+    from flower_fedcon.validation import parameters
 
     screen, docstring = console(), inspect.getdoc(kind) or ""
     screen.print(kind.__name__, style="bold")
-    said, _, rest = docstring.partition(_PARAMETERS)
+    said = docstring.partition(_PARAMETERS)[0]
     screen.print(said.partition("Examples\n--------")[0].strip(), markup=False)
-    if rest:
+    if parameters(kind):
         screen.print("\nArguments", style="bold")
         _show_parameters(kind, [docstring])
+    if not (taken := takers(kind)):
+        screen.print("`fedcon info METHOD` says whether a method takes it.")
+        return
     screen.print("\nTaken by", style="bold")
     grid = table("", "", plain=True)
-    for argument, names in (taken := takers(kind)).items():
+    for argument, names in taken.items():
         grid.add_row(f"{argument}=", ", ".join(names))
     screen.print(grid)
     if "compression" in taken:

@@ -1,4 +1,4 @@
-"""Server optimizers, schedules and compressors by name, and which algorithms take them."""
+"""What algorithms take, by name: server optimizers, schedules, compressors, regularizers, sets."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ from typing import Any
 
 
 def parts() -> dict[str, type[Any]]:
-    """Return the server optimizers, schedules and compressors, by name.
+    """Return server optimizers, schedules, compressors, regularizers and sets, by name.
 
-    >>> list(parts())
+    >>> list(parts())[:18]
     ['Adagrad', 'Adam', 'Momentum', 'Yogi', 'AdaPGM', 'Constant', 'Cosine', 'DeltaSGD', 'Inverse', \
 'InverseSqrt', 'StepDecay', 'EF21', 'Identity', 'Natural', 'QSGD', 'RandK', 'Sign', 'TopK']
     """
-    from flower_fedcon import compressors, optimizers, schedules
+    from flower_fedcon import compressors, optimizers, regularizers, schedules, sets
 
     found: dict[str, type[Any]] = {}
-    for module, bases in (
+    for module, kinds in (
         (optimizers, (optimizers.ServerOptimizer,)),
         (schedules, (schedules.Schedule, schedules.OwnRate)),
         (compressors, (compressors.Compressor, compressors.EF21)),
+        (regularizers, (regularizers.Regularizer,)),
+        (sets, (sets.ConstraintSet,)),
     ):
         for name in sorted(module.__all__):
             value = getattr(module, name)
-            if isinstance(value, type) and issubclass(value, bases):
+            if isinstance(value, type) and issubclass(value, kinds):
                 found[name] = value
-    for base in ("ServerOptimizer", "Schedule", "OwnRate", "Compressor"):
-        found.pop(base, None)
-    return found
+    bases = "ServerOptimizer", "Schedule", "OwnRate", "Compressor", "Regularizer", "ConstraintSet"
+    return {name: part for name, part in found.items() if name not in bases}
 
 
 def takers(part: type[Any]) -> dict[str, list[str]]:
     """Return the algorithms that take a part, under the argument that takes it.
 
-    Of a compressor those whose argument takes some; their cards say which, and in which form.
+    Of a compressor those whose argument takes some; their cards say which, and in which form. None
+    of a regularizer or a set: which of them a method takes is in its card alone.
 
     >>> from flower_fedcon.optimizers import Adam
     >>> from flower_fedcon.schedules import Cosine
@@ -41,9 +43,11 @@ def takers(part: type[Any]) -> dict[str, list[str]]:
     """
     from flower_fedcon.compressors import EF21
     from flower_fedcon.registry import algorithms
+    from flower_fedcon.regularizers import Regularizer
     from flower_fedcon.server.optimizers import ServerOptimizer
     from flower_fedcon.server.own_rates import OwnRate
     from flower_fedcon.server.schedules import Schedule
+    from flower_fedcon.sets import ConstraintSet
     from flower_fedcon.validation import parameters
 
     found: dict[str, list[str]] = {}
@@ -58,6 +62,8 @@ def takers(part: type[Any]) -> dict[str, list[str]]:
             names = ["client_lr"] if "client_lr" in known and not kind.needs_constant_lr else []
         elif issubclass(part, OwnRate):
             names = ["client_lr"] if "client_lr" in known and not kind.needs_common_lr else []
+        elif issubclass(part, Regularizer | ConstraintSet):
+            names = []
         else:
             names = [] if kind.needs_exact else ["compression"]
             names += [n for n in known if n.endswith("compressor") and part is not EF21]

@@ -13,7 +13,7 @@ from typing import Any
 
 from flower_fedcon.flower.train_functions import train_step as _train_step
 from flower_fedcon.torch.local_loop import MethodOptimizer, TorchCorrection, TorchTraining
-from flower_fedcon.torch.objective import TorchObjective
+from flower_fedcon.torch.objective import TorchObjective, separable
 from flower_fedcon.training.local_round import current_method
 
 
@@ -51,5 +51,6 @@ __all__ = [
     "TorchObjective",
     "TorchTraining",
     "current_method",
+    "separable",
     "train_step",
 ]

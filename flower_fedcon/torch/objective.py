@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.errors import ConfigError, nearest, repr_of
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.base import Objective
 from flower_fedcon.objectives.client_axis import Stack, Stackable
@@ -36,6 +36,61 @@ def _own(name: str, data: Any) -> Tensor:
     if isinstance(data, np.ndarray):
         return torch.from_numpy(np.array(plain_array(f"TorchObjective({name})", data)))
     return torch.as_tensor(data)
+
+
+def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+
+
+def _by_layer(layers: Sequence[str], parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what each layer is given by its name or a pattern; the last that fits counts."""
+    found: dict[str, Any] = {}
+    for pattern, part in parts.items():
+        names = fnmatch.filter(layers, pattern)
+        if not names:
+            raise ConfigError(f"no layer {pattern!r}: {nearest(pattern, layers)}")
+        found |= dict.fromkeys(names, part)
+    return found
+
+
+def separable(module: nn.Module, parts: Mapping[str, Any]) -> Separable:
+    """Return the regularizer of a module's trained parameters by their names; the rest is free.
+
+    It is what a method with a prox takes for a network, in a train loop or of `TorchObjective`s.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Parameters with `requires_grad=False` are left out; in a train loop declare them,
+        `start(buffers=["head.*"])`.
+    parts : dict
+        Regularizers, or sets for their indicators, by name or pattern ("fc*.weight"). Of two that
+        fit a name the last counts.
+
+    Returns
+    -------
+    Separable
+
+    Raises
+    ------
+    ConfigError
+        If no name fits.
+
+    Examples
+    --------
+    >>> from flower_fedcon.regularizers import L1
+    >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
+    >>> psi = separable(net, {"*.weight": L1(1e-3)})
+    >>> [(type(part).__name__, shape) for part, shape in psi.parts]
+    [('L1', (2, 3)), ('Zero', (2,)), ('L1', (1, 2)), ('Zero', (1,))]
+    """
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"separable(module) must be a torch.nn.Module, got {repr_of(module)}")
+    trained = _trained(module)
+    found = _by_layer([name for name, _ in trained], parts)
+    return Separable(
+        tuple((as_regularizer(found.get(name)), tuple(p.shape)) for name, p in trained)
+    )
 
 
 class TorchObjective(Objective, Stackable):
@@ -96,8 +151,7 @@ class TorchObjective(Objective, Stackable):
         self._module = copy.deepcopy(module).eval()
         if device is not None:
             self._module.to(device)
-        named = [(n, p) for n, p in self._module.named_parameters() if p.requires_grad]
-        if not named:
+        if not (named := _trained(self._module)):
             raise ConfigError("TorchObjective(module): it has no parameter that is trained")
         kinds = {p.dtype for _, p in named}
         if not kinds <= {torch.float32, torch.float64} or len(kinds) > 1:
@@ -155,16 +209,8 @@ class TorchObjective(Objective, Stackable):
         return [part.project(w) for (part, _), w in zip(within.parts, layers, strict=True)]
 
     def separable(self, parts: Mapping[str, Any]) -> Separable:
-        """Return the regularizer of a model by its layers' names; the rest is free.
-
-        Parameters
-        ----------
-        parts : dict
-            Regularizers, or sets for their indicators, by name or pattern ("fc*.weight").
-        """
-        found = self._by_layer(parts)
-        layers = zip(self.layer_names, self.shape, strict=True)
-        return Separable(tuple((as_regularizer(found.get(name)), shape) for name, shape in layers))
+        """Return the regularizer of a model by its layers' names: `separable` of the module."""
+        return separable(self._module, parts)
 
     def product(
         self, parts: Mapping[str, ConstraintSet], rest: ConstraintSet | None = None
@@ -184,7 +230,7 @@ class TorchObjective(Objective, Stackable):
         ConfigError
             If a layer has no set.
         """
-        found = self._by_layer(parts)
+        found = _by_layer(self.layer_names, parts)
         free = [name for name in self.layer_names if name not in found]
         if rest is None and free:
             raise ConfigError(
@@ -193,15 +239,6 @@ class TorchObjective(Objective, Stackable):
             )
         sets = [found.get(name, rest) for name in self.layer_names]
         return Product(tuple(zip(sets, self.shape, strict=True)))  # type: ignore[arg-type]
-
-    def _by_layer(self, parts: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for pattern, part in parts.items():
-            names = fnmatch.filter(self.layer_names, pattern)
-            if not names:
-                raise ConfigError(f"no layer {pattern!r}: {nearest(pattern, self.layer_names)}")
-            found |= dict.fromkeys(names, part)
-        return found
 
     def _never_called(self) -> tuple[nn.Module, Any, list[Tensor]]:
         """Return the module and the loss as they are before any call, and the trained parameters.

@@ -99,6 +99,8 @@ def test_info_says_what_a_part_is_and_who_takes_it(run_command):
         ),
         ("EF21", ("Error feedback by a memory", "compression= FedAvg, FedMiD,")),
         ("TopK", ("fraction", "downlink_compressor= FedSGM")),
+        ("L1", ("weight ||x||_1", "Arguments", "`fedcon info METHOD` says whether")),
+        ("NuclearNormBall", ("singular values sum to at most radius", "radius required")),
     ):
         code, out, error = run_command("info", name)
         assert (code, error) == (0, "")

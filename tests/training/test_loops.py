@@ -269,7 +269,7 @@ def test_a_library_s_partial_fit_is_corrected(strategy, rows):
     from sklearn.linear_model import SGDRegressor
 
     names: dict = {}
-    exec(*blocks("python", "docs/training_loops.md"), names)
+    exec(blocks("python", "docs/training_loops.md")[1], names)
 
     def by_library(method, f):
         learner = SGDRegressor(

@@ -16,9 +16,11 @@ from hypothesis.strategies import (
 )
 from hypothesis.strategies import data as drawn
 from loops import by_loops
+from pages import blocks
 
 from flower_fedcon import FederatedProblem, client_app, simulate
 from flower_fedcon.errors import ConfigError, RoundError
+from flower_fedcon.flower.forms import ModelForm
 from flower_fedcon.layout import Layout, renamed
 from flower_fedcon.objectives import SoftmaxRegression
 from flower_fedcon.regularizers import L1
@@ -38,7 +40,12 @@ from flower_fedcon.strategies import (
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
 from torch import nn  # noqa: E402
 
-from flower_fedcon.torch import TorchObjective, TorchTraining, current_method  # noqa: E402
+from flower_fedcon.torch import (  # noqa: E402
+    TorchObjective,
+    TorchTraining,
+    current_method,
+    separable,
+)
 from flower_fedcon.torch.packed_modules import PackedTorch  # noqa: E402
 
 LR, K = 0.1, 3
@@ -583,12 +590,34 @@ def test_layers_by_name():
     psi = f.separable({"*.weight": L1(2.0)})
     ones = np.ones(sum(np.prod(s) for s in f.shape))
     assert psi.value(ones) == 2.0 * (30 + 15)
+    assert separable(network(), {"*.weight": L1(2.0)}) == psi
     sets = f.product({"0.weight": NuclearNormBall(1.0)}, rest=L2Ball(5.0))
     assert [type(part).__name__ for part, _ in sets.parts] == ["NuclearNormBall"] + 3 * ["L2Ball"]
     with pytest.raises(ConfigError, match=r"no set for 0\.bias, 2\.weight, 2\.bias: give"):
         f.product({"0.weight": NuclearNormBall(1.0)})
     with pytest.raises(ConfigError, match=r"no layer '0.wieght': .*0.weight"):
         f.separable({"0.wieght": L1(1.0)})
+    with pytest.raises(
+        ConfigError, match=r"separable\(module\) must be a torch.nn.Module, got \[\]"
+    ):
+        separable([], {})
+
+
+def test_the_page_s_regularizer_on_some_layers():
+    """As a train loop's server has it: by the names and in the order of its initial arrays."""
+    net = torch.nn.Module()
+    net.conv1, net.norm = torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)
+    net.fc, net.head = torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)
+    net.head.requires_grad_(False)
+    names = {"net": net}
+    exec(blocks("python", "docs/training_loops.md")[0], names)
+    form = ModelForm.of(
+        {name: tensor.numpy() for name, tensor in net.state_dict().items()}, ["head.*"]
+    )
+    parts = names["strategy"].regularizer.parts
+    assert [shape for _, shape in parts] == [tuple(net.state_dict()[n].shape) for n in form.trained]
+    penalised = [n for n, (part, _) in zip(form.trained, parts, strict=True) if part == L1(1e-3)]
+    assert penalised == ["conv1.weight", "fc.weight"]
 
 
 def test_a_network_keeps_its_constraint():
