@@ -156,6 +156,12 @@ class Report:
         return replace(own, estimates=found, errors=each, covariance=V)
 
     @property
+    def _own_ratio(self) -> str:
+        """What the exponentials of `rows` are: a lasso's own are not what its intervals are of."""
+        debiased = self.estimates is not None and self.estimates.method == DEBIASED
+        return f"lasso {self.ratio}" if self.ratio and debiased else self.ratio
+
+    @property
     def text(self) -> str:
         """The report for people; columns that are not used are left out of the table."""
         used = [row for row in self.rows if row[1] or math.isnan(row[3])]
@@ -165,7 +171,7 @@ class Report:
             all_used, used = used, [row for row in used if abs(row[1]) >= least][:_SHOWN]
             more = len(all_used) - len(used)
             notes.append(f"and {more} smaller ones ({COEFFICIENTS} of a run's folder has all)")
-        cells = [["column", "per sd", "per unit", self.ratio]]
+        cells = [["column", "per sd", "per unit", self._own_ratio]]
         cells += [[name, *(_digits(v) for v in values)] for name, *values in used]
         cells = [row if self.ratio else row[:3] for row in cells]
         if not self.standardized:
@@ -187,20 +193,23 @@ class Report:
         write_text(folder / NAME, self.text)
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        header = [*HEADER, self.ratio.replace(" ", "_")]
+        header = [*HEADER, self._own_ratio.replace(" ", "_")]
         shown = len(header) if self.ratio else 3
         header = header[:shown]
+        about = 0  # where errors begin with what they are of
         if self.estimates is not None:
-            header += ["debiased"] * (self.estimates.method == DEBIASED)
+            about = int(self.estimates.method == DEBIASED)
+            header += ["debiased"] * about
             header += ["std_error", self.estimates.letter, "p_value", "lower", "upper"]
             own = self.ratio.replace(" ", "_")
-            header += [f"{own}_lower", f"{own}_upper"] if own else []
+            header += [*[own] * about, f"{own}_lower", f"{own}_upper"] if own else []
         writer.writerow(header)
         for place, (name, *values) in enumerate(self.rows):
             errors = self.errors[place] if place < len(self.errors) else []
             cells = [*values[: shown - 1], *errors]
             if errors and self.ratio:  # an intercept's exponential is nothing
-                cells += [math.nan if math.isnan(values[-1]) else _exp(v) for v in errors[-2:]]
+                logs = [*errors[:about], *errors[-2:]]
+                cells += [math.nan if math.isnan(values[-1]) else _exp(v) for v in logs]
             writer.writerow([name, *("" if math.isnan(v) else repr(v) for v in cells)])
         write_text(folder / COEFFICIENTS, out.getvalue())
         if self.curves is not None:

@@ -213,6 +213,13 @@ def test_debiased_intervals_beside_an_l1_norm(folder, tmp_path, loss):
         np.testing.assert_allclose(own[name], values, rtol=1e-5, atol=1e-9, err_msg=name)
     assert np.isnan(file["std_error"]["(intercept)"])
     assert "debiased lasso" in report.text
+    if loss == "logistic":  # a ratio and its interval are of the same coefficient
+        np.testing.assert_allclose(own["odds_ratio"], np.exp(own["debiased"]), rtol=1e-12)
+        np.testing.assert_allclose(own["lasso_odds_ratio"], np.exp(own["per_unit"]), rtol=1e-12)
+        assert own["odds_ratio"].between(own["odds_ratio_lower"], own["odds_ratio_upper"]).all()
+        assert np.isnan(file["odds_ratio"]["(intercept)"])
+        heads = [line for line in report.text.splitlines() if line.endswith("odds ratio")]
+        assert [" lasso odds ratio" in head for head in heads] == [True, False]
     assert json.loads((tmp_path / "run" / "model.json").read_text())["covariance"] is None
     shown = read_run(tmp_path / "run", "run")
     middle, low, high = shown.intervals["age"]
