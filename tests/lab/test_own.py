@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -31,6 +32,44 @@ def make_problem(*, size: int = 2, shift: float = 1.0):
 
 def forgets(): ...
 """
+
+
+NAMED = """
+import numpy as np
+from flower_fedcon import FederatedProblem
+from flower_fedcon.objectives import Quadratic
+
+def make_problem(*, seed: int = 0):
+    clients = [Quadratic(np.eye(2), np.full(2, 1.0 + seed + s)) for s in (0.0, 2.0)]
+    names = ("relative", "up", "algorithm", "top-1.5")
+    return FederatedProblem(
+        clients, metrics={name: lambda x, k=k: 7.0 + k for k, name in enumerate(names)}
+    )
+
+"""
+
+
+def test_a_metric_may_bear_a_name_that_the_closing_table_has(
+    fedcon: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metric's numbers are shown, and not F - F* or the megabytes beside which it stands."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("named_problems.py").write_text(NAMED)
+    get_reusable_executor().shutdown(wait=True)  # of other tests, in other folders
+    run = '[run]\nrounds = 1\n[algorithm]\nname = "FedAvg"\nclient_lr = 0.5\nlocal_steps = 1\n'
+    text = f'[problem]\nname = "named_problems:make_problem"\n{run}'
+    for name, sweep in (("one", ""), ("two", '[sweep]\n"problem.seed" = [0, 1]\n')):
+        Path(f"{name}.toml").write_text(text + sweep)
+        code, out, error = fedcon("compare", f"{name}.toml", "--workers", "1")
+        assert (code, error) == (0, "")
+        lines = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
+        titles = next(line for line in lines if line[0] == "Algorithm")
+        cells = next(line for line in lines if line[0] == "FedAvg")
+        assert titles.count("Relative") == 1
+        shown = dict(zip(titles[1:], cells[1:], strict=True))
+        assert [shown[title] for title in ("Relative", "Up", "Top-1.5")] == ["7", "8", "10"]
+        assert titles[titles.index("Up") + 1] == "Algorithm"
+        assert 0 < float(shown["MB up"]) < 0.01
 
 
 def test_a_problem_of_ones_own(

@@ -170,40 +170,38 @@ def results(
 
     last = {label: rows[-1] for label, rows in histories.items()}
     metrics = [name for name in metrics if all(name in row for row in last.values())]
-    columns: dict[str, str | None] = {"Algorithm": None}
-    if participation is not None:
-        columns["Participation"] = None
-    if any("objective" in row for row in last.values()):  # private runs have none
-        columns["Objective"] = "{objective:.6g}"
-    if any("residual" in row for row in last.values()):
-        columns["F - F*"] = "{residual:.3g}"
-        if optimum is not None and abs(optimum) > 1e-12:
-            columns["Relative"] = "{relative:.3g}"
+    kept, size = last.values(), abs(optimum or 0.0)
+    columns: list[tuple[str, Callable[[Record], str]]] = []  # titles, and the cells of a row
+
+    def column(title: str, name: str, form: str, scale: float = 1.0) -> None:
+        columns.append((title, lambda row: format(row.get(name, math.nan) * scale, form)))
+
+    if any("objective" in row for row in kept):  # private runs have none
+        column("Objective", "objective", ".6g")
+    if any("residual" in row for row in kept):
+        column("F - F*", "residual", ".3g")
+        if size > 1e-12 and "relative" not in metrics:  # a metric of that name is the problem's
+            column("Relative", "residual", ".3g", 1 / size)
     for name, title in (("fw_gap", "FW gap"), ("kkt", "KKT"), ("epsilon", "Epsilon")):
-        if all(name in row for row in last.values()):
-            columns[title] = f"{{{name}:.3g}}"
-    columns |= {name.replace("_", " ").capitalize(): f"{{{name}:.4g}}" for name in metrics}
-    if any(row.get("violation", 0.0) > 1e-9 for row in last.values()):
-        columns["Violation"] = "{violation:.3g}"
+        if all(name in row for row in kept):
+            column(title, name, ".3g")
+    for name in metrics:
+        column(name.replace("_", " ").capitalize(), name, ".4g")
+    if any(row.get("violation", 0.0) > 1e-9 for row in kept):
+        column("Violation", "violation", ".3g")
     if until:
-        columns["Rounds"] = "{round:.4g}"
-    columns |= {"MB up": "{up:.4g}", "MB down": "{down:.4g}", "Seconds": "{seconds:.2f}"}
-    if all("simulated_seconds" in row for row in last.values()):
-        columns["Simulated s"] = "{simulated_seconds:.4g}"
-    if until:
-        columns["Arrived"] = None
-    made = table(*columns, right_from=1 if participation is None else 2)
-    forms = [form for form in columns.values() if form]
+        column("Rounds", "round", ".4g")
+    column("MB up", "uplink_bytes", ".4g", 1e-6)
+    column("MB down", "downlink_bytes", ".4g", 1e-6)
+    column("Seconds", "seconds", ".2f")
+    if all("simulated_seconds" in row for row in kept):
+        column("Simulated s", "simulated_seconds", ".4g")
+    first = ["Algorithm"] if participation is None else ["Algorithm", "Participation"]
+    titles = [*first, *(title for title, _ in columns), *(["Arrived"] if until else [])]
+    made = table(*titles, right_from=len(first))
 
     def texts(row: Record) -> list[str]:
-        numbers = {
-            **dict.fromkeys(("objective", "residual", "violation"), math.nan),
-            **row,
-            "relative": row.get("residual", math.nan) / (abs(optimum or 0.0) or 1.0),
-            "up": row["uplink_bytes"] / 1e6,
-            "down": row["downlink_bytes"] / 1e6,
-        }
-        return [form.format(**numbers) for form in forms]
+        return [cell(row) for _, cell in columns]
 
     for label, row in last.items():
         runs = seeds[label] if seeds else [histories[label]]

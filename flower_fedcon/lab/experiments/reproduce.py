@@ -144,8 +144,8 @@ def _with_totals(played: Played) -> list[Record]:
     """Return a run's rows with the columns that claims know besides those of the history."""
     size = abs(played.optimum or 0.0)
     for row in played.rows:
-        if size and "residual" in row:
-            row["relative"] = row["residual"] / size
+        if size and "residual" in row:  # a metric of that name is the problem's
+            row.setdefault("relative", row["residual"] / size)
         row["bytes"] = row["uplink_bytes"] + row["downlink_bytes"]
         row["megabytes"] = row["bytes"] / 1e6
     return played.rows
