@@ -62,7 +62,7 @@ def clipped_steps(objective: Any, x: Any, grid: Grid, rows: Array) -> Array:
 
 
 def losses_of_rows(objective: Any, x: Any, rows: Array) -> Array:
-    """Return the losses of some rows; NaN for a row for which an objective of one's own raises."""
+    """Return the losses of some rows; NaN for a row for which an objective of your own raises."""
     if is_linear(objective) or hasattr(type(objective), "row_gradients"):
         return np.asarray(objective.row_losses(x, rows))
     found = np.full(len(rows), np.nan)
