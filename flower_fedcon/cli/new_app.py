@@ -14,7 +14,6 @@ from flower_fedcon import __version__
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.console import say
 from flower_fedcon.registry import names
-from flower_fedcon.training.loop_client import own_loop
 from flower_fedcon.wire.whole_files import storage, write_text
 
 LICENSE = """\
@@ -286,6 +285,8 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
     ConfigError
         If there is no such framework, or the algorithm needs another.
     """
+    from flower_fedcon.training.loop_client import own_loop  # only here: numpy, flwr
+
     if framework not in _PSI:
         raise ConfigError(f"--framework {framework!r}: {nearest(framework, _PSI)}")
     loops = framework == "torch"
