@@ -69,7 +69,7 @@ def test_the_install_is_the_readme_s():
     create, install = blocks("bash", page("start"))[0].splitlines()
     first = blocks("bash")[0]
     assert first.startswith(create)
-    assert first.split("&&")[1].strip() == install.replace("-e .", '-e ".[dev]"')
+    assert first.split("&&")[1].strip() == install.replace('"flower-fedcon[cli]"', '-e ".[dev]"')
 
 
 @pytest.mark.usefixtures("empty")
