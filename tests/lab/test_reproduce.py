@@ -13,6 +13,7 @@ import pytest
 from harness import Command, refusal
 from pages import ROOT
 
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments import claims, measures, reproduce, verdicts
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.sweeps import Sweep
@@ -414,6 +415,32 @@ def test_the_table_says_over_how_many_seeds(
     assert row[reproduce.TITLES.index("Seeds")] == shown
     fewer = reproduce.summary(reproduce.Reproduction(found, {}, 0.0, 0)).count("1 over fewer")
     assert fewer == shown.count("hour")
+
+
+def test_where_everyone_takes_part_the_runs_seeds_draw_nothing(tmp_path: Path) -> None:
+    """Ten seeds of cohorts of everyone are one run, unless the seeds draw data, too."""
+    file = claims_file(tmp_path)
+    (tmp_path / "n.toml").write_text(NAMED.replace("{sample = 2}", '"full"'))
+    text = (
+        'source = "ours"\nbound = "order"\nseeds = [0, 1, 2, 3, 4]\n%s[sweep]\n'
+        '"algorithm.participation.sample" = [2, 4]\n[[claim]]\nwhat = "x"\nmeasure = "value"\n'
+        'algorithm = "a"\ncolumn = "c"\nabove = 0.0\nat = [%d]\n'
+    )
+    for vary, count, drawn in (("", 2, True), ("", 4, False), ("problem.seed", 4, True)):
+        file.write_text(text % (f'vary = ["{vary}"]\n' if vary else "", count))
+        found = claims.Claims(file)
+        assert found.drawn(found.claims[0]) is drawn
+
+
+def test_a_claim_re_cut_after_a_run_is_a_companion(tmp_path: Path) -> None:
+    file = claims_file(tmp_path)
+    claim = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
+    file.write_text(f'source = "text"\nbound = "measured"\n{claim}companion = true\n')
+    assert claims.Claims(file).shown == ["n: x"]
+    why = '[claim.explained]\nfault = "unknown"\nwhy = "y"\nexpected = 1.0\ntolerance = 0.1\n'
+    file.write_text(f'source = "text"\nbound = "measured"\n{claim}companion = true\n{why}')
+    with pytest.raises(ConfigError, match="does not hold cannot be a companion"):
+        claims.Claims(file)
 
 
 def test_the_tally_tells_papers_claims_apart() -> None:

@@ -29,6 +29,8 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     column = "total"
     below = -0.5                        # or above, or near = ... and within = ... (relative)
     quick = {until = 1000}              # replaces entries, or false: not in the quick run
+    companion = true                    # the source's claim with rounds, algorithms or steps left
+                                        # out after a run, or a weight set: not counted as held
 
     [claim.explained]                   # of a claim that does not hold; in quick, false: it does
     fault = "ours"                      # whose fault that is: one of `FAULTS`; "unknown" has no
@@ -97,7 +99,8 @@ FAULTS = {
 }
 COUNTED = {
     "papers' claims": "what a source says",
-    "companions": "what a source says, cut or set so that it shows why a claim of it does not hold",
+    "companions": "what a source says, cut or set after a run so that it holds, or shows why a claim "
+    "of it does not",
     "ours": "checks and findings of this collection, with a bound that no measurement chose",
     "regression pins": "our own measurements, with air: they say that nothing has changed",
 }
@@ -109,7 +112,7 @@ _TYPES: dict[str, Any] = {
     "near": float | list, "within": float, "fault": str, "why": str, "shown_by": str | list,
     "expected": float | list, "tolerance": float, "at": list, "per": str, "take": str,
     "power": float, "of_mean": bool, "over_round": int, "median": bool,
-    "worst": bool, "terms": list,
+    "worst": bool, "terms": list, "companion": bool,
 }  # fmt: skip
 _NUMERIC = ("near", "round", "expected", "at", "level")
 _THRESHOLDS = ("below", "above", "near")
@@ -117,7 +120,7 @@ _PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
 _EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance", "worst")
 _SHARED = (
     "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS, "within", "at",
-    "median",
+    "median", "companion",
 )  # fmt: skip
 _OPTIONS: dict[str, Any] = {
     "rounds": int, "algorithms": list, "set": list, "seeds": list, "vary": list, "sweep": dict
@@ -139,7 +142,8 @@ class Claims:
     ----------
     name, paper, figure, requires, few_seeds : str
     shown : list of str
-        The claims that show why another one does not hold, each as "file: what".
+        The claims that show why another one does not hold, or are companions of their own account,
+        each as "file: what".
     experiment : Path
     seeds : list of int
     sweep : Sweep
@@ -241,18 +245,26 @@ class Claims:
     def drawn(self, claim: Table) -> bool:
         """Return whether a claim is about what is drawn at random, so that seeds matter to it.
 
-        One whose number was computed for the same data is not: it is of the first seed.
+        One whose number was computed for the same data is not: it is of the first seed. Nor is one
+        in which everyone takes part, of methods without coins, where the seeds leave the data.
         """
-        once = self.repeats == 1 or "problem.seed" in self._varied
-        if claim["bound"] == "independent" and once:
+        data = self.repeats == 1 or "problem.seed" in self._varied
+        if claim["bound"] == "independent" and data:
             return False
-        return any(self._first.draws(label) for label in _labels(claim))
+        at = claim.get("at", [])
+        places = [i for i, value in enumerate(self.sweep.values) if value in at] or [0]
+        labels = _labels(claim)
+        return any(self._placed(i).draws(label, data=data) for i in places for label in labels)
 
     @cached_property
     def _first(self) -> Experiment:
         """The experiment as the first seed has it."""
+        return self._placed(0)
+
+    def _placed(self, place: int) -> Experiment:
+        """Return the experiment of the first seed at a place of the sweep."""
         with context(self._source):
-            return Experiment.load(self.experiment, self.overrides(self.seeds[0]))
+            return Experiment.load(self.experiment, self.overrides(self.seeds[0], place))
 
     @property
     def repeats(self) -> int:
@@ -306,6 +318,10 @@ def _checked(table: Any, shared: Table, quick: bool) -> Table | None:
     if ("near" in claim) != ("within" in claim):
         raise ConfigError("near and within belong together: near = 4619, within = 0.02")
     if "explained" in claim:
+        if claim.get("companion"):
+            raise ConfigError(
+                "a claim that does not hold cannot be a companion: drop one of the two"
+            )
         with context("explained"):
             _check_explained(claim["explained"])
     return None if quick and changes is False else claim
@@ -352,14 +368,14 @@ def _check_explained(table: Table) -> None:
 
 
 def _shown(claims: Iterable[Table], path: Path) -> list[str]:
-    """Return what explanations are shown by, each "figure: claim", a claim that holds.
+    """Return the companions, and what explanations are shown by, each "figure: claim".
 
     Raises
     ------
     ConfigError
-        If one is not.
+        If one is not a claim that holds.
     """
-    shown: list[str] = []
+    shown = [f"{path.stem}: {claim['what']}" for claim in claims if claim.get("companion")]
     own, siblings = _holding(claims), {file.stem: file for file in path.parent.glob("*.toml")}
     for claim in claims:
         for text in as_list(claim.get("explained", {}).get("shown_by", [])):

@@ -254,14 +254,16 @@ class Experiment:
         """Return an algorithm's settings, as the file states them."""
         return {k: v for k, v in self._table(label).items() if k not in changes.ALGORITHM}
 
-    def draws(self, label: str) -> bool:
-        """Return whether another seed, of the problem or of the run, would change a run."""
+    def draws(self, label: str, *, data: bool = True) -> bool:
+        """Return whether another seed, of the run or with `data` of the problem, changes a run."""
         table = self._table(label)
         rule = self.participation(self.labels.index(label))
+        clients = self.all_problem_arguments.get("clients")
+        everyone = isinstance(clients, int) and rule.is_full(clients)
         return (
-            "seed" in self.all_problem_arguments
+            (data and "seed" in self.all_problem_arguments)
             or "gradient_noise" in self._tables["problem"]
-            or not isinstance(rule, Full | Only)
+            or not (everyone or isinstance(rule, Full | Only))
             or any(key in table for key in _DRAWN)
             or "communication_probability" in parameters(registry.strategy_class(table["name"]))
         )
