@@ -147,10 +147,11 @@ def test_the_page_and_the_readme_state_the_published_counts() -> None:
         held, explained, ours, pins, still, again, rest, after, few = told(page)[1]
         name = f"{'quick' if quick else 'full'} run](../sims/{page})"
         assert (
-            f"{name}: of the papers' claims {held} hold, of them {after} to a bound set after a run "
-            f"and {few} over fewer than five seeds, {explained} fail with evidence whose fault it is, and {still} fail and are "
-            f"open; ours over five seeds: {ours}, all hold; regression pins: {pins}; besides, "
-            f"{again} companions, and {rest} of ours of fewer seeds or of nothing drawn."
+            f"{name}: of the papers' claims {held} hold, of them {after} to a bound set after a "
+            f"run and {few} over fewer than five seeds, {explained} fail with evidence whose fault "
+            f"it is, and {still} fail and are open; ours over five seeds: {ours}, all hold; "
+            f"regression pins: {pins}; besides, {again} companions, and {rest} of ours of fewer "
+            "seeds or of nothing drawn."
         ) in text
         many, fewer = re.findall(r"(\d+) over", tally(page)[8])
         assert f"{many} are over five seeds or more, {fewer} over fewer" in text
@@ -164,8 +165,9 @@ def test_the_page_and_the_readme_state_the_published_counts() -> None:
     held, explained, ours, pins, still, _, _, after, few = told("REPRODUCED.md")[1]
     assert (
         f"of the papers' claims {held} hold here, of them {after} to a bound set after a run and "
-        f"{few} over fewer than five seeds, {explained} do not, with evidence why, and {still} do not and are open; {ours} of our own hold over five seeds, and {pins} "
-        "measurements are pinned"
+        f"{few} over fewer than five seeds, {explained} do not, with evidence why, and {still} do "
+        f"not and are open; {ours} of our own hold over five seeds, and {pins} measurements are "
+        "pinned"
     ) in readme
 
 

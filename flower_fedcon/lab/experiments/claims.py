@@ -99,8 +99,7 @@ FAULTS = {
 }
 COUNTED = {
     "papers' claims": "what a source says",
-    "companions": "what a source says, cut or set after a run so that it holds, or shows why a claim "
-    "of it does not",
+    "companions": "what a source says, cut or set after a run, or to show why a claim of it fails",
     "ours": "checks and findings of this collection, with a bound that no measurement chose",
     "regression pins": "our own measurements, with air: they say that nothing has changed",
 }
