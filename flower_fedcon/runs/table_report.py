@@ -20,6 +20,7 @@ from flower_fedcon.runs.directory import versions
 from flower_fedcon.runs.final_hazards import Hazards
 from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY, lines_of, table_of
 from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.joint_tests import joint_tests
 from flower_fedcon.tables.fitted import FittedModel
 from flower_fedcon.tables.held_out import alpha_of
 from flower_fedcon.tables.log_rank import LogRank
@@ -147,7 +148,7 @@ class Report:
         each = errors.reshape(-1, len(parts)).tolist()
         V = None if found.method == DEBIASED else shown.covariance
         if x.ndim == 1:
-            lines += _jointly(found, preparation)
+            lines += joint_tests(found, preparation)
         if preparation.imputed:
             lines.append("errors and tests take the cells that were filled in for observed values")
         for name, value, error, p in () if ending.random is None else ending.random.parts:
@@ -274,32 +275,6 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
                 f"{kind}: chi2 {test.statistic:.5g}, degrees of freedom {test.degrees}, "
                 f"p = {test.pvalue:.3g}"
             )
-
-
-def _jointly(found: Estimates, preparation: Preparation) -> Iterator[str]:
-    """Yield the test of each term, or feature, with several columns; of a basis also its bends."""
-    schema = preparation.stated
-    if schema is None or found.method == DEBIASED:
-        return
-    for group in sorted(set(preparation.groups)):
-        own = [place for place, other in enumerate(preparation.groups) if other == group]
-        if len(own) < 2:
-            continue
-        name = schema.groups[group]
-        yield f"all columns of {name}: {_joint(found, own)}"
-        if name.startswith(("rcs(", "poly(")) and ":" not in name:
-            yield f"nonlinear columns of {name}: {_joint(found, own[1:])}"
-
-
-def _joint(found: Estimates, places: Sequence[int]) -> str:
-    try:
-        statistic, p = found.joint_test(places)
-    except ConfigError as error:
-        return str(error)
-    q = len(places)
-    if math.isinf(found.df):
-        return f"chi2 {statistic:.5g}, degrees of freedom {q}, p = {p:.3g}"
-    return f"F {statistic:.5g}, degrees of freedom {q} and {found.df:.0f}, p = {p:.3g}"
 
 
 def centred(x: Array, preparation: Preparation, server: Server) -> Array:

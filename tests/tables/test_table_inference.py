@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from scipy.stats import chi2
 
 from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
@@ -147,6 +148,39 @@ def test_columns_of_one_term_are_tested_together(folder, inference):
         assert line == f"{words}: F {known.fvalue:.5g}, {df}, p = {known.pvalue:.3g}"
     assert sum(line.startswith("nonlinear columns of poly(age, 3") for line in report.lines) == 1
     assert not any("yrs_married:" in line for line in report.lines)
+
+
+def test_a_term_is_tested_with_its_products(folder):
+    """As `anova` of rms has it: Wald's statistic of a pooled fit, by its covariance."""
+    d, _ = pooled(folder)
+    curve, both = "poly(age, 2)", "poly(age, 2):yrs_married"
+    schema = {
+        "target": "any",
+        "positive": ["yes"],
+        "terms": [curve, "yrs_married", both, "religious"],
+        "features": dict.fromkeys(("age", "yrs_married", "religious"), "numeric"),
+    }
+    report = run(tables(data=f"{folder}/site*.csv", schema=schema, inference="model"), 20).report
+    d["z"], d["y"] = (d["age"] - d["age"].mean()) / 10, (d["any"] == "yes").astype(float)
+    formula = "y ~ (z + I(z**2)) * yrs_married + religious"
+    found = sm.GLM.from_formula(formula, d, family=sm.families.Binomial()).fit(tol=1e-14)
+    names = found.params.index
+    bent, age = names.str.contains("**", regex=False), names.str.contains("z")
+    years = names.str.contains("yrs")
+    known = {
+        f"all columns of {curve} with those of {both}": age,
+        f"nonlinear columns of {curve} with those of {both}": bent,
+        f"all columns of yrs_married with those of {both}": years,
+        f"all columns of {both}": age & years,
+        f"nonlinear columns of {both}": bent & years,
+    }
+    lines = [line.partition(": chi2 ") for line in report.lines if "columns of" in line]
+    assert [line[0] for line in lines] == list(known)
+    for (_, _, said), own in zip(lines, known.values(), strict=True):
+        b, V = found.params.to_numpy()[own], found.cov_params().to_numpy()[np.ix_(own, own)]
+        statistic = b @ np.linalg.solve(V, b)
+        p = chi2.sf(statistic, own.sum())
+        assert said == f"{statistic:.5g}, degrees of freedom {own.sum()}, p = {p:.3g}"
 
 
 @pytest.mark.parametrize("engine", ["local", "stacked"])

@@ -1,0 +1,85 @@
+"""Wald tests of a term with those of higher order that hold it, as `anova` of rms has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.tables.design import term_columns
+from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.statistics import Estimates
+from flower_fedcon.tables.statistics.estimates import DEBIASED
+from flower_fedcon.tables.terms import MISSING, POLYNOMIAL, SPLINE, Term
+
+_SHOWN = 10  # terms of higher order, by name
+
+
+def joint_tests(found: Estimates, preparation: Preparation) -> Iterator[str]:
+    """Yield the test of each term, or feature, with several columns; of a basis also its bends.
+
+    A term's columns are tested with those of all terms that multiply it by others, since without
+    them the test would be of its effect where the others are 0. So a column alone has a test, too,
+    where a product has it.
+
+    Parameters
+    ----------
+    found : Estimates
+        Of a model of one linear predictor.
+    preparation : Preparation
+        Of its columns.
+    """
+    schema = preparation.stated
+    if schema is None or found.method == DEBIASED:
+        return
+    groups, names = preparation.groups, schema.groups
+    terms = schema.design
+    own = {} if preparation.design is None else _bends(preparation)
+    for group in sorted(set(groups)):
+        over = [] if not terms else _over(terms, group, groups)
+        places = [j for j, other in enumerate(groups) if other == group or other in over]
+        if len(places) < 2:
+            continue
+        beside = first_few([names[other] for other in over], _SHOWN)
+        what = names[group] + (f" with those of {beside}" if over else "")
+        yield f"all columns of {what}: {_joint(found, places)}"
+        features = _parts(terms[group]) if terms else frozenset()
+        bent = [j for j in places if own.get(j, frozenset()) & features]
+        if 0 < len(bent) < len(places):
+            yield f"nonlinear columns of {what}: {_joint(found, bent)}"
+
+
+def _parts(term: Term) -> frozenset[tuple[str, bool]]:
+    """Return what a term is a product of: features, whatever basis they have, or their gaps."""
+    return frozenset((factor.feature, factor.basis == MISSING) for factor in term.factors)
+
+
+def _over(terms: Sequence[Term], group: int, groups: Sequence[int]) -> list[int]:
+    """Return the terms with columns that multiply one by others."""
+    own = _parts(terms[group])
+    return [other for other in sorted(set(groups)) if own < _parts(terms[other])]
+
+
+def _bends(preparation: Preparation) -> dict[int, frozenset[tuple[str, bool]]]:
+    """Return in which features a column is not linear, of each column."""
+    assert preparation.stated is not None  # noqa: S101  (the caller's case)
+    columns = term_columns(preparation.stated, preparation.categories)
+    return {
+        place: frozenset(
+            (part.factor.feature, False)
+            for part in columns[kept][1]
+            if part.factor.basis in (SPLINE, POLYNOMIAL) and part.place
+        )
+        for place, kept in enumerate(preparation.kept.tolist())
+    }
+
+
+def _joint(found: Estimates, places: Sequence[int]) -> str:
+    try:
+        statistic, p = found.joint_test(places)
+    except ConfigError as error:
+        return str(error)
+    q = len(places)
+    if math.isinf(found.df):
+        return f"chi2 {statistic:.5g}, degrees of freedom {q}, p = {p:.3g}"
+    return f"F {statistic:.5g}, degrees of freedom {q} and {found.df:.0f}, p = {p:.3g}"
