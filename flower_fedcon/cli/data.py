@@ -177,6 +177,8 @@ def curves(
 
     The clients' counts are added up: events and rows at risk in the intervals of the grid.
     """
+    import numpy as np
+
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.lab.experiments.figures import check_figure
     from flower_fedcon.lab.experiments.survival_figure import draw_curves
@@ -204,12 +206,27 @@ def curves(
         min_rows=arguments.get("min_rows", 1) if least is None else least,
         stratified=stratified,
     )
+    every, _ = curves_of_tables(clients, names, by, grid=points, min_rows=1)
     shown = table("Arm", "At risk", "Events", "Median", "First", "Last", right_from=1)
     for arm, curve in found.items():
-        ends = [f"{curve.survival[k]:.3f} at {curve.time[k]:g}" for k in (0, -1)]
+        known = np.flatnonzero(np.isfinite(curve.survival))
+        ends = [
+            f"{curve.survival[k]:.3f} at {curve.time[k]:g}"
+            for k in (known[[0, -1]].tolist() if known.size else ())
+        ] or ["", ""]
         counts = [str(int(curve.at_risk[0])), str(int(curve.events.sum()))]
         shown.add_row(printable(arm), *counts, f"{curve.median:g}", *ends)
     console().print(shown)
+    if points is not None:
+        say("median: up to the next grid time")
+    for arm, curve in found.items():
+        whole, at = every[arm], curve.time[np.isfinite(curve.survival)]
+        kept = int(whole.events.sum() - curve.events.sum())
+        if kept:
+            say(f"{printable(arm)}: {kept} events stay at sites, too few to be told (--min-rows)")
+        if len(at) < len(curve.time):
+            last = f"after {at[-1]:g}" if len(at) else "at any time"
+            say(f"{printable(arm)}: not known {last}, since no site tells of rows at risk")
     for name in next(iter(found.values())).left_out.tolist():
         say(f"{name} sends nothing: too few rows, or events")
     if held_out := sum(len(own.held_out_rows) for own in clients):

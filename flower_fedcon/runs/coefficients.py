@@ -25,6 +25,7 @@ from flower_fedcon.tables.statistics.estimates import (
     estimate,
     shapes_of,
 )
+from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
 from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_parameters, free_values
 
 
@@ -47,6 +48,8 @@ def check_inference(plan: Plan, strategy: Method[Any], setup: Setup) -> str | No
             private=strategy.privacy is not None, penalised=bool(penalised),
         )  # fmt: skip
         return MODEL
+    if plan.heterogeneity and prepared is not None:
+        check_heterogeneity(prepared.loss)
     if method is None:
         return None
     if prepared is None:

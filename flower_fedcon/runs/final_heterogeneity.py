@@ -18,7 +18,7 @@ from flower_fedcon.tables.statistics import Estimates, Heterogeneity, found_by_s
 from flower_fedcon.wire.payloads import Payload
 
 HETEROGENEITY = "heterogeneity.csv"
-_SHOWN = 5  # columns that differ most, of which the report has a line
+_FEW, _SHOWN = 15, 5  # fewer columns have a line each in the report; else those that differ most
 
 
 def final_heterogeneity(server: Server, engine: Engine, pooled: Estimates) -> Heterogeneity | str:
@@ -53,8 +53,13 @@ def final_heterogeneity(server: Server, engine: Engine, pooled: Estimates) -> He
 
 def lines_of(found: Heterogeneity) -> list[str]:
     """Return what a report says of it: the columns that differ most, and who is left out."""
-    lines = [f"heterogeneity between {len(found.sites)} sites ({HETEROGENEITY} has all):"]
-    order = np.argsort(found.pvalues, kind="stable")[:_SHOWN].tolist()
+    few = len(found.names) < _FEW
+    which = "" if few else f"; the {_SHOWN} columns that differ most, all are in {HETEROGENEITY}"
+    lines = [
+        f"heterogeneity between {len(found.sites)} sites, by the model's errors of each, whatever "
+        f"`inference` says{which}:"
+    ]
+    order = np.argsort(found.pvalues, kind="stable")[: None if few else _SHOWN].tolist()
     for k in order:
         said = (
             f"  {found.names[k]}: Q {found.q[k]:.4g} with {found.df} degrees of freedom, "

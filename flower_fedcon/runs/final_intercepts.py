@@ -121,4 +121,6 @@ def final_intercepts(
         notes.append(f"random intercepts: the fit has not ended in {fit.exchanges} exchanges")
         _log.warning("%s", notes[-1])
     found = replace(found, notes=(*found.notes, *notes))
-    return fit.estimates.values, replace(fit, estimates=found)
+    schema = prepared.stated
+    group = (schema.cluster if schema is not None else "") or fit.group
+    return fit.estimates.values, replace(fit, estimates=found, group=group)

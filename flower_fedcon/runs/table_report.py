@@ -259,7 +259,8 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
     medians = ", ".join(f"{arm} {curve.median:g}" for arm, curve in found.items())
     yield (
         f"events are counted in {len(curves.times)} intervals, each up to one of curve_times, of "
-        f"rows trained on: {CURVES} has those at risk in an interval, not at its end"
+        f"rows trained on: at_risk of {CURVES} is of an interval, less some of those censored "
+        "in it: no number at risk at a time"
         + (", and tests compare intervals, not single times" if len(found) > 1 else "")
     )
     yield f"median time to the event, up to the next of curve_times: {medians}"
@@ -358,6 +359,10 @@ def _lines(server: Server, ending: Ending) -> list[str]:
                 "is infinite there, and its rows tell nothing of the columns"
             )
     if ending.random is not None:
+        lines.append(
+            f"random intercepts: {'converged' if ending.random.converged else 'NOT CONVERGED'} "
+            f"after {ending.random.exchanges} exchanges of sums"
+        )
         lines.append(
             "objective, KKT residual and history are of the fit without random intercepts, from "
             "which theirs begins"

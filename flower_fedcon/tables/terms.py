@@ -151,6 +151,12 @@ def formula_terms(formula: str, target: str) -> tuple[Term, ...]:
         from formulaic.parser import DefaultFormulaParser  # type: ignore[import-untyped]
     if not isinstance(formula, str):
         raise ConfigError(f"formula must be text, got {formula!r}")
+    if bars := re.search(r"\(([^()|]*)\|([^()|]*)\)", formula):
+        raise ConfigError(
+            f"{bars[0]!r} in formula = {formula!r} is no term of a schema: for random intercepts "
+            f'write site_effects = "random" in [problem] and cluster = "{bars[2].strip()}" in the '
+            "schema"
+        )
     try:
         parsed = DefaultFormulaParser().get_terms(formula)
         sides = parsed._to_dict() if hasattr(parsed, "_to_dict") else {}

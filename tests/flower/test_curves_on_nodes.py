@@ -70,7 +70,7 @@ def test_nodes_count_what_this_process_counts(sites):
     time, event, arm, site = (study[name] for name in ("time", "cens", "horTh", "tgrade"))
     test = logrank(time, event, arm, site, stratified=True, grid=SCHEMA["curve_times"], min_rows=5)
     assert f"stratified by client: chi2 {test.statistic:.5g}, degrees" in here.report.text
-    assert "those at risk in an interval, not at its end" in here.report.text
+    assert "no number at risk at a time" in here.report.text
     _, *rows = csv.reader(Path("here/curves.csv").read_text().splitlines())
     assert [row[0] for row in rows] == ["no"] * 5 + ["yes"] * 5
     assert all(int(count) == 0 or int(count) >= 5 for row in rows for count in row[2:4])

@@ -105,6 +105,14 @@ def test_the_command(study, run_command: Command):
     assert code == 0
     assert "stratified log-rank test: chi2 7.396, 1 degrees of freedom, p = 0.00654" in out
     assert "figure: c.svg" in out
+    code, out, _ = run_command(
+        "data", "curves", "study.toml", "--by", "horTh", "--grid", "100,2000,2999", "--min-rows",
+        "40",
+    )  # fmt: skip
+    assert code == 0
+    assert "nan" not in out
+    assert "events stay at sites" in out
+    assert "median: up to the next grid time" in out
     told = refusal(run_command, "data", "curves", "study.toml", "--grid", "90,x")
     assert "--grid must be times with commas between, got '90,x'" in told
     told = refusal(run_command, "data", "curves", "study.toml", "--grid", "90", "-o", "c.gif")

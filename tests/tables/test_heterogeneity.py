@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,8 @@ from sites import COLUMNS, problem, run, written
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators import FederatedElasticNet, FederatedPoissonRegressor
 from flower_fedcon.lab.report.page import write_report
+from flower_fedcon.problems.tables import tables
+from flower_fedcon.runs.final_heterogeneity import lines_of
 from flower_fedcon.tables.own_files import written_by
 
 
@@ -47,11 +51,14 @@ def test_a_run_finds_what_an_estimator_finds(folder, tmp_path, loss, kind, effec
     np.testing.assert_allclose(file["s2"], known.values[2], rtol=2e-6)
     np.testing.assert_allclose(file["s2 std_error"], known.bse[2], rtol=2e-6)
     assert written_by([file.index.name, *file.columns]) == "a run"
-    assert "heterogeneity between 4 sites" in history.report.text
+    said = history.report.text
+    assert "heterogeneity between 4 sites, by the model's errors of each, whatever" in said
+    assert all(f"  {name}: Q " in said for name in found.names)
     write_report([tmp_path / "run"], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     ratio = "rate ratio" if loss == "poisson" else "coefficient"
     assert page.count(f'aria-label="Forest plot, {ratio}"') >= p + 1
+    assert "those of (pooled) are by the run's own inference" in page
     assert page.count("(random effects)") >= len(found.names)
 
 
@@ -95,3 +102,31 @@ def test_what_it_is_not_for_is_refused(folder):
         run(problem(folder, "squared", inference=None), heterogeneity=True)
     made = asked(folder, "huber", "common", inference="robust")
     assert "this one is huber: leave it out" in run(made, 30).report.text
+
+
+def test_all_of_few_columns_are_in_the_report():
+    def lines(columns):
+        own = np.ones(columns)
+        names = [f"x{k}" for k in range(columns)]
+        parts = ("q", "pvalues", "i2", "tau2", "fixed", "random", "ratio", "ratio_df",
+                 "ratio_pvalues")  # fmt: skip
+        found = SimpleNamespace(sites=("a", "b"), names=names, df=1, left_out={})
+        vars(found).update(dict.fromkeys(parts, own))
+        return lines_of(found)
+
+    assert len(lines(14)) == 15
+    assert "all are in" not in lines(14)[0]
+    assert len(lines(15)) == 6
+    assert "all are in heterogeneity.csv" in lines(15)[0]
+
+
+def test_a_loss_without_comparison_is_refused_before_round_1(tmp_path):
+    pd.DataFrame({"t": [1, 2, 3, 4, 5], "d": [1, 1, 0, 1, 1], "x": [0, 1, 2, 1, 0]}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    schema = {"target": "t", "event": "d", "loss": "cox", "features": {"x": "numeric"}}
+    made = tables(
+        data=str(tmp_path / "a.csv"), schema=schema, inference="model", heterogeneity=True
+    )
+    with pytest.raises(ConfigError, match="this one is cox: leave it out"):
+        run(made)

@@ -117,6 +117,9 @@ def test_predictions_are_for_a_site_with_the_mean_intercept(folder, tmp_path):
 
 def test_clusters_of_a_linear_model(folder):
     report = run(visiting(folder, "squared", cluster="family"), 3).report
+    assert "(family sd)" in [name for name, *_ in report.rows]
+    assert "\nrandom intercepts: converged after " in report.text
+    assert "Family sd:  " in report.text
     sd, coefficients, errors, loglik = FAMILIES_LINEAR[False]
     same(frame(report), sd, coefficients, errors)
     np.testing.assert_allclose(report.estimates.loglik, loglik, rtol=1e-9)

@@ -213,6 +213,11 @@ def by_model_json(folder, d):
 # --- what does not matter ------------------------------------------------------------------------
 
 
+def test_random_intercepts_are_no_term():
+    with pytest.raises(ConfigError, match=r'site_effects = "random".* and cluster = "ward"'):
+        Schema.load(schema_of(formula="age + (1 | ward)")).design  # noqa: B018
+
+
 def test_a_formula_and_a_list_of_terms_are_one_schema():
     formula = Schema.load(schema_of(formula="age * school + rcs(yrs_married, 4)"))
     listed = Schema.load(schema_of(terms=["age", "school", "rcs(yrs_married,4)", "age:school"]))

@@ -44,6 +44,12 @@ def forests_by_site(curves: Sequence[Curves]) -> Html:
     if not runs:
         return Html("")
     parts = [tag("h2", "What sites find alone")]
+    said = (
+        "Intervals of sites, and of the fixed and random effects of them, are by the model's "
+        "errors; those of (pooled) are by the run's own inference, which may be robust or by "
+        "cluster"
+    )
+    parts.append(tag("p", said, class_="note"))
     for run in runs:
         for row in run.heterogeneity[:_MOST]:
             parts.append(tag("h3", f"{run.label}: {row['column']}"))

@@ -157,6 +157,20 @@ def heterogeneity_of(
     )
 
 
+def check_heterogeneity(name: str) -> None:
+    """Raise unless sites can compare fits of a loss.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if name not in PROFILED:
+        raise ConfigError(
+            f"heterogeneity is of {', '.join(PROFILED)} losses, and this one is {name}: leave it "
+            "out"
+        )
+
+
 def found_by_sites(
     ask: Ask, pooled: Estimates, x: Array, units: Array | None = None
 ) -> Heterogeneity:
@@ -187,11 +201,7 @@ def found_by_sites(
             "heterogeneity compares fits without a penalty, and this one is a debiased lasso: "
             'take inference="model" without a penalty'
         )
-    if name not in PROFILED:
-        raise ConfigError(
-            f"heterogeneity is of {', '.join(PROFILED)} losses, and this one is {name}: leave it "
-            "out"
-        )
+    check_heterogeneity(name)
     shapes = {"values": (p,), "step": (p,), **shapes_of(p, MODEL)}
     told, why = ask("alone", shapes)
     left_out, sites, values, errors = dict(why), [], [], []

@@ -23,8 +23,8 @@ from flower_fedcon.validation import Array
 
 Ask = Callable[..., Mapping[str, Array]]
 """(statistic, shapes, x, what else it takes) -> all sites' sums."""
-SITE_SD, RESIDUAL_SD = "(site sd)", "(residual sd)"
-"""What tables of coefficients call the deviations."""
+RESIDUAL_SD = "(residual sd)"
+"""What tables of coefficients call the deviation of a site's or group's own rows."""
 _START = 0.5  # the deviation at first, of the squared loss in units of the residuals'
 _UP = 1.5  # the most that its logarithm rises at once
 _DOWN = 0.25  # the least that it falls to at once
@@ -58,6 +58,8 @@ class RandomFit:
     exchanges : int
         Of sums.
     converged : bool
+    group : str
+        What the groups are called: "site", or the column that says which rows are one.
     """
 
     estimates: Estimates
@@ -69,11 +71,12 @@ class RandomFit:
     groups: int
     exchanges: int
     converged: bool
+    group: str = "site"
 
     @property
     def parts(self) -> list[tuple[str, float, float, float]]:
         """Of each deviation its name, value, standard error and p-value; NaN where none is."""
-        found = [(SITE_SD, self.sd, self.sd_bse, self.pvalue)]
+        found = [(f"({self.group} sd)", self.sd, self.sd_bse, self.pvalue)]
         if not math.isnan(self.residual_sd):
             found.append((RESIDUAL_SD, self.residual_sd, math.nan, math.nan))
         return found
@@ -81,7 +84,10 @@ class RandomFit:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """What a summary says of it beside the estimates."""
-        facts = [("Groups", str(self.groups)), ("Site sd", f"{self.sd:.5g}")]
+        facts = [
+            ("Groups", str(self.groups)),
+            (f"{self.group[:1].upper()}{self.group[1:]} sd", f"{self.sd:.5g}"),
+        ]
         if not math.isnan(self.residual_sd):
             facts.append(("Residual sd", f"{self.residual_sd:.5g}"))
         return facts
