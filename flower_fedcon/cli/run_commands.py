@@ -192,15 +192,22 @@ def plot(
         typer.Option("--output", "-o", help="A .png, .pdf or .svg file; may be repeated."),
     ],
     x: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="Panels: rounds, bytes, seconds, simulated, by default those recorded; gradients, "
-            "examples."
+            "examples. Several such as rounds,bytes; may be repeated."
         ),
     ] = None,
     y: Annotated[
-        str | None, typer.Option(help="Column of the histories; by default F - F*, or F.")
+        str | None,
+        typer.Option(
+            help="Column of the histories; by default F - F*, or F. Its axis is logarithmic where "
+            "all values are positive and span more than two decades."
+        ),
     ] = None,
+    log: Annotated[
+        bool, typer.Option("--log", help="A logarithmic axis for y; values <= 0 are gaps.")
+    ] = False,
     panel: Annotated[
         str | None,
         typer.Option(
@@ -224,8 +231,9 @@ def plot(
     if width is not None:
         positive("--width", width)
 
+    against = ",".join(x) if x else None
     for path in output:
-        check_figure(path, x)
+        check_figure(path, against)
     folders = [path for path in run_dirs if not path.is_file()]  # DIR/* names files too
     if not folders:
         raise ConfigError(f"{run_dirs[0]} is a file: name the folder of a run or a comparison")
@@ -234,6 +242,8 @@ def plot(
         say(f"no folders, and skipped: {names}")
     histories, seeds = histories_of(folders)
     by = None if panel is None else panels_of(folders, panel)
-    plot_histories(histories, output, x=x, y=y, seeds=seeds, by=by, width=width, say=say)
+    plot_histories(
+        histories, output, x=against, y=y, seeds=seeds, by=by, width=width, log=log, say=say
+    )
     for path in output:
         say(f"figure: {path}")

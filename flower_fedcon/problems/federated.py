@@ -32,6 +32,8 @@ from flower_fedcon.validation import Array, choice, float_array, nonnegative
 from flower_fedcon.wire.digests import digest
 
 Metric = Callable[[Any], float | None]
+ROUNDING = 1e-9
+"""How far an objective may lie below the optimum by rounding, relative to the larger of the two."""
 
 
 class FederatedProblem:
@@ -335,7 +337,7 @@ class FederatedProblem:
 
     def _check_residual(self, x: Array, record: Record, optimum: Reference) -> None:
         """Raise if F(x) is below F* by more than rounding, and by more than convexity allows."""
-        relative = 1e-5 if x.dtype == np.float32 else 1e-9
+        relative = 1e-5 if x.dtype == np.float32 else ROUNDING
         allowed = relative * max(abs(record["objective"]), abs(optimum.value))
         if not record["residual"] < -allowed:
             return

@@ -108,8 +108,24 @@ def steps(label: str, total: int) -> Iterator[Callable[[], None]]:
 def brief(record: Record) -> str:
     """Return a record's objective, and where they are known F - F* and epsilon."""
     text = f"F {record['objective']:.6g}" if "objective" in record else "not evaluated"
-    text += f", F - F* {record['residual']:.3g}" if "residual" in record else ""
+    text += f", F - F* {_over_optimum(record):.3g}" if "residual" in record else ""
     return text + (f", epsilon {record['epsilon']:.3g}" if "epsilon" in record else "")
+
+
+def _over_optimum(record: Record) -> float:
+    """Return F - F*, 0 where F is below F* by no more than rounding; NaN where it is not known.
+
+    >>> _over_optimum({"objective": 0.5, "residual": -5.55e-18})
+    0.0
+    >>> _over_optimum({"objective": 0.5, "residual": -1e-3})
+    -0.001
+    """
+    from flower_fedcon.problems.federated import ROUNDING
+
+    residual = record.get("residual", math.nan)
+    value = record.get("objective", 0.0)
+    rounding = ROUNDING * max(abs(value), abs(value - residual))
+    return 0.0 if -rounding <= residual < 0 else residual
 
 
 def left(end: End) -> str:
@@ -166,6 +182,7 @@ def results(
     failed : dict, optional
         Label -> why there is no run of it: a row that says that.
     """
+    from flower_fedcon.lab.experiments.relative import RELATIVE, TINY
     from flower_fedcon.lab.experiments.seed_statistics import at_ends
 
     last = {label: rows[-1] for label, rows in histories.items()}
@@ -179,9 +196,9 @@ def results(
     if any("objective" in row for row in kept):  # private runs have none
         column("Objective", "objective", ".6g")
     if any("residual" in row for row in kept):
-        column("F - F*", "residual", ".3g")
-        if size > 1e-12 and "relative" not in metrics:  # a metric of that name is the problem's
-            column("Relative", "residual", ".3g", 1 / size)
+        columns.append(("F - F*", lambda row: f"{_over_optimum(row):.3g}"))
+        if size > TINY and RELATIVE not in metrics:  # a metric of that name is the problem's
+            columns.append(("Relative", lambda row: f"{_over_optimum(row) / size:.3g}"))
     for name, title in (("fw_gap", "FW gap"), ("kkt", "KKT"), ("epsilon", "Epsilon")):
         if all(name in row for row in kept):
             column(title, name, ".3g")

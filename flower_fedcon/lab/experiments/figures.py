@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest, needing
+from flower_fedcon.lab.experiments.relative import RELATIVE
 from flower_fedcon.lab.experiments.seed_statistics import highest, lowest
 from flower_fedcon.lab.experiments.sweeps import Scaling, exponent
 from flower_fedcon.runs.history import Record, why_not_recorded
@@ -36,6 +37,7 @@ _COUNTED = {"rounds": "round", "simulated": "simulated_seconds", "examples": "ex
 LABELS = {
     "residual": "objective residual  F − F*",
     "objective": "objective  F",
+    RELATIVE: "relative residual  (F − F*)/|F*|",
     "fw_gap": "Frank-Wolfe gap",
     "kkt": "proximal-gradient residual",
 }
@@ -71,6 +73,7 @@ def plot_histories(
     seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
     by: Mapping[str, tuple[str, str]] | None = None,
     width: float | None = None,
+    log: bool = False,
     say: Callable[[str], object] = _log.warning,
 ) -> Path:
     """Draw F - F* of several runs, and return the file's path.
@@ -98,6 +101,9 @@ def plot_histories(
         against rounds, unless x says otherwise.
     width : float, optional
         Of the figure, in inches, with letters as small as those of a paper.
+    log : bool (default: False)
+        Draw y on a logarithmic axis, with gaps where it is <= 0. Without it F - F* and "relative"
+        are, and a column whose values are all positive and span more than two decades.
     say : callable, optional
         Called with a line of text for each run that cannot be drawn in full, which the legend
         names as well; by default a warning in the log.
@@ -127,7 +133,7 @@ def plot_histories(
     private = all("epsilon" in row and "objective" not in row for row in records)
     usual = "residual" if residual else "fw_gap" if gap else "epsilon" if private else "objective"
     column = y or usual
-    residual = column == "residual"
+    logarithmic = log or column in ("residual", RELATIVE)
     if not all(any(column in row for row in rows) for rows in histories.values()):
         known = set.intersection(*({key for row in rows for key in row}
                                    for rows in histories.values()))  # fmt: skip
@@ -143,7 +149,7 @@ def plot_histories(
     panels = _panels(histories, column, x, by)
     if y is None and by is None and (beside := _held_out(histories)):
         panels.append(_Panel(panels[0].x, beside, "", list(histories)))
-    missing = {label: _missing(rows, column, residual) for label, rows in histories.items()}
+    missing = {label: _missing(rows, column, logarithmic) for label, rows in histories.items()}
     for label, what in missing.items():
         if what:
             say(f"{label}: {what}")
@@ -164,7 +170,7 @@ def plot_histories(
             axis.set_visible(False)
         axes = axes[: len(panels)]
         for place, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-            positive = panel.column == "residual"
+            positive = logarithmic and panel.column == column
             for label in panel.labels:
                 rows, i = histories[label], places[names[label]]
                 shown = names[label]
@@ -173,7 +179,7 @@ def plot_histories(
                 abscissa = abscissa_of(rows, panel.x)
                 _draw(axis, abscissa, values_of(rows, panel.column, positive), shown, i, scale)
                 if seeds and len(seeds.get(label, ())) > 1:
-                    _band(axis, rows, seeds[label], (panel.x, panel.column), i)
+                    _band(axis, rows, seeds[label], (panel.x, panel.column), i, positive)
             if len(histories) == 1:
                 _draw_clients(axis, next(iter(histories.values())), (panel.x, panel.column))
             _dress(axis, panel.x)
@@ -195,7 +201,7 @@ def plot_histories(
                 axis.set_ylabel(text)
             elif not place:
                 figure.supylabel(text, fontsize=7)  # an axis alone may be too short for it
-        if residual or spans(histories, column):
+        if logarithmic or spans(histories, column):
             axes[0].set_yscale("log")
         if title:
             figure.suptitle(title)
@@ -347,9 +353,9 @@ def _band(
     runs: Sequence[Sequence[Record]],
     names: tuple[str, str],
     index: int,
+    positive: bool,
 ) -> None:
     name, column = names
-    positive = column == "residual"
     axis.fill_between(
         abscissa_of(rows, name),
         values_of(lowest(runs), column, positive),

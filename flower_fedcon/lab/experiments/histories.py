@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.folders import labels_of, runs_in, unused
+from flower_fedcon.lab.experiments.relative import with_relative
 from flower_fedcon.lab.experiments.run_tables import check_sweep, names_of_values
 from flower_fedcon.lab.experiments.seed_statistics import mean
 from flower_fedcon.runs.directory import CONFIG, HISTORY
@@ -166,6 +167,6 @@ def _label(folder: Path) -> str:
 def _rows(path: Path) -> list[Record]:
     """Return a history's rows, or say that they cannot be read."""
     try:
-        return History.read_rows(path)
+        return with_relative(History.read_rows(path))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None

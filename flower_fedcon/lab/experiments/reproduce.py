@@ -15,6 +15,7 @@ from flower_fedcon.errors import ConfigError, FedConError, nearest
 from flower_fedcon.lab.experiments.claims import COUNTED, MANY, Claims
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug
+from flower_fedcon.lab.experiments.relative import with_relative
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
 from flower_fedcon.lab.experiments.sweeps import Scaling
 from flower_fedcon.lab.experiments.verdicts import WHOSE, Verdict
@@ -142,13 +143,11 @@ def _job(name: str, label: str, experiment: Experiment, folder: Path | None) -> 
 
 def _with_totals(played: Played) -> list[Record]:
     """Return a run's rows with the columns that claims know besides those of the history."""
-    size = abs(played.optimum or 0.0)
-    for row in played.rows:
-        if size and "residual" in row:  # a metric of that name is the problem's
-            row.setdefault("relative", row["residual"] / size)
+    rows = with_relative(played.rows)
+    for row in rows:
         row["bytes"] = row["uplink_bytes"] + row["downlink_bytes"]
         row["megabytes"] = row["bytes"] / 1e6
-    return played.rows
+    return rows
 
 
 # --- output --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 import tomllib
@@ -20,6 +21,7 @@ from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.lab.experiments.console import InterruptedRunError, progress, quiet, say
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import is_there, write
+from flower_fedcon.lab.experiments.relative import with_relative
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.directory import CONFIG, HISTORY
@@ -258,7 +260,7 @@ def _stops(until: tuple[str, float] | None) -> list[Callback]:
     if until is None:
         return []
     column, level = until
-    return [lambda row: column in row and row[column] <= level]
+    return [lambda row: with_relative([row])[0].get(column, math.inf) <= level]
 
 
 def _ended(folder: Path, job: Job) -> Played | None:

@@ -29,6 +29,7 @@ from flower_fedcon.lab.experiments.histories import CELLS, FAILED, setting_text
 from flower_fedcon.lab.experiments.run_tables import names_of_values
 from flower_fedcon.lab.experiments.runner import Job, play_jobs
 from flower_fedcon.lab.experiments.seed_statistics import mean
+from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.runs.directory import CONFIG, TUNING
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.toml import write_value
@@ -100,6 +101,7 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
     runs = runs_of(experiment)
     for run in runs:
         run.experiment.strategy()  # raises before the first run
+    _say_mismatches(runs)
     if experiment.run_options.engine == "stacked":
         _say_unstacked(runs)
     write(folder / CONFIG, experiment.to_toml())  # first: it says whose runs these are
@@ -150,6 +152,22 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
 def _in_labels(experiment: Experiment) -> bool:
     """Return whether labels say who takes part."""
     return any(key.rpartition(".")[2] == "participation" for key in experiment.sweep)
+
+
+def _say_mismatches(runs: Sequence[CellRun]) -> None:
+    """Say once, and not in each run, which algorithms run although they solve another problem."""
+    cells: dict[str, CellRun] = {}
+    for run in runs:
+        cells.setdefault(run.label, run)
+    said = set()
+    for run in cells.values():
+        kind = type(run.experiment.strategy())
+        if kind in said or run.experiment.on_mismatch() != "warn":
+            continue
+        found = why_mismatched(run.experiment.strategy(), run.experiment.problem())
+        if found is not None:
+            said.add(kind)
+            say(found.partition(": ")[0])
 
 
 def _say_unstacked(runs: Sequence[CellRun]) -> None:

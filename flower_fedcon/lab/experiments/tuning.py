@@ -18,6 +18,7 @@ from typing import NamedTuple
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import settings_slug
+from flower_fedcon.lab.experiments.relative import with_relative
 from flower_fedcon.lab.experiments.run_tables import TuningOptions
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
 from flower_fedcon.problems.federated import FederatedProblem
@@ -292,7 +293,7 @@ def _score(played: Played, options: TuningOptions) -> Score:
     """Return a run's value of the metric, or what it spends until it comes to the level."""
     if played.error:
         return Score(math.nan)
-    rows = played.rows
+    rows = with_relative(played.rows)
     for name in (options.metric, options.of):
         if name not in rows[-1]:
             hint = why_not_recorded(name, rows[-1])
@@ -300,7 +301,7 @@ def _score(played: Played, options: TuningOptions) -> Score:
     end, level = float(rows[-1][options.metric]), options.level
     if level is None or math.isnan(end):
         return Score(end)
-    spent = (float(row[options.of]) for row in rows if row[options.metric] <= level)
+    spent = (float(row[options.of]) for row in rows if row.get(options.metric, math.inf) <= level)
     return Score(next(spent, math.nan), end / level)
 
 

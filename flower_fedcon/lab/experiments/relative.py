@@ -1,0 +1,31 @@
+"""The column "relative": F - F* in units of |F*|, of histories that have F and F - F*."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flower_fedcon.runs.history import Record
+
+RELATIVE = "relative"
+TINY = 1e-12
+"""An optimal value up to which nothing is relative to it."""
+
+
+def with_relative(rows: Sequence[Record]) -> list[Record]:
+    """Return a run's rows with the column "relative", (F - F*)/|F*|.
+
+    F* is the objective less the residual, where the residual is least. There is no such column
+    where one of the two was not recorded, or where |F*| is at most 1e-12. A metric of the problem
+    that has this name stays as it is.
+
+    >>> with_relative([{"objective": 3.0, "residual": 1.0}, {"round": 2.0}])
+    [{'objective': 3.0, 'residual': 1.0, 'relative': 0.5}, {'round': 2.0}]
+    """
+    known = [row for row in rows if "objective" in row and "residual" in row]
+    if not known or any(RELATIVE in row for row in rows):
+        return list(rows)
+    nearest = min(known, key=lambda row: abs(row["residual"]))
+    size = abs(nearest["objective"] - nearest["residual"])
+    if not size > TINY:
+        return list(rows)
+    return [{**row, RELATIVE: row["residual"] / size} if "residual" in row else row for row in rows]
