@@ -12,7 +12,12 @@ from flower_fedcon.lab.experiments.console import console, say, table
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Experiments. Default: all.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            help="Experiments, or methods for all experiments that have them; a wrong name lists "
+            "them. Default: all.",
+            show_default=False,
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer rounds and claims: some minutes.")

@@ -473,3 +473,12 @@ def test_claims_on_what_is_drawn_have_five_seeds_or_say_why_not() -> None:
         file = claims.Claims(path)
         few = any(map(file.drawn, file.claims)) and file.repeats < claims.MANY
         assert few == bool(file.few_seeds), path.stem
+
+
+def test_claims_are_found_by_a_method_too():
+    found = [path.stem for path in reproduce.find(None, ["CompositeFL"])]
+    assert {"participation_10", "participation_100"} <= set(found)
+    assert found == [path.stem for path in reproduce.find(None, ["compositefl", *found[:1]])]
+    assert len(found) < len(reproduce.find())
+    with pytest.raises(ConfigError, match=r"unknown claims 'CompositFL'.*no method's"):
+        reproduce.find(None, ["CompositFL"])

@@ -104,6 +104,24 @@ def test_a_study_is_played_once(fedcon: Command) -> None:
     assert "Mirror, 2 steps, full, local_steps 3" in out
 
 
+def test_a_study_says_once_what_is_mismatched(fedcon: Command) -> None:
+    text = (
+        Path("small.toml").read_text().split("[algorithm]")[0].replace("rounds = 20", "rounds = 1")
+    )
+    own = (
+        '[algorithm]\nname = "Scaffold"\non_mismatch = "warn"\nclient_lr = 1e-4\nlocal_steps = 1\n'
+    )
+    Path("study.toml").write_text(
+        text + own + '[sweep]\n"problem.seed" = [0, 1]\nlocal_steps = [1, 2]\n'
+    )
+    code, out, error = fedcon("compare", "study.toml", "--workers", "1")
+    assert (code, error) == (0, "")
+    assert out.count("Scaffold uses neither a constraint nor a regularizer, the problem has") == 1
+    command = ["plot", "runs/study", "-o", "a.png", "--x", "rounds", "--x", "bytes", "--log"]
+    assert fedcon(*command)[0] == 0
+    assert "unknown axis 'byte'" in refusal(fedcon, *command, "--x", "byte")
+
+
 def test_a_cell_that_fails_says_why(fedcon: Command) -> None:
     other = '[[compare]]\nname = "FedAvg"\nclient_lr = 1.0\nlocal_steps = 2\non_mismatch = "warn"\n'
     written(f'{other}[sweep]\n"FedAvg.client_lr" = [1e-3, 1e3]\n', rounds=200)

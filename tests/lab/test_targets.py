@@ -12,7 +12,11 @@ from harness import Command, refusal
 
 from flower_fedcon import read_runs
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.relative import with_relative
+from flower_fedcon.lab.experiments.run_tables import TuningOptions
+from flower_fedcon.lab.experiments.runner import Played, _stops
 from flower_fedcon.lab.experiments.targets import Cell, Target, TargetTable, targets_of
+from flower_fedcon.lab.experiments.tuning import _score
 from flower_fedcon.runs.history import History
 
 
@@ -80,6 +84,29 @@ def test_what_is_spent_to_a_level(fedcon: Command, runs: dict[str, list[History]
     _, out, _ = fedcon("table", "many", "--to", "residual=3.0", "--middle", "median")
     low, high = min(rounds), max(rounds)
     assert f"{statistics.median(rounds):.3g} ({low:.3g} to {high:.3g})" in out
+
+
+def test_relative_is_a_column_where_the_optimum_is_known(tmp_path: Path) -> None:
+    """It is (F - F*)/|F*| of each run, for tables and figures; a metric of that name stays."""
+    rows = [{"round": float(k), "objective": -2.0 + gap, "residual": gap, "seconds": 1.0,
+             "uplink_bytes": 1.0, "downlink_bytes": 1.0}
+            for k, gap in enumerate((1.0, 0.25, 1e-4))]  # fmt: skip
+    assert [row["relative"] for row in with_relative(rows)] == pytest.approx([0.5, 0.125, 5e-5])
+    own = [{**row, "relative": 7.0} for row in rows]
+    assert with_relative(own) == own
+    zero = [{**row, "objective": row["residual"]} for row in rows]
+    assert with_relative(zero) == zero
+    played = Played(rows)
+    assert _score(played, TuningOptions(metric="relative", level=0.2)).value == 1.0
+    folder = tmp_path / "one"
+    folder.mkdir()
+    names = list(rows[0])
+    lines = [",".join(names), *(",".join(str(row[name]) for name in names) for row in rows)]
+    (folder / "history.csv").write_text("\n".join(lines) + "\n")
+    table = targets_of([folder], [Target("relative", 0.2)], ["rounds"])
+    assert [cell.spent for (cell,) in table.rows.values()] == [[1.0]]
+    (stop,) = _stops(("relative", 0.2))
+    assert [bool(stop(row)) for row in rows] == [False, True, True]
 
 
 def test_cells() -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
 from flower_fedcon.lab.experiments.sweeps import Scaling
 from flower_fedcon.lab.experiments.verdicts import WHOSE, Verdict
 from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.toml import read_toml
 
 # --- running -------------------------------------------------------------------------------------
 
@@ -57,6 +58,7 @@ PACKAGED = IN_A_WHEEL if IN_A_WHEEL.is_dir() else IN_A_CLONE
 def find(sims: Path | None = None, names: Sequence[str] = ()) -> list[Path]:
     """Return the claims files of a folder, or those of the names given.
 
+    A name is that of an experiment, or of a method that experiments have.
     By default the folder is ``sims`` in the working directory, if there is one, else that of the
     package.
     """
@@ -66,10 +68,29 @@ def find(sims: Path | None = None, names: Sequence[str] = ()) -> list[Path]:
     files = {path.stem: path for path in sorted((sims / "claims").glob("*.toml"))}
     if not files:
         raise ConfigError(f"{sims / 'claims'} holds no claims: give the folder with --sims")
-    for name in names:
-        if name not in files:
-            raise ConfigError(f"unknown claims {name!r}: {nearest(name, files)}")
-    return [files[name] for name in names or files]
+    chosen: dict[Path, None] = {}
+    for name in names or files:
+        found = [files[name]] if name in files else _with_method(name, files.values())
+        if not found:
+            raise ConfigError(
+                f"unknown claims {name!r}: no experiment's, and no method's of one; "
+                f"{nearest(name, files)}"
+            )
+        chosen |= dict.fromkeys(found)
+    return list(chosen)
+
+
+def _with_method(name: str, paths: Iterable[Path]) -> list[Path]:
+    """Return the claims files whose experiments have a method."""
+    key = name.lower()
+    found = []
+    for path in paths:
+        experiment = path.parent.parent / read_toml(path).get("experiment", f"{path.stem}.toml")
+        tables = read_toml(experiment) if experiment.is_file() else {}
+        every = [tables.get("algorithm", {}), *tables.get("compare", [])]
+        if any(str(table.get("name")).lower() == key for table in every):
+            found.append(path)
+    return found
 
 
 def reproduce(
