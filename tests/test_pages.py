@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from pages import ROOT, blocks, in_order, pages
 
@@ -24,6 +25,7 @@ PASTED = {
         ("python", f"{README}test_the_two_files_of_an_app"),
         ("python", f"{README}test_the_two_files_of_an_app"),
         ("bash", f"{README}test_the_study_of_four_hospitals"),
+        ("bibtex", "test_pages.py::test_the_citation_is_that_of_the_file"),
     ],
     "CONTRIBUTING.md": [
         *[("python", EXAMPLE)] * 4,
@@ -164,6 +166,16 @@ def test_a_test_pastes_every_block():
         fences = page.read_text("utf-8").count("```")
         assert fences == 2 * len(found), "a fence is indented or has words behind its language"
     assert set(PASTED) <= {str(page.relative_to(ROOT)) for page in pages()}
+
+
+def test_the_citation_is_that_of_the_file():
+    """The BibTeX entry says what CITATION.cff does."""
+    (entry,) = blocks("bibtex")
+    lines = (ROOT / "CITATION.cff").read_text("utf-8").splitlines()
+    stated = dict(line.split(": ", 1) for line in lines if ": " in line)
+    for key in ("title", "version", "license"):
+        assert re.search(rf"{key} += {{{re.escape(stated[key])}}}", entry), key
+    assert f"{{{{{stated['  - name']}}}}}" in entry
 
 
 def test_who_pastes_exists():
