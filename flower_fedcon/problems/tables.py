@@ -25,6 +25,8 @@ from flower_fedcon.tables.contrasts import check_comparable
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.read import log_notes, read_clients
 from flower_fedcon.tables.schema import COMMON, RANDOM
+from flower_fedcon.tables.statistics.estimates import DEBIASED
+from flower_fedcon.tables.statistics.site_sums import METHODS
 from flower_fedcon.tables.survey import collinear, same_rows, scales_of_outcomes
 from flower_fedcon.validation import Array, choice, count, nonnegative
 
@@ -123,6 +125,8 @@ def tables(
     >>> problem.names, problem.preparation.names, problem.x0.shape
     (('north', 'south'), ('dose', 'sex=m'), (3,))
     """
+    if inference is not None:  # before anything is read, or solved
+        choice("inference", inference, (*METHODS, DEBIASED))
     read, names = clients_of(data, schema, client_column, partition)
     if heterogeneity and inference is None:
         raise ConfigError(

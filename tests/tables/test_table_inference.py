@@ -274,6 +274,11 @@ def test_what_a_debiased_lasso_is_not_for(folder):
         run(problem(folder, "affairs", "huber", inference="debiased", l1=0.1))
 
 
+def test_a_method_that_is_none_is_refused_with_the_problem(folder):
+    with pytest.raises(ConfigError, match=r"inference must be .*'debiased'.*got 'clustered'"):
+        problem(folder, "any", "logistic", inference="clustered")
+
+
 def test_what_cannot_be_had_is_refused_before_round_1(folder):
     with pytest.raises(ConfigError, match="with a penalty"):
         run(problem(folder, "any", "logistic", l1=0.01))
