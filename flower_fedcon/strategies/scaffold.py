@@ -15,7 +15,8 @@ Symbols: eta_l = client_lr, eta_g = server_lr, K = local_steps. c moves by 1/N a
 of ALL c_i; by 1/|S| it would not, and cohorts of varying size would lead elsewhere.
 
 State: c_i on the client; x, c and, with a mirror, the c_i (N d numbers) on the server.
-Wire: 2 vectors down; 1 vector up (2 in option "I" or without mirror).
+Wire: 2 vectors down; 1 vector up (2 in option "I", without mirror, and from train loops of one's
+own that leave local_steps open).
 Participation: any. With a mirror, option "II" sends no dc_i: it follows from what the server knows.
 Compression: EF21, of y - x and dc_i, which vanish at the optimum: c_i, the memory, moves by what
 the server reads, and c stays the mean of the c_i. The fixed point is the same.
