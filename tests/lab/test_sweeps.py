@@ -38,6 +38,7 @@ name = "FedAvg"
 label = "a"
 client_lr = 0.1
 local_steps = 1
+batch_size = 2 # drawn by the seed
 """
 FEDFW = CLAIMS.replace('"a"', '"FedFWPlus"').replace('"c"', '"objective"').replace("1e-9", "10.0")
 
