@@ -21,6 +21,7 @@ SYMBOLS = {
     "lmo": r"\operatorname{lmo}", "mean": r"\operatorname{mean}", "dc": r"\delta",
     "diam": r"\operatorname{diam}", "diameter": r"\operatorname{diam}", "in": r"\in",
     "Geometric": r"\operatorname{Geometric}", "sqrt": r"\sqrt",
+    "al": r"\alpha", "Lt": r"\tilde{L}", "sg": r"\varsigma", "pq": "p q", "bN": "b N", "cN": "c N",
 }  # fmt: skip
 ACCENTS = "bar", "hat", "tilde"
 SIGNS = {
@@ -123,6 +124,8 @@ def _words(atoms):
             words[i] = True
         if atom == "in" and not (i and not words[i - 1]):
             words[i] = True
+        if atom == "al." and before == "et":
+            words[i] = True
         if re.sub(r"\W", "", atom) in ("mean", "sum", "prox") and (
             before.lower() in ("a", "of", "the") or after == "of"
         ):
@@ -167,10 +170,6 @@ def _modulus(match):
     return rf":math:`{latex(match[1])}`\ -"
 
 
-OWN_WORDS = {
-    "al": r"\alpha", "Lt": r"\tilde{L}", "sg": r"\varsigma", "pq": "p q", "bN": "b N", "cN": "c N",
-}  # fmt: skip
-"""Names of two letters in the pages below."""
 PAGES = "dualfl_sampling", "sdane"
 """The pages whose formulas are typeset; a forge shows them as they stand."""
 _AS_IT_IS = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\)|\*\*[^*]*\*\*|(?<!\S)\*(?=\w)[^*]*\*(?!\w))")
@@ -178,7 +177,6 @@ _AS_IT_IS = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\)|\*\*[^*]*\*\*|(?<!\S)\*(?=
 
 def page(text):
     """Return a page of Markdown, its formulas typeset."""
-    SYMBOLS.update(OWN_WORDS)
     found, fenced = [], False
     for part in text.split("\n\n"):
         fences = part.count("```")
@@ -191,8 +189,6 @@ def page(text):
         else:
             found += map(_marked, re.split(r"\n(?=\d+\. |- )", part))
         fenced ^= fences % 2 == 1
-    for name in OWN_WORDS:
-        del SYMBOLS[name]
     return "\n\n".join(found)
 
 

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -143,6 +144,11 @@ class FlowerClient(NumPyClient):
         self.work: dict[str, float] = {}
         self.num_examples = getattr(objective, "num_examples", 1)
 
+    @cached_property
+    def _rows_digest(self) -> str:
+        """The digest by which the node's ledgers, counts and runs know what it has loaded."""
+        return rows_on_node(self._loaded)
+
     def _make_private(self, privacy: ExampleDP) -> None:
         """Let out nothing but noisy gradients of the objective, and count them."""
         if not isinstance(self._store, FileStore):
@@ -151,7 +157,7 @@ class FlowerClient(NumPyClient):
                 "restarts forgets how much privacy it has spent"
             )
         objective = self._own_objective
-        folders = self._store.ledgers(rows_on_node(objective), key_of(objective))
+        folders = self._store.ledgers(self._rows_digest, key_of(objective))
         ledger = self._ledger = FileLedger(privacy, *folders)
         own, store = self._own_objective, self._store
         if isinstance(own, Table):
@@ -312,7 +318,7 @@ class FlowerClient(NumPyClient):
         RefusedError
             If the node has loaded others.
         """
-        store, rows = cast(Store, self._store), rows_on_node(self._loaded)
+        store, rows = cast(Store, self._store), self._rows_digest
         part = digest((run, self.name))  # clients may share a state-dir
         with store.noting(_ROWS):
             known = store.note(_ROWS, part)
@@ -330,7 +336,7 @@ class FlowerClient(NumPyClient):
         store = self._store
         if store is None or not self.policy.counts_requests:
             return
-        rows = rows_on_node(self._loaded)
+        rows = self._rows_digest
         with store.noting(_REQUESTS):
             noted = store.note(_REQUESTS, rows) or store.note(_REQUESTS, key_of(self._loaded))
             noted = noted or "0"
@@ -348,7 +354,7 @@ class FlowerClient(NumPyClient):
         if store is None or seen.shares is None or not reply.payload:
             return
         entries = sum(int(np.size(value)) for (value,) in reply.payload.values())
-        rows = rows_on_node(self._loaded)
+        rows = self._rows_digest
         with store.noting(NOISY_SUMS):
             noted = store.note(NOISY_SUMS, rows) or store.note(NOISY_SUMS, key_of(self._loaded))
             ledger = SumsLedger(noted, f"{NOISY_SUMS}/{rows}")

@@ -56,7 +56,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +156,7 @@ class Claims:
 
     def __init__(self, path: Path, *, quick: bool = False) -> None:
         self.name, self._source = path.stem, str(path)
+        self._at: dict[int, Experiment] = {}
         tables = read_toml(path)
         with context(self._source):
             check_keys(tables, _TOP)
@@ -207,7 +207,7 @@ class Claims:
 
     def runs(self) -> list[tuple[tuple[Any, ...], Experiment]]:
         """Return the runs that the claims need: key, as in `Runs`, and experiment of each."""
-        experiment = self._first
+        experiment = self._placed(0)
         with context(self._source):
             labels: list[str] = list(self._options.get("algorithms", []))
             for claim in self.claims:
@@ -255,15 +255,13 @@ class Claims:
         labels = _labels(claim)
         return any(self._placed(i).draws(label, data=data) for i in places for label in labels)
 
-    @cached_property
-    def _first(self) -> Experiment:
-        """The experiment as the first seed has it."""
-        return self._placed(0)
-
     def _placed(self, place: int) -> Experiment:
-        """Return the experiment of the first seed at a place of the sweep."""
-        with context(self._source):
-            return Experiment.load(self.experiment, self.overrides(self.seeds[0], place))
+        """Return the experiment of the first seed at a place of the sweep; each is read once."""
+        if place not in self._at:
+            with context(self._source):
+                own = self.overrides(self.seeds[0], place)
+                self._at[place] = Experiment.load(self.experiment, own)
+        return self._at[place]
 
     @property
     def repeats(self) -> int:
