@@ -8,9 +8,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from flwr.client import NumPyClient
@@ -34,10 +33,10 @@ from flower_fedcon.errors import (
     ConfigError,
     FedConError,
     RefusedError,
-    StorageError,
     printable,
 )
 from flower_fedcon.flower import codec
+from flower_fedcon.flower.node_notes import NodeNotes
 from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
@@ -47,7 +46,6 @@ from flower_fedcon.objectives.private_objective import PrivateObjective
 from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
-from flower_fedcon.privacy.ledger import NOISY_SUMS, SumsLedger
 from flower_fedcon.privacy.shares import Seen
 from flower_fedcon.tables.design import INTERVALS_OF, SQUARES
 from flower_fedcon.tables.fitted import write_effects, write_held_out
@@ -58,8 +56,7 @@ from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.statistics.group_sums import effects_of
 from flower_fedcon.tables.table import CURVES, Table
 from flower_fedcon.validation import Array, positive
-from flower_fedcon.wire.digests import digest
-from flower_fedcon.wire.ledgers import FileLedger, key_of, rows_on_node
+from flower_fedcon.wire.ledgers import FileLedger
 from flower_fedcon.wire.own_code import own_places
 from flower_fedcon.wire.payloads import Payload
 
@@ -67,7 +64,6 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
 _log = logging.getLogger("flwr")
-_REQUESTS, _TOLD, _ROWS = "requests", "told", "rows"
 _ALONE = Seen()
 
 
@@ -133,7 +129,7 @@ class FlowerClient(NumPyClient):
                 "a node keeps the ledger of its private examples itself: return the objective as "
                 "it is, and give client_app privacy=ExampleDP(...)"
             )
-        self._told: dict[str, str] = {}  # noisy sums of this message, by what was asked
+        self._notes = NodeNotes(self._store, self._loaded, self.policy, self.name)
         if (private := ExampleDP.of(node, privacy)) is not None:
             self._make_private(private)
         self._oracles = oracles
@@ -144,11 +140,6 @@ class FlowerClient(NumPyClient):
         self.work: dict[str, float] = {}
         self.num_examples = getattr(objective, "num_examples", 1)
 
-    @cached_property
-    def _rows_digest(self) -> str:
-        """The digest by which the node's ledgers, counts and runs know what it has loaded."""
-        return rows_on_node(self._loaded)
-
     def _make_private(self, privacy: ExampleDP) -> None:
         """Let out nothing but noisy gradients of the objective, and count them."""
         if not isinstance(self._store, FileStore):
@@ -157,17 +148,15 @@ class FlowerClient(NumPyClient):
                 "restarts forgets how much privacy it has spent"
             )
         objective = self._own_objective
-        folders = self._store.ledgers(self._rows_digest, key_of(objective))
+        folders = self._store.ledgers(self._notes.rows, self._notes.former_rows())
         ledger = self._ledger = FileLedger(privacy, *folders)
-        own, store = self._own_objective, self._store
-        if isinstance(own, Table):
+        notes = self._notes
+        if isinstance(objective, Table):
             self.objective = PrivateTable.of(
-                own, privacy, ledger,
-                note=lambda question: store.note(_TOLD, question),
-                keep=self._told.__setitem__,
-            )  # fmt: skip
+                objective, privacy, ledger, note=notes.told, keep=notes.tell
+            )
         else:
-            self.objective = PrivateObjective(own, privacy, ledger)
+            self.objective = PrivateObjective(objective, privacy, ledger)
         self._own_objective = self.objective
 
     def recall(self, versions: Versions) -> None:
@@ -202,8 +191,8 @@ class FlowerClient(NumPyClient):
                     self.policy.check_arrays(parameters)
                     run, request = codec.decode_request(parameters, config, self._oracles)
                     if self._ledger is not None:
-                        self._check_rows(run.run_id)
-                        until_saved.push(self._keep_told)  # once they are counted, on disk
+                        self._notes.check_rows(run.run_id)
+                        until_saved.push(self._notes.keep_told)  # once they are counted, on disk
                         until_saved.enter_context(self._ledger.opened())
                     if request.phase == PREPARE:
                         return codec.encode_reply(self._tell(run, request))
@@ -215,7 +204,7 @@ class FlowerClient(NumPyClient):
                     self.policy.check(
                         run, request, int(self.num_examples), steps, seen.summed, seen.noise
                     )
-                    self._count_request()
+                    self._notes.count_request()
                     if self._store is not None:
                         self._store.keep_pass(run, str(config.get("pass", "")))
                     phase = request.phase
@@ -227,7 +216,7 @@ class FlowerClient(NumPyClient):
                     reply = released(self.handle(request), run, request)
                     if seen.summed > 1:
                         reply.payload = {k: [_dense(v)] for k, (v,) in reply.payload.items()}
-                        self._count_sum(reply, seen)
+                        self._notes.count_sum(reply.payload, seen)
                 # What was told is counted, on disk, before a step's outcome can lead to the next.
                 if store is not None and phase in (TRAIN, QUERY) and not reply.lost:
                     store.save(run, self.versions)
@@ -244,7 +233,7 @@ class FlowerClient(NumPyClient):
             raise ConfigError("this client has an objective, and no table to prepare")
         (client,) = request.clients
         down = request.down(client)
-        self._count_request()
+        self._notes.count_request()
         stage = STAGES[request.round - 1]
         if stage == CURVES:
             self.policy.check_phase(CURVES)
@@ -300,67 +289,6 @@ class FlowerClient(NumPyClient):
                 "times of the server's"
             )
 
-    def _keep_told(self, kind: type[BaseException] | None, *of: object) -> None:
-        """Keep noisy sums, which then answer the same question again; not if something failed."""
-        store = self._store
-        if kind is not None or store is None or not self._told:
-            return
-        with store.noting(_TOLD):
-            for question, answer in self._told.items():
-                store.keep_note(_TOLD, question, answer)
-        self._told.clear()
-
-    def _check_rows(self, run: str) -> None:
-        """Hold a run to the rows that it began with: other rows would have a ledger of their own.
-
-        Raises
-        ------
-        RefusedError
-            If the node has loaded others.
-        """
-        store, rows = cast(Store, self._store), self._rows_digest
-        part = digest((run, self.name))  # clients may share a state-dir
-        with store.noting(_ROWS):
-            known = store.note(_ROWS, part)
-            if not known:
-                store.keep_note(_ROWS, part, rows)
-        if known not in ("", rows):
-            raise RefusedError(
-                "refused: this node's rows are not those that it began the run with, and each "
-                "choice of rows would have a privacy ledger of its own: load the same rows for "
-                "every message, as with a seed for random_split"
-            )
-
-    def _count_request(self) -> None:
-        """Count a request on this node's rows, over all runs, before it is answered."""
-        store = self._store
-        if store is None or not self.policy.counts_requests:
-            return
-        rows = self._rows_digest
-        with store.noting(_REQUESTS):
-            noted = store.note(_REQUESTS, rows) or store.note(_REQUESTS, key_of(self._loaded))
-            noted = noted or "0"
-            if not noted.isdecimal():
-                raise StorageError(
-                    f"the count of requests on this node's rows is damaged: {noted[:20]!r} in its "
-                    f"state-dir, {_REQUESTS}/{rows}: put back a number"
-                )
-            self.policy.check_requests(int(noted))
-            store.keep_note(_REQUESTS, rows, str(int(noted) + 1))
-
-    def _count_sum(self, reply: Reply, seen: Seen) -> None:
-        """Count a sum with this node's noise, over all runs, before its upload leaves."""
-        store = self._store
-        if store is None or seen.shares is None or not reply.payload:
-            return
-        entries = sum(int(np.size(value)) for (value,) in reply.payload.values())
-        rows = self._rows_digest
-        with store.noting(NOISY_SUMS):
-            noted = store.note(NOISY_SUMS, rows) or store.note(NOISY_SUMS, key_of(self._loaded))
-            ledger = SumsLedger(noted, f"{NOISY_SUMS}/{rows}")
-            ledger.add(seen, entries)
-            store.keep_note(NOISY_SUMS, rows, ledger.text)
-
     def evaluate(
         self, parameters: list[Array], config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
@@ -387,14 +315,14 @@ class FlowerClient(NumPyClient):
             self._prepare(codec.preparation_in(codec.named(prepared, names)))
         self.policy.check_model(parameters)
         objective = self._own_objective
-        self._count_request()
+        self._notes.count_request()
         layered = Layout.from_json(str(config["layout"])).layered
         x: Any = parameters if layered else parameters[0]
         if self._ledger is not None:
             if not isinstance(objective, PrivateObjective):
                 raise ConfigError("this node's table is private, and not prepared yet")
             if self._context is not None:  # an evaluation does not say of which run it is
-                self._check_rows(f"Flower {self._context.run_id}")
+                self._notes.check_rows(f"Flower {self._context.run_id}")
             with self._ledger.opened():
                 told = objective.noisy_value(x)
             return told, objective.num_examples, {"client": int(config["client"])}

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,25 @@ class Store(ABC):
     def noting(self, kind: str) -> AbstractContextManager[Any]:
         """Return what keeps other processes away from `note` to `keep_note`."""
         return nullcontext()
+
+    def revise(
+        self,
+        kind: str,
+        data: str,
+        change: Callable[[str], str],
+        former: Callable[[], str] | None = None,
+    ) -> str:
+        """Note what `change` makes of a note, and return it; no other process comes between.
+
+        What was noted by the digest that `former` returns is taken over, if nothing is by `data`.
+        """
+        with self.noting(kind):
+            noted = self.note(kind, data)
+            known = noted or (self.note(kind, former()) if former else "")
+            text = change(known)
+            if text != noted:
+                self.keep_note(kind, data, text)
+        return text
 
 
 class ContextStore(Store):

@@ -103,18 +103,26 @@ class Surveys:
         )
 
     def _known(self) -> dict[str, list[Any]]:
-        try:
-            found = json.loads(self._store.note(_KIND, self._data) or "{}")
-            return {name: list(found.get(name, ())) for name in (_ASKED, _AGREED)}
-        except (ValueError, TypeError, AttributeError):  # damaged: nothing is known
-            return {_ASKED: [], _AGREED: []}
+        return _read(self._store.note(_KIND, self._data))
 
     def _remember(self, name: str, entry: Any) -> None:
-        with self._store.noting(_KIND):
-            known = self._known()
-            if entry not in known[name]:
-                known[name] = [*known[name], entry][-_MOST:]
-                self._store.keep_note(_KIND, self._data, json.dumps(known))
+        def with_entry(noted: str) -> str:
+            known = _read(noted)
+            if entry in known[name]:
+                return noted
+            known[name] = [*known[name], entry][-_MOST:]
+            return json.dumps(known)
+
+        self._store.revise(_KIND, self._data, with_entry)
+
+
+def _read(noted: str) -> dict[str, list[Any]]:
+    """Return what a note holds; nothing if it is damaged."""
+    try:
+        found = json.loads(noted or "{}")
+        return {name: list(found.get(name, ())) for name in (_ASKED, _AGREED)}
+    except (ValueError, TypeError, AttributeError):
+        return {_ASKED: [], _AGREED: []}
 
 
 def _terms(design: Any, categories: Any) -> str:

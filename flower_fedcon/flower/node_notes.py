@@ -1,0 +1,108 @@
+"""What a node notes of its rows over all runs, before an answer leaves: requests, sums, answers."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import RefusedError, StorageError
+from flower_fedcon.flower.policy import Policy
+from flower_fedcon.flower.stores import Store
+from flower_fedcon.privacy.ledger import NOISY_SUMS, SumsLedger
+from flower_fedcon.privacy.shares import Seen
+from flower_fedcon.wire.digests import digest
+from flower_fedcon.wire.ledgers import key_of, rows_on_node
+from flower_fedcon.wire.payloads import Payload
+
+_REQUESTS, _TOLD, _ROWS = "requests", "told", "rows"
+
+
+class NodeNotes:
+    """The notes of one node; without a store there are none.
+
+    Parameters
+    ----------
+    store : Store, optional
+        What outlasts a message.
+    loaded : object
+        The objective or table that the node has loaded.
+    policy : Policy
+    name : str, optional
+        The node's own.
+    """
+
+    def __init__(self, store: Store | None, loaded: Any, policy: Policy, name: str | None) -> None:
+        self._store, self._loaded, self._policy, self._name = store, loaded, policy, name
+        self._told: dict[str, str] = {}  # noisy sums of this message, by what was asked
+        self.tell = self._told.__setitem__
+
+    @cached_property
+    def rows(self) -> str:
+        """The digest by which the node's ledgers, counts and runs know what it has loaded."""
+        return rows_on_node(self._loaded)
+
+    def former_rows(self) -> str:
+        """Return the digest by which earlier versions knew it."""
+        return key_of(self._loaded)
+
+    def told(self, question: str) -> str:
+        """Return the noisy sums that once answered a question; "" if none did."""
+        return "" if self._store is None else self._store.note(_TOLD, question)
+
+    def keep_told(self, kind: type[BaseException] | None, *of: object) -> None:
+        """Keep noisy sums, which then answer the same question again; not if something failed."""
+        if kind is not None or self._store is None:
+            return
+        for question, answer in self._told.items():
+            self._store.revise(_TOLD, question, lambda _, answer=answer: answer)  # type: ignore[misc]
+        self._told.clear()
+
+    def check_rows(self, run: str) -> None:
+        """Hold a run to the rows that it began with: other rows would have a ledger of their own.
+
+        Raises
+        ------
+        RefusedError
+            If the node has loaded others.
+        """
+        if self._store is None:
+            return
+        part = digest((run, self._name))  # clients may share a state-dir
+        if self._store.revise(_ROWS, part, lambda known: known or self.rows) != self.rows:
+            raise RefusedError(
+                "refused: this node's rows are not those that it began the run with, and each "
+                "choice of rows would have a privacy ledger of its own: load the same rows for "
+                "every message, as with a seed for random_split"
+            )
+
+    def count_request(self) -> None:
+        """Count a request on this node's rows, over all runs, before it is answered."""
+        if self._store is None or not self._policy.counts_requests:
+            return
+
+        def one_more(noted: str) -> str:
+            noted = noted or "0"
+            if not noted.isdecimal():
+                raise StorageError(
+                    f"the count of requests on this node's rows is damaged: {noted[:20]!r} in its "
+                    f"state-dir, {_REQUESTS}/{self.rows}: put back a number"
+                )
+            self._policy.check_requests(int(noted))
+            return str(int(noted) + 1)
+
+        self._store.revise(_REQUESTS, self.rows, one_more, self.former_rows)
+
+    def count_sum(self, payload: Payload, seen: Seen) -> None:
+        """Count a sum with this node's noise, over all runs, before its upload leaves."""
+        if self._store is None or seen.shares is None or not payload:
+            return
+        entries = sum(int(np.size(value)) for (value,) in payload.values())
+
+        def added(noted: str) -> str:
+            ledger = SumsLedger(noted, f"{NOISY_SUMS}/{self.rows}")
+            ledger.add(seen, entries)
+            return ledger.text
+
+        self._store.revise(NOISY_SUMS, self.rows, added, self.former_rows)
