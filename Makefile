@@ -62,4 +62,4 @@ table:  ## renew the README's table of algorithms
 	$(BIN)/fedcon list --into README.md
 
 docs:  ## build the site: open docs/_build/html/index.html
-	$(BIN)/sphinx-build -W --keep-going docs docs/_build/html
+	$(BIN)/sphinx-build -j 2 -W --keep-going docs docs/_build/html

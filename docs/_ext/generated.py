@@ -63,4 +63,7 @@ def setup(app):
     """Run before the sources are listed."""
     app.connect("builder-inited", generate, priority=100)
     app.connect("source-read", lead_to_pages)
+    # It copies MathJax when all is written, and says nothing about pages read side by side.
+    mathjax = app.extensions["sphinx-mathjax-offline"]
+    mathjax.parallel_read_safe = mathjax.parallel_write_safe = True
     return {"parallel_read_safe": True, "parallel_write_safe": True}
