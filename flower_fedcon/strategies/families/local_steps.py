@@ -154,13 +154,15 @@ class LocalSteps(OwnSteps[State]):
     def safe_ladder(self, value: float) -> list[Any]:
         """Return what a race tries in place of a client_lr that is safe for all K steps.
 
-        Up to 1.6/L, which one step bears, however many follow; from p^(3/2)/(2 L), where a share p
-        of the clients is in a round. And 6.4/L, for losses that bend less than their L on the way
-        to the optimum, such as the logistic one.
+        With a share p of the clients in a round, from p^(3/2)/(2 L) to 1.6 p^(1/2)/L: with all of
+        them one step bears that, however many follow. And 6.4 p^(1/3)/L, for losses that bend less
+        than their L on the way to the optimum, such as the logistic one. The powers are measured.
         """
-        longest = value / self.safe_share() / max(1.0, self.server_lr)
-        low = max(value, 0.5 * self.setup.rate**1.5 * longest)
-        return [*between(value, low, 1.6 * longest), 6.4 * longest]
+        share, longest = self.setup.rate, value / self.safe_share() / max(1.0, self.server_lr)
+        low = max(value, 0.5 * share**1.5 * longest)
+        return [
+            *between(value, low, 1.6 * share**0.5 * longest), 6.4 * share ** (1 / 3) * longest
+        ]  # fmt: skip
 
     def _batch_factor(self) -> float:
         """Return by how much a batch's L may be larger than that of all rows, at most."""
