@@ -74,7 +74,7 @@ def test_a_study_on_four_nodes(tmp_path):
     run = "fedcon run study.toml --run-dir runs/readmission"
     make = f"{sys.executable} make_sites.py"
     try:
-        pasted = Pasted(f"{make}\n{run}\n{blocks('bash', study)[1]}", tmp_path, home)
+        pasted = Pasted(f"{make}\n{run}\n{blocks('bash', study)[2]}", tmp_path, home)
         assert pasted.status(900) == 0, pasted.log()
     finally:
         stop([home, deployed])

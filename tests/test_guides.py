@@ -302,7 +302,7 @@ def test_csv_files_become_a_model(tmp_path, monkeypatch, capsys):
     assert blocks("text", tables)[0] in told
     assert "predictions for 100 rows: run/predictions.csv" in told
     monkeypatch.chdir(tmp_path)
-    exec(compile(blocks("python", tables)[2], tables, "exec"), {})
+    exec(compile(blocks("python", tables)[3], tables, "exec"), {})
     first, second = map(float, capsys.readouterr().out.strip("[] \n").split())
     assert first == pytest.approx(3, abs=0.2)  # 2 dose, and 1 where sex is m
     assert second == pytest.approx(1, abs=0.2)
@@ -329,12 +329,13 @@ def test_a_study_from_start_to_end(empty, capsys):
     study = page("study")
     for block in [*blocks("python", study), *blocks("toml", study)]:
         (empty / re.match(r"# (\S+)\n", block).group(1)).write_text(block)
-    fit, nodes, predict = blocks("bash", study)
+    fit, compare, nodes, predict = blocks("bash", study)
     told = played(fit)
-    shown, paragraph = blocks("text", study)
+    shown, compared, paragraph = blocks("text", study)
     assert "28 left out, without a value of crp 28" in told
     report = (empty / "runs" / "readmission" / "report.txt").read_text()
     assert without(shown.rstrip(), "KKT") == without(report.rstrip(), "KKT")
+    assert played(compare).endswith(compared)
     assert "predictions for 45 rows" in played(predict)
     new, deploy, _ = nodes.replace("\\\n", "").splitlines()
     command = shlex.split(played(new).split("\n", 1)[1])
@@ -365,7 +366,7 @@ def without(report: str, start: str) -> list[str]:
 
 
 def test_four_files_become_a_model(clone, capsys):
-    exec(compile(blocks("python", page("tables"))[1], page("tables"), "exec"), {})
+    exec(compile(blocks("python", page("tables"))[2], page("tables"), "exec"), {})
     shown, printed = blocks("text", page("tables"))[1], capsys.readouterr().out
     assert without(shown, "KKT") == without(printed.rstrip(), "KKT")
     for text in (shown, printed):

@@ -119,8 +119,10 @@ PASTED = {
     "docs/study.md": [
         ("python", f"{GUIDES}test_a_study_from_start_to_end"),
         *[("toml", f"{GUIDES}test_a_study_from_start_to_end")] * 3,
-        ("bash", f"{GUIDES}test_a_study_from_start_to_end"),
-        ("text", f"{GUIDES}test_a_study_from_start_to_end"),
+        *[
+            (kind, f"{GUIDES}test_a_study_from_start_to_end")
+            for kind in ("bash", "text", "bash", "text")
+        ],
         ("bash", f"{NODES}test_a_study_on_four_nodes"),
         ("bash", f"{GUIDES}test_a_study_from_start_to_end"),
         ("python", f"{GUIDES}test_a_study_from_start_to_end"),
@@ -132,6 +134,7 @@ PASTED = {
         *[("toml", f"{GUIDES}test_csv_files_become_a_model")] * 2,
         ("bash", f"{GUIDES}test_csv_files_become_a_model"),
         ("text", f"{GUIDES}test_csv_files_become_a_model"),
+        ("python", "tables/test_contrasts.py::test_the_page_s_questions"),
         ("toml", "tables/test_terms.py::test_the_page_s_formula_is_its_list"),
         ("python", f"{GUIDES}test_four_files_become_a_model"),
         ("text", f"{GUIDES}test_four_files_become_a_model"),

@@ -14,6 +14,7 @@ from flower_fedcon import __version__
 from flower_fedcon.cli import (
     advice,
     collection,
+    contrast_command,
     data,
     deploy_command,
     doctor,
@@ -86,6 +87,9 @@ _add(run_commands.tune, "fedcon tune sims/digits_l1.toml --grid client_lr=0.1,0.
 _add(path_command.path, "fedcon path sims/digits_l1.toml --num 20 --folds 5 -o path.csv")
 _add(predict_command.predict, "fedcon predict runs/heart new.csv -o predictions.csv",
      "fedcon predict runs/heart new.csv -o out.csv --keep patient --unknown missing")  # fmt: skip
+_add(contrast_command.contrast, "fedcon contrast runs/heart age=70 --against age=50",
+     "fedcon contrast runs/trial treatment=early --against treatment=usual --by sex -o effects.csv",
+     "fedcon contrast runs/heart --coefficient age=10 --coefficient sex=1=1")  # fmt: skip
 _add(laboratory.reproduce, "fedcon reproduce --quick",
      "fedcon reproduce fedfw_lasso --json claims.json")  # fmt: skip
 _add(run_commands.plot, "fedcon plot runs/lasso runs/lasso-2 -o residual.png",

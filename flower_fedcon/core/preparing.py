@@ -23,7 +23,6 @@ from flower_fedcon import __version__
 from flower_fedcon.core.protocol import PREPARE, ClientInfo, Reply, Request
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
-from flower_fedcon.tables.contrasts import check_comparable, check_outcomes, contrasts
 from flower_fedcon.tables.design import OF_TERMS
 from flower_fedcon.tables.packed_text import packed_text
 from flower_fedcon.tables.preparation import (
@@ -38,6 +37,7 @@ from flower_fedcon.tables.preparation import (
 )
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.schema import COMMON, Schema
+from flower_fedcon.tables.standing_out import check_comparable, check_outcomes, standing_out
 from flower_fedcon.tables.table import CURVES, SPREAD, SUMMARY, Table
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload, payload_bytes
@@ -117,7 +117,7 @@ class Preparing:
         check_outcomes(schema, told)
         first = agree(schema, told)
         answers = self._exchange(2, first.payload, expected(schema, first))
-        said = contrasts(schema, self._names, first, told, answers)
+        said = standing_out(schema, self._names, first, told, answers)
         for line in said[:_SAID]:
             _log.warning("tables: %s", printable(line))
         if len(said) > _SAID:

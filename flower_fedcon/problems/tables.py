@@ -21,10 +21,10 @@ from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso, Regularizer, WithIntercept
 from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
-from flower_fedcon.tables.contrasts import check_comparable
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.read import log_notes, read_clients
 from flower_fedcon.tables.schema import COMMON, RANDOM
+from flower_fedcon.tables.standing_out import check_comparable
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.site_sums import METHODS
 from flower_fedcon.tables.survey import collinear, same_rows, scales_of_outcomes

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
-from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.errors import first_few
 from flower_fedcon.tables.design import term_columns
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.statistics import Estimates
@@ -42,11 +41,11 @@ def joint_tests(found: Estimates, preparation: Preparation) -> Iterator[str]:
             continue
         beside = first_few([names[other] for other in over], _SHOWN)
         what = names[group] + (f" with those of {beside}" if over else "")
-        yield f"all columns of {what}: {_joint(found, places)}"
+        yield f"all columns of {what}: {found.joint_in_words(places)}"
         features = _parts(terms[group]) if terms else frozenset()
         bent = [j for j in places if own.get(j, frozenset()) & features]
         if 0 < len(bent) < len(places):
-            yield f"nonlinear columns of {what}: {_joint(found, bent)}"
+            yield f"nonlinear columns of {what}: {found.joint_in_words(bent)}"
 
 
 def _parts(term: Term) -> frozenset[tuple[str, bool]]:
@@ -72,14 +71,3 @@ def _bends(preparation: Preparation) -> dict[int, frozenset[tuple[str, bool]]]:
         )
         for place, kept in enumerate(preparation.kept.tolist())
     }
-
-
-def _joint(found: Estimates, places: Sequence[int]) -> str:
-    try:
-        statistic, p = found.joint_test(places)
-    except ConfigError as error:
-        return str(error)
-    q = len(places)
-    if math.isinf(found.df):
-        return f"chi2 {statistic:.5g}, degrees of freedom {q}, p = {p:.3g}"
-    return f"F {statistic:.5g}, degrees of freedom {q} and {found.df:.0f}, p = {p:.3g}"

@@ -311,8 +311,12 @@ def fitted_model(server: Server, ending: Ending, report: Report) -> FittedModel:
     elif preparation.site_effects == RANDOM:  # there is no such fit
         preparation = replace(preparation, site_effects=COMMON)
     x = centred(np.asarray(ending.x, dtype=np.float64), preparation, server)
+    estimates = None
+    if report.covariance is not None and report.estimates is not None:
+        own = tuple(preparation.entries(x.shape))
+        estimates = replace(report.estimates.by_class(x.shape), names=own)
     return FittedModel(
-        schema, preparation, x, report.covariance, names, versions(), sd, residual_sd
+        schema, preparation, x, report.covariance, names, versions(), sd, residual_sd, estimates
     )
 
 

@@ -1,321 +1,401 @@
-"""What stands out among the clients of a table, from the sums that they tell before round 1.
+"""Effects between rows of values: linear combinations of a model's coefficients, with errors.
 
-A node's owner, or a researcher, also sees what a file itself shows: `flower_fedcon.tables.survey`.
+The linear predictor of one row less that of another is d'b, where d is the difference of the two
+rows of the design; its variance is d'Vd. So splines, polynomials, products and standardised columns
+need no rules of their own. What both rows have alike drops out, unless a term multiplies it by what
+they have not: that must then be said, since the effect depends on it.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, first_few
-from flower_fedcon.objectives.survival import NOTHING_COMPARED
-from flower_fedcon.tables.marks import looks_missing, near_duplicates
-from flower_fedcon.tables.preparation import Agreed, categories_of
-from flower_fedcon.tables.schema import COMMON, OWN, Feature, Schema
+from flower_fedcon.errors import ConfigError, first_few, nearest
+from flower_fedcon.tables.encoding import is_wide
+from flower_fedcon.tables.marks import canonical, text_of
+from flower_fedcon.tables.own_files import CONTRASTS
+from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.statistics import Estimates
+from flower_fedcon.tables.statistics.summary_text import Summary, estimates_table
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.payloads import Payload
 
-NOTHING_TOLD = (
-    "outcomes are all alike at every client, so that beside intercepts of their own no rows can be "
-    'compared: take site_effects = "common"'
-)
-_FACTOR = 100.0  # scales that differ by so much are in other units
-_ALIKE = 8.0  # and by so much, where spread and mean differ by nearly the same factor
-_APART = 1.5  # and by so much, where values are far from each other for their spread
-_STEADY = 3  # values: of fewer the size may be next to 0 by chance
-_ROWS = 10  # fewer say little of an identifier
-_SHOWN = 6
+_ROUNDING = 1e-12  # of a variance
+By = str | Sequence[str] | Mapping[str, Any]
 
 
-def check_outcomes(schema: Schema, told: Sequence[Payload]) -> None:
-    """Refuse outcomes of which no model can be fitted.
+@dataclass(frozen=True)
+class Contrasts(Estimates):
+    """Linear combinations of a model's coefficients, with errors; printed, they are a table.
+
+    `values`, `bse`, `statistics`, `pvalues`, `conf_int` and `joint_test` are those of `Estimates`,
+    whose other attributes are the model's own.
 
     Parameters
     ----------
-    schema : Schema
-    told : sequence of dict
-        What the clients have told in the first exchange.
-
-    Raises
-    ------
-    ConfigError
-        If a class has no row over all clients. Where a client tells no numbers of rows, nothing is
-        refused.
+    ratio : str
+        What the exponential of a line is, such as "odds ratio"; "" if it is nothing.
+    at : tuple of str
+        What the effect of each line is at; none where they are at nothing.
     """
-    if not schema.outcomes:
-        return
-    totals = np.sum([answer["outcomes"] for answer in told], axis=0)
-    for outcome, total in zip(schema.outcomes, totals.tolist(), strict=True):
-        if total == 0:
+
+    ratio: str = ""
+    at: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        fit: Estimates,
+        rows: Array,
+        names: Sequence[str],
+        ratio: str,
+        at: Sequence[str] = (),
+    ) -> Contrasts:
+        """Return combinations of a fit's parameters.
+
+        Parameters
+        ----------
+        fit : Estimates
+        rows : array, shape (combinations, parameters)
+        names : sequence of str
+            Of the combinations.
+        ratio, at : see `Contrasts`
+
+        Raises
+        ------
+        ConfigError
+            If one has no parameter.
+        """
+        if empty := [name for name, row in zip(names, rows, strict=True) if not row.any()]:
             raise ConfigError(
-                f"no row of any client has {outcome}, so that there is no best model: correct "
-                "the schema or the tables; `fedcon data check` lists the values of each"
+                f"{empty[0]}: the model has no column that tells them apart, so that nothing is "
+                "compared: the rows are alike, or the columns were left out (the report says which)"
             )
+        found = fit.mapped(rows, names)
+        known = {field.name: getattr(found, field.name) for field in fields(Estimates)}
+        return cls(**known, ratio=ratio, at=tuple(at))
+
+    def differences(self) -> Contrasts:
+        """Return by how much effects differ from the first one, where they are at several values.
+
+        Its `joint_test` of all lines is that of the interaction.
+
+        Raises
+        ------
+        ConfigError
+            If they are at one value, or at none; or are alike, since no term multiplies the two.
+        """
+        several = len(dict.fromkeys(self.at))
+        if several < 2:
+            raise ConfigError("differences are between effects at several values: name them by by=")
+        signs = np.hstack([-np.ones((several - 1, 1)), np.eye(several - 1)])
+        blocks = len(self.names) // several
+        effects = [name.removesuffix(f" at {self.at[0]}") for name in self.names[::several]]
+        names = [
+            f"{effect} at {at} less {self.at[0]}" if blocks > 1 else f"{at} less {self.at[0]}"
+            for effect in effects
+            for at in self.at[1:several]
+        ]
+        ratio = f"ratio of {self.ratio}s" if self.ratio else ""
+        found = self.mapped(np.kron(np.eye(blocks), signs), names)
+        if (np.diag(found.covariance) <= _ROUNDING * np.diag(self.covariance).max()).any():
+            raise ConfigError(
+                f"the effect is the same at {' and '.join(self.at[:2])} by the model, which has no "
+                "term with the product of the two: a product in terms lets it differ"
+            )
+        return Contrasts.of(self, np.kron(np.eye(blocks), signs), names, ratio)
+
+    def columns_of(self, alpha: float = 0.05) -> dict[str, list[Any]]:
+        """Return a table's columns by name, for pandas or a file; intervals cover 1 - alpha."""
+        low, high = self.conf_int(alpha).T.tolist()
+        each = [self.names, self.values.tolist(), self.bse.tolist()]
+        found = dict(zip(CONTRASTS, map(list, each), strict=True)) | {
+            self.letter: self.statistics.tolist(),
+            "p_value": self.pvalues.tolist(),
+            "lower": low,
+            "upper": high,
+        }
+        if self.ratio:
+            name = self.ratio.replace(" ", "_")
+            triples = zip(("", "_lower", "_upper"), (self.values.tolist(), low, high), strict=True)
+            found |= {f"{name}{end}": [_exp(v) for v in own] for end, own in triples}
+        return found
+
+    def summary(self, alpha: float = 0.05) -> Summary:
+        """Return the table as it is printed, with intervals of coverage 1 - alpha.
+
+        They are of the ratio, where there is one; `columns_of` has both.
+        """
+        table = estimates_table(self, alpha, self.ratio, of_ratio=True)
+        rule = max(map(len, table))
+        lines = ["=" * rule, table[0], "-" * rule, *table[1:], "=" * rule]
+        return Summary("\n".join([*lines, *(f"note: {note}" for note in self.notes)]))
+
+    def __str__(self) -> str:
+        return str(self.summary())
 
 
-def check_comparable(
-    schema: Schema, smoothness: Iterable[float | None], site_effects: str = COMMON
-) -> None:
-    """Refuse tables within which no rows can be compared, where only such are.
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
 
-    So it is of survival times, and beside intercepts that sites have for themselves.
+
+@dataclass(frozen=True)
+class Pair:
+    """Two rows whose linear predictors are compared.
+
+    Attributes
+    ----------
+    what, at : str
+        The comparison, and what it is at.
+    first, second : dict
+        By feature its value; None where it drops out.
+    """
+
+    what: str
+    at: str
+    first: Mapping[str, Any]
+    second: Mapping[str, Any]
+
+
+def pairs(
+    schema: Schema,
+    categories: Mapping[str, tuple[str, ...]],
+    values: Mapping[str, Any],
+    against: Mapping[str, Any],
+    by: By | None,
+) -> list[Pair]:
+    """Return the pairs of rows that a question of effects is about.
 
     Parameters
     ----------
     schema : Schema
-    smoothness : iterable of float
-        The clients' constants L.
-    site_effects : {"common", "own"}
+    categories : dict
+        By feature, those of the model.
+    values : dict
+        By feature a value, or several: a comparison for each of their combinations.
+    against : dict
+        By feature one value.
+    by : str, sequence of str, or dict, optional
+        Features at whose values effects are told apart: the values of a dict, or all categories of
+        one that is named alone, or has None there.
 
     Raises
     ------
     ConfigError
-        If all are 0.
+        If a feature or a category is unknown, or what the effect depends on is not named.
     """
-    compared = schema.loss == "cox" or site_effects == OWN
-    if compared and all(L == 0 for L in smoothness):
-        raise ConfigError(NOTHING_COMPARED if schema.loss == "cox" else NOTHING_TOLD)
-
-
-def contrasts(
-    schema: Schema,
-    names: Sequence[str],
-    first: Agreed,
-    told: Sequence[Payload],
-    spread: Sequence[Payload],
-) -> list[str]:
-    """Return what stands out, a sentence each.
-
-    Parameters
-    ----------
-    schema : Schema
-    names : sequence of str
-        The clients'.
-    first : Agreed
-    told, spread : sequence of dict
-        What they have told in the first and in the second exchange.
-    """
-    found = []
-    for place, outcome in enumerate(schema.outcomes):
-        rows = [own["outcomes"][place] for own in told]
-        lacking = [name for name, n in zip(names, rows, strict=True) if n == 0]
-        if lacking:
-            found.append(f"no row has {outcome} at {first_few(lacking)}")
-    if schema.sparse:
-        return found
-    for j, feature in enumerate(schema.numeric):
-        observed = np.array([own["observed"][j] for own in told])
-        sums = np.array([own["sums"][j] for own in told])
-        squares = np.array([own["squares"][j] for own in spread])
-        found += _missing(feature.name, names, observed)
-        found += scales(feature, names, observed, sums, squares, float(first.means[j]))
-        if feature.transform == "none":
-            found += _years(feature.name, names, observed, sums)
-    place = 0
-    listed_own = [categories_of(own["categories"], schema) for own in told]
-    for feature in schema.categorical:
-        known = first.categories[feature.name]
-        counts = np.array([own["counts"][place : place + len(known)] for own in spread])
-        place += len(known)
-        named = [j for j, category in enumerate(known) if category]  # but what stands for the rest
-        known, counts = tuple(known[j] for j in named), counts[:, named]
-        found += _missing(feature.name, names, counts.sum(axis=1))
-        found += _categories(feature, known, names, counts)
-        where = [
-            name
-            for name, own, n in zip(names, listed_own, first.rows, strict=True)
-            if n >= _ROWS and len(own.get(feature.name, ())) == n
-        ]
-        if where:
-            found.append(
-                f"column {feature.name!r} has as many categories as rows at {first_few(where)}: is "
-                "it an identifier? Leave it out"
-            )
-    return found
-
-
-def _missing(column: str, names: Sequence[str], observed: Array) -> list[str]:
-    """Say where a column that others have tells of no value."""
-    where = [name for name, n in zip(names, observed.tolist(), strict=True) if n == 0]
-    if not where or len(where) == len(names):
-        return []
-    return [
-        f"column {column!r}: no value is told by {first_few(where)}: the others' mean stands in"
-    ]
-
-
-def _years(column: str, names: Sequence[str], observed: Array, sums: Array) -> list[str]:
-    """Say where years have two digits, and at others four, by their means.
-
-    >>> _years("born", ["a", "b", "c"], np.array([2, 1, 0]), np.array([3970.0, 85.0, 0.0]))
-    ["column 'born': years of two digits at b (mean 85), and of four elsewhere (mean 1985)?"]
-    """
-    means = {name: s / n for name, n, s in zip(names, observed, sums, strict=True) if n}
-    short = {name: mean for name, mean in means.items() if 0 <= mean < 100}
-    full = {name: mean for name, mean in means.items() if 1850 <= mean <= 2100}
-    if not short or not full or len(short) + len(full) < len(means):
-        return []
-    own, others = (float(np.median(list(group.values()))) for group in (short, full))
-    return [
-        f"column {column!r}: years of two digits at {first_few(list(short))} (mean {own:.4g}), and "
-        f"of four elsewhere (mean {others:.4g})?"
-    ]
-
-
-def scales(
-    feature: Feature,
-    names: Sequence[str],
-    observed: Array,
-    sums: Array,
-    squares: Array,
-    mean: float,
-) -> list[str]:
-    """Say where values look as if they were in another unit than those of the others.
-
-    They are a hundred times those of the others, or a hundredth; or eight times, or an eighth, with
-    a spread that is so, too, and no larger than the mean (months and years); or the means are far
-    apart for the spread of both (degrees of Fahrenheit and Celsius).
-
-    Parameters
-    ----------
-    feature : Feature
-    names : sequence of str
-        The clients'.
-    observed, sums, squares : array, shape (clients,)
-        How many values each has, their sum, and the sum of (value - mean)^2.
-    mean : float
-        That of all clients.
-    """
-    sizes, means, spreads, many = {}, {}, {}, set()
-    for name, n, total, square in zip(names, observed, sums, squares, strict=True):
-        if n:
-            own = means[name] = float(total / n)
-            if n >= _STEADY:
-                many.add(name)
-            if n >= _ROWS and feature.transform == "none":
-                spreads[name] = _spread(own, float(square / n), mean)
-            if size := _size(feature.transform, own, float(square / n), mean):
-                sizes[name] = size
-    if len(sizes) < 2:
-        return []
-    found = []
-    for name, size in sizes.items():
-        others = [math.log(sizes[other]) for other in sizes if other != name and other in many]
-        if not others:
-            continue
-        ratio = math.exp(math.log(size) - float(np.median(others)))
-        if ratio < 1 and (len(sizes) == 2 or name not in many):
-            continue  # the same as what is said of the other one, or one value that is near 0
-        within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
-        if within and not _another_unit(name, ratio, means, spreads):
-            continue
-        digits = ".0f" if max(ratio, 1 / ratio) >= 10 else ".2g"
-        said = f"{ratio:,{digits}}" if ratio > 1 else f"1/{1 / ratio:,{digits}}"
-        elsewhere = np.median([own for other, own in means.items() if other != name])
-        found.append(
-            f"column {feature.name!r}: values at {name} are about {said} times those of the others "
-            f"(mean {means[name]:.4g}, elsewhere {elsewhere:.4g}): another unit?"
+    if not schema.names:
+        raise ConfigError(
+            "SVMlight files have columns without names: take combination, of coefficients"
         )
-    return found
-
-
-def _spread(own: float, square: float, mean: float) -> float:
-    """Return the standard deviation of a client's values; 0 if it is not known; see `_size`."""
-    variance = square - (own - mean) ** 2
-    return math.sqrt(variance) if variance > 1e-9 * square else 0.0
-
-
-def _another_unit(
-    name: str, ratio: float, means: dict[str, float], spreads: dict[str, float]
-) -> bool:
-    """Return whether the others' values times `ratio` look like those of a client.
-
-    Parameters
-    ----------
-    name : str
-        The client's.
-    ratio : float
-        Of the sizes of its values and theirs.
-    means, spreads : dict of float
-        By client; spreads of those that have some values.
-
-    Examples
-    --------
-    >>> means = {"a": 98.6, "b": 37.0, "c": 36.9}
-    >>> _another_unit("a", 2.7, means, {"a": 0.9, "b": 0.5, "c": 0.5})
-    True
-    >>> _another_unit("a", 2.7, means, {"a": 30.0, "b": 9.0, "c": 11.0})
-    False
-    """
-    others = [other for other, spread in spreads.items() if other != name and spread]
-    own = spreads.get(name)
-    if not own or not others:
-        return False
-    spread = float(np.median([spreads[other] for other in others]))
-    mean = float(np.median([means[other] for other in others]))
-    factor = max(ratio, 1 / ratio)
-    if own > abs(means[name]) or spread > abs(mean) or factor < _APART:
-        return False
-    scaled = factor >= _ALIKE and 0.5 < own / (spread * ratio) < 2
-    return scaled or abs(means[name] - mean) > 3 * (own + spread)
-
-
-def _size(transform: str, own: float, square: float, mean: float) -> float:
-    """Return the size of a client's values, before they were transformed; 0 if it is not known.
-
-    Parameters
-    ----------
-    transform : str
-    own : float
-        Their mean.
-    square : float
-        The mean of their squared distances from `mean`.
-    mean : float
-        That of all clients.
-    """
-    if transform in ("log", "log1p"):
-        return math.exp(min(own, 700.0))
-    # Where the others are far away, what is left of the difference is rounding.
-    second = square + 2 * mean * own - mean * mean
-    rounding = 1e-12 * (square + mean * mean)
-    size = math.sqrt(max(second if second > rounding else 0.0, own * own))
-    return {"sqrt": size * size, "square": math.sqrt(size)}.get(transform, size)
-
-
-def _categories(
-    feature: Feature, known: Sequence[str], names: Sequence[str], counts: Array
-) -> list[str]:
-    """Say what stands out among the categories of a column, with rows by client and category."""
-    found, column = [], f"column {feature.name!r}"
-    total = dict(zip(known, counts.sum(axis=0).tolist(), strict=True))
-    present = [category for category in known if total[category]]
-    for group in near_duplicates(present):
-        said = ", ".join(f"{category!r} ({total[category]:.0f} rows)" for category in group)
-        found.append(f"{column}: {said} are {len(group)} categories: do they mean the same?")
-    for category in present:
-        if looks_missing(category):
-            found.append(
-                f"{column}: {category!r} ({total[category]:.0f} rows) is a category: if it stands "
-                "for a missing value, add it to missing in the schema"
+    at = _levels(schema, categories, by)
+    for given, what in ((values, "values"), (against, "against"), (at, "by")):
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f'{what} must be a dict of values by feature, such as {{"age": 70}}, got {given!r}'
             )
-    reference = feature.reference or (feature.categories[0] if feature.categories else "")
-    if reference and present and not total.get(reference):
-        found.append(
-            f"{column}: its reference {reference!r} occurs in no row, so that the columns of the "
-            f"other categories sum to 1: name one that occurs ({first_few(present)})"
+        _expect_features(schema, given)
+    if not values or values.keys() != against.keys():
+        lone = sorted(values.keys() ^ against.keys())
+        which = f", and {lone[0]!r} is in one alone" if lone else ""
+        raise ConfigError(
+            f"both rows must have values of the same features, at least of one{which}: such as "
+            'contrast({"age": 70}, {"age": 50}), or --against age=50'
         )
-    whole = counts.sum(axis=0)
-    apart = [
-        place
-        for place, own in enumerate(counts)
-        if own.any() and (whole - own).any() and not ((whole - own)[own > 0]).any()
-    ]
-    if apart:
-        own = [[known[j] for j in np.flatnonzero(counts[place]).tolist()] for place in apart]
-        pairs = zip(apart[:_SHOWN], own, strict=False)
-        said = "; ".join(f"{names[place]} has {first_few(marks)}" for place, marks in pairs)
-        found.append(f"{column}: categories that no other client has, and no others: {said}")
+    if twice := sorted(values.keys() & at.keys()):
+        raise ConfigError(f"{twice[0]!r} is compared, so that effects are not by it: leave by out")
+    found = []
+    for first in _combined(values):
+        for beside in _combined(at):
+            second = {name: _one(name, value) for name, value in against.items()}
+            _expect_categories(schema, categories, [first, second, beside])
+            apart = [name for name in first if _mark(first[name]) != _mark(second[name])]
+            _expect_named(schema, apart, {*first, *beside})
+            what = f"{_said(first)} against {_said(second)}"
+            nothing = {**_nothing(schema), **beside}
+            found.append(Pair(what, _said(beside), {**nothing, **first}, {**nothing, **second}))
     return found
+
+
+def between(
+    fit: Estimates, apart: Array, known: Sequence[Pair], classes: Sequence[str]
+) -> Contrasts:
+    """Return the effects between pairs of rows; of several classes those of each against the first.
+
+    Parameters
+    ----------
+    fit : Estimates
+    apart : array, shape (pairs, columns)
+        By how much each pair's first row of the design differs from the second.
+    known : sequence of Pair
+        Effect by effect, each at all values.
+    classes : sequence of str
+        Of a multinomial loss.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no column that tells a pair apart.
+    """
+    several = len(dict.fromkeys(pair.at for pair in known))
+    weights, names, at = [], [], []
+    for first in range(0, len(known), several):
+        for k in range(1, len(classes)) if classes else (0,):
+            own = np.eye(len(classes))[k] - np.eye(len(classes))[0] if classes else np.ones(1)
+            of = f" [{classes[k]} against {classes[0]}]" if classes else ""
+            for place in range(first, first + several):
+                row = np.kron(apart[place], own)
+                weights.append(np.pad(row, (0, len(fit.names) - len(row))))
+                pair = known[place]
+                names.append(pair.what + of + (f" at {pair.at}" if pair.at else ""))
+                at.append(pair.at)
+    return Contrasts.of(fit, np.array(weights), names, fit.family.ratio, at)
+
+
+def weights_of(combinations: Any, names: Sequence[str]) -> Array:
+    """Return combinations of coefficients as rows, shape (combinations, coefficients).
+
+    Parameters
+    ----------
+    combinations : sequence of dict
+        By name of a coefficient its weight.
+    names : sequence of str
+        Of all coefficients.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such coefficient, or a weight is no finite number.
+    """
+    rows = np.zeros((len(combinations), len(names)))
+    places = {name: place for place, name in enumerate(names)}
+    for row, combination in zip(rows, combinations, strict=True):
+        for name, weight in combination.items():
+            if name not in places:
+                raise ConfigError(f"no coefficient is called {name!r}: {nearest(name, names)}")
+            try:
+                row[places[name]] = float(weight)
+            except (TypeError, ValueError):
+                row[places[name]] = math.nan
+            if not math.isfinite(row[places[name]]):
+                raise ConfigError(f"the weight of {name!r} must be a finite number, got {weight!r}")
+    return rows
+
+
+def _levels(schema: Schema, categories: Mapping[str, tuple[str, ...]], by: Any) -> Any:
+    """Return by feature the values at which effects are told apart."""
+    if by is None:
+        return {}
+    stated = by if isinstance(by, Mapping) else dict.fromkeys([by] if isinstance(by, str) else by)
+    found: dict[str, Any] = {}
+    for name, values in stated.items():
+        _expect_features(schema, [name])
+        known = categories.get(name, ())
+        if values is None and (not known or is_wide(known)):
+            raise ConfigError(
+                f"by = {name!r} names no values, and the feature "
+                + ("has more than 200 categories" if known else "is numeric")
+                + f': say at which, such as by = {{"{name}": [...]}} (--by {name}=VALUE, repeated)'
+            )
+        found[name] = list(known) if values is None else values
+    return found
+
+
+def _expect_features(schema: Schema, given: Any) -> None:
+    for name in given:
+        if name in schema.offsets:
+            raise ConfigError(
+                f"{name!r} is the offset or the exposure, which effects do not depend on: leave it "
+                "out"
+            )
+        if name not in schema.names:
+            raise ConfigError(f"no feature is called {name!r}: {nearest(str(name), schema.names)}")
+
+
+def _expect_categories(
+    schema: Schema, categories: Mapping[str, tuple[str, ...]], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    kinds = {feature.name for feature in schema.categorical}
+    for row in rows:
+        for name, value in row.items():
+            if value is None and schema.complete_cases:
+                raise ConfigError(
+                    f"{name!r} has no value, and the run left such rows out: name a value"
+                )
+            known = categories.get(name, ())
+            if name in kinds and value is not None and not is_wide(known):
+                mark = _mark(value)
+                if mark not in known:
+                    raise ConfigError(
+                        f"{name!r} has no category {mark!r} in the model: {nearest(mark, known)}"
+                    )
+
+
+def _expect_named(schema: Schema, apart: Sequence[str], named: set[str]) -> None:
+    """Refuse an effect that depends on what is not said."""
+    for term in schema.design:
+        own = {factor.feature for factor in term.factors}
+        lacking = sorted(own - named)
+        if own & {*apart} and lacking:
+            raise ConfigError(
+                f"the effect of {first_few(sorted(own & {*apart}))} depends on {lacking[0]!r}, by "
+                f"the term {term.text}: say at which value, in both rows, or effects at each by "
+                f"by = {lacking[0]!r} (--by {lacking[0]})"
+            )
+
+
+def _nothing(schema: Schema) -> dict[str, Any]:
+    """Return a row without values, which counts nothing and is counted over one."""
+    found: dict[str, Any] = dict.fromkeys(schema.names)
+    if schema.offset:
+        found[schema.offset] = 0.0
+    if schema.exposure:
+        found[schema.exposure] = 1.0
+    return found
+
+
+def _combined(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield every combination of values; the last feature's varies fastest."""
+    each = [_several(own) for own in values.values()]
+    if empty := [name for name, own in zip(values, each, strict=True) if not own]:
+        raise ConfigError(f"{empty[0]!r} has no value")
+    for combination in itertools.product(*each):
+        yield dict(zip(values, combination, strict=True))
+
+
+def _several(value: Any) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        return [value]
+    return list(value)
+
+
+def _one(name: str, value: Any) -> Any:
+    own = _several(value)
+    if len(own) != 1:
+        raise ConfigError(f"against has one value of {name!r}, got {len(own)}: ask for each apart")
+    return own[0]
+
+
+def _mark(value: Any) -> str:
+    """Return a value as a category is written."""
+    text = text_of(value)
+    return "" if text is None else canonical(text)
+
+
+def _shown(value: Any) -> str:
+    return (
+        "(missing)"
+        if value is None
+        else f"{value:.12g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_shown(value)}" for name, value in row.items())

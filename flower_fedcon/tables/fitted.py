@@ -25,6 +25,10 @@
                       logarithm; null without one
     covariance        of the columns' coefficients and the intercept, in these units, and in this
                       order; null where no inference was asked for
+    inference         how it was found, and of the fit: `method`, `observations` (the sum of the
+                      rows' weights), `parameters`, `log_likelihood`, `deviance`, `pearson`,
+                      `dispersion`, `shape`, `events`, `clusters`, and `degrees_of_freedom` of t,
+                      null where tests are by the normal distribution; null without inference
     x                 the model as the run has it, of columns that are centred and scaled
     preparation       what is needed to prepare rows as the run did
     schema            as a table of an experiment file
@@ -61,6 +65,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.tables import contrasts
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.design import Design, described, term_columns
 from flower_fedcon.tables.encoding import dummies, is_wide
@@ -71,6 +76,8 @@ from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.raw_cells import Cells
 from flower_fedcon.tables.read import columns_of, guarded
 from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, RANDOM, Schema
+from flower_fedcon.tables.statistics import Estimates
+from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.whole_files import storage, write_csv, write_text
@@ -84,6 +91,16 @@ LINKS = {
     **dict.fromkeys(LOG_LINK, "log"), "cox": "log hazard ratio",
 }  # fmt: skip
 _UNSAFE = re.compile(r"[^\w.-]|^[.]+")  # in the name of a file
+_UNKNOWN = math.nan
+# By name in the file, an attribute of `Estimates`, and what it is where the file has null.
+_INFERENCE: dict[str, tuple[str, Any]] = {
+    "method": ("method", ""), "observations": ("n", _UNKNOWN), "parameters": ("counted", 0),
+    "more_parameters": ("more", 0), "log_likelihood": ("loglik", _UNKNOWN),
+    "deviance": ("deviance", _UNKNOWN), "pearson": ("pearson", _UNKNOWN),
+    "dispersion": ("dispersion", _UNKNOWN), "shape": ("shape", _UNKNOWN),
+    "events": ("events", _UNKNOWN), "clusters": ("clusters", 0),
+    "degrees_of_freedom": ("df", math.inf),
+}  # fmt: skip
 _PREPARED = ("means", "scales", "kept", "groups")
 
 
@@ -113,6 +130,8 @@ class FittedModel:
         Of Python and packages.
     site_sd, residual_sd : float
         Of random intercepts, and of residuals beside them: the standard deviations; else NaN.
+    estimates : Estimates, optional
+        Of the run's inference: the coefficients in the columns' own units.
 
     Examples
     --------
@@ -138,6 +157,7 @@ class FittedModel:
     versions: Mapping[str, str] | None = None
     site_sd: float = math.nan
     residual_sd: float = math.nan
+    estimates: Estimates | None = None
 
     # --- what it says ----------------------------------------------------------------------------
 
@@ -288,9 +308,7 @@ class FittedModel:
         size = len(prepared.names) + free
         V, A, found = self.covariance[:size, :size], table.matrix(prepared), []
         for first in range(0, A.shape[0], _ROWS):
-            some = A[first : first + _ROWS]
-            dense = some.toarray() if hasattr(some, "toarray") else some
-            rows = dense * prepared.scales + prepared.centers
+            rows = _dense(A[first : first + _ROWS]) * prepared.scales + prepared.centers
             rows = np.column_stack([rows, np.ones(len(rows))]) if free else rows
             found.append(np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", rows, V, rows), 0.0)))
         errors: Array = np.concatenate(found)
@@ -301,6 +319,99 @@ class FittedModel:
     @property
     def _has_errors(self) -> bool:
         return self.covariance is not None and self.schema.loss != "multinomial"
+
+    def contrast(
+        self,
+        values: Mapping[str, Any],
+        against: Mapping[str, Any],
+        *,
+        by: contrasts.By | None = None,
+    ) -> contrasts.Contrasts:
+        r"""Return how linear predictors differ between two rows of values, with errors and tests.
+
+        It is d'b for the difference d of the two rows of the design, so that splines, polynomials
+        and products count as they are: the log of an odds, rate or hazard ratio, or a difference of
+        means. What both rows have alike drops out, unless a term multiplies it by what they have
+        not; then name it. Of a multinomial loss it is the log of the ratio of a class's odds
+        against the first class.
+
+        Parameters
+        ----------
+        values : dict
+            By feature a value; a list of several gives a comparison for each.
+        against : dict
+            By feature, the same ones, the value that these are compared with.
+        by : str, list of str, or dict, optional
+            Features at whose values effects are told apart: all categories of one that is named, or
+            a dict of values. Their `differences` test the interaction.
+
+        Returns
+        -------
+        Contrasts
+            Printed, it is a table; `columns_of()` is one for pandas.
+
+        Raises
+        ------
+        ConfigError
+            If the run has no inference, a value does not fit, or the effect depends on a feature
+            that is not named.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from flower_fedcon import load_model, simulate
+        >>> from flower_fedcon.problems.tables import tables
+        >>> from flower_fedcon.strategies import FedNewton
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for site, rows in (("north", "1,1 2,3 3,6"), ("south", "4,7 5,9 6,11")):
+        ...     _ = (folder / f"{site}.csv").write_text("dose,effect\n" + rows.replace(" ", "\n"))
+        >>> schema = {"target": "effect", "features": {"dose": "numeric"}}
+        >>> schema["terms"] = ["poly(dose, 2)"]
+        >>> problem = tables(data=f"{folder}/*.csv", schema=schema, inference="model")
+        >>> run = simulate(FedNewton(), problem, num_rounds=3, run_dir=folder / "run")
+        >>> found = load_model(folder / "run").contrast({"dose": 5}, {"dose": 2})
+        >>> found.values.round(4), found.bse.round(4)
+        (array([5.7429]), array([0.2619]))
+        """
+        fit, prepared = self._fit, self.preparation
+        known = contrasts.pairs(self.schema, prepared.categories, values, against, by)
+        sides = [row for pair in known for row in (pair.first, pair.second)]
+        columns = {name: [row[name] for row in sides] for name in sides[0]}
+        A = _dense(self.rows(columns).table.matrix(prepared))
+        apart = (A[::2] - A[1::2]) * prepared.scales
+        return contrasts.between(fit, apart, known, self.schema.classes)
+
+    def combination(self, *weights: Mapping[str, float]) -> contrasts.Contrasts:
+        """Return linear combinations of coefficients, with errors and tests.
+
+        Parameters
+        ----------
+        *weights : dict
+            By a coefficient's name in `coefficients.csv`, what its value per unit is multiplied by.
+
+        Raises
+        ------
+        ConfigError
+            If the run has no inference, or no coefficient of this name.
+        """
+        fit = self._fit
+        rows = contrasts.weights_of(weights, fit.names)
+        names = [" + ".join(f"{w:.12g} * {name}" for name, w in own.items()) for own in weights]
+        return contrasts.Contrasts.of(fit, rows, names, fit.family.ratio)
+
+    @property
+    def _fit(self) -> Estimates:
+        if self.estimates is not None:
+            return self.estimates
+        if self.covariance is not None:
+            raise ConfigError(
+                f"{NAME} is of an earlier version, and tells no degrees of freedom: play the run "
+                "again"
+            )
+        raise ConfigError(
+            "the run has no covariance of its coefficients: play it with inference = "
+            '"model", "robust" or "cluster", and without a penalty'
+        )
 
     def predict(self, source: Any, *, unknown: str = "refuse") -> Array:
         """Return the predictions for rows, shape (rows,).
@@ -423,6 +534,7 @@ class FittedModel:
             "offset": schema.offset or None,
             "exposure": schema.exposure or None,
             "covariance": None if self.covariance is None else self.covariance.tolist(),
+            "inference": None if self.estimates is None else _stated(self.estimates),
             "x": self.x.tolist(),
             "preparation": {
                 name: np.asarray(getattr(prepared, name)).tolist() for name in _PREPARED
@@ -562,8 +674,47 @@ class FittedModel:
         known = None if covariance is None else np.array(covariance, dtype=np.float64)
         clients = tuple(map(str, content["clients"]["names"]))
         deviations = (content.get(name) for name in ("site_sd", "residual_sd"))
-        more = (math.nan if v is None else float(v) for v in deviations)
-        return cls(schema, preparation, x, known, clients, dict(content["versions"]), *more)
+        sd, residual_sd = (math.nan if v is None else float(v) for v in deviations)
+        found = cls(
+            schema, preparation, x, known, clients, dict(content["versions"]), sd, residual_sd
+        )
+        stated = content.get("inference")
+        return found if stated is None else replace(found, estimates=_estimates(found, stated))
+
+
+def _stated(fit: Estimates) -> dict[str, Any]:
+    """Return what the file says of a fit beside its coefficients and their covariance."""
+    found: dict[str, Any] = {"notes": list(fit.notes)}
+    for name, (attribute, _) in _INFERENCE.items():
+        value = getattr(fit, attribute)
+        lost = isinstance(value, float) and not math.isfinite(value)  # JSON has no such numbers
+        found[name] = None if lost else value
+    return found
+
+
+def _estimates(model: FittedModel, stated: Mapping[str, Any]) -> Estimates:
+    known = {
+        attribute: none if stated[name] is None else type(none)(stated[name])
+        for name, (attribute, none) in _INFERENCE.items()
+    }
+    covariance = np.array(model.covariance, dtype=np.float64)
+    values = model.preparation.in_units(model.x).ravel()
+    if covariance.shape != (values.size, values.size):
+        raise ValueError("a covariance of another size")
+    names = tuple(model.preparation.entries(model.x.shape))
+    return Estimates(
+        family=family_of(model.schema.loss),
+        names=names,
+        values=values,
+        covariance=covariance,
+        notes=tuple(map(str, stated["notes"])),
+        **known,
+    )
+
+
+def _dense(rows: Any) -> Array:
+    found: Array = rows.toarray() if hasattr(rows, "toarray") else rows
+    return found
 
 
 def load_model(run_dir: str | Path) -> FittedModel:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 SURVEY = ("column", "client", "category", "values", "missing", "least", "mean", "greatest")
 PATH = ("kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes")  # after the weight
+CONTRASTS = ("contrast", "estimate", "std_error")
 COEFFICIENTS = ("column", "coefficient", "per_unit")
 HETEROGENEITY = (
     "column", "pooled", "pooled_std_error", "fixed", "fixed_std_error", "random",
@@ -34,5 +35,7 @@ def written_by(names: Sequence[str]) -> str:
         return "`fedcon predict`"
     if tuple(names) == EFFECTS:
         return "a node"
+    if tuple(names[: len(CONTRASTS)]) == CONTRASTS:
+        return "`fedcon contrast`"
     own = (COEFFICIENTS, CURVES, HETEROGENEITY, PROPORTIONALITY, BASELINE)
     return "a run" if any(tuple(names[: len(header)]) == header for header in own) else ""

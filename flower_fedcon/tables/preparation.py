@@ -22,7 +22,7 @@ policy must list it.
 A node says nothing that stands on fewer of its rows than its policy's `min_rows`: such a column
 counts as not observed, such a category as absent, and of its outcome it says nothing. Where a class
 has no row over all nodes there is no best model, and none is sought; what stands out among nodes is
-said (`flower_fedcon.tables.contrasts`), by these sums.
+said (`flower_fedcon.tables.standing_out`), by these sums.
 
 The rows' weights count in the model's loss alone: means, scales and shares are of rows, each alike,
 as SimpleImputer and StandardScaler find them without `sample_weight`. The sum of a node's weights

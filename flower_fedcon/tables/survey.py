@@ -2,7 +2,7 @@
 
 Of each client's columns the numbers of values and of missing ones, the least, the mean and the
 greatest, and the categories with their rows; and what stands out: what the clients' sums show
-(`flower_fedcon.tables.contrasts`), and what only the rows do.
+(`flower_fedcon.tables.standing_out`), and what only the rows do.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.tables.columns import Columns
-from flower_fedcon.tables.contrasts import check_outcomes, contrasts, scales
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.marks import canonical, fills_in
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.schema import Feature, Schema
+from flower_fedcon.tables.standing_out import check_outcomes, scales, standing_out
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.validation import Array
 
@@ -121,7 +121,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     first = agree(schema, told)
     spread = [client.table.answer(SPREAD, first.payload, least) for client in clients]
     findings = [f"{c.name}: {note}" for c in clients for note in c.columns.notes]
-    findings += contrasts(schema, names, first, told, spread)
+    findings += standing_out(schema, names, first, told, spread)
     findings += scales_of_outcomes(names, [client.table for client in clients])
     findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
     findings += _taken_as_one(clients)
@@ -203,7 +203,7 @@ def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
 
 
 def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
-    """Yield what `contrasts` says of features, of outcomes, times and weights; and of one value."""
+    """Yield what `standing_out` says of features, of outcomes, times, weights; and of one value."""
     schema = tables[0].schema
     outcomes: dict[str, list[Array]] = {}
     if schema.loss not in ("logistic", "multinomial"):

@@ -234,6 +234,17 @@ class Estimates:
             return statistic, float(chi2.sf(statistic, q))
         return statistic / q, float(f.sf(statistic / q, q, self.df))
 
+    def joint_in_words(self, places: Sequence[int]) -> str:
+        """Return `joint_test` as a report says it, or why there is none."""
+        try:
+            statistic, p = self.joint_test(places)
+        except ConfigError as error:
+            return str(error)
+        q = len(places)
+        if math.isinf(self.df):
+            return f"chi2 {statistic:.5g}, degrees of freedom {q}, p = {p:.3g}"
+        return f"F {statistic:.5g}, degrees of freedom {q} and {self.df:.0f}, p = {p:.3g}"
+
     def likelihood_ratio(self, smaller: Estimates) -> tuple[float, int, float]:
         """Return the test of this model against one without some of its columns.
 

@@ -68,32 +68,53 @@ class Summary(str):
         for place in range(half):
             pair = said[place::half]
             lines.append("    ".join(f"{name + ':':<18}{value:>19}" for name, value in pair))
-        letter = found.letter
-        low, high = (f"{100 * share:.4g}%" for share in (alpha / 2, 1 - alpha / 2))
         ratio = found.family.ratio
-        head = ["coef", "std err", letter, f"P>|{letter}|", low, high]
-        head += [ratio] if ratio else []
-        rows = zip(
-            found.names, found.values.tolist(), found.bse.tolist(), found.statistics.tolist(),
-            found.pvalues.tolist(), found.conf_int(alpha).tolist(), strict=True,
-        )  # fmt: skip
-        cells = []
-        for name, value, error, z, p, ends in rows:
-            shown = [_number(value), _number(error), f"{z:.3f}", f"{p:.3f}", *map(_number, ends)]
-            if ratio:
-                effect = not name.startswith(INTERCEPT) and name != DISPERSION
-                shown.append(_number(math.exp(min(value, 700.0))) if effect else "")
-            cells.append([name, *shown])
-        widths = [max(len(row[i]) for row in [["", *head], *cells]) for i in range(len(head) + 1)]
-        widths[1:] = [max(width, 8) for width in widths[1:]]
-        table = [
-            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-            for row in [["", *head], *cells]
-        ]
+        table = estimates_table(found, alpha, ratio)
         rule = max(_WIDTH, *map(len, table))
         lines += ["=" * rule, table[0], "-" * rule, *table[1:], "=" * rule]
         lines += [f"note: {note}" for note in found.notes]
         return cls("\n".join(lines))
+
+
+def estimates_table(
+    found: Estimates, alpha: float, ratio: str, *, of_ratio: bool = False
+) -> list[str]:
+    """Return the lines of a table: a head, and an estimate a line.
+
+    Parameters
+    ----------
+    found : Estimates
+    alpha : float
+        Intervals have coverage 1 - alpha.
+    ratio : str
+        What the exponential of an estimate is; "" if it is nothing.
+    of_ratio : bool
+        Whether the interval is the ratio's, where there is one, and stands beside it.
+    """
+    letter = found.letter
+    low, high = (f"{100 * share:.4g}%" for share in (alpha / 2, 1 - alpha / 2))
+    head = ["coef", "std err", letter, f"P>|{letter}|", low, high]
+    if ratio:
+        head.insert(4 if of_ratio else 6, ratio)
+    rows = zip(
+        found.names, found.values.tolist(), found.bse.tolist(), found.statistics.tolist(),
+        found.pvalues.tolist(), found.conf_int(alpha).tolist(), strict=True,
+    )  # fmt: skip
+    cells = []
+    for name, value, error, z, p, interval in rows:
+        shown = [_number(value), _number(error), f"{z:.3f}", f"{p:.3f}"]
+        effect = ratio and not name.startswith(INTERCEPT) and name != DISPERSION
+        logs = [value, *interval]
+        ratios = [_number(math.exp(min(v, 700.0))) if effect else "" for v in logs]
+        shown += ratios if ratio and of_ratio else map(_number, interval)
+        shown += ratios[:1] if ratio and not of_ratio else []
+        cells.append([name, *shown])
+    widths = [max(len(row[i]) for row in [["", *head], *cells]) for i in range(len(head) + 1)]
+    widths[1:] = [max(width, 8) for width in widths[1:]]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in [["", *head], *cells]
+    ]
 
 
 def _number(value: float) -> str:

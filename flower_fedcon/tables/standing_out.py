@@ -1,0 +1,321 @@
+"""What stands out among the clients of a table, from the sums that they tell before round 1.
+
+A node's owner, or a researcher, also sees what a file itself shows: `flower_fedcon.tables.survey`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.objectives.survival import NOTHING_COMPARED
+from flower_fedcon.tables.marks import looks_missing, near_duplicates
+from flower_fedcon.tables.preparation import Agreed, categories_of
+from flower_fedcon.tables.schema import COMMON, OWN, Feature, Schema
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+NOTHING_TOLD = (
+    "outcomes are all alike at every client, so that beside intercepts of their own no rows can be "
+    'compared: take site_effects = "common"'
+)
+_FACTOR = 100.0  # scales that differ by so much are in other units
+_ALIKE = 8.0  # and by so much, where spread and mean differ by nearly the same factor
+_APART = 1.5  # and by so much, where values are far from each other for their spread
+_STEADY = 3  # values: of fewer the size may be next to 0 by chance
+_ROWS = 10  # fewer say little of an identifier
+_SHOWN = 6
+
+
+def check_outcomes(schema: Schema, told: Sequence[Payload]) -> None:
+    """Refuse outcomes of which no model can be fitted.
+
+    Parameters
+    ----------
+    schema : Schema
+    told : sequence of dict
+        What the clients have told in the first exchange.
+
+    Raises
+    ------
+    ConfigError
+        If a class has no row over all clients. Where a client tells no numbers of rows, nothing is
+        refused.
+    """
+    if not schema.outcomes:
+        return
+    totals = np.sum([answer["outcomes"] for answer in told], axis=0)
+    for outcome, total in zip(schema.outcomes, totals.tolist(), strict=True):
+        if total == 0:
+            raise ConfigError(
+                f"no row of any client has {outcome}, so that there is no best model: correct "
+                "the schema or the tables; `fedcon data check` lists the values of each"
+            )
+
+
+def check_comparable(
+    schema: Schema, smoothness: Iterable[float | None], site_effects: str = COMMON
+) -> None:
+    """Refuse tables within which no rows can be compared, where only such are.
+
+    So it is of survival times, and beside intercepts that sites have for themselves.
+
+    Parameters
+    ----------
+    schema : Schema
+    smoothness : iterable of float
+        The clients' constants L.
+    site_effects : {"common", "own"}
+
+    Raises
+    ------
+    ConfigError
+        If all are 0.
+    """
+    compared = schema.loss == "cox" or site_effects == OWN
+    if compared and all(L == 0 for L in smoothness):
+        raise ConfigError(NOTHING_COMPARED if schema.loss == "cox" else NOTHING_TOLD)
+
+
+def standing_out(
+    schema: Schema,
+    names: Sequence[str],
+    first: Agreed,
+    told: Sequence[Payload],
+    spread: Sequence[Payload],
+) -> list[str]:
+    """Return what stands out, a sentence each.
+
+    Parameters
+    ----------
+    schema : Schema
+    names : sequence of str
+        The clients'.
+    first : Agreed
+    told, spread : sequence of dict
+        What they have told in the first and in the second exchange.
+    """
+    found = []
+    for place, outcome in enumerate(schema.outcomes):
+        rows = [own["outcomes"][place] for own in told]
+        lacking = [name for name, n in zip(names, rows, strict=True) if n == 0]
+        if lacking:
+            found.append(f"no row has {outcome} at {first_few(lacking)}")
+    if schema.sparse:
+        return found
+    for j, feature in enumerate(schema.numeric):
+        observed = np.array([own["observed"][j] for own in told])
+        sums = np.array([own["sums"][j] for own in told])
+        squares = np.array([own["squares"][j] for own in spread])
+        found += _missing(feature.name, names, observed)
+        found += scales(feature, names, observed, sums, squares, float(first.means[j]))
+        if feature.transform == "none":
+            found += _years(feature.name, names, observed, sums)
+    place = 0
+    listed_own = [categories_of(own["categories"], schema) for own in told]
+    for feature in schema.categorical:
+        known = first.categories[feature.name]
+        counts = np.array([own["counts"][place : place + len(known)] for own in spread])
+        place += len(known)
+        named = [j for j, category in enumerate(known) if category]  # but what stands for the rest
+        known, counts = tuple(known[j] for j in named), counts[:, named]
+        found += _missing(feature.name, names, counts.sum(axis=1))
+        found += _categories(feature, known, names, counts)
+        where = [
+            name
+            for name, own, n in zip(names, listed_own, first.rows, strict=True)
+            if n >= _ROWS and len(own.get(feature.name, ())) == n
+        ]
+        if where:
+            found.append(
+                f"column {feature.name!r} has as many categories as rows at {first_few(where)}: is "
+                "it an identifier? Leave it out"
+            )
+    return found
+
+
+def _missing(column: str, names: Sequence[str], observed: Array) -> list[str]:
+    """Say where a column that others have tells of no value."""
+    where = [name for name, n in zip(names, observed.tolist(), strict=True) if n == 0]
+    if not where or len(where) == len(names):
+        return []
+    return [
+        f"column {column!r}: no value is told by {first_few(where)}: the others' mean stands in"
+    ]
+
+
+def _years(column: str, names: Sequence[str], observed: Array, sums: Array) -> list[str]:
+    """Say where years have two digits, and at others four, by their means.
+
+    >>> _years("born", ["a", "b", "c"], np.array([2, 1, 0]), np.array([3970.0, 85.0, 0.0]))
+    ["column 'born': years of two digits at b (mean 85), and of four elsewhere (mean 1985)?"]
+    """
+    means = {name: s / n for name, n, s in zip(names, observed, sums, strict=True) if n}
+    short = {name: mean for name, mean in means.items() if 0 <= mean < 100}
+    full = {name: mean for name, mean in means.items() if 1850 <= mean <= 2100}
+    if not short or not full or len(short) + len(full) < len(means):
+        return []
+    own, others = (float(np.median(list(group.values()))) for group in (short, full))
+    return [
+        f"column {column!r}: years of two digits at {first_few(list(short))} (mean {own:.4g}), and "
+        f"of four elsewhere (mean {others:.4g})?"
+    ]
+
+
+def scales(
+    feature: Feature,
+    names: Sequence[str],
+    observed: Array,
+    sums: Array,
+    squares: Array,
+    mean: float,
+) -> list[str]:
+    """Say where values look as if they were in another unit than those of the others.
+
+    They are a hundred times those of the others, or a hundredth; or eight times, or an eighth, with
+    a spread that is so, too, and no larger than the mean (months and years); or the means are far
+    apart for the spread of both (degrees of Fahrenheit and Celsius).
+
+    Parameters
+    ----------
+    feature : Feature
+    names : sequence of str
+        The clients'.
+    observed, sums, squares : array, shape (clients,)
+        How many values each has, their sum, and the sum of (value - mean)^2.
+    mean : float
+        That of all clients.
+    """
+    sizes, means, spreads, many = {}, {}, {}, set()
+    for name, n, total, square in zip(names, observed, sums, squares, strict=True):
+        if n:
+            own = means[name] = float(total / n)
+            if n >= _STEADY:
+                many.add(name)
+            if n >= _ROWS and feature.transform == "none":
+                spreads[name] = _spread(own, float(square / n), mean)
+            if size := _size(feature.transform, own, float(square / n), mean):
+                sizes[name] = size
+    if len(sizes) < 2:
+        return []
+    found = []
+    for name, size in sizes.items():
+        others = [math.log(sizes[other]) for other in sizes if other != name and other in many]
+        if not others:
+            continue
+        ratio = math.exp(math.log(size) - float(np.median(others)))
+        if ratio < 1 and (len(sizes) == 2 or name not in many):
+            continue  # the same as what is said of the other one, or one value that is near 0
+        within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
+        if within and not _another_unit(name, ratio, means, spreads):
+            continue
+        digits = ".0f" if max(ratio, 1 / ratio) >= 10 else ".2g"
+        said = f"{ratio:,{digits}}" if ratio > 1 else f"1/{1 / ratio:,{digits}}"
+        elsewhere = np.median([own for other, own in means.items() if other != name])
+        found.append(
+            f"column {feature.name!r}: values at {name} are about {said} times those of the others "
+            f"(mean {means[name]:.4g}, elsewhere {elsewhere:.4g}): another unit?"
+        )
+    return found
+
+
+def _spread(own: float, square: float, mean: float) -> float:
+    """Return the standard deviation of a client's values; 0 if it is not known; see `_size`."""
+    variance = square - (own - mean) ** 2
+    return math.sqrt(variance) if variance > 1e-9 * square else 0.0
+
+
+def _another_unit(
+    name: str, ratio: float, means: dict[str, float], spreads: dict[str, float]
+) -> bool:
+    """Return whether the others' values times `ratio` look like those of a client.
+
+    Parameters
+    ----------
+    name : str
+        The client's.
+    ratio : float
+        Of the sizes of its values and theirs.
+    means, spreads : dict of float
+        By client; spreads of those that have some values.
+
+    Examples
+    --------
+    >>> means = {"a": 98.6, "b": 37.0, "c": 36.9}
+    >>> _another_unit("a", 2.7, means, {"a": 0.9, "b": 0.5, "c": 0.5})
+    True
+    >>> _another_unit("a", 2.7, means, {"a": 30.0, "b": 9.0, "c": 11.0})
+    False
+    """
+    others = [other for other, spread in spreads.items() if other != name and spread]
+    own = spreads.get(name)
+    if not own or not others:
+        return False
+    spread = float(np.median([spreads[other] for other in others]))
+    mean = float(np.median([means[other] for other in others]))
+    factor = max(ratio, 1 / ratio)
+    if own > abs(means[name]) or spread > abs(mean) or factor < _APART:
+        return False
+    scaled = factor >= _ALIKE and 0.5 < own / (spread * ratio) < 2
+    return scaled or abs(means[name] - mean) > 3 * (own + spread)
+
+
+def _size(transform: str, own: float, square: float, mean: float) -> float:
+    """Return the size of a client's values, before they were transformed; 0 if it is not known.
+
+    Parameters
+    ----------
+    transform : str
+    own : float
+        Their mean.
+    square : float
+        The mean of their squared distances from `mean`.
+    mean : float
+        That of all clients.
+    """
+    if transform in ("log", "log1p"):
+        return math.exp(min(own, 700.0))
+    # Where the others are far away, what is left of the difference is rounding.
+    second = square + 2 * mean * own - mean * mean
+    rounding = 1e-12 * (square + mean * mean)
+    size = math.sqrt(max(second if second > rounding else 0.0, own * own))
+    return {"sqrt": size * size, "square": math.sqrt(size)}.get(transform, size)
+
+
+def _categories(
+    feature: Feature, known: Sequence[str], names: Sequence[str], counts: Array
+) -> list[str]:
+    """Say what stands out among the categories of a column, with rows by client and category."""
+    found, column = [], f"column {feature.name!r}"
+    total = dict(zip(known, counts.sum(axis=0).tolist(), strict=True))
+    present = [category for category in known if total[category]]
+    for group in near_duplicates(present):
+        said = ", ".join(f"{category!r} ({total[category]:.0f} rows)" for category in group)
+        found.append(f"{column}: {said} are {len(group)} categories: do they mean the same?")
+    for category in present:
+        if looks_missing(category):
+            found.append(
+                f"{column}: {category!r} ({total[category]:.0f} rows) is a category: if it stands "
+                "for a missing value, add it to missing in the schema"
+            )
+    reference = feature.reference or (feature.categories[0] if feature.categories else "")
+    if reference and present and not total.get(reference):
+        found.append(
+            f"{column}: its reference {reference!r} occurs in no row, so that the columns of the "
+            f"other categories sum to 1: name one that occurs ({first_few(present)})"
+        )
+    whole = counts.sum(axis=0)
+    apart = [
+        place
+        for place, own in enumerate(counts)
+        if own.any() and (whole - own).any() and not ((whole - own)[own > 0]).any()
+    ]
+    if apart:
+        own = [[known[j] for j in np.flatnonzero(counts[place]).tolist()] for place in apart]
+        pairs = zip(apart[:_SHOWN], own, strict=False)
+        said = "; ".join(f"{names[place]} has {first_few(marks)}" for place, marks in pairs)
+        found.append(f"{column}: categories that no other client has, and no others: {said}")
+    return found
