@@ -1,4 +1,4 @@
-"""The experiments of sims/ go into a wheel; pyproject.toml says everything else."""
+"""A wheel also has the experiments of sims/ and CITATION.cff; pyproject.toml says the rest."""
 
 import shutil
 from pathlib import Path
@@ -8,16 +8,17 @@ from setuptools.command.build_py import build_py
 
 
 class WithExperiments(build_py):
-    """Copy the experiments and claims to where `fedcon reproduce` looks for them."""
+    """Copy to where `fedcon reproduce` looks for experiments and claims, `fedcon cite` for us."""
 
     def run(self) -> None:
         """Build the package; one that is installed as it stands finds them in the clone."""
         super().run()
         if not self.editable_mode:
-            package = Path(self.build_lib, "flower_fedcon", "lab")
+            package = Path(self.build_lib, "flower_fedcon")
+            shutil.copyfile("CITATION.cff", package / "CITATION.cff")
             for file in Path("sims").rglob("*.toml"):
                 if file.name != "pyproject.toml" and "benchmarks" not in file.parts:
-                    target = package / file
+                    target = package / "lab" / file
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(file, target)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flower_fedcon.paths.stability import stability_selection
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.registry import register
+    from flower_fedcon.runs.citing import cite
     from flower_fedcon.runs.frames import read_runs
     from flower_fedcon.runs.history import EarlyStopping, History
     from flower_fedcon.runs.observing import Observer
@@ -56,6 +57,7 @@ __all__ = [
     "Uniform",
     "Weighted",
     "as_legacy_strategy",
+    "cite",
     "client_app",
     "cross_validate",
     "current_method",
@@ -96,6 +98,7 @@ _HOMES = {
     "Uniform": "core.clock",
     "Weighted": "core.weighted",
     "as_legacy_strategy": "flower.legacy",
+    "cite": "runs.citing",
     "client_app": "flower.apps",
     "cross_validate": "paths.folds",
     "current_method": "training.local_round",

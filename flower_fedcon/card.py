@@ -3,7 +3,9 @@
 It is read off the module docstring of the strategy, which states the method once: a first line,
 the problem in the first indented block, the steps in the block after "Round", and the paragraphs
 that begin with "Symbols:", "State:", "Wire:", "Participation:", "Aggregation:", "Compression:",
-"Lost state:", "Not for:" and "Source:".
+"Lost state:", "Not for:" and "Source:". The last one names each paper as
+
+    Ali Dadras, Alp Yurtsever, "Its Title", ICML 2022 (arXiv:2201.00001)
 """
 
 from __future__ import annotations
@@ -23,6 +25,55 @@ PARAGRAPHS = (
     "Not for", "Source",
 )  # fmt: skip
 _OPTIONAL = ("Symbols", "Aggregation", "Compression", "Not for")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper that a card's source names: its authors, "its title", where and when.
+
+    Attributes
+    ----------
+    authors : tuple of str
+        As they sign, "Ali Dadras".
+    title : str
+    venue : str
+        "ICML"; "" for one that is on arXiv alone.
+    year : int
+    arxiv : str
+        Its number there, or "".
+    """
+
+    authors: tuple[str, ...]
+    title: str
+    venue: str
+    year: int
+    arxiv: str
+
+    @property
+    def surnames(self) -> list[str]:
+        """The authors' surnames.
+
+        >>> Paper(("Ada Lovelace", "Blaise Agüera y Arcas"), "Notes", "", 1843, "").surnames
+        ['Lovelace', 'Agüera y Arcas']
+        """
+        return [re.findall(r"\S+(?: y \S+)?$", name)[0] for name in self.authors]
+
+
+_CAPITAL = "[A-ZÀ-ÖØ-Þ]"
+_NAME = rf"{_CAPITAL}(?:\.|[\w'-]+)(?: (?:y|{_CAPITAL}(?:\.|[\w'-]+)))*"
+_PAPER = re.compile(rf'((?:{_NAME}, )+)"([^"]+)", ([^,;:"]*?)(\d{{4}})\b(?: \(arXiv:([\w./]+)\))?')
+
+
+def papers_in(text: str) -> list[Paper]:
+    """Return the papers that a text names in the form of a card's source.
+
+    >>> papers_in('refuted in Kurt Gödel, "On it", ICML 2022 (arXiv:2201.00001), Theorem 1.')
+    [Paper(authors=('Kurt Gödel',), title='On it', venue='ICML', year=2022, arxiv='2201.00001')]
+    """
+    return [
+        Paper(tuple(names.split(", ")[:-1]), title, venue.strip(), int(year), arxiv)
+        for names, title, venue, year, arxiv in _PAPER.findall(text)
+    ]
 
 
 @dataclass(frozen=True)
@@ -66,7 +117,7 @@ class Card:
     not_for : str
         Where another method serves better, and which.
     source : str
-        The paper, and what of the method is not from it.
+        The papers, and what of the method is not from them.
     """
 
     title: str
@@ -100,14 +151,21 @@ class Card:
         found = [clause for clause in clauses if re.search("reconstructed|second-hand", clause)]
         return "; ".join(found) or "as in its paper"
 
+    @property
+    def papers(self) -> list[Paper]:
+        """The papers that `source` names, the method's own first."""
+        return papers_in(self.source)
+
 
 def first_sentence(text: str) -> str:
     """Return a text up to its first full stop.
 
     >>> first_sentence("any (the theory is for full). Bernoulli cohorts too.")
     'any (the theory is for full)'
+    >>> first_sentence("Martin J. Wainwright. A paper.")
+    'Martin J. Wainwright'
     """
-    return re.split(r"(?<!\bal)(?<!\bet)\.(?:\s|$)", text, maxsplit=1)[0]
+    return re.split(r"(?<!\bal)(?<!\bet)(?<!\b[A-Z])\.(?:\s|$)", text, maxsplit=1)[0]
 
 
 def one_line(text: str) -> str:

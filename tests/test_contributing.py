@@ -25,7 +25,7 @@ AFTER = {
 """Where lines that are added to a file go."""
 LOSS = "flower_fedcon/objectives/log_cosh.py"
 STRATEGIES, CLIENTS = "flower_fedcon/strategies", "flower_fedcon/clients"
-COPIED = ("flower_fedcon", "tests", "sims", "docs", "examples",
+COPIED = ("CITATION.cff", "flower_fedcon", "tests", "sims", "docs", "examples",
           "README.md", "pyproject.toml", "Makefile", "CONTRIBUTING.md")  # fmt: skip
 
 FEDMINE = """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 
 from pages import ROOT, blocks, in_order, pages
+
+from flower_fedcon import cite
 
 README = "test_readme.py::"
 GUIDES = "test_guides.py::"
@@ -49,6 +50,7 @@ PASTED = {
     ],
     "docs/commands.md": [
         ("bash", "lab/test_cli_help.py::test_doctor_on_this_machine"),
+        ("bash", "lab/test_cite.py::test_the_page_s_commands"),
         ("bash", "lab/test_cli_help.py::test_completion_is_installed_as_the_page_says"),
     ],
     "docs/watching.md": [
@@ -177,8 +179,9 @@ def test_the_citation_is_that_of_the_file():
     lines = (ROOT / "CITATION.cff").read_text("utf-8").splitlines()
     stated = dict(line.split(": ", 1) for line in lines if ": " in line)
     for key in ("title", "version", "license"):
-        assert re.search(rf"{key} += {{{re.escape(stated[key])}}}", entry), key
+        assert f"  {key} = {{{stated[key]}}},\n" in entry, key
     assert f"{{{{{stated['  - name']}}}}}" in entry
+    assert entry == cite()
 
 
 def test_who_pastes_exists():

@@ -142,7 +142,14 @@ def wheels(tmp_path_factory):
     """A wheel of the files that it needs, and one of the sdist of the same files."""
     pytest.importorskip("setuptools")
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+    for name in (
+        "pyproject.toml",
+        "setup.py",
+        "MANIFEST.in",
+        "README.md",
+        "LICENSE",
+        "CITATION.cff",
+    ):
         shutil.copy(ROOT / name, source)
     for name in ("flower_fedcon", "sims"):
         shutil.copytree(
@@ -172,7 +179,13 @@ def test_runs_from_a_wheel_too(wheels):
     )
     assert wheels[0].name == f"flower_fedcon-{__version__}-py3-none-any.whl"
     assert names == again
-    files = ("py.typed", "lab/report/page.js", "lab/report/page.css", "lab/report/page.html")
+    files = (
+        "py.typed",
+        "CITATION.cff",
+        "lab/report/page.js",
+        "lab/report/page.css",
+        "lab/report/page.html",
+    )
     modules = ("strategies/fedfw.py", "clients/fedfw.py", "engines/grid.py")
     claims = ("lab/sims/digits_l1.toml", "lab/sims/claims/digits_l1.toml")
     for file in (*modules, *files, *claims, "lab/advice/studies.json", "lab/papers/chr12a.dat"):

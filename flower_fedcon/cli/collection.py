@@ -126,6 +126,23 @@ def info(
     _algorithm_info(name, size)
 
 
+def cite(
+    of: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Methods, experiment files, and folders of runs, comparisons or studies. Default: "
+            "this package alone.",
+            show_default=False,
+            autocompletion=_names,
+        ),
+    ] = None,
+) -> None:
+    """Print BibTeX: the papers of methods, and this package."""
+    from flower_fedcon.runs.citing import cite as entries
+
+    print(entries(*(of or ())), end="")
+
+
 def _part_info(kind: type[Any]) -> None:
     """Show what a part is, its arguments, and which algorithms take it."""
     from flower_fedcon.cli.parts_by_name import takers

@@ -73,6 +73,7 @@ def _add(command: Callable[..., None], *lines: str, name: str | None = None) -> 
 _add(collection.list_, "fedcon list", "fedcon list --markdown", name="list")
 _add(collection.info, "fedcon info FedFW", "fedcon info FedFW --size 943x1682",
      "fedcon info digits")  # fmt: skip
+_add(collection.cite, "fedcon cite FedFW FedDualAvg", "fedcon cite runs/digits_l1 > papers.bib")
 _add(advice.recommend, "fedcon recommend sims/digits_l1.toml",
      "fedcon recommend sims/fedfw_lasso.toml --sample 0.5 --try 50 -o best.toml",
      "fedcon recommend --measure sims -o studies.json")  # fmt: skip

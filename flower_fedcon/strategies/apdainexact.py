@@ -25,10 +25,11 @@ It is 0 in the mean as long as nobody has lost anything, and must not be left ou
 
 Not for: absent clients, a psi or a constraint, and objectives without strong convexity.
 
-Source: Sadiev, Kovalev, Richtarik, "Communication Acceleration of Local Gradient Methods via an
-Accelerated Primal-Dual Algorithm with an Inexact Prox", NeurIPS 2022. The steps are reconstructed;
-the parameters are those of Table 2 in the DualFL paper. The paper's stopping rule of step 3 is not
-known: give a fixed number of steps, O(kappa^(1/3)) of gradient descent, or solve exactly.
+Source: Abdurakhmon Sadiev, Dmitry Kovalev, Peter Richtárik, "Communication Acceleration of Local
+Gradient Methods via an Accelerated Primal-Dual Algorithm with an Inexact Prox", NeurIPS 2022
+(arXiv:2207.03957). The steps are reconstructed; the parameters are those of Table 2 in the DualFL
+paper. The paper's stopping rule of step 3 is not known: give a fixed number of steps,
+O(kappa^(1/3)) of gradient descent, or solve exactly.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ Lost state: nothing to lose.
 
 Not for: anything but comparisons: use FedFW.
 
-Source: refuted in Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS
-workshop 2022, Appendix A. The step is that of Frank-Wolfe's method; the paper's holds for any.
+Source: refuted in Appendix A of Ali Dadras, Karthik Prakhya, Alp Yurtsever, "Federated Frank-Wolfe
+Algorithm", FL-NeurIPS workshop 2022. The step is that of Frank-Wolfe's method; the paper's holds
+for any.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ Lost state: nothing to lose.
 Not for: objectives without strong convexity, and high accuracy: the rate is sublinear where
 CompositeFL's is linear.
 
-Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
-Learning", ICML 2022, Algorithm 2, Theorem 3.1; reconstructed like FastFedDA.
+Source: Yajie Bao, Michael Crawshaw, Shan Luo, Mingrui Liu, "Fast Composite Optimization and
+Statistical Recovery in Federated Learning", ICML 2022 (arXiv:2207.08204), Algorithm 2, Theorem 3.1;
+reconstructed like FastFedDA.
 """
 
 from __future__ import annotations

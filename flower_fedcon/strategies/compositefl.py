@@ -30,8 +30,8 @@ collective reset). A client that alone came back with zeros would bias the run f
 
 Not for: cohorts of one client or of varying size: FedDR allows them.
 
-Source: Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024.
-The steps and the sampled form are reconstructed.
+Source: Jiaojiao Zhang, Jiang Hu, Mikael Johansson, "Composite federated learning with heterogeneous
+data", ICASSP 2024 (arXiv:2309.01795). The steps and the sampled form are reconstructed.
 """
 
 from __future__ import annotations

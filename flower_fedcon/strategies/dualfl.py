@@ -51,10 +51,11 @@ knew is lost. A client that alone starts again breaks theta = mean z_j forever: 
 Not for: clients whose steep directions are unrelated (FiveGCS or tuned FedDyn are faster there),
 nonconvex losses, and clients for whom a local minimisation is dear.
 
-Source: Park and Xu, "DualFL: A Duality-Based Federated Learning Algorithm with Communication
-Acceleration in the General Convex Regime", 2023, Algorithm 1, Theorems 3.2, 3.3, 4.2. The block
-and accelerated forms of their dual problem (6.4), psi, and the computable form of their gap are
-reconstructed. docs/dualfl_sampling.md proves the accelerated form's rate.
+Source: Jongho Park, Jinchao Xu, "DualFL: A Duality-Based Federated Learning Algorithm with
+Communication Acceleration in the General Convex Regime", 2023 (arXiv:2305.10294), Algorithm 1,
+Theorems 3.2, 3.3, 4.2. The block and accelerated forms of their dual problem (6.4), psi, and the
+computable form of their gap are reconstructed. docs/dualfl_sampling.md proves the accelerated
+form's rate.
 """
 
 from __future__ import annotations

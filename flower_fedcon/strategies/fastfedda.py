@@ -40,10 +40,11 @@ Lost state: nothing to lose.
 Not for: objectives without strong convexity, and high accuracy: the rate is sublinear where
 CompositeFL's is linear.
 
-Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
-Learning", ICML 2022, Algorithm 1, Theorem 2.1; reconstructed from its prose and the authors' code.
-The weights of the theory are those of Stich, "Unified Optimal Analysis of the (Stochastic) Gradient
-Method", 2019 (q = 2); their constants, here a = 2 q kappa and gamma = 5 L (1 + a)^q, are ours.
+Source: Yajie Bao, Michael Crawshaw, Shan Luo, Mingrui Liu, "Fast Composite Optimization and
+Statistical Recovery in Federated Learning", ICML 2022 (arXiv:2207.08204), Algorithm 1, Theorem 2.1;
+reconstructed from its prose and the authors' code. The weights of the theory are those of Sebastian
+U. Stich, "Unified Optimal Analysis of the (Stochastic) Gradient Method", 2019 (arXiv:1907.04232) (q
+= 2); their constants, here a = 2 q kappa and gamma = 5 L (1 + a)^q, are ours.
 """
 
 from __future__ import annotations

@@ -27,10 +27,12 @@ Lost state: nothing to lose.
 Not for: exact solutions where clients differ or psi is not smooth: CompositeFL and FedDR have no
 bias.
 
-Source: McMahan et al. 2017; with a subgradient as the baseline (Algorithm 1) of Yuan, Zaheer and
-Reddi, "Federated Composite Optimization", ICML 2021. The momentum is FedAvgM's: Hsu, Qi, Brown,
-"Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
-2019.
+Source: Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas,
+"Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017
+(arXiv:1602.05629); with a subgradient as the baseline (Algorithm 1) of Honglin Yuan, Manzil Zaheer,
+Sashank Reddi, "Federated Composite Optimization", ICML 2021 (arXiv:2011.08474). The momentum is
+FedAvgM's: Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown, "Measuring the Effects of Non-Identical Data
+Distribution for Federated Visual Classification", 2019 (arXiv:1909.06335).
 """
 
 from __future__ import annotations

@@ -37,11 +37,12 @@ Without the mirror a client that has lost its state is refused, which ends the r
 
 Not for: clients for whom a local minimisation is dear: CompositeFL takes gradient steps.
 
-Source: Tran-Dinh, Pham, Phan, Nguyen, "FedDR: Randomized Douglas-Rachford Splitting Algorithms for
-Nonconvex Federated Composite Optimization", NeurIPS 2021, Algorithm 1. The paper starts all
-clients in a first pass; here they enter one by one, which is reconstructed, as is re-entry.
-FedSplit is that of Pathak, Wainwright, "FedSplit: An algorithmic framework for fast federated
-optimization", NeurIPS 2020.
+Source: Quoc Tran-Dinh, Nhan H. Pham, Dzung T. Phan, Lam M. Nguyen, "FedDR: Randomized
+Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization", NeurIPS 2021
+(arXiv:2103.03452), Algorithm 1. The paper starts all clients in a first pass; here they enter one
+by one, which is reconstructed, as is re-entry. FedSplit is that of Reese Pathak, Martin J.
+Wainwright, "FedSplit: An algorithmic framework for fast federated optimization", NeurIPS 2020
+(arXiv:2005.05238).
 """
 
 from __future__ import annotations

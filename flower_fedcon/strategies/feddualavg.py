@@ -34,9 +34,10 @@ Lost state: nothing to lose.
 Not for: high accuracy: the rate is sublinear, and with several local steps heterogeneity leaves a
 floor. CompositeFL and FedDR are exact.
 
-Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 3, Theorem
-4.3. The server_prox_only form is reconstructed: a client that evaluates gradients at z itself
-never feels psi while the output's threshold grows, and the output tends to 0.
+Source: Honglin Yuan, Manzil Zaheer, Sashank Reddi, "Federated Composite Optimization", ICML 2021
+(arXiv:2011.08474), Algorithm 3, Theorem 4.3. The server_prox_only form is reconstructed: a client
+that evaluates gradients at z itself never feels psi while the output's threshold grows, and the
+output tends to 0.
 """
 
 from __future__ import annotations

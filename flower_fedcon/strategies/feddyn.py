@@ -33,8 +33,9 @@ every broadcast). A client that alone starts from g_i = 0 leaves h off forever: 
 
 Not for: a psi or a constraint (FedDR), and clients for whom a local minimisation is dear.
 
-Source: Acar, Zhao, Matas, Mattina, Whatmough, Saligrama, "Federated Learning Based on Dynamic
-Regularization", ICLR 2021, Algorithm 1. Re-entry is reconstructed.
+Source: Durmus Alp Emre Acar, Yue Zhao, Ramon Matas, Matthew Mattina, Paul Whatmough, Venkatesh
+Saligrama, "Federated Learning Based on Dynamic Regularization", ICLR 2021 (arXiv:2111.04263),
+Algorithm 1. Re-entry is reconstructed.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ Lost state: nothing to lose.
 
 Not for: clients without a common minimiser, where a bias stays, and a psi or a constraint.
 
-Source: Li, Acharya, Richtarik, "The Power of Extrapolation in Federated Learning", NeurIPS 2024;
-the steps and constants are reconstructed.
+Source: Hanmin Li, Kirill Acharya, Peter Richtárik, "The Power of Extrapolation in Federated
+Learning", NeurIPS 2024 (arXiv:2405.13766); the steps and constants are reconstructed.
 """
 
 from __future__ import annotations

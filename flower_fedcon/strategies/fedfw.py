@@ -44,10 +44,12 @@ the error like 1/t^2.
 Not for: high accuracy: the rate is 1/t. Where projections are cheap and uploads may be dense, FedDR
 and CompositeFL are faster.
 
-Source: Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS workshop 2022,
-Algorithm 1, Theorems 1 and 2. Stochastic schedules, and those of the sampled form: the authors'
-code. The sampled update is reconstructed as randomised block Frank-Wolfe, rho of the nonconvex
-schedule as the convex one's.
+Source: Ali Dadras, Karthik Prakhya, Alp Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS
+workshop 2022, Algorithm 1, Theorems 1 and 2; a longer version is Ali Dadras, Sourasekhar Banerjee,
+Karthik Prakhya, Alp Yurtsever, "Federated Frank-Wolfe Algorithm", ECML PKDD 2024
+(arXiv:2408.10090). Stochastic schedules, and those of the sampled form: the authors' code. The
+sampled update is reconstructed as randomised block Frank-Wolfe, rho of the nonconvex schedule as
+the convex one's.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ the mean of the x_i, and the difference adds up in sum y) and 5.7e-1 if the lost
 
 Not for: high accuracy: the rate is FedFW's, and it is not ahead of FedFW in all rounds.
 
-Source: Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS workshop 2022,
-Algorithm 2 (Appendix D). The sampled, centred form is reconstructed.
+Source: Ali Dadras, Karthik Prakhya, Alp Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS
+workshop 2022, Algorithm 2 (Appendix D). The sampled, centred form is reconstructed.
 """
 
 from __future__ import annotations

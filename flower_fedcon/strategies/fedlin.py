@@ -19,9 +19,10 @@ Lost state: nothing to lose.
 
 Not for: absent clients: everyone answers twice a round. Scaffold allows them.
 
-Source: Mitra, Jaafar, Pappas, Hassani, "Linear Convergence in Federated Learning: Tackling Client
-Heterogeneity and Sparse Gradients", NeurIPS 2021, without sparse gradients and with one H for all
-clients; the steps are second-hand.
+Source: Aritra Mitra, Rayana Jaafar, George J. Pappas, Hamed Hassani, "Linear Convergence in
+Federated Learning: Tackling Client Heterogeneity and Sparse Gradients", NeurIPS 2021
+(arXiv:2102.07053), without sparse gradients and with one H for all clients; the steps are
+second-hand.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ Lost state: nothing to lose.
 Not for: exact solutions where clients differ: the bias stays at every step length. CompositeFL has
 none.
 
-Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 2.
+Source: Honglin Yuan, Manzil Zaheer, Sashank Reddi, "Federated Composite Optimization", ICML 2021
+(arXiv:2011.08474), Algorithm 2.
 """
 
 from __future__ import annotations

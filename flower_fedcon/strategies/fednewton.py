@@ -23,9 +23,10 @@ Lost state: nothing to lose.
 
 Not for: models of more than some thousand entries, and nonconvex losses.
 
-Source: Lee, Sun, Saunders, "Proximal Newton-type methods for minimizing composite functions", SIAM
-J. Optim. 2014; under sampling Rodomanov, Kropotov, "A Superlinearly-Convergent Proximal Newton-type
-Method for the Optimization of Finite Sums", ICML 2016 (NIM). The guard is reconstructed.
+Source: Jason D. Lee, Yuekai Sun, Michael A. Saunders, "Proximal Newton-type methods for minimizing
+composite functions", SIAM Journal on Optimization 2014 (arXiv:1206.1623); under sampling Anton
+Rodomanov, Dmitry Kropotov, "A Superlinearly-Convergent Proximal Newton-type Method for the
+Optimization of Finite Sums", ICML 2016 (NIM). The guard is reconstructed.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ Lost state: nothing to lose.
 
 Not for: exact solutions where clients differ: FedDyn has the same local work and no bias.
 
-Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous
-Networks", MLSys 2020, Algorithm 2.
+Source: Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith,
+"Federated Optimization in Heterogeneous Networks", MLSys 2020 (arXiv:1812.06127), Algorithm 2.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ is a set in psi.
 
 Not for: clients that come and go: everyone answers each round. A bound on a mean is FedSGM's.
 
-Source: He, Peng, Sun, "Federated Learning with Convex Global and Local Constraints", TMLR 2024,
-without constraints of the server's; the steps are reconstructed, and the local accuracy is the
-solver's.
+Source: Chuan He, Le Peng, Ju Sun, "Federated Learning with Convex Global and Local Constraints",
+TMLR 2024 (arXiv:2310.10117), without constraints of the server's; the steps are reconstructed, and
+the local accuracy is the solver's.
 """
 
 from __future__ import annotations

@@ -57,10 +57,12 @@ e_j = 0: x - (eta/N) sum e_j moves once, and no bias stays.
 Not for: constraints that every client is to meet (FedProxAL), and high accuracy: the rate is
 1/sqrt(T).
 
-Source: Upadhyay, Moon, Hashemi, "Switching Gradient Methods for Constrained Federated
-Optimization", OPT workshop 2025, Algorithm 1. The weights of the soft average, which its proof
-forces, and several constraints are reconstructed. Sampling and error feedback are second-hand, from
-accounts of the long version, with Islamov, As, Fatkhullin, "Safe-EF", ICML 2025 (E = 1, hard).
+Source: Antesh Upadhyay, Sang Bin Moon, Abolfazl Hashemi, "Switching Gradient Methods for
+Constrained Federated Optimization", OPT workshop 2025, Algorithm 1. The weights of the soft
+average, which its proof forces, and several constraints are reconstructed. Sampling and error
+feedback are second-hand, from accounts of the long version, with Rustem Islamov, Yarden As, Ilyas
+Fatkhullin, "Safe-EF: Error Feedback for Non-smooth Constrained Optimization", ICML 2025
+(arXiv:2505.06053) (E = 1, hard).
 """
 
 from __future__ import annotations

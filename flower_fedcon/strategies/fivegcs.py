@@ -27,9 +27,10 @@ everybody starts again with u_m = v = 0 and the same xhat.
 
 Not for: cohorts of varying size, a psi or a constraint, and objectives without strong convexity.
 
-Source: Grudzien, Malinovsky, Richtarik, "Can 5th Generation Local Training Methods Support Client
-Sampling? Yes!", AISTATS 2023, Algorithm 1. The steps are reconstructed; they reach the optimum to
-machine precision for every C, also with inexact local solves. Re-entry is reconstructed too.
+Source: Michał Grudzień, Grigory Malinovsky, Peter Richtárik, "Can 5th Generation Local Training
+Methods Support Client Sampling? Yes!", AISTATS 2023 (arXiv:2212.14370), Algorithm 1. The steps are
+reconstructed; they reach the optimum to machine precision for every C, also with inexact local
+solves. Re-entry is reconstructed too.
 """
 
 from __future__ import annotations

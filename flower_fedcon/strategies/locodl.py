@@ -27,8 +27,9 @@ back with u_i = 0 would bias the run forever.
 
 Not for: absent clients, and a psi or a constraint.
 
-Source: Condat, Maranjyan, Richtarik, "LoCoDL: Communication-Efficient Distributed Learning with
-Local Training and Compression", ICLR 2025. The steps and the mirror are reconstructed.
+Source: Laurent Condat, Artavazd Maranjyan, Peter Richtárik, "LoCoDL: Communication-Efficient
+Distributed Learning with Local Training and Compression", ICLR 2025 (arXiv:2403.04348). The steps
+and the mirror are reconstructed.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ Lost state: nothing to lose.
 
 Not for: problems for which no first radius is known: CFedDA needs none.
 
-Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
-Learning", ICML 2022, Algorithm 3, Theorem 3.2; reconstructed like FastFedDA, the halving from the
-authors' code.
+Source: Yajie Bao, Michael Crawshaw, Shan Luo, Mingrui Liu, "Fast Composite Optimization and
+Statistical Recovery in Federated Learning", ICML 2022 (arXiv:2207.08204), Algorithm 3, Theorem 3.2;
+reconstructed like FastFedDA, the halving from the authors' code.
 """
 
 from __future__ import annotations

@@ -24,8 +24,11 @@ Lost state: h_i := 0. Step 4 carries h_i, so the sum repairs itself in one round
 
 Not for: absent clients (TAMUNA allows them), and rounds that must have a fixed length.
 
-Source: Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip", ICML 2022 (Scaffnew); Condat,
-Richtarik, "RandProx", ICLR 2023, where u_i = -h_i. The round with psi is reconstructed.
+Source: Konstantin Mishchenko, Grigory Malinovsky, Sebastian Stich, Peter Richtárik, "ProxSkip: Yes!
+Local Gradient Steps Provably Lead to Communication Acceleration! Finally!", ICML 2022
+(arXiv:2202.09357) (Scaffnew); Laurent Condat, Peter Richtárik, "RandProx: Primal-Dual Optimization
+Algorithms with Randomized Proximal Updates", ICLR 2023 (arXiv:2207.12891), where u_i = -h_i. The
+round with psi is reconstructed.
 """
 
 from __future__ import annotations

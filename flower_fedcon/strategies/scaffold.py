@@ -27,8 +27,9 @@ the tests' quadratics 0.14 to 0.24 from the optimum.
 Not for: a psi that is not smooth (CompositeFL), and clients that are met once: their variates are
 then stale.
 
-Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging
-for Federated Learning", ICML 2020, Algorithm 1; second-hand, from later papers.
+Source: Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank Reddi, Sebastian Stich, Ananda
+Theertha Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020
+(arXiv:1910.06378), Algorithm 1; second-hand, from later papers.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ Lost state: nothing to lose.
 
 Not for: a psi or a constraint, and clients that cannot answer twice a round.
 
-Source: Jiang, Rodomanov, Stich, "Stabilized Proximal-Point Methods for Federated Optimization",
-NeurIPS 2024 (arXiv:2407.07084), S-DANE and Acc-S-DANE, as the authors' program states them
-(github.com/mlolab/S-DANE, src/optimizers/sdane.py), without its line search; alpha is its A/B. The
-defaults of lambda are reconstructed.
+Source: Xiaowen Jiang, Anton Rodomanov, Sebastian U. Stich, "Stabilized Proximal-Point Methods for
+Federated Optimization", NeurIPS 2024 (arXiv:2407.07084), S-DANE and Acc-S-DANE, as the authors'
+program states them (github.com/mlolab/S-DANE, src/optimizers/sdane.py), without its line search;
+alpha is A/B there. The defaults of lambda are reconstructed.
 """
 
 from __future__ import annotations

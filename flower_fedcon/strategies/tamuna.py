@@ -27,9 +27,10 @@ Lost state: nothing to lose.
 
 Not for: a psi or a constraint, and cohorts of varying size.
 
-Source: Condat, Agarsky, Malinovsky, Richtarik, "TAMUNA: Doubly Accelerated Distributed Optimization
-with Local Training, Compression, and Partial Participation", 2023. The steps are reconstructed;
-they reach the optimum to machine precision, also with half of the replies missing.
+Source: Laurent Condat, Ivan Agarský, Grigory Malinovsky, Peter Richtárik, "TAMUNA: Doubly
+Accelerated Distributed Optimization with Local Training, Compression, and Partial Participation",
+2023 (arXiv:2302.09832). The steps are reconstructed; they reach the optimum to machine precision,
+also with half of the replies missing.
 """
 
 from __future__ import annotations

@@ -154,6 +154,6 @@ def test_doctor_looks_at_ports_and_the_clock(monkeypatch) -> None:
 
 
 def test_completion_is_installed_as_the_page_says() -> None:
-    (command,) = blocks("bash", "docs/commands.md")[1].split("\n")[:-1]
+    (command,) = blocks("bash", "docs/commands.md")[2].split("\n")[:-1]
     options = {name for p in EVERY["fedcon"].params for name in p.opts}
     assert command.split()[1] in options
