@@ -21,6 +21,7 @@ from flower_fedcon.problems.fitting import contenders
 from flower_fedcon.problems.mismatch import ON_MISMATCH, why_mismatched
 from flower_fedcon.runs.history import EarlyStopping, History
 from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.relative import RELATIVE
 from flower_fedcon.runs.run import Run
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import AUTO, choice, count, positive, takes_fields, with_fields
@@ -145,8 +146,8 @@ def simulate(
         if on_mismatch == "error":
             raise ConfigError(mismatch)
         _log.warning("%s", mismatch.partition(": ")[0])
-    watched = [c.column for c in plan.callbacks if isinstance(c, EarlyStopping)]
-    if "residual" in watched:
+    watched = {c.column for c in plan.callbacks if isinstance(c, EarlyStopping)}
+    if watched & {"residual", RELATIVE}:
         problem.optimum  # noqa: B018  (found once, and recorded from then on)
     if workers is not None:
         count("workers", workers)

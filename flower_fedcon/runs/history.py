@@ -16,6 +16,7 @@ import numpy as np
 from flower_fedcon.core.evaluation import Record as Record
 from flower_fedcon.errors import ConfigError, StorageError, nearest, pandas
 from flower_fedcon.layout import Model
+from flower_fedcon.runs.relative import RELATIVE, with_relative
 from flower_fedcon.validation import Array, nonnegative
 from flower_fedcon.wire.whole_files import atomic, check_file, read_bytes, storage
 
@@ -40,7 +41,9 @@ def why_not_recorded(name: str, columns: Iterable[str]) -> str:
             "what no noise covers is not recorded in a private run, unless unsafe=True takes it "
             f"on; recorded: {', '.join(known)}"
         )
-    if name == "residual":
+    if name == RELATIVE and "residual" in known:
+        return "F* is 0 here, and nothing is relative to it: take residual"
+    if name in ("residual", RELATIVE):
         return (
             "F - F* is recorded where the optimum is known before the run: ask for "
             "problem.optimum first, which finds it once (in a file: reference = true)"
@@ -296,7 +299,8 @@ class EarlyStopping:
     tolerance : float
         >= 0.
     column : str (default: "residual")
-        Which column of the history to watch. For "residual", `simulate` finds the optimum first.
+        Which column of the history to watch, or "relative", (F - F*)/|F*|. For this and
+        "residual", `simulate` finds the optimum first.
     unsafe : bool (default: False)
         Of a run with `privacy=GaussianDP(...)`: allow it. What a column says of the data, and with
         it the round at which the run ends, no noise covers, and epsilon does not count.
@@ -312,12 +316,22 @@ class EarlyStopping:
 
     def __call__(self, record: Record) -> bool:
         """Return whether to stop; not at a record in which an evaluation has failed."""
-        if self.column not in record and (self._seen or "objective" not in record):
+        value = self.value(record)
+        if value is None and (self._seen or "objective" not in record):
             return False
-        if self.column not in record:
+        if value is None:
             raise ConfigError(
                 f"early stopping watches {self.column!r}, which is not recorded: "
                 f"{why_not_recorded(self.column, record)}"
             )
         self._seen = True
-        return bool(record[self.column] <= self.tolerance)
+        return bool(value <= self.tolerance)
+
+    def value(self, record: Record) -> float | None:
+        """Return what is watched of a record, if it has that.
+
+        >>> EarlyStopping(1e-3, "relative").value({"objective": 4.5, "residual": 0.5})
+        0.125
+        """
+        seen = with_relative([record])[0] if self.column == RELATIVE else record
+        return seen.get(self.column)

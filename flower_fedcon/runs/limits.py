@@ -133,10 +133,9 @@ class Forecast:
 
     def _fallen(self, stop: EarlyStopping, record: Record) -> float:
         """Return the share of the way, in decades, that a column has come."""
-        first = (self._first or record).get(stop.column, math.nan)
-        now = record.get(stop.column, math.nan)
-        if now <= stop.tolerance:
+        first, now = stop.value(self._first or record), stop.value(record)
+        if now is not None and now <= stop.tolerance:
             return 1.0
-        if not (now < first and stop.tolerance > 0):
+        if now is None or first is None or not (now < first and stop.tolerance > 0):
             return 0.0
         return math.log(first / now) / math.log(first / stop.tolerance)

@@ -127,6 +127,23 @@ def test_early_stopping():
         EarlyStopping(-1)
 
 
+def test_early_stopping_relative_to_the_optimum():
+    problem = q6()
+    history = simulate(avg(), problem, 500, callbacks=[EarlyStopping(0.5, "relative")])
+    assert history.stopped
+    relative = history["residual"] / abs(problem.optimum.value)
+    assert relative[-1] <= 0.5 < relative[-2]
+    stop = EarlyStopping(1e-3, "relative")
+    with pytest.raises(ConfigError, match=r"'relative', which is not .* problem\.optimum"):
+        stop({"objective": 1.0})
+    with pytest.raises(
+        ConfigError, match=r"F\* is 0 here, and nothing is relative to it: take residual"
+    ):
+        stop({"objective": 0.5, "residual": 0.5})
+    assert stop({"objective": 0.5, "residual": 0.5, "relative": 0.0})  # a metric of this name
+    assert not stop({"round": 2})  # an evaluation has failed
+
+
 class Measured(Quadratic):
     """A quadratic with metrics of its own."""
 

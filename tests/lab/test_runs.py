@@ -16,6 +16,7 @@ from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.runner import Job, play, play_jobs
 from flower_fedcon.lab.experiments.seed_statistics import highest, lowest, mean, parse
 from flower_fedcon.runs.history import History
+from flower_fedcon.runs.relative import with_relative
 
 SIMS = Path(__file__).parents[2] / "sims"
 
@@ -213,6 +214,25 @@ def test_each_seed_counts_at_its_own_end(fedcon: Command) -> None:
     assert f"{min(rounds):.4g} to {max(rounds):.4g}" in words
     assert f" {arrived} of 4 " in words
     assert fedcon("plot", "many", "-o", "all.png")[0] == 0
+
+
+@pytest.mark.parametrize("reference", ["true", "false"])
+def test_until_relative_in_a_file(fedcon: Command, reference: str) -> None:
+    """A run ends at the value that the closing table shows; a reference is found for it."""
+    Path("until.toml").write_text(
+        f"[problem]\nname = 'counterexample'\nreference = {reference}\n"
+        "[run]\nrounds = 400\nuntil = {relative = 1e-2}\n"
+        "[algorithm]\nname = 'FedFWPlus'\npenalty = 1.0\n"
+    )
+    code, out, error = fedcon("run", "until.toml", "--run-dir", "r")
+    assert (code, error) == (0, "")
+    *_, before, last = with_relative(History.read_rows("r/history.csv"))
+    assert last["relative"] <= 1e-2 < before["relative"]
+    titles, cells = (
+        line.split() for line in out.splitlines() if " 1 of 1" in line or "Arrived" in line
+    )
+    assert f"{last['relative']:.3g}" in cells
+    assert "Relative" in titles
 
 
 def test_seeds_that_change_nothing_are_said(fedcon: Command) -> None:

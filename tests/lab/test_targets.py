@@ -12,12 +12,12 @@ from harness import Command, refusal
 
 from flower_fedcon import read_runs
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.relative import with_relative
 from flower_fedcon.lab.experiments.run_tables import TuningOptions
 from flower_fedcon.lab.experiments.runner import Played, _stops
 from flower_fedcon.lab.experiments.targets import Cell, Target, TargetTable, targets_of
 from flower_fedcon.lab.experiments.tuning import _score
 from flower_fedcon.runs.history import History
+from flower_fedcon.runs.relative import with_relative
 
 
 @pytest.fixture

@@ -182,8 +182,8 @@ def results(
     failed : dict, optional
         Label -> why there is no run of it: a row that says that.
     """
-    from flower_fedcon.lab.experiments.relative import RELATIVE, TINY
     from flower_fedcon.lab.experiments.seed_statistics import at_ends
+    from flower_fedcon.runs.relative import RELATIVE, TINY, with_relative
 
     last = {label: rows[-1] for label, rows in histories.items()}
     metrics = [name for name in metrics if all(name in row for row in last.values())]
@@ -231,8 +231,8 @@ def results(
         if participation is not None:
             cells.insert(0, participation[label])
         if until:
-            levels = [{name: rows[-1].get(name, math.nan) for name in until} for rows in runs]
-            arrived = sum(any(each[name] <= until[name] for name in until) for each in levels)
+            closing = [with_relative(rows)[-1] for rows in runs]
+            arrived = sum(any(end.get(c, math.nan) <= until[c] for c in until) for end in closing)
             cells.append(f"{arrived} of {len(runs)}")
         made.add_row(label, *cells)
     for label, why in (failed or {}).items():

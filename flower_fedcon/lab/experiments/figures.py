@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest, needing
-from flower_fedcon.lab.experiments.relative import RELATIVE
 from flower_fedcon.lab.experiments.seed_statistics import highest, lowest
 from flower_fedcon.lab.experiments.sweeps import Scaling, exponent
 from flower_fedcon.runs.history import Record, why_not_recorded
+from flower_fedcon.runs.relative import RELATIVE
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:

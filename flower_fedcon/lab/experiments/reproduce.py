@@ -15,11 +15,11 @@ from flower_fedcon.errors import ConfigError, FedConError, nearest
 from flower_fedcon.lab.experiments.claims import COUNTED, MANY, Claims
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug
-from flower_fedcon.lab.experiments.relative import with_relative
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
 from flower_fedcon.lab.experiments.sweeps import Scaling
 from flower_fedcon.lab.experiments.verdicts import WHOSE, Verdict
 from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.relative import with_relative
 from flower_fedcon.runs.toml import read_toml
 
 # --- running -------------------------------------------------------------------------------------

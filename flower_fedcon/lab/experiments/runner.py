@@ -21,12 +21,12 @@ from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.lab.experiments.console import InterruptedRunError, progress, quiet, say
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import is_there, write
-from flower_fedcon.lab.experiments.relative import with_relative
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import Callback, History, Record
 from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.relative import with_relative
 from flower_fedcon.validation import AUTO, count
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.own_code import own_code

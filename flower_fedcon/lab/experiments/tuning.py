@@ -18,11 +18,11 @@ from typing import NamedTuple
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import settings_slug
-from flower_fedcon.lab.experiments.relative import with_relative
 from flower_fedcon.lab.experiments.run_tables import TuningOptions
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.runs.history import why_not_recorded
+from flower_fedcon.runs.relative import with_relative
 from flower_fedcon.runs.toml import write_value
 from flower_fedcon.validation import count
 from flower_fedcon.wire.ledgers import ledgers_of

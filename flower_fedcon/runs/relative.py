@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flower_fedcon.runs.history import Record
+from flower_fedcon.core.evaluation import Record
 
 RELATIVE = "relative"
 TINY = 1e-12
