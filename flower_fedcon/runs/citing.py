@@ -99,8 +99,8 @@ def _methods(of: str | Path) -> Iterator[str]:
     path = Path(of)
     with storage(f"look into {path}"):
         files = [path] if path.is_file() else sorted(path.rglob(CONFIG), key=_outer_first)
-        known = path.exists()
-    if not files and known:
+        there = path.exists()
+    if not files and there:
         raise ConfigError(f"{path} holds no run: it has no {CONFIG} in it, nor below")
     if not files:
         known = [*accepted(), *(kind.__name__ for kind in algorithms().values())]
@@ -184,7 +184,7 @@ def _tex(text: str) -> str:
     """
     written = ""
     for letter in unicodedata.normalize("NFC", text):
-        base, *marks = unicodedata.normalize("NFD", letter)
+        base, *marks = list(unicodedata.normalize("NFD", letter))
         if letter in _LETTERS:
             written += f"{{{_LETTERS[letter]}}}"
         elif len(marks) == 1 and marks[0] in _ACCENTS:

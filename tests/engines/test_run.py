@@ -129,10 +129,10 @@ def test_early_stopping():
 
 def test_early_stopping_relative_to_the_optimum():
     problem = q6()
-    history = simulate(avg(), problem, 500, callbacks=[EarlyStopping(0.5, "relative")])
+    history = simulate(avg(), problem, 500, callbacks=[EarlyStopping(0.05, "relative")])
     assert history.stopped
     relative = history["residual"] / abs(problem.optimum.value)
-    assert relative[-1] <= 0.5 < relative[-2]
+    assert relative[-1] <= 0.05 < relative[-2]
     stop = EarlyStopping(1e-3, "relative")
     with pytest.raises(ConfigError, match=r"'relative', which is not .* problem\.optimum"):
         stop({"objective": 1.0})

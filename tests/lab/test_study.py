@@ -62,6 +62,20 @@ def test_the_runs_of_a_study(fedcon: Command) -> None:
     ]
 
 
+def test_the_seed_of_problem_and_run_in_one(fedcon: Command) -> None:
+    found = runs_of(Experiment.load(written("[sweep]\nlocal_steps = [1, 3]\nboth.seed = [2, 7]\n")))
+    assert len(found) == (1 + 1 + 2) * 2
+    for run in found:
+        seeds = run.experiment.problem_arguments["seed"], run.experiment.run_options.seed
+        assert f"{seeds[0]}" == f"{seeds[1]}" == run.seed
+    assert {run.seed for run in found} == {"2", "7"}
+    problems = [run.experiment.problem_arguments["seed"] for run in found]
+    assert problems == sorted(problems)  # runs on one problem follow one another
+    code, _, _ = fedcon("run", "small.toml", "--rounds=1", "--set", "both.seed=3", "--run-dir", "r")
+    text = Path("r/config.toml").read_text()
+    assert (code, text.count("\nseed = 3\n")) == (0, 2)
+
+
 def test_a_study_is_played_once(fedcon: Command) -> None:
     written(SWEEP.replace("[0, 5]", "[0]"), rounds=4)
     command = ["compare", "study.toml", "--run-dir", "s"]
@@ -278,6 +292,11 @@ def test_the_page_s_block(fedcon: Command) -> None:
         ("local_steps = [0]", "local_steps must be"),
         ("run.seed = [-1]", "seed must be"),
         ("participation = [{smple = 2}]", "did you mean 'sample'"),
+        (
+            "both.seed = [0, 1]\nrun.seed = [2]",
+            "both.seed sets run.seed, too: write both.seed alone",
+        ),
+        ("both.seeds = [0, 1]", "unknown table 'both'"),
     ],
 )
 def test_refusals(fedcon: Command, sweep: str, words: str) -> None:

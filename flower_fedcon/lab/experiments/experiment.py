@@ -152,9 +152,9 @@ class Experiment:
         overrides : sequence of str
             Such as "run.rounds=10", "algorithm.client_lr=0.1", "compare.1.client_lr=0.1" (the
             first of ``[[compare]]``), "FedDR.step_size=10" (the algorithm of that name or label),
-            or a key alone: one that only ``[problem]`` or ``[run]`` can have, "rounds=10", or an
-            argument, "participation.sample=3", of all algorithms that take it. The value is TOML,
-            else a string.
+            "both.seed=1" (of problem and run), or a key alone: one that only ``[problem]`` or
+            ``[run]`` can have, "rounds=10", or an argument, "participation.sample=3", of all
+            algorithms that take it. The value is TOML, else a string.
 
         Raises
         ------

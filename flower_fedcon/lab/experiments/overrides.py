@@ -7,7 +7,7 @@ from typing import Any
 
 from flower_fedcon import registry
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.lab.experiments.run_tables import RunOptions
+from flower_fedcon.lab.experiments.run_tables import BOTH, RunOptions
 from flower_fedcon.lab.experiments.toml_schema import Table, check_table, context
 from flower_fedcon.problems import builder
 from flower_fedcon.runs.toml import parse_value
@@ -97,6 +97,8 @@ def _places(tables: Table, path: list[str]) -> list[tuple[Table, list[str]]]:
     """Return the tables that a key changes, each with the path that leads on from there."""
     if path[0] in TOP:
         return [(tables, path)]
+    if path == BOTH.split("."):
+        return [(tables[name], path[1:]) for name in ("problem", "run")]
     algorithms = _all(tables)
     named = [table for table in algorithms if path[0].lower() in _names(table)]
     if len(path) > 1 and named:

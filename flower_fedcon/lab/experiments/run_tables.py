@@ -139,13 +139,18 @@ class TuningOptions:
         return f"{self.of} with {self.metric} at most {self.level:g}"
 
 
+BOTH = "both.seed"
+"""The seed of problem and run in one, in a sweep or a change of a file."""
+
+
 def check_sweep(table: Any) -> dict[str, Any]:
     """Return a table ``[sweep]`` as key -> values, dotted keys as texts, "names" among them.
 
     Raises
     ------
     ConfigError
-        If a key has no list of different values, or names for other values than it has.
+        If a key has no list of different values, or names for other values than it has, or a seed
+        is varied alone and with the other.
 
     >>> check_sweep({"local_steps": [1, 5], "run": {"seed": [0, 1]}})
     {'local_steps': [1, 5], 'run.seed': [0, 1]}
@@ -166,6 +171,12 @@ def check_sweep(table: Any) -> dict[str, Any]:
                 raise ConfigError(f"{name} has a value twice: {value!r}")
             else:
                 found[name] = value
+    alone = sorted({"problem.seed", "run.seed"} & found.keys())
+    if BOTH in found and alone:
+        raise ConfigError(
+            f"{BOTH} sets {alone[0]}, too: write {BOTH} alone, or problem.seed and run.seed, each "
+            "of which then runs with each of the other"
+        )
     if names is not None:
         found["names"] = check_sweep(names)
         for key, texts in found["names"].items():

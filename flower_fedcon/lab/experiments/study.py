@@ -4,7 +4,7 @@
 participation = [{fraction = 0.1}, {fraction = 0.3}, "full"]
 local_steps = [1, 5]              # any key that `--set` takes, of the algorithms that take it
 "problem.seed" = [0, 1]           # seeds make one row together: mean and range
-"run.seed" = [0, 1, 2, 3, 4]
+"run.seed" = [0, 1, 2, 3, 4]      # "both.seed" in place of the two varies them together
 tune = true                       # choose from each algorithm's grid in each cell first; a
                                   # swept key is no longer in it
 names.participation = ["a tenth", "a third", "all"]   # optional: in tables and figures
@@ -26,7 +26,7 @@ from flower_fedcon.lab.experiments.console import brief, clock, say
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug, write
 from flower_fedcon.lab.experiments.histories import CELLS, FAILED, setting_text
-from flower_fedcon.lab.experiments.run_tables import names_of_values
+from flower_fedcon.lab.experiments.run_tables import BOTH, names_of_values
 from flower_fedcon.lab.experiments.runner import Job, play_jobs
 from flower_fedcon.lab.experiments.seed_statistics import mean
 from flower_fedcon.problems.mismatch import why_mismatched
@@ -62,7 +62,7 @@ def runs_of(experiment: Experiment) -> list[CellRun]:
     rest, called = ("tune", "names"), names_of_values(experiment.sweep)
     lists = {key: values for key, values in experiment.sweep.items() if key not in rest}
     # The problem's seed first: runs on one problem follow one another, and find its optimum once.
-    order = sorted(lists, key=lambda key: (not key.startswith("problem."), not _is_seed(key)))
+    order = sorted(lists, key=lambda key: (not key.startswith(_OF_PROBLEM), not _is_seed(key)))
     found: dict[tuple[str, str], CellRun] = {}
     for values in itertools.product(*(lists[key] for key in order)):
         chosen = dict(zip(order, values, strict=True))
@@ -183,6 +183,10 @@ def _say_unstacked(runs: Sequence[CellRun]) -> None:
         say(f"{label}: {reason}; such runs take the local engine")
 
 
+_OF_PROBLEM = ("problem.", BOTH)
+"""How keys begin that change the problem."""
+
+
 def _is_seed(key: str) -> bool:
     return key.rpartition(".")[2] == "seed"
 
@@ -245,7 +249,7 @@ def _choice(tuned: Experiment, label: str, chosen: tuning.Point) -> str:
 
 def _fixed(label: str, own: Mapping[str, Any], tried: Experiment) -> list[str]:
     """Return what takes the settings that a cell is about out of its algorithm's grid."""
-    grid, elsewhere = tried.grid(label), ("problem.", "run.", "clock.")
+    grid, elsewhere = tried.grid(label), (*_OF_PROBLEM, "run.", "clock.")
     keys = {key.rpartition(".")[2] for key in own if not key.startswith(elsewhere)}
     free = {key: values for key, values in grid.items() if key not in keys}
     return [f"algorithm.grid={write_value(free)}"] if free != grid else []
