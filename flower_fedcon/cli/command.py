@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -126,7 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold what a terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = app(args, prog_name="fedcon", standalone_mode=False)
+        with _terminable():
+            code = app(args, prog_name="fedcon", standalone_mode=False)
     except (FedConError, _UsageError) as error:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         return _complain(f"error: {text}", 2) if text else 2  # empty: the help was shown
@@ -145,6 +149,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if code == 130:
         return _complain("interrupted", 130)
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Have SIGTERM end the command as Ctrl-C does, so that processes that it started end, too."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _complain(text: str, code: int) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from harness import Command, refusal
 
+from flower_fedcon import registry
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems import BUILDERS, builder
 from flower_fedcon.problems.federated import FederatedProblem
@@ -198,6 +199,20 @@ def test_an_option_is_not_blamed_for_the_file(fedcon: Command) -> None:
     told = refusal(fedcon, "run", "bad.toml", "--rounds", "2")
     assert "unknown algorithm 'FedFWW'" in told
     assert "--set" not in told
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_termination_ends_the_command_as_ctrl_c_does(
+    fedcon: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study's processes, too, which a signal that kills would leave, with joblib's warnings."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        monkeypatch.setattr(registry, "algorithms", lambda: os.kill(os.getpid(), signal.SIGTERM))
+        assert fedcon("list") == (130, "", "interrupted\n")
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tomllib
 from pathlib import Path
@@ -13,10 +14,11 @@ from harness import Command, refusal
 from pages import blocks
 
 from flower_fedcon import read_runs
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug
 from flower_fedcon.lab.experiments.histories import panels_of
+from flower_fedcon.lab.experiments.runner import in_processes
 from flower_fedcon.lab.experiments.study import runs_of
 from flower_fedcon.runs.history import History
 from flower_fedcon.runs.toml import write_value
@@ -156,6 +158,56 @@ def test_a_cell_that_fails_says_why(fedcon: Command) -> None:
     assert line.startswith('"FedAvg, client_lr 1000.0",')
     assert "diverges" in line
     assert "\\multicolumn{1}{l}{failed: " in Path("t.tex").read_text()
+
+
+BROKEN = """
+import os
+import numpy as np
+from flower_fedcon import FederatedProblem
+from flower_fedcon.objectives import Quadratic
+
+class Broken(Quadratic):
+    def value(self, x):
+        if os.path.exists("broken"):
+            raise KeyError("age")
+        return super().value(x)
+
+def sites(*, seed: int = 0):
+    kind = Broken if seed else Quadratic
+    return FederatedProblem([kind(np.eye(1), np.array([b])) for b in (1.0, 3.0)])
+"""
+
+
+def test_an_error_of_one_s_own_code_is_a_line_and_the_others_go_on(
+    fedcon: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(".")
+    Path("broken_sites.py").write_text(BROKEN)
+    Path("broken").touch()
+    Path("study.toml").write_text(
+        "[problem]\nname = 'broken_sites:sites'\nreference = false\n[run]\nrounds = 2\n"
+        "[algorithm]\nname = 'FedAvg'\nclient_lr = 0.1\nlocal_steps = 1\n"
+        "[sweep]\nproblem.seed = [0, 1]\n"
+    )
+    command = ["compare", "study.toml", "--workers", "1", "--run-dir", "s"]
+    code, out, error = fedcon(*command)
+    assert (code, error) == (1, "")
+    (line,) = (line for line in out.splitlines() if line.startswith("FedAvg, seed 1: failed: "))
+    said, _, remedy = line.partition("; ")
+    assert "KeyError: 'age'" in said
+    assert "(broken_sites.py, line 10, in value)" in said
+    assert Path(remedy.split("`")[1].removeprefix("fedcon run ")).is_file()
+    assert len(History.read_rows("s/fedavg/seed-0/history.csv")) == 2
+    Path("broken").unlink()
+    code, out, error = fedcon(*command, "--resume")
+    assert (code, error) == (0, "")
+    assert "seed 0: " in out
+    assert len(History.read_rows("s/fedavg/seed-1/history.csv")) == 2
+
+
+def test_a_process_that_dies_is_an_error_of_one_line() -> None:
+    with pytest.raises(FedConError, match=r"a worker process ended unexpectedly.*fewer --workers"):
+        list(in_processes(os._exit, [(3,), (3,)], workers=2))
 
 
 def test_names_of_values(fedcon: Command) -> None:

@@ -10,7 +10,9 @@ import math
 import os
 import time
 import tomllib
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -178,7 +180,13 @@ def play_jobs(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, Playe
 def in_processes(
     play: Callable[..., T], tasks: Sequence[tuple[Any, ...]], *, workers: int
 ) -> Iterator[tuple[int, T]]:
-    """Return an iterator over the tasks' numbers and what `play` returns, as they end."""
+    """Return an iterator over the tasks' numbers and what `play` returns, as they end.
+
+    Raises
+    ------
+    FedConError
+        While iterating: if a process dies.
+    """
     count("workers", workers)
     if workers == 1 or len(tasks) <= 1:
         return ((i, play(*task)) for i, task in enumerate(tasks))
@@ -192,7 +200,18 @@ def in_processes(
         found: Iterator[tuple[int, T]] = pool(
             delayed(_in_a_worker)(os.getpid(), i, play, task) for i, task in enumerate(tasks)
         )
-        return found
+        return _of_living(found)
+
+
+def _of_living(found: Iterator[T]) -> Iterator[T]:
+    """Yield what processes find; one that dies is an error in one line."""
+    try:
+        yield from found
+    except BrokenProcessPool:
+        raise FedConError(
+            "a worker process ended unexpectedly, perhaps out of memory: take fewer --workers. "
+            "Runs that were finished in a run directory are not repeated"
+        ) from None
 
 
 @contextmanager
@@ -228,7 +247,7 @@ def _play_job(job: Job) -> Played:
         if ended is not None:
             return ended
     rows: list[Record] = []
-    optimum, error = None, ""
+    optimum, error, again = None, "", False
     try:
         experiment = _experiment(job.source, job.toml)
         plan = experiment.run_options.plan(
@@ -245,14 +264,35 @@ def _play_job(job: Job) -> Played:
         raise
     except FedConError as problem:
         error = str(problem)
+    except MemoryError:  # of this machine, too
+        raise
+    except Exception as bug:  # of a user's own problem, algorithm or rule: the other runs go on
+        error, again = _what_and_where(bug), True
     if folder is not None:
         if not (folder / CONFIG).exists():  # it failed before it began
             write(folder / CONFIG, job.toml)
-        result = {
-            "error": error, "optimum": optimum, "until": job.until, "made_of": _made_of(job)
-        }  # fmt: skip
-        write(folder / RESULT, json.dumps(result) + "\n")
+        if again:
+            error += f"; `fedcon run {folder / CONFIG}` shows how it came to this"
+        else:
+            result = {
+                "error": error, "optimum": optimum, "until": job.until, "made_of": _made_of(job)
+            }  # fmt: skip
+            write(folder / RESULT, json.dumps(result) + "\n")
     return Played(rows, optimum, error, seconds=time.process_time() - began)
+
+
+def _what_and_where(bug: Exception) -> str:
+    """Return an error that is none of ours in one line, with the place that raised it.
+
+    >>> try:
+    ...     _stops(3)
+    ... except TypeError as error:
+    ...     print(_what_and_where(error).partition(", line")[0])
+    TypeError: cannot unpack non-iterable int object (runner.py
+    """
+    place = traceback.extract_tb(bug.__traceback__)[-1]
+    said = " ".join(f"{type(bug).__name__}: {bug}".split())
+    return f"{said} ({Path(place.filename).name}, line {place.lineno}, in {place.name})"
 
 
 def _stops(until: tuple[str, float] | None) -> list[Callback]:
