@@ -118,7 +118,7 @@ def test_every_extra_is_named_here():
 
 def test_a_node_needs_little():
     names = [re.match(r"[\w-]+(\[\w+\])?", text)[0] for text in PROJECT["dependencies"]]
-    assert sorted(names) == ["flwr", "joblib", "numpy", "scipy", "threadpoolctl"]
+    assert sorted(names) == ["flwr", "joblib", "numpy", "pyyaml", "scipy", "threadpoolctl"]
 
 
 @pytest.mark.parametrize(("extra", "need"), NEEDS, ids=[f"{a}-{b[:40]}" for a, b in NEEDS])
