@@ -87,6 +87,16 @@ def test_start():
     assert sent[3] == 1000 * 10 * 136
 
 
+def test_participation():
+    (names,) = run_page("participation")
+    assert 0 < names["history"]["residual"][-1] < 0.05 * names["history"]["residual"][0]
+
+
+def test_a_prox_and_a_projection(capsys):
+    run_page("mathematics")
+    assert capsys.readouterr().out == "[1.5 0. ]\n[1. 0.]\n"
+
+
 def test_estimators(capsys):
     run_page("estimators")
     printed = capsys.readouterr().out

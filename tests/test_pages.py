@@ -89,7 +89,10 @@ PASTED = {
         ("toml", f"{GUIDES}test_a_composite_method_worked_out"),
     ],
     "docs/own_oracles.md": [("python", f"{GUIDES}test_own_oracles")] * 4,
-    "docs/participation.md": [("toml", "engines/test_clock.py::test_the_page_s_block")],
+    "docs/participation.md": [
+        ("python", f"{GUIDES}test_participation"),
+        ("toml", "engines/test_clock.py::test_the_page_s_block"),
+    ],
     "docs/policy.md": [("toml", f"{NODES}test_a_node_s_file_sets_its_policy")],
     "docs/privacy.md": [
         ("python", f"{GUIDES}test_privacy"),
@@ -100,6 +103,7 @@ PASTED = {
         ("bash", "lab/test_privacy_audit.py::test_the_page_s_command"),
         ("text", "lab/test_privacy_audit.py::test_the_page_s_command"),
     ],
+    "docs/mathematics.md": [("python", f"{GUIDES}test_a_prox_and_a_projection")],
     "docs/pytorch.md": [("python", f"{GUIDES}test_pytorch")],
     "docs/many_clients.md": [
         *[("python", f"{GUIDES}test_many_clients_in_one_array")] * 2,

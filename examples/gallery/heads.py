@@ -2,13 +2,14 @@ r"""
 Sparse and low-rank heads on frozen features
 ============================================
 
-A body that was trained elsewhere is frozen. On its outputs h(x) ten clients fit a linear head::
+The body of a network was trained elsewhere and is frozen. Ten clients fit a linear head on its
+outputs h(x)::
 
     min_W (1/N) sum_i (mean cross-entropy of W' h(x) over client i) + psi(W),
 
 with psi = l1 (few weights), the group lasso over W's rows (few features) or the nuclear norm (low
-rank). This is convex, and CompositeFL solves it, also where a client has few labels, as here: "kkt"
-is the certificate, 0 at a solution. Each weight of psi starts from the solution before::
+rank). This is convex, and CompositeFL solves it even if a client has few labels, as here. The
+certificate "kkt" is 0 at a solution. Each weight of psi starts from the previous solution::
 
     python heads.py [--rounds 400] [--figure heads.png]
 """

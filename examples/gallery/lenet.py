@@ -2,18 +2,18 @@ r"""
 LeNet with one layer under a constraint or a regularizer
 ========================================================
 
-Five clients train it on MNIST's 10,000 test images, of which 2,000 are held out. W, of shape
+Five clients train LeNet on MNIST's 10,000 test images, of which 2,000 are held out. W, of shape
 (120, 256), is the layer above the convolutions::
 
     fedfw        W in the nuclear-norm ball ||W||_* <= 20, projection-free: for W a client sends a
                  vertex of the ball, 376 numbers instead of 30,720
     feddualavg   psi(W) = 1e-3 ||W||_1: W becomes sparse
-    compositefl  the same, exact where clients differ
+    compositefl  the same, without a bias if clients differ
 
-FedFW takes no gradient steps, so that a layer that is to be free needs a bounded set, too: here a
-ball around its start, of half its norm (biases: 0.2), where a vertex is a normalised gradient step.
-A network starts from its start only with schedule="nonconvex"; the penalty is the rule of FedFW's
-docstring. ::
+FedFW takes no gradient steps, so every layer needs a bounded set. For the other layers it is a ball
+around the start, with half the norm of the start as its radius (biases: 0.2). A vertex of this ball
+is a normalised gradient step. Only with schedule="nonconvex" does FedFW begin at the network's
+start. The penalty follows the rule of FedFW's docstring. ::
 
     python lenet.py [FOLDER] [--method fedfw|feddualavg|compositefl] [--rounds R]
 

@@ -3,8 +3,8 @@ A first lasso
 =============
 
 Ten clients hold 20 rows each of a least-squares problem with 400 unknowns, of which 20 are not
-zero. Over the l1 ball through the truth, FedFW and FedFWPlus are projection-free: a client sends
-one vertex of the ball, 136 bytes in place of 3,200.
+zero. The model is bounded by the l1 ball through the truth. FedFW and FedFWPlus are
+projection-free: a client sends one vertex of the ball, 136 bytes instead of 3,200.
 """
 
 import matplotlib.pyplot as plt
@@ -16,8 +16,8 @@ from flower_fedcon.strategies import FedFW, FedFWPlus
 problem = lasso(clients=10, rows=200, columns=400, nonzeros=20)
 
 # %%
-# A strategy is named with its set, and "auto" lets the run find its penalty; `simulate` runs it in
-# this process and returns its history.
+# A strategy is given its set, and "auto" lets the run find its penalty. `simulate` runs it in this
+# process and returns its history.
 
 for strategy in (
     FedFW(problem.constraint, penalty="auto"),

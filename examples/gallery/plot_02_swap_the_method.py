@@ -2,9 +2,9 @@
 The same problem by four methods
 ================================
 
-Sparse logistic regression of ten clients that differ. FedMiD and FedDualAvg take local steps and
-end with a bias; CompositeFL corrects the steps by control variates, and FedDR solves a small
-problem on each client: both go on to the optimum, which an independent solver found.
+Ten clients with different data fit a sparse logistic regression. FedMiD and FedDualAvg take local
+steps and end with a bias. CompositeFL corrects the steps by control variates, and FedDR solves a
+small problem on each client. Both converge to the optimum, which an independent solver found.
 """
 
 import matplotlib.pyplot as plt
@@ -21,7 +21,7 @@ strategies = [FedMiD(psi, client_lr="auto"), FedDualAvg(psi, client_lr="auto"),
               CompositeFL(psi, client_lr="auto"), FedDR(psi)]  # fmt: skip
 
 # %%
-# Everything but the strategy stays as it is.
+# Only the strategy changes.
 
 for strategy in strategies:
     history = simulate(strategy, problem, num_rounds=150, evaluate_every=2)

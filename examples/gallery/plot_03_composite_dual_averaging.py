@@ -3,9 +3,9 @@ The curse of primal averaging
 =============================
 
 The mean of sparse models is not sparse. FedMiD averages models, and its mean has entries that few
-clients need; FedDualAvg averages the dual variables and applies the l1 prox afterwards, so that
-its model is sparse. FedAvg with subgradients is never sparse at all. The data: digits, ten
-clients with few labels each.
+clients need. FedDualAvg averages the dual variables and applies the l1 prox afterwards, so its
+model is sparse. FedAvg with subgradients is never sparse. The data are digits, at ten clients with
+few labels each.
 """
 
 import matplotlib.pyplot as plt

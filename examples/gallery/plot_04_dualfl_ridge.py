@@ -2,9 +2,9 @@
 DualFL on ridge regression
 ==========================
 
-The accelerated method that needs no step to tune: its rounds grow with the square root of the
-condition number L/mu, where those of a plain proximal method grow with L/mu itself. Two problems,
-one ten times better conditioned.
+DualFL is accelerated and needs no step to tune. Its rounds grow with the square root of the
+condition number L/mu; those of a plain proximal method grow with L/mu itself. Here it solves two
+problems, one ten times better conditioned than the other.
 """
 
 import matplotlib.pyplot as plt

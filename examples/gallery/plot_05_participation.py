@@ -2,8 +2,8 @@
 Some clients in each round
 ==========================
 
-Of twenty clients all, half, and one in ten take part in a round, drawn anew each time from the
-run's seed. CompositeFL has no floor under sampling: it only takes more rounds. Seen against
+All, half, or a tenth of twenty clients take part in a round. They are drawn anew in each round,
+from the run's seed. CompositeFL has no floor under sampling: it only takes more rounds. In
 megabytes, a small cohort costs little.
 """
 

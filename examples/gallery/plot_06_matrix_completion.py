@@ -2,8 +2,8 @@
 Matrix completion in a nuclear-norm ball
 ========================================
 
-Eight clients know some entries each of one 40 x 50 matrix of rank 3. FedFW keeps the model in a
-nuclear-norm ball without a singular value decomposition: a client sends two vectors, the top
+Each of eight clients knows some entries of one 40 x 50 matrix of rank 3. FedFW keeps the model in a
+nuclear-norm ball without a singular value decomposition. A client sends two vectors, the top
 singular pair of its gradient.
 """
 
@@ -31,8 +31,8 @@ problem = FederatedProblem(
 )
 
 # %%
-# The penalty is the rule of FedFW's docstring: the largest gradient at the start, over N times the
-# set's diameter.
+# The penalty follows the rule of FedFW's docstring: the largest gradient at the start, divided by N
+# times the set's diameter.
 
 largest = max(np.linalg.norm(f.gradient(problem.x0)) for f in clients)
 strategy = FedFW(ball, penalty=largest / (len(clients) * ball.diameter))

@@ -2,9 +2,9 @@
 Which columns matter: a path on four hospitals
 ==============================================
 
-Heart disease at four hospitals that keep their tables (UCI, 920 patients). The path solves l1
-logistic regression for a grid of penalties, each from the solution before; the penalty that
-cross-validation takes keeps the columns to the right of the dashed line.
+Four hospitals keep their tables on heart disease (UCI, 920 patients). The path solves l1 logistic
+regression for a grid of penalties, each from the previous solution. The dashed line is the penalty
+that cross-validation chooses.
 """
 
 import matplotlib.pyplot as plt
@@ -17,8 +17,7 @@ found = cross_validate(problem, problem.regularizer, num=20, folds=4)
 print(found)
 
 # %%
-# The coefficients are those of the pooled rows, to the tolerance; nothing but sums left the
-# hospitals.
+# The coefficients are those of the pooled rows, up to the tolerance. Only sums left the hospitals.
 
 names = problem.preparation.names
 for name, coefficients in zip(names, found.path.coefs.T[: len(names)], strict=True):

@@ -2,9 +2,9 @@
 Neyman-Pearson classification by FedSGM
 =======================================
 
-A missed tumour is worse than a false alarm: the loss on healthy patients is minimised under a
-bound on the loss on ill ones, g(x) <= 0.1, both averaged over ten clients. FedSGM switches
-between the gradients of the two.
+A missed tumour is worse than a false alarm. So the loss on healthy patients is minimised under a
+bound on the loss on ill ones, g(x) <= 0.1. Both are averaged over ten clients. FedSGM switches
+between the gradients of the two losses.
 """
 
 import matplotlib.pyplot as plt

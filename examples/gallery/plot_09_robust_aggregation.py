@@ -3,8 +3,7 @@ A client that lies
 ==================
 
 One client of ten sends false updates. The mean follows it; a trimmed mean and a coordinate-wise
-median do not. Where clients differ, as here, a robust rule has a price of its own: its limit is
-another point.
+median do not. If clients differ, as here, a robust rule also has a price: it moves the limit.
 """
 
 import matplotlib.pyplot as plt

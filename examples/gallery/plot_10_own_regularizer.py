@@ -3,8 +3,8 @@ A regularizer of your own
 =========================
 
 Any object with `prox(v, step)` and `__call__(v)` is a regularizer. This one shrinks the
-differences to a prior model in place of the coefficients themselves: clients with few rows stay
-near what was known before.
+coefficients towards those of a prior model instead of towards 0. Clients with few rows then stay
+near the prior model.
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,9 @@
 An algorithm of your own
 ========================
 
-Two classes and one call of `register`: then the algorithm runs in every engine, has run
-directories and resumed runs, and `check_algorithm` holds it to what the collection's own are held
-to. Here it is FedAvg with momentum on the server.
+An algorithm is two classes and one call of `register`. It then runs in every engine, with run
+directories and resumed runs. `check_algorithm` holds it to the rules of the collection. Here it is
+FedAvg with momentum on the server.
 """
 
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ class HeavyBallClient(FedConClient[None]):
 register(HeavyBall, HeavyBallClient)
 
 # %%
-# It stands beside the collection's own, here in the engine that serves all clients in one call.
+# It is used like the collection's algorithms, here in the engine that serves all clients at once.
 
 problem = quadratics(clients=10, condition=100.0, directions="aligned")
 for method in (FedAvg, HeavyBall):

@@ -3,8 +3,8 @@ Survival: a stratified Cox model
 ================================
 
 Six hospitals follow patients until an event or the end of the study. Each has a baseline hazard
-of its own; the log hazard ratios are common, and most are zero. The estimator has scikit-learn's
-interface, and `groups` says whose row is whose.
+of its own. The log hazard ratios are common, and most are zero. The estimator has scikit-learn's
+interface, and `groups` says which hospital holds a row.
 """
 
 import matplotlib.pyplot as plt

@@ -2,10 +2,10 @@
 Noise that the clients add
 ==========================
 
-A hundred clients train a sparse model with privacy for each client. The server may add the noise,
-if it is trusted; or each client adds a share before secure aggregation, and the shares of any t
-of them suffice. The closer t is to a hundred, the less this costs: the noise is larger than
-needed by the square root of 100/t, and a round with fewer than t + 1 replies is void.
+A hundred clients train a sparse model with privacy for each client. If the server is
+trusted, it adds the noise. Otherwise each client adds a share before secure aggregation, and the
+shares of any t clients suffice. The noise is then larger than needed by the square root of 100/t,
+so choose t close to a hundred. A round with fewer than t + 1 replies is void.
 """
 
 import matplotlib.pyplot as plt

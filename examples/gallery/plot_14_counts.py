@@ -2,10 +2,10 @@
 Counts at six sites: rates with honest intervals
 ================================================
 
-The RAND Health Insurance Experiment took place at six sites; statsmodels ships its 20,190 person-
-years, without the site, so here they are dealt to six in blocks. How often did people see a
-doctor? Visits vary far more than Poisson's: model-based intervals are two to three times too
-narrow, robust ones and those of a negative binomial model are not.
+How often did people see a doctor? The RAND Health Insurance Experiment took place at six sites.
+statsmodels ships its 20,190 person-years without the site, so here six sites get one block each.
+The numbers of visits vary far more than Poisson's. Model-based intervals are therefore two to three
+times too narrow. Robust intervals and those of a negative binomial model are not.
 """
 
 import matplotlib.pyplot as plt
@@ -26,8 +26,8 @@ columns = {
 X, visits = rows[["lncoins", "disea", *columns]], rows["mdvis"]
 
 # %%
-# No row leaves a site: each sends sums of scores and second derivatives, and the estimates are
-# those of the pooled rows.
+# No row leaves a site. Each sends sums of scores and second derivatives. The estimates are those of
+# the pooled rows.
 
 FITS = {
     "Poisson, model-based": FederatedPoissonRegressor(alpha=0, inference="model"),

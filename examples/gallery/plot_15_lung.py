@@ -4,9 +4,9 @@ Survival at 18 institutions
 
 The North Central Cancer Treatment Group followed 228 patients with lung cancer at 18
 institutions, the smallest with two to six of them (lifelines ships the table). Each institution
-is a stratum with a baseline hazard of its own. Curves are of what each counts in every 30 days;
-the Cox model is R's with strata(inst). (Where an institution so small sent no count of 1 or 2,
-``min_rows=3``, it would merge most of its intervals, and the curves would fall too late.)
+is a stratum with a baseline hazard of its own. The curves are made of counts in intervals of 30
+days. The Cox model is R's with strata(inst). With ``min_rows=3`` such small institutions would
+merge most of their intervals, and the curves would fall too late.
 """
 
 import matplotlib.pyplot as plt
@@ -32,7 +32,7 @@ left.set(xlabel="days", ylabel="survival, gray: of all times")
 left.legend()
 
 # %%
-# Log hazard ratios need no grid: an institution sends sums over its own risk sets.
+# Log hazard ratios need no grid. An institution sends sums over its own risk sets.
 
 print(logrank(time, event, by=rows["sex"], groups=inst, stratified=True))
 model = FederatedCoxRegression(alpha=0, ties="efron", inference="model")

@@ -2,9 +2,9 @@
 Clinics that differ: random intercepts
 ======================================
 
-Twenty clinics, of 8 to 120 patients, cure some more often than others. Random intercepts say how
-much clinics differ, and predict each clinic's: small clinics are drawn towards the mean, where
-their own estimates scatter. The numbers are those of lme4's glmer with nAGQ = 7.
+Twenty clinics have 8 to 120 patients, and cure them at different rates. Random intercepts say how
+much clinics differ, and predict each clinic's intercept. The estimates of small clinics scatter, so
+their predictions are drawn towards the mean. The numbers are those of lme4's glmer with nAGQ = 7.
 """
 
 import matplotlib.pyplot as plt
@@ -27,7 +27,7 @@ print(model.summary())
 print(f"standard deviation between clinics: {model.site_sd_:.3f}, in truth 0.6")
 
 # %%
-# Beside them what a clinic finds alone: the intercept at which it expects as many cures as it has.
+# For comparison, each clinic finds its intercept alone: it then expects as many cures as it has.
 
 effect, mean = model.coef_.item(), model.intercept_.item()
 

@@ -2,10 +2,10 @@
 Sites that differ: one intercept, own ones, random ones
 =======================================================
 
-The RAND Health Insurance Experiment counts visits to a doctor. Its plans stand for sites with a
-table each, and visits of one family are alike: with random intercepts of families, by
-`cluster = "family"`, the standard errors allow for that, and a note says how much families differ.
-The numbers are those of R's `glmer(..., nAGQ = 7)`.
+The RAND Health Insurance Experiment counts visits to a doctor. Here its plans serve as
+sites with a table each. Members of one family resemble each other. With random intercepts of
+families, by `cluster = "family"`, the standard errors allow for that, and a note says how much
+families differ. The numbers are those of R's `glmer(..., nAGQ = 7)`.
 """
 
 import tempfile
