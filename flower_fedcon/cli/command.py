@@ -94,7 +94,8 @@ _add(predict_command.predict, "fedcon predict runs/heart new.csv -o predictions.
 _add(contrast_command.contrast, "fedcon contrast runs/heart age=70 --against age=50",
      "fedcon contrast runs/trial treatment=early --against treatment=usual --by sex -o effects.csv",
      "fedcon contrast runs/heart --coefficient age=10 --coefficient sex=1=1")  # fmt: skip
-_add(laboratory.reproduce, "fedcon reproduce --quick",
+_add(laboratory.reproduce, "fedcon reproduce --quick", "fedcon reproduce --list",
+     "fedcon reproduce Dadras --quick", "fedcon reproduce arXiv:2305.10294",
      "fedcon reproduce fedfw_lasso --json claims.json")  # fmt: skip
 _add(run_commands.plot, "fedcon plot runs/lasso runs/lasso-2 -o residual.png",
      "fedcon plot runs/digits_l1 -o accuracy.pdf --x rounds --y test_accuracy")  # fmt: skip

@@ -14,13 +14,16 @@ def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Experiments, or methods for all experiments that have them; a wrong name lists "
-            "them. Default: all.",
+            help="Experiments; or a method, an author or a number on arXiv, for all that have it. "
+            "Default: all.",
             show_default=False,
         ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer rounds and claims: some minutes.")
+    ] = False,
+    names_only: Annotated[
+        bool, typer.Option("--list", help="List the experiments, and run none.")
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Write everything as JSON.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
@@ -50,8 +53,14 @@ def reproduce(
     from flower_fedcon.lab.experiments.figures import plot_scalings
     from flower_fedcon.lab.experiments.folders import write
 
-    outcome = claims.reproduce(claims.find(sims, names or ()), quick=quick, workers=workers,
-                               folder=run_dir, say=say)  # fmt: skip
+    found = claims.find(sims, names or ())
+    if names_only:
+        rows = table("Experiment", "Paper", "What of it", "Methods", "Claims", right_from=4)
+        for file, paper, figure, methods, number in map(claims.Entry.read, found):
+            rows.add_row(file.stem, paper, figure, ", ".join(methods), str(number))
+        console().print(rows)
+        return
+    outcome = claims.reproduce(found, quick=quick, workers=workers, folder=run_dir, say=say)
     rows = table(*claims.TITLES)
     for verdict in outcome.verdicts:
         rows.add_row(*claims.cells(verdict)[:-1], verdict.verdict)

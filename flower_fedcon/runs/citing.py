@@ -132,9 +132,9 @@ def _entry(paper: Paper) -> str:
         for name, surname in zip(paper.authors, paper.surnames, strict=True)
     ]
     word = next(w for w in re.findall(r"\w+", paper.title) if w.lower() not in _SMALL)
-    first = _plain(paper.surnames[0].split()[0].replace("-", ""))
+    first = plain(paper.surnames[0].split()[0].replace("-", ""))
     eprint = {"eprint": paper.arxiv, "archiveprefix": "arXiv"} if paper.arxiv else {}
-    return _written(kind, f"{first}{paper.year}{_plain(word)}", {
+    return _written(kind, f"{first}{paper.year}{plain(word)}", {
         "author": " and ".join(map(_tex, authors)), "title": f"{{{_tex(paper.title)}}}",
         **where, "year": str(paper.year), **eprint,
     })  # fmt: skip
@@ -194,7 +194,11 @@ def _tex(text: str) -> str:
     return written
 
 
-def _plain(text: str) -> str:
-    """Return a word in small letters without accents, for a key."""
-    letters = unicodedata.normalize("NFD", text.replace("ł", "l").replace("ø", "o").lower())
+def plain(text: str) -> str:
+    """Return a text's letters and digits, small and without accents, to compare names by.
+
+    >>> plain("Tran-Dinh"), plain("Grudzień")
+    ('trandinh', 'grudzien')
+    """
+    letters = unicodedata.normalize("NFD", text.lower().replace("ł", "l").replace("ø", "o"))
     return re.sub(r"[^a-z0-9]", "", letters)

@@ -480,5 +480,33 @@ def test_claims_are_found_by_a_method_too():
     assert {"participation_10", "participation_100"} <= set(found)
     assert found == [path.stem for path in reproduce.find(None, ["compositefl", *found[:1]])]
     assert len(found) < len(reproduce.find())
-    with pytest.raises(ConfigError, match=r"unknown claims 'CompositFL'.*no method's"):
+    with pytest.raises(ConfigError, match=r"unknown claims 'CompositFL'.*no method's.*--list"):
         reproduce.find(None, ["CompositFL"])
+
+
+@pytest.mark.parametrize(
+    ("name", "some", "first_author"),
+    [
+        ("dadras", {"fedfw_lasso", "chr12a", "movielens"}, "Dadras"),
+        ("2408.10090", {"fedfw_lasso", "chr12a", "movielens"}, "Dadras"),
+        ("arXiv:2305.10294v2", {"dualfl_condition", "dualfl_mnist"}, "Park"),
+        ("2309.01795", {"composite_digits", "multitask"}, "Zhang"),
+        ("Richtárik", {"fedexprox", "later_smooth"}, "Richtarik"),
+        ("2302.09832", {"later_smooth"}, "Condat"),
+        ("S-DANE", {"sdane"}, "Jiang"),
+    ],
+)
+def test_claims_are_found_by_their_papers(name: str, some: set[str], first_author: str) -> None:
+    found = [reproduce.Entry.read(path) for path in reproduce.find(None, [name])]
+    assert some <= {entry.path.stem for entry in found}
+    assert all(first_author in entry.paper for entry in found if "study of" not in entry.paper)
+
+
+def test_the_list_runs_nothing(fedcon: Command) -> None:
+    code, out, error = fedcon("reproduce", "--list")
+    assert (code, error) == (0, "")
+    for cell in ("small", "A paper", "Figure 7", "FedFW, FedFWPlus"):
+        assert cell in out
+    assert not list(Path().glob("runs*"))
+    assert "small" in fedcon("reproduce", "--list", "a paper")[1]
+    assert "unknown claims 'B paper'" in refusal(fedcon, "reproduce", "--list", "B paper")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flower_fedcon.errors import ConfigError, FedConError, nearest
 from flower_fedcon.lab.experiments.claims import COUNTED, MANY, Claims
@@ -18,6 +19,8 @@ from flower_fedcon.lab.experiments.folders import label_slug
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
 from flower_fedcon.lab.experiments.sweeps import Scaling
 from flower_fedcon.lab.experiments.verdicts import WHOSE, Verdict
+from flower_fedcon.registry import algorithms
+from flower_fedcon.runs.citing import plain
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.relative import with_relative
 from flower_fedcon.runs.toml import read_toml
@@ -55,10 +58,60 @@ PACKAGED = IN_A_WHEEL if IN_A_WHEEL.is_dir() else IN_A_CLONE
 """The experiments and claims that the package comes with."""
 
 
+class Entry(NamedTuple):
+    """What `fedcon reproduce --list` shows of a claims file, and finds it by.
+
+    Attributes
+    ----------
+    path : Path
+    paper : str
+        Its authors' surnames, short title, venue and year; several papers' with semicolons.
+    figure : str
+        What of the paper.
+    methods : list of str
+        Of its experiment.
+    claims : int
+        How many it makes.
+    """
+
+    path: Path
+    paper: str
+    figure: str
+    methods: list[str]
+    claims: int
+
+    @classmethod
+    def read(cls, path: Path) -> Entry:
+        """Return what a file holds, unchecked."""
+        tables = read_toml(path)
+        experiment = path.parent.parent / tables.get("experiment", f"{path.stem}.toml")
+        played = read_toml(experiment) if experiment.is_file() else {}
+        every = [played.get("algorithm", {}), *played.get("compare", [])]
+        methods = dict.fromkeys(str(table["name"]) for table in every if "name" in table)
+        paper, figure = tables.get("paper", ""), tables.get("figure", "")
+        return cls(path, paper, figure, [*methods], len(tables.get("claim", [])))
+
+    def answers(self, name: str) -> bool:
+        """Return whether a name is that of one of the methods, of an author, or of a paper."""
+        known = {plain(part) for part in re.split("[,;:]", self.paper)}
+        if number := _ARXIV.fullmatch(name.lower()):
+            return any(
+                plain(paper.title) in plain(self.paper) or known >= {*map(plain, paper.surnames)}
+                for kind in algorithms().values()
+                for paper in kind.card().papers
+                if paper.arxiv == number[1]
+            )
+        return plain(name) in known | {*map(plain, self.methods)}
+
+
+_ARXIV = re.compile(r"(?:arxiv:)?(\d{4}\.\d{4,5})(?:v\d+)?")
+
+
 def find(sims: Path | None = None, names: Sequence[str] = ()) -> list[Path]:
     """Return the claims files of a folder, or those of the names given.
 
-    A name is that of an experiment, or of a method that experiments have.
+    A name is that of an experiment, else of a method that experiments have, of an author of their
+    papers, or a paper's number on arXiv.
     By default the folder is ``sims`` in the working directory, if there is one, else that of the
     package.
     """
@@ -70,27 +123,15 @@ def find(sims: Path | None = None, names: Sequence[str] = ()) -> list[Path]:
         raise ConfigError(f"{sims / 'claims'} holds no claims: give the folder with --sims")
     chosen: dict[Path, None] = {}
     for name in names or files:
-        found = [files[name]] if name in files else _with_method(name, files.values())
+        found = [files[name]] if name in files else []
+        found = found or [path for path in files.values() if Entry.read(path).answers(name)]
         if not found:
             raise ConfigError(
-                f"unknown claims {name!r}: no experiment's, and no method's of one; "
-                f"{nearest(name, files)}"
+                f"unknown claims {name!r}: no experiment's, and no method's, author's or arXiv "
+                f"number's of one, as fedcon reproduce --list shows them; {nearest(name, files)}"
             )
         chosen |= dict.fromkeys(found)
     return list(chosen)
-
-
-def _with_method(name: str, paths: Iterable[Path]) -> list[Path]:
-    """Return the claims files whose experiments have a method."""
-    key = name.lower()
-    found = []
-    for path in paths:
-        experiment = path.parent.parent / read_toml(path).get("experiment", f"{path.stem}.toml")
-        tables = read_toml(experiment) if experiment.is_file() else {}
-        every = [tables.get("algorithm", {}), *tables.get("compare", [])]
-        if any(str(table.get("name")).lower() == key for table in every):
-            found.append(path)
-    return found
 
 
 def reproduce(
