@@ -1,5 +1,6 @@
-"""A wheel also has the experiments of sims/ and CITATION.cff; pyproject.toml says the rest."""
+"""What a distribution has of the clone: a description, experiments, CITATION.cff."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -23,4 +24,21 @@ class WithExperiments(build_py):
                     shutil.copyfile(file, target)
 
 
-setup(cmdclass={"build_py": WithExperiments})
+def without_links(readme: str) -> str:
+    """Return the README as an index of packages shows it: without links into the clone.
+
+    A page's name goes on in brackets, a file of code and a figure do not.
+    """
+    text = re.sub(r"^!\[[^\]]*\]\((?!http)[^)]+\)\n\n", "", readme, flags=re.MULTILINE)
+    text = re.sub(r"^<!-- .* -->\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]+)\]\((?!http)[^)]+\.(?:py|cff)\)", r"\1", text)
+    text = re.sub(r"\[(\w+\.md)\]\(\1\)", r"\1", text)
+    text = re.sub(r"\[([^\]]+)\]\((?!http)([^)]+)\)", r"\1 (`\2`)", text)
+    return text.replace("\n\n", "\n\nFiles that this page names are the repository's.\n\n", 1)
+
+
+setup(
+    cmdclass={"build_py": WithExperiments},
+    long_description=without_links(Path("README.md").read_text("utf-8")),
+    long_description_content_type="text/markdown",
+)

@@ -190,6 +190,13 @@ def test_runs_from_a_wheel_too(wheels):
     claims = ("lab/sims/digits_l1.toml", "lab/sims/claims/digits_l1.toml")
     for file in (*modules, *files, *claims, "lab/advice/studies.json", "lab/papers/chr12a.dat"):
         assert f"flower_fedcon/{file}" in names
+    meta = zipfile.ZipFile(wheels[0]).read(f"flower_fedcon-{__version__}.dist-info/METADATA")
+    _, page = meta.decode().replace("\r", "").split("\n\n", 1)  # what an index of packages shows
+    assert "[Flower](https://flower.ai)" in page
+    assert not re.search(r"\]\((?!http)", page)
+    assert "Which method (`docs/which_method.md`)" in " ".join(page.split())
+    assert "@software{flower_fedcon,\n  title = " in page
+    assert len(page.splitlines()) > len(README.splitlines()) - 8
     told = "\n".join(names)
     assert not re.search(r"lab/sims/.*(\.(py|md|png)|pyproject\.toml)", told)
     assert not re.search(r"^(strategies|clients)/", told, re.MULTILINE)

@@ -10,7 +10,6 @@ class Objective(BaseObjective):
     """The mean of the clients' losses with a regularizer, over a set, or under a constraint."""
 
     name = "Federated composite optimisation"
-    url = "https://github.com/flower-fedcon/benchmark_federated_composite"
     min_benchopt_version = "1.10"
     requirements = ["numpy", "scipy"]
     sampling_strategy = "iteration"  # rounds; each point is a run of its own
