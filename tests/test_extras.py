@@ -163,7 +163,7 @@ def test_a_finished_comparison_without_matplotlib_says_so(run_command, monkeypat
 def test_the_version_is_the_same_everywhere():
     version = flower_fedcon.__version__
     series = ".".join(version.split(".")[:2])
-    assert PROJECT["dynamic"] == ["version"]
+    assert "version" in PROJECT["dynamic"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     for app in (ROOT / "sims", ROOT / "examples" / "heart" / "app"):
         own = tomllib.loads((app / "pyproject.toml").read_text())["project"]

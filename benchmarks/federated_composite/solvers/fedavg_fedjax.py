@@ -1,5 +1,8 @@
 """FedAvg of fedjax, on the penalised loss: its clients take steps along a subgradient."""
 
+import fedjax
+import jax
+import jax.numpy as jnp
 import numpy as np
 from benchmark_utils.problem import told
 from benchopt import BaseSolver
@@ -20,10 +23,6 @@ class Solver(BaseSolver):
 
     def set_objective(self, problem):
         """Make the federated data and the algorithm."""
-        import fedjax
-        import jax
-        import jax.numpy as jnp
-
         self.problem = problem
         for name in ("tree_map", "tree_leaves"):  # which fedjax calls, and JAX has moved
             if not hasattr(jax, name):
@@ -56,8 +55,6 @@ class Solver(BaseSolver):
 
     def run(self, stop_val):
         """Play so many rounds."""
-        import jax.numpy as jnp
-
         state = self.algorithm.init(jnp.zeros(self.problem.shape, jnp.float32))
         everyone = [
             (name, rows, key)

@@ -7,6 +7,11 @@ from pathlib import Path
 import numpy as np
 from benchmark_utils.problem import mean_loss, no_constraint, told
 from benchopt import BaseSolver
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
 
 
 class Solver(BaseSolver):
@@ -40,12 +45,6 @@ class Solver(BaseSolver):
 
 
 def _played(problem, step, local_steps, rounds):
-    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import ServerApp
-    from flwr.serverapp.strategy import FedAvg
-    from flwr.simulation import run_simulation
-
     here = str(Path(__file__).parents[1])  # Ray's workers import benchmark_utils from it
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *(each for each in known if each != here)])

@@ -2,6 +2,12 @@
 
 from benchopt import BaseSolver
 
+from flower_fedcon import FederatedProblem, objectives, simulate, strategies
+from flower_fedcon.errors import FedConError
+from flower_fedcon.objectives import NeymanPearson
+from flower_fedcon.regularizers import L1, Indicator, NuclearNorm
+from flower_fedcon.sets import L1Ball
+
 METHODS = {
     "l1": ("FedMiD", "FedDualAvg", "CompositeFL", "Scaffnew", "FedDR", "DualFL", "FedNewton"),
     "nuclear": ("FedMiD", "FedDualAvg", "CompositeFL", "FedDR"),
@@ -16,13 +22,12 @@ class Solver(BaseSolver):
     name = "fedcon"
     requirements = ["pip::flower-fedcon"]
     parameters = {"method": sorted({name for names in METHODS.values() for name in names})}
+    test_config = {"solver": {"method": "CompositeFL"}}
 
     def skip(self, problem):
         """Leave out methods of other problems."""
         if self.method not in METHODS[problem.structure]:
             return True, f"{self.method} is not for {problem.structure}"
-        from flower_fedcon.errors import FedConError
-
         self.set_objective(problem)
         try:
             self.run(1)
@@ -32,11 +37,6 @@ class Solver(BaseSolver):
 
     def set_objective(self, problem):
         """Make the objectives and the strategy."""
-        from flower_fedcon import FederatedProblem, objectives, strategies
-        from flower_fedcon.objectives import NeymanPearson
-        from flower_fedcon.regularizers import L1, Indicator, NuclearNorm
-        from flower_fedcon.sets import L1Ball
-
         kind = getattr(strategies, self.method)
         if problem.structure == "constraint":
             made = [
@@ -66,8 +66,6 @@ class Solver(BaseSolver):
 
     def run(self, stop_val):
         """Play so many rounds."""
-        from flower_fedcon import simulate
-
         self.history = None
         if stop_val:
             self.history = simulate(self.strategy, self.problem, stop_val, evaluate_every=0)
