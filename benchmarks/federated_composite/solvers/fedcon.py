@@ -22,7 +22,7 @@ class Solver(BaseSolver):
     name = "fedcon"
     requirements = ["pip::flower-fedcon"]
     parameters = {"method": sorted({name for names in METHODS.values() for name in names})}
-    test_config = {"solver": {"method": "CompositeFL"}}
+    test_config = {"method": "CompositeFL"}
 
     def skip(self, problem):
         """Leave out methods of other problems."""
