@@ -98,7 +98,8 @@ _add(laboratory.reproduce, "fedcon reproduce --quick", "fedcon reproduce --list"
      "fedcon reproduce Dadras --quick", "fedcon reproduce arXiv:2305.10294",
      "fedcon reproduce fedfw_lasso --json claims.json")  # fmt: skip
 _add(run_commands.plot, "fedcon plot runs/lasso runs/lasso-2 -o residual.png",
-     "fedcon plot runs/digits_l1 -o accuracy.pdf --x rounds --y test_accuracy")  # fmt: skip
+     "fedcon plot runs/digits_l1 -o accuracy.pdf --x rounds --y test_accuracy",
+     "fedcon plot runs/readmission --kind forest -o forest.pdf -o forest.svg")  # fmt: skip
 _add(
     reports.table,
     "fedcon table runs/digits_l1 --to residual=1e-3 --of rounds --of bytes",
@@ -115,7 +116,8 @@ _add(laboratory.bench, "fedcon bench --list", "fedcon bench prox compiled -o res
 _add(deploy_command.deploy, "fedcon deploy sims --local --nodes 3",
      "fedcon deploy examples/heart/app --local --data examples/heart/cleveland.csv --data "
      "examples/heart/va.csv")  # fmt: skip
-_add(new_app.new, "fedcon new my-app --algorithm feddualavg --framework torch")
+_add(new_app.new, "fedcon new my-app --algorithm feddualavg --framework torch",
+     "fedcon new readmission --study study.toml")  # fmt: skip
 _add(doctor.doctor, "fedcon doctor")
 app.add_typer(data.app, name="data", epilog=examples("fedcon data check --help"))
 app.add_typer(privacy_command.app, name="privacy", epilog=examples("fedcon privacy spent state"))

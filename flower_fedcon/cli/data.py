@@ -181,7 +181,7 @@ def curves(
 
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.lab.experiments.figures import check_figure
-    from flower_fedcon.lab.experiments.survival_figure import draw_curves
+    from flower_fedcon.lab.report.study_figures import draw_curves
     from flower_fedcon.problems.tables import clients_of
     from flower_fedcon.survival.of_tables import curves_of_tables
 
@@ -207,7 +207,8 @@ def curves(
         stratified=stratified,
     )
     every, _ = curves_of_tables(clients, names, by, grid=points, min_rows=1)
-    shown = table("Arm", "At risk", "Events", "Median", "First", "Last", right_from=1)
+    counted = "At risk" if points is None else "Adjusted at risk"  # in the first interval
+    shown = table("Arm", counted, "Events", "Median", "First", "Last", right_from=1)
     for arm, curve in found.items():
         known = np.flatnonzero(np.isfinite(curve.survival))
         ends = [

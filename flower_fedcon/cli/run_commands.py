@@ -222,8 +222,15 @@ def plot(
             "many journals."
         ),
     ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="Of runs on tables, in place of histories: forest (coefficients or ratios with "
+            "intervals), sites (a forest plot by site of each column), roc, calibration, survival."
+        ),
+    ] = None,
 ) -> None:
-    """Draw the histories of runs in one figure, bands over seeds."""
+    """Draw the histories of runs in one figure, bands over seeds; or what runs on tables found."""
     from flower_fedcon.lab.experiments.figures import check_figure, plot_histories
     from flower_fedcon.lab.experiments.histories import histories_of, panels_of
     from flower_fedcon.validation import positive
@@ -240,6 +247,15 @@ def plot(
     if len(folders) < len(run_dirs):
         names = ", ".join(path.name for path in run_dirs if path.is_file())
         say(f"no folders, and skipped: {names}")
+    if kind is not None:
+        from flower_fedcon.lab.report.study_figures import plot_study
+
+        if x or y or log or panel:
+            raise ConfigError("--kind is of no history: leave --x, --y, --log and --panel out")
+        plot_study(folders, kind, output, width)
+        for path in output:
+            say(f"figure: {path}")
+        return
     histories, seeds = histories_of(folders)
     by = None if panel is None else panels_of(folders, panel)
     plot_histories(

@@ -371,7 +371,7 @@ class FittedModel:
         >>> run = simulate(FedNewton(), problem, num_rounds=3, run_dir=folder / "run")
         >>> found = load_model(folder / "run").contrast({"dose": 5}, {"dose": 2})
         >>> found.values.round(4), found.bse.round(4)
-        (array([5.7429]), array([0.2619]))
+        (array([5.9143]), array([0.3283]))
         """
         fit, prepared = self._fit, self.preparation
         known = contrasts.pairs(self.schema, prepared.categories, values, against, by)

@@ -118,11 +118,15 @@ def test_a_curve_that_cannot_be_drawn_is_named(
         return [{"round": n, **traffic, "residual": r} for n, r in enumerate(residuals, start=1)]
 
     histories = {"above": rows(1.0, 0.1), "below": rows(-0.1, -0.2), "reached": rows(1.0, 0.0)}
+    histories["rounded"] = rows(1.0, -2e-16)
     told: list[str] = []
     path = plot_histories(histories, tmp_path / "figure.svg", say=told.append)
     assert told == [
         "below: not drawn: residual <= 0, down to -0.2, has no logarithm",
-        "reached: 1 of 2 points not drawn: residual <= 0, down to 0, has no logarithm",
+        "reached: 1 of 2 points not drawn: residual is 0 there, up to rounding: the optimum is "
+        "reached",
+        "rounded: 1 of 2 points not drawn: residual is 0 there, up to rounding: the optimum is "
+        "reached",
     ]
     plot_histories(histories, path)
     assert "below: not drawn" in caplog.text

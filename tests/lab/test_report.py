@@ -278,9 +278,9 @@ HEADER = "column,coefficient,per_unit,odds_ratio,std_error,z,p_value,lower,upper
     ],
 )
 def test_the_axis_has_round_numbers(ends, logs, expected):
-    from flower_fedcon.lab.report.forest_plot import _ticks
+    from flower_fedcon.lab.report.forest_plot import ticks
 
-    found = _ticks(*(np.log(ends) if logs else ends), logs)
+    found = ticks(*(np.log(ends) if logs else ends), logs)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 

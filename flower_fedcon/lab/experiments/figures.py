@@ -50,13 +50,14 @@ COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00",
     "#882255", "#999933", "#7F7F7F",
 )  # fmt: skip
-_PAPER: dict[Any, Any] = {
+PAPER: dict[Any, Any] = {
     "font.size": 7.0,
     "axes.titlesize": 7.0,
     "figure.titlesize": 8.0,
     "legend.fontsize": 6.5,
     "axes.linewidth": 0.6,
 }
+_ROUNDING = 1e-12  # of an objective: what is left of F - F* at the optimum
 _NARROWEST = 1.6  # inches that a panel needs in print
 _LETTERS = 98  # of one point, that fit above an inch of panel with its share of the margins
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (9, 3)))
@@ -162,7 +163,7 @@ def plot_histories(
         wide = min(wide, max(1, int(width / _NARROWEST)))
         size = width, 0.4 + math.ceil(len(panels) / wide) * max(1.3, min(2.5, 0.75 * width / wide))
     scale = 1.0 if width is None else 0.6
-    with rc_context({} if width is None else _PAPER):
+    with rc_context({} if width is None else PAPER):
         figure = Figure(figsize=size, dpi=160 if width is None else 300, layout="constrained")
         FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
         axes = figure.subplots(math.ceil(len(panels) / wide), wide, squeeze=False).ravel()
@@ -214,7 +215,7 @@ def plot_histories(
             [*lines.values()], [*lines], loc="outside lower center",
             ncols=min(len(lines), 4, max(1, fitting)), frameon=False, handlelength=3,
         )  # fmt: skip
-        _save(figure, targets)
+        save_figure(figure, targets)
     return targets[0]
 
 
@@ -289,11 +290,11 @@ def plot_scalings(scalings: Sequence[Scaling], path: str | Path, *, title: str =
         )  # fmt: skip
     if title:
         figure.suptitle(title)
-    _save(figure, [target])
+    save_figure(figure, [target])
     return target
 
 
-def _save(figure: Figure, targets: Sequence[Path]) -> None:
+def save_figure(figure: Figure, targets: Sequence[Path]) -> None:
     """Write a figure in fonts that journals accept and editors can edit.
 
     There is no date in the files, so that equal runs give equal ones.
@@ -406,7 +407,12 @@ def _missing(rows: Sequence[Record], name: str, positive: bool) -> str:
         return ""
     reasons = []
     if positive and (values <= 0).any():
-        reasons.append(f"{name} <= 0, down to {np.nanmin(values):.3g}, has no logarithm")
+        least = float(np.nanmin(values))
+        size = np.nanmax(np.abs(values_of(rows, "objective")), initial=0.0)
+        if name == "residual" and -least <= _ROUNDING * size:
+            reasons.append(f"{name} is 0 there, up to rounding: the optimum is reached")
+        else:
+            reasons.append(f"{name} <= 0, down to {least:.3g}, has no logarithm")
     if not np.isfinite(values).all():
         reasons.append(f"{name} is not recorded or not finite")
     scope = "not drawn" if hidden == len(values) else f"{hidden} of {len(values)} points not drawn"

@@ -20,14 +20,19 @@ from flower_fedcon.runs.directory import CONFIG, ENVIRONMENT, HISTORY
 from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.limits import Forecast
-from flower_fedcon.runs.table_report import COEFFICIENTS, QUALITY
+from flower_fedcon.runs.table_report import COEFFICIENTS, CURVES, QUALITY
 from flower_fedcon.runs.table_report import NAME as REPORT
 from flower_fedcon.runs.toml import read_toml, write_value
+from flower_fedcon.tables.fitted import NAME as MODEL
+from flower_fedcon.tables.schema import OWN, RANDOM
+from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.wire.whole_files import in_use, read_bytes
 
 Part = TypeVar("Part")
 FINISHED = "finished"
-_Coefficients = tuple[dict[str, float], dict[str, tuple[float, float, float]], str]
+_Rows = list[dict[str, str]]
+_Coefficients = tuple[dict[str, float], dict[str, tuple[float, float, float]], str, _Rows]
+_OWN = {OWN: ", an intercept for each site", RANDOM: ", random intercepts"}
 
 
 @dataclass
@@ -50,6 +55,12 @@ class RunContents:
         odds, rate or hazard ratios where the model has them, and then without the intercept.
     ratio : str
         What these are, such as "odds ratio"; "" of coefficients.
+    estimates : list of dict
+        Of a run with standard errors, the lines of its coefficients.csv.
+    model : str
+        Of its model.json: the outcome, and which model it is of.
+    survival : list of dict
+        Of its curves.csv: a line for each arm and time.
     quality : dict
         Of its quality.json: how good the model is on rows held out.
     heterogeneity : list of dict
@@ -74,8 +85,11 @@ class RunContents:
     coefficients: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     ratio: str = ""
+    estimates: _Rows = field(default_factory=list)
+    model: str = ""
+    survival: _Rows = field(default_factory=list)
     quality: dict[str, Any] = field(default_factory=dict)
-    heterogeneity: list[dict[str, str]] = field(default_factory=list)
+    heterogeneity: _Rows = field(default_factory=list)
     report: str = ""
     exchanges: Exchanges | None = None
     missing: list[str] = field(default_factory=list)
@@ -144,7 +158,20 @@ def read_folders(folders: Sequence[Path], cells: int = 100_000) -> list[Curves]:
             found.append(Curves(label, runs, mean(tables), lowest(tables), highest(tables)))
         else:
             found.append(Curves(label, runs, tables[0] if tables else []))
-    return found
+    return _by_model(found)
+
+
+def _by_model(curves: list[Curves]) -> list[Curves]:
+    """Call models of tables by outcome and model, and by their method where that is all apart."""
+    names = [each.runs[0].model for each in curves]
+    for each, name in zip(curves, names, strict=True):
+        if not name:
+            continue
+        known = name if names.count(name) == 1 else f"{name} ({each.label})"
+        for run in each.runs:
+            run.label = known + run.label.removeprefix(each.label)
+        each.label = known
+    return curves
 
 
 def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
@@ -167,8 +194,11 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
     run.options = run_options(folder)
     run.settings = part(_settings, CONFIG, {}, "its settings are not known")
     run.versions = part(_versions, ENVIRONMENT, {}, "its versions are not known")
-    nothing: _Coefficients = ({}, {}, "")
-    run.coefficients, run.intervals, run.ratio = part(_coefficients, COEFFICIENTS, nothing)
+    nothing: _Coefficients = ({}, {}, "", [])
+    found = part(_coefficients, COEFFICIENTS, nothing)
+    run.coefficients, run.intervals, run.ratio, run.estimates = found
+    run.model = part(_model, MODEL, "")
+    run.survival = part(_survival, CURVES, [])
     run.quality = part(_quality, QUALITY, {})
     run.heterogeneity = part(_heterogeneity, HETEROGENEITY, [])
     run.report = part(_report, REPORT, "")
@@ -222,11 +252,32 @@ def _quality(path: Path) -> dict[str, Any]:
     return dict(stated)
 
 
+def _model(path: Path) -> str:
+    try:
+        stated: Any = json.loads(read_bytes(path, follow=True))
+        name = f"{stated['schema']['target']}: {family_of(stated['loss']).title}"
+        return name + _OWN.get(stated.get("site_effects", ""), "")
+    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+        raise ConfigError(f"{path} is damaged: outcome and model are not known") from None
+
+
+def _survival(path: Path) -> _Rows:
+    try:
+        text = read_bytes(path, follow=True).decode()
+        rows = list(csv.DictReader(io.StringIO(text), strict=True))
+        for row in rows:
+            for name in ("time", "survival", "lower", "upper"):
+                float(row[name])
+        return rows
+    except (ValueError, KeyError, TypeError, csv.Error):
+        raise ConfigError(f"{path} is damaged: its survival curves are not known") from None
+
+
 def _report(path: Path) -> str:
     return read_bytes(path, follow=True).decode(errors="replace")
 
 
-def _heterogeneity(path: Path) -> list[dict[str, str]]:
+def _heterogeneity(path: Path) -> _Rows:
     try:
         text = read_bytes(path, follow=True).decode()
         rows = list(csv.DictReader(io.StringIO(text), strict=True))
@@ -262,6 +313,6 @@ def _coefficients(path: Path) -> _Coefficients:
             )
             for row in ends
         }  # fmt: skip
-        return known, intervals, ratio.replace("_", " ")
+        return known, intervals, ratio.replace("_", " "), rows if intervals else []
     except (ValueError, KeyError, TypeError, csv.Error):
         raise ConfigError(f"{path} is damaged: its coefficients are not known") from None

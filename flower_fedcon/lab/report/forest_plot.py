@@ -53,7 +53,7 @@ def forests_by_site(curves: Sequence[Curves]) -> Html:
     for run in runs:
         for row in run.heterogeneity[:_MOST]:
             parts.append(tag("h3", f"{run.label}: {row['column']}"))
-            lines = _by_site(row, run.ratio if row["column"] != INTERCEPT else "")
+            lines = by_site(row, run.ratio if row["column"] != INTERCEPT else "")
             parts.append(_drawn(run.ratio if row["column"] != INTERCEPT else "", lines))
             said = (
                 f"Q {float(row['q']):.4g} with {float(row['df']):.0f} degrees of freedom, "
@@ -68,7 +68,7 @@ def forests_by_site(curves: Sequence[Curves]) -> Html:
     return tag("section", *parts)
 
 
-def _by_site(row: Mapping[str, str], ratio: str) -> dict[str, tuple[float, float, float]]:
+def by_site(row: Mapping[str, str], ratio: str) -> dict[str, tuple[float, float, float]]:
     """Return the estimates and intervals of a column: sites', means of them, and the pooled one."""
     sites = list(row)[len(HETEROGENEITY) :: 2]
     said = {site: (site, f"{site} std_error") for site in sites}
@@ -82,7 +82,7 @@ def _by_site(row: Mapping[str, str], ratio: str) -> dict[str, tuple[float, float
     return found  # type: ignore[return-value]
 
 
-def _ticks(low: float, high: float, logs: bool) -> list[float]:
+def ticks(low: float, high: float, logs: bool) -> list[float]:
     """Return round numbers between two ends, which are logarithms where the axis is."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
@@ -132,7 +132,7 @@ def _drawn(ratio: str, lines: dict[str, tuple[float, float, float]]) -> Html:
         stroke(across(none), _TOP - 4, across(none), bottom, "#888"),
         stroke(left, bottom, left + _WIDTH, bottom, "#888"),
     ]
-    for tick in _ticks(low, high, logs):
+    for tick in ticks(low, high, logs):
         x = across(tick)
         marks.append(stroke(x, bottom, x, bottom + 4, "#888"))
         marks.append(words(f"{tick:.6g}", x, bottom + 16, "middle"))

@@ -67,19 +67,31 @@ def page(curves: Sequence[Curves], library: str) -> str:
         policy=policy,
         title=escape(sections.title(curves)),
         style=_part("page.css"),
-        summary=sections.summary(curves),
-        missing=sections.missing(curves),
-        clients=sections.clients(curves),
-        reports=sections.reports(curves),
-        coefficients=sections.coefficients(curves),
-        forest=forest(curves),
-        by_site=forests_by_site(curves),
-        quality=quality(curves),
-        settings=sections.settings(curves),
+        parts=_parts(curves),
         data=embedded(data),
         library=library,
         script=script,
     )
+
+
+def _parts(curves: Sequence[Curves]) -> str:
+    """Return what stands on the page: of tables the model first, of others how runs went."""
+    went = [
+        f"<section><h2>Summary</h2>{sections.summary(curves)}</section>",
+        sections.missing(curves),
+        '<div id="charts"><noscript><p class="note">The curves need JavaScript.</p></noscript>'
+        "</div>",
+        '<section id="clients"><h2>Who took part, and who failed when</h2><div id="maps"></div>'
+        f"{sections.clients(curves)}</section>",
+    ]
+    words = sections.reports(curves)
+    model = [sections.coefficients(curves), forest(curves)]
+    fit = [quality(curves), forests_by_site(curves)]
+    if sections.of_tables(curves):
+        parts = [*model, *fit, words, *went]
+    else:
+        parts = [*went, words, *model, *fit]
+    return "\n".join([*parts, sections.settings(curves)])
 
 
 def _plotly() -> str:

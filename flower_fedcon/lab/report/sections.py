@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flower_fedcon.lab.report.contents import Curves, RunContents
@@ -26,6 +26,11 @@ _COUNTED = (
     "retries", "lost", "refused", "unheard",
 )  # fmt: skip
 _METRICS, _ROWS = 6, 50
+
+
+def of_tables(curves: Sequence[Curves]) -> bool:
+    """Return whether runs are on tables, whose readers look for the model first."""
+    return any(run.coefficients for each in curves for run in each.runs)
 
 
 def title(curves: Sequence[Curves]) -> str:
@@ -124,10 +129,14 @@ def reports(curves: Sequence[Curves]) -> Html:
 
 
 def coefficients(curves: Sequence[Curves]) -> Html:
-    """Return the coefficients by name, of the runs that have names."""
-    runs = [run for each in curves for run in each.runs if run.coefficients]
-    if not runs:
+    """Return the coefficients by name, of the runs that have names: with errors where these are."""
+    every = [run for each in curves for run in each.runs if run.coefficients]
+    runs = [run for run in every if not run.estimates]
+    tables = [part for run in every if run.estimates for part in _estimates(run)]
+    if not every:
         return Html("")
+    if not runs:
+        return tag("section", tag("h2", "Coefficients"), *tables)
     names = list(dict.fromkeys(name for run in runs for name in run.coefficients))
     names.sort(key=lambda name: -max(abs(run.coefficients.get(name, 0.0)) for run in runs))
     largest = max((abs(v) for run in runs for v in run.coefficients.values()
@@ -139,6 +148,7 @@ def coefficients(curves: Sequence[Curves]) -> Html:
     ]
     parts = [
         tag("h2", "Coefficients"),
+        *tables,
         _note("Of one unit more of each column, the largest first."),
         table(["Column", *(run.label for run in runs)], rows),
     ]
@@ -148,6 +158,40 @@ def coefficients(curves: Sequence[Curves]) -> Html:
     if zero:
         parts.append(_folded(f"{len(zero)} coefficients are 0", [_note(", ".join(zero))]))
     return tag("section", *parts)
+
+
+def _estimates(run: RunContents) -> list[Html]:
+    """Return a run's table of estimates, as a paper has it."""
+    rows, lines = run.estimates[: 4 * _ROWS], []
+    letter = next(name for name in ("z", "t") if name in rows[0])
+    ratio = run.ratio.replace(" ", "_")
+    for row in rows:
+        value = row.get("debiased") or row["per_unit"]
+        own = [_short(value), _short(row["std_error"]), _short(row[letter]), _p(row["p_value"])]
+        own.insert(2, _ends(row, "lower", "upper"))
+        if ratio:
+            own += [_short(row[ratio]), _ends(row, f"{ratio}_lower", f"{ratio}_upper")]
+        lines.append([row["column"], *own])
+    header = ["Column", "Coefficient", "Standard error", "95 % interval", letter, "p"]
+    header += [run.ratio.capitalize(), "95 % interval"] if ratio else []
+    parts = [tag("h3", f"{run.label}: of one unit more"), table(header, lines)]
+    if len(run.estimates) > len(rows):
+        parts.append(
+            _note(f"The first {len(rows)} of {len(run.estimates)}; coefficients.csv has all")
+        )
+    return parts
+
+
+def _short(cell: str) -> str:
+    return f"{float(cell):.4g}" if cell else "–"
+
+
+def _ends(row: Mapping[str, str], lower: str, upper: str) -> str:
+    return f"{_short(row[lower])} to {_short(row[upper])}" if row[lower] and row[upper] else "–"
+
+
+def _p(cell: str) -> str:
+    return "–" if not cell else "< 0.001" if float(cell) < 0.001 else f"{float(cell):.3f}"
 
 
 def settings(curves: Sequence[Curves]) -> Html:

@@ -1,0 +1,210 @@
+"""Figures of a study for print: forest plots, ROC and calibration curves, survival curves."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.figures import COLOURS, PAPER, check_figure, save_figure
+from flower_fedcon.lab.report.contents import RunContents, read_folders
+from flower_fedcon.lab.report.forest_plot import by_site, ticks
+from flower_fedcon.tables.preparation import INTERCEPT
+from flower_fedcon.tables.product_limit import KaplanMeier
+from flower_fedcon.validation import choice
+
+Intervals = Mapping[str, tuple[float, float, float]]
+_INCHES, _LINE, _AROUND = 5.5, 0.26, 1.0  # a panel's width; a line's height, and that of the rest
+_SQUARE, _LETTERS = 4.0, 42  # of a square panel; letters of a line above it
+
+
+def plot_study(
+    folders: Sequence[Path], kind: str, paths: Sequence[Path], width: float | None = None
+) -> None:
+    """Draw what runs on tables have found, a panel for each; of forests by site for each column.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Of runs.
+    kind : {"forest", "sites", "roc", "calibration", "survival"}
+        Coefficients, or ratios where the model has them, with their intervals; what each site finds
+        alone; the ROC curve and the calibration of all sites' held-out rows; Kaplan-Meier curves.
+    paths : sequence of Path
+        .png, .pdf or .svg files, all of the same figure.
+    width : float, optional
+        Of the figure, in inches, with letters as small as those of a paper.
+
+    Raises
+    ------
+    ConfigError
+        If a run has nothing of the kind, or a file is of another kind.
+    """
+    needed, draw = KINDS[choice("--kind", kind, tuple(KINDS))]
+    for path in paths:
+        check_figure(path)
+    panels: list[tuple[float, str, Callable[[Any], None]]] = []
+    for run in (run for each in read_folders(folders) for run in each.runs):
+        found = draw(run)
+        if not found:
+            raise ConfigError(f"{run.folder} has nothing to draw: {needed}")
+        panels += found
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    heights = [height for height, _, _ in panels]
+    wide = _SQUARE if kind in ("roc", "calibration") else _INCHES
+    scale = 1.0 if width is None else width / wide
+    with rc_context({} if width is None else PAPER):
+        size = wide * scale, sum(heights) * scale
+        figure = Figure(figsize=size, dpi=160 if width is None else 300, layout="constrained")
+        FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
+        axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights).ravel()
+        for axis, (_, title, fill) in zip(axes, panels, strict=True):
+            fill(axis)
+            axis.set_title(textwrap.fill(title, _LETTERS), fontsize="medium")
+        save_figure(figure, paths)
+
+
+def draw_curves(curves: Mapping[str, KaplanMeier], path: Path, time: str = "time") -> None:
+    """Draw curves as steps from 1 at time 0, with shaded intervals.
+
+    Parameters
+    ----------
+    curves : dict of KaplanMeier, by arm
+    path : path
+        A .png, .pdf or .svg file.
+    time : str
+        What stands below the axis.
+
+    Raises
+    ------
+    ConfigError
+        If the file's type is another.
+    """
+    check_figure(path, None)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_INCHES, 3.6), dpi=150, layout="constrained")
+    lines = {arm: [own.time, own.survival, own.lower, own.upper] for arm, own in curves.items()}
+    _survival_curves(figure.subplots(), lines, time)
+    save_figure(figure, [path])
+
+
+def _survival_curves(axis: Any, lines: Mapping[str, Sequence[Any]], time: str) -> None:
+    """Draw steps of (time, survival, lower, upper), by arm."""
+    for k, (arm, columns) in enumerate(lines.items()):
+        colour = COLOURS[k % len(COLOURS)]
+        at, *steps = (
+            [start, *own] for start, own in zip((0.0, 1.0, 1.0, 1.0), columns, strict=True)
+        )
+        axis.step(at, steps[0], where="post", color=colour, label=arm)
+        axis.fill_between(at, *steps[1:], step="post", color=colour, alpha=0.2, linewidth=0)
+    axis.set_ylim(0.0, 1.02)
+    axis.set_xlim(left=0.0)
+    axis.set_xlabel(time)
+    axis.set_ylabel("without an event")
+    if len(lines) > 1:
+        axis.legend(fontsize="small")
+
+
+def _forest(run: RunContents) -> list[Any]:
+    lines = {
+        name: own
+        for name, own in run.intervals.items()
+        if not name.startswith(INTERCEPT) and all(map(math.isfinite, own))
+    }
+    return [_of_lines(run.label, run.ratio, lines)] if lines else []
+
+
+def _sites(run: RunContents) -> list[Any]:
+    return [
+        _of_lines(f"{run.label}: {row['column']}", run.ratio, by_site(row, run.ratio))
+        for row in run.heterogeneity
+        if row["column"] != INTERCEPT
+    ]
+
+
+def _of_lines(title: str, ratio: str, lines: Intervals) -> Any:
+    return (_AROUND + _LINE * len(lines), title, lambda axis: _lines(axis, ratio, lines))
+
+
+def _lines(axis: Any, ratio: str, lines: Intervals) -> None:
+    """Draw a line for each interval, with its numbers on the right."""
+    logs = bool(ratio) and all(min(own) > 0 for own in lines.values())
+    places = range(len(lines))
+    for place, (value, low, high) in zip(places, lines.values(), strict=True):
+        axis.plot([low, high], [place, place], color=COLOURS[0], linewidth=1.2)
+        axis.plot([value], [place], marker="s", markersize=4, color=COLOURS[0])
+    axis.axvline(1.0 if ratio else 0.0, color="#888888", linewidth=0.8)
+    axis.set_yticks(places, lines)
+    axis.set_ylim(len(lines) - 0.5, -0.5)
+    right = axis.twinx()
+    right.set_ylim(axis.get_ylim())
+    right.set_yticks(places, [f"{v:.3g} ({a:.3g} to {b:.3g})" for v, a, b in lines.values()])
+    for own in (axis, right):
+        own.tick_params(axis="y", length=0)
+        own.spines[["left", "right", "top"]].set_visible(False)
+    if logs:
+        axis.set_xscale("log")
+        least, most = (math.log(end) for end in axis.get_xlim())
+        known = ticks(least, most, True)
+        axis.set_xticks(known, [f"{tick:g}" for tick in known])
+        axis.set_xticks([], minor=True)
+    axis.set_xlabel(f"{ratio or 'coefficient'}, of one unit more (95 % interval)")
+
+
+def _roc(run: RunContents) -> list[Any]:
+    stated = run.quality.get("roc")
+    auc = run.quality.get("pooled", {}).get("auc")
+    if not stated:
+        return []
+    title = run.label + ("" if auc is None else f": AUC {auc:.3f}")
+    ends = stated["false_positive_rate"], stated["true_positive_rate"]
+    return [(_SQUARE, title, lambda axis: _square(axis, *ends, "false positive rate",
+                                                  "true positive rate", "-"))]  # fmt: skip
+
+
+def _calibration(run: RunContents) -> list[Any]:
+    stated = run.quality.get("calibration_curve")
+    if not stated:
+        return []
+    slope = run.quality["pooled"].get("calibration_slope")
+    title = run.label + ("" if slope is None else f": slope {slope:.3f}")
+    ends = stated["predicted"], stated["observed"]
+    return [(_SQUARE, title, lambda axis: _square(axis, *ends, "predicted", "observed", "o-"))]
+
+
+def _square(axis: Any, x: Any, y: Any, x_name: str, y_name: str, marks: str) -> None:
+    axis.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=0.8)
+    axis.plot(x, y, marks, color=COLOURS[0], linewidth=1.2, markersize=4)
+    axis.set(xlim=(0, 1), ylim=(0, 1), xlabel=x_name, ylabel=y_name, aspect="equal")
+
+
+def _survival(run: RunContents) -> list[Any]:
+    if not run.survival:
+        return []
+    lines: dict[str, list[list[float]]] = {}
+    for row in run.survival:
+        own = lines.setdefault(row["arm"], [[], [], [], []])
+        for column, name in zip(own, ("time", "survival", "lower", "upper"), strict=True):
+            column.append(float(row[name]))
+    time = run.model.partition(":")[0] or "time"
+    return [(3.6, run.label, lambda axis: _survival_curves(axis, lines, time))]
+
+
+KINDS: dict[str, tuple[str, Callable[[RunContents], list[Any]]]] = {
+    "forest": ('play the run with inference = "model" or "robust"', _forest),
+    "sites": ("play the run with heterogeneity = true", _sites),
+    "roc": ("a logistic model needs test_fraction in the schema, rows that are held out", _roc),
+    "calibration": (
+        "a logistic model needs test_fraction in the schema, rows that are held out",
+        _calibration,
+    ),
+    "survival": ("a Cox model needs curve_times in the schema", _survival),
+}
+"""What may be drawn: what a run needs for it, and of a run its panels: height, title, drawing."""
