@@ -69,13 +69,19 @@ SuperNode for each file, it is
 
     $deploy
 
-With `policy.min-cell=1` beside these phases the AUC of all rows together is that of `fedcon run` to
-the last bit; by default nodes count rows by predicted probability in larger bins. On several
-machines Flower's own commands start a SuperLink, and a SuperNode at each site, whose configuration
-names its file and what it allows:
+which leaves coefficients, report and model in `runs/$name`: `fedcon report`, `fedcon contrast` and
+`fedcon predict` read them there.$held_out On several machines Flower's own commands start a
+SuperLink, and a SuperNode at each site, whose configuration names its file and what it allows:
 
     --node-config 'data="FILE" name="SITE" state-dir="FOLDER" policy.phases="$phases"'
+
+The run then names a folder on the SuperLink's machine; without one it leaves nothing but its log:
+
+    flwr run . --run-config 'run-dir="/FOLDER/FOR/RESULTS"'
 """)
+_HELD_OUT = """ With `policy.min-cell=1` beside these phases
+the AUC of all rows together is that of `fedcon run` to the last bit; by default nodes count rows by
+predicted probability in larger bins."""
 
 
 class Study:
@@ -199,6 +205,7 @@ class Study:
             "method": _FREE if free else _COX,
             "deploy": self.deploy(folder),
             "phases": self.phases,
+            "held_out": _HELD_OUT if self.schema.test_fraction else "",
         }
         given = self._own["schema"]
         if isinstance(given, dict):

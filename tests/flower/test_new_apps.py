@@ -178,6 +178,9 @@ def test_a_study_s_app_finds_what_the_study_finds(loss, lines, said, files, tmp_
     assert told.exit_code == 0, told.output
     written = "".join(path.read_text() for path in Path("app").iterdir())
     assert all(word in written for word in said)
+    readme = Path("app/README.md").read_text()
+    assert ("AUC" in readme) == (loss == "logistic")  # alone it holds rows out
+    assert "--run-config 'run-dir=" in readme  # without it results are lost
     words = shlex.split(told.output.split("\n", 1)[1])
     phases = words[words.index("--node-config") + 1]
     own = f"policy.min-cell=1 {phases}"
