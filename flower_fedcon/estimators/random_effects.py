@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -134,8 +135,8 @@ class RandomEffects(Inferring):
             found = fit_marginal(ask, self.family, names, x, self.nodes, self.tol, most)
         if not found.converged:
             warnings.warn(
-                f"{type(self).__name__} did not find the variance of random intercepts to its "
-                f"tolerance in {found.exchanges} exchanges: allow more than max_iter={most}",
+                f"{type(self).__name__} with random intercepts: {found.unfinished}. Allow more "
+                f"than max_iter={most}",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -147,6 +148,8 @@ class RandomEffects(Inferring):
         for f, groups in zip(problem.clients, self._named, strict=True):
             own = predicted_effects(f, values, found.sd, found.residual_sd, self.nodes)
             self.random_effects_.update(zip(groups, own.tolist(), strict=True))
+        if isinstance(self._named[0][0], tuple):  # client and label
+            found = replace(found, group="group")
         del self._named
         if method is not None:
             self.site_sd_bse_ = found.sd_bse

@@ -12,7 +12,7 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, first_few
 from flower_fedcon.runs.convergence import Convergence, least_weight
-from flower_fedcon.runs.final_intercepts import check_random, has_random
+from flower_fedcon.runs.final_intercepts import OfTables, check_random, has_random
 from flower_fedcon.runs.final_sums import total_sums
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.tables.design import of_quantiles
@@ -29,7 +29,7 @@ from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
 from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_parameters, free_values
 
 
-def check_inference(plan: Plan, strategy: Method[Any], setup: Setup) -> str | None:
+def check_inference(plan: Plan, strategy: Method[Any], setup: OfTables) -> str | None:
     """Return the method of inference of a run, if it can be had; of random intercepts the model's.
 
     Raises
@@ -75,7 +75,7 @@ def check_inference(plan: Plan, strategy: Method[Any], setup: Setup) -> str | No
     return check_method(prepared.loss, method)
 
 
-def _penalty(strategy: Method[Any], setup: Setup) -> str:
+def _penalty(strategy: Method[Any], setup: OfTables) -> str:
     """Return "l1" for an l1 norm alone, "none" for no penalty, else it in words."""
     psi, shape = strategy.regularizer, setup.layout.shape
     weights = None if psi is None else psi.entrywise(shape)

@@ -11,15 +11,17 @@ import logging
 import math
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
 from flower_fedcon.core.engine import Engine
-from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.layout import Layout
 from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.final_sums import asked, total_sums
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.schema import RANDOM
 from flower_fedcon.tables.statistics import RandomFit
 from flower_fedcon.tables.statistics.answers import EFFECTS
@@ -37,13 +39,32 @@ _NODES, _TOL, _MOST = 7, 1e-8, 100  # of the quadrature; standard errors; exchan
 _SHARED = "a group is a label within a site: one label at two sites is two groups"
 
 
-def has_random(setup: Setup) -> bool:
+class OfTables(Protocol):
+    """What a run is of, as far as it says what may be asked at its end: a problem, or a setup."""
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """What clients have agreed on of their tables."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """The model's."""
+        ...
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        ...
+
+
+def has_random(setup: OfTables) -> bool:
     """Return whether a run is to end with random intercepts."""
     return setup.preparation is not None and setup.preparation.site_effects == RANDOM
 
 
 def check_random(
-    setup: Setup, inference: str | None, *, heterogeneity: bool, private: bool, penalised: bool
+    setup: OfTables, inference: str | None, *, heterogeneity: bool, private: bool, penalised: bool
 ) -> None:
     """Refuse before round 1 what no fit with random intercepts follows from.
 
@@ -118,7 +139,7 @@ def final_intercepts(
     found = fit.estimates.mapped(prepared.in_units(np.eye(len(x))), names)
     notes = [_SHARED] if prepared.stated is not None and prepared.stated.cluster else []
     if not fit.converged:
-        notes.append(f"random intercepts: the fit has not ended in {fit.exchanges} exchanges")
+        notes.append(f"random intercepts: {fit.unfinished}")
         _log.warning("%s", notes[-1])
     found = replace(found, notes=(*found.notes, *notes))
     schema = prepared.stated

@@ -218,7 +218,8 @@ class Report:
             writer = csv.writer(out, lineterminator="\n")
             writer.writerow(CURVES_HEADER)
             for arm, curve in _by_arm(self.curves).items():
-                columns = (getattr(curve, name).tolist() for name in CURVES_HEADER[1:])
+                names = (name.removeprefix("adjusted_") for name in CURVES_HEADER[1:])
+                columns = (getattr(curve, name).tolist() for name in names)
                 writer.writerows([arm, *map(repr, row)] for row in zip(*columns, strict=True))
             write_text(folder / CURVES, out.getvalue())
         if self.hazards is not None:
@@ -259,8 +260,8 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
     medians = ", ".join(f"{arm} {curve.median:g}" for arm, curve in found.items())
     yield (
         f"events are counted in {len(curves.times)} intervals, each up to one of curve_times, of "
-        f"rows trained on: at_risk of {CURVES} is of an interval, less some of those censored "
-        "in it: no number at risk at a time"
+        f"rows trained on: adjusted_at_risk of {CURVES} is of an interval, less some of those "
+        "censored in it: no number at risk at a time"
         + (", and tests compare intervals, not single times" if len(found) > 1 else "")
     )
     yield f"median time to the event, up to the next of curve_times: {medians}"
@@ -364,8 +365,9 @@ def _lines(server: Server, ending: Ending) -> list[str]:
             )
     if ending.random is not None:
         lines.append(
-            f"random intercepts: {'converged' if ending.random.converged else 'NOT CONVERGED'} "
-            f"after {ending.random.exchanges} exchanges of sums"
+            f"random intercepts: converged after {ending.random.exchanges} exchanges of sums"
+            if ending.random.converged
+            else f"random intercepts: NOT CONVERGED: {ending.random.unfinished}"
         )
         lines.append(
             "objective, KKT residual and history are of the fit without random intercepts, from "

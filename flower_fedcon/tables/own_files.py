@@ -18,7 +18,8 @@ BASELINE = ("client", "time", "cumulative_hazard")
 PREDICTIONS = ("row", "prediction")
 EFFECTS = ("group", "rows", "random_intercept")
 PREDICTORS = ("row", "linear_predictor")
-CURVES = ("arm", "time", "at_risk", "events", "survival", "std_error", "lower", "upper")
+CURVES = ("arm", "time", "adjusted_at_risk", "events", "survival", "std_error", "lower", "upper")
+_EARLIER_CURVES = ("arm", "time", "at_risk", *CURVES[3:])
 
 
 def written_by(names: Sequence[str]) -> str:
@@ -37,5 +38,5 @@ def written_by(names: Sequence[str]) -> str:
         return "a node"
     if tuple(names[: len(CONTRASTS)]) == CONTRASTS:
         return "`fedcon contrast`"
-    own = (COEFFICIENTS, CURVES, HETEROGENEITY, PROPORTIONALITY, BASELINE)
+    own = (COEFFICIENTS, CURVES, _EARLIER_CURVES, HETEROGENEITY, PROPORTIONALITY, BASELINE)
     return "a run" if any(tuple(names[: len(header)]) == header for header in own) else ""

@@ -22,7 +22,10 @@ class KaplanMeier:
     time : array, shape (intervals,)
         The right ends of the grid's intervals, in the units of the rows' times.
     at_risk, events : arrays of int, shape (intervals,)
-        Sums over the sites.
+        Sums over the sites. On a grid that holds every event's time, and with `min_rows` of 1, the
+        rows at risk at each time; else an adjusted count, of an interval: the rows that come into
+        it, less as many of those censored in it as give each site's own curve, so that it is no
+        number at risk to stand below a figure. What a site merges counts in the next interval.
     survival : array, shape (intervals,)
         The estimate after each time; NaN where no site tells of rows at risk any more.
     std_error : array, shape (intervals,)

@@ -116,6 +116,8 @@ def test_families_within_plans_of_a_linear_model(randhie, reml):
     np.testing.assert_allclose(model.random_effects_["1", "1 0.0"], 0.06860565, rtol=1e-2)
     assert len(model.random_effects_) == 630
     assert re.search(r"Groups: +630\b", model.summary())
+    assert "Group sd: " in model.summary()
+    assert "Site sd: " not in model.summary()
 
 
 @pytest.mark.parametrize("case", COUNTS)

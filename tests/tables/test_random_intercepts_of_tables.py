@@ -11,7 +11,17 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lme4_values import ANY, COLUMNS, COUNTS, FAMILIES_LINEAR, GRUNFELD, firms, visits
+from lme4_values import (
+    ANY,
+    COLUMNS,
+    COUNTS,
+    FAMILIES_LINEAR,
+    GRUNFELD,
+    PLANS_ANY,
+    PLANS_LINEAR,
+    firms,
+    visits,
+)
 from scipy.stats import chi2, poisson
 from typer.testing import CliRunner
 
@@ -143,6 +153,22 @@ def test_counts_and_classes(folder, case):
     np.testing.assert_allclose(report.random.sd_bse, sd_error, rtol=1e-6)
     y = visits()["mdvis"]
     loglik += 0.0 if case == "any" else poisson.logpmf(y, y).sum()  # lme4 leaves it out
+    np.testing.assert_allclose(report.estimates.loglik, loglik, rtol=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_sites_are_fixed_and_groups_within_them_random(tmp_path, loss):
+    """The page's recipe: the site's name in each row is a category, beside the schema's cluster."""
+    d = visits()
+    d = d[d["plan"] <= 4][:: 3 if loss == "logistic" else 1]
+    d["any"], d["log"] = np.where(d["mdvis"] > 0, "yes", "no"), np.log1p(d["mdvis"])
+    for plan, own in d.groupby("plan"):
+        own.to_csv(tmp_path / f"plan{plan}.csv", index=False)
+    columns = COLUMNS[:3] if loss == "logistic" else COLUMNS
+    features = dict.fromkeys(columns, "numeric") | {"plan": "categorical"}
+    report = run(visiting(tmp_path, loss, features=features, cluster="family")).report
+    sd, coefficients, errors, loglik = PLANS_ANY if loss == "logistic" else PLANS_LINEAR
+    same(frame(report), sd, coefficients, errors, "family")
     np.testing.assert_allclose(report.estimates.loglik, loglik, rtol=1e-9)
 
 
@@ -279,4 +305,9 @@ def test_a_run_says_why_there_is_no_fit(folder, tmp_path, monkeypatch):
     made = visiting(folder, "poisson")
     assert "no random intercepts: KKT residual" in run(made, 1).report.text
     monkeypatch.setattr(final_intercepts, "_MOST", 2)
-    assert "note: random intercepts: the fit has not ended in 3 exchanges" in run(made).report.text
+    report = run(made).report
+    said = "the fit has not ended in 3 exchanges: the next step would move estimates by "
+    assert f"note: random intercepts: {said}" in report.text
+    assert f"random intercepts: NOT CONVERGED: {said}{report.random.left:.2g} stan" in report.text
+    monkeypatch.setattr(final_intercepts, "_MOST", 4)
+    assert final_intercepts._TOL < run(made).report.random.left < report.random.left < 10

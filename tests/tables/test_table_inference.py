@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from harness import refusal
 from scipy.stats import chi2
 
 from flower_fedcon import simulate
@@ -299,3 +300,18 @@ def test_a_run_that_has_not_converged_has_no_errors(folder):
     report = run(problem(folder, "any", "logistic"), 1).report
     assert report.estimates is None
     assert "no standard errors: " in report.text
+
+
+def test_a_refusal_names_the_experiment_s_file(folder, run_command, tmp_path):
+    """And comes before the reference solve."""
+    (tmp_path / "fair.toml").write_text(
+        '[problem]\nname = "tables"\ninference = "robust"\nl1 = 0.1\n'
+        f'data = "{folder}/site*.csv"\n'
+        'schema = {target = "affairs", features = {age = "numeric"}}\n[run]\nrounds = 2\n'
+    )
+    said = refusal(run_command, "run", "fair.toml")
+    assert said.startswith(
+        "error: fair.toml: [problem]: inference='robust' of a run with a penalty"
+    )
+    said = refusal(run_command, "run", "fair.toml", "--set", "l1=0", "--set", "inference=quasi")
+    assert said.startswith('error: fair.toml: [problem]: inference="quasi" is for Poisson losses')

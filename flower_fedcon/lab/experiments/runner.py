@@ -23,8 +23,10 @@ from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.lab.experiments.console import InterruptedRunError, progress, quiet, say
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import is_there, write
+from flower_fedcon.lab.experiments.toml_schema import context
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import client_class
+from flower_fedcon.runs.coefficients import check_inference
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import Callback, History, Record
 from flower_fedcon.runs.plan import Plan
@@ -63,6 +65,13 @@ def play(
     """
     run, problem = experiment.run_options, experiment.problem()
     plan = plan or run.plan()
+    if problem.preparation is not None and not experiment.races(index):
+        asked, method = plan, experiment.strategy(index)
+        if plan.inference is None:
+            own, apart = problem.inference, problem.heterogeneity
+            asked = replace(plan, inference=own, heterogeneity=apart)
+        with context(experiment.source), context("[problem]"):
+            check_inference(asked, method, problem)
     if experiment.reference:
         problem.optimum  # noqa: B018  (found once, and recorded from then on)
     if label and (mismatch := why_mismatched(experiment.strategy(index), problem)) is not None:

@@ -60,6 +60,8 @@ class RandomFit:
     converged : bool
     group : str
         What the groups are called: "site", or the column that says which rows are one.
+    left : float
+        The Newton step that is left at the end, in standard errors.
     """
 
     estimates: Estimates
@@ -72,6 +74,17 @@ class RandomFit:
     exchanges: int
     converged: bool
     group: str = "site"
+    left: float = 0.0
+
+    @property
+    def unfinished(self) -> str:
+        """How far a fit is from its end that has not got there; "" of one that has."""
+        if self.converged:
+            return ""
+        return (
+            f"the fit has not ended in {self.exchanges} exchanges: the next step would move "
+            f"estimates by {self.left:.2g} standard errors"
+        )
 
     @property
     def parts(self) -> list[tuple[str, float, float, float]]:
@@ -131,7 +144,7 @@ def fit_marginal(
         return _Point(theta, float(sums["numbers"][1]), sums["score"], information, sums)
 
     start = np.append(x, math.log(_START))
-    best, exchanges, converged = _climb(told, start, every, _FAR[name], _ENDLESS[name], tol, most)
+    best, exchanges, left = _climb(told, start, every, _FAR[name], _ENDLESS[name], tol, most)
     if best.flat:
         found, sd, error = replace(null, counted=p + 1, notes=()), 0.0, math.nan
     else:
@@ -145,7 +158,7 @@ def fit_marginal(
         found, deviance=-2.0 * found.loglik, pearson=math.nan, clusters=groups,
         notes=(*found.notes, *notes),
     )  # fmt: skip
-    return _tested(found, null.loglik, sd, error, math.nan, 1 + exchanges, converged)
+    return _tested(found, null.loglik, sd, error, math.nan, 1 + exchanges, left, tol)
 
 
 def fit_squared(
@@ -177,7 +190,7 @@ def fit_squared(
     null = _Profile(names, x, ask("variance_ratio", shapes, x, ratio=0.0), 0.0, reml)
     expect_groups(null.groups, null.n)
     start = np.array([math.log(_START)])
-    best, exchanges, converged = _climb(
+    best, exchanges, left = _climb(
         lambda theta: told(theta).point(theta), start, ("log sd",), _FAR["squared"],
         _ENDLESS["squared"], tol, most,
     )  # fmt: skip
@@ -200,7 +213,7 @@ def fit_squared(
     residual = math.sqrt(at.variance)
     sd = math.sqrt(at.r) * residual
     error = math.nan if best.flat else sd * at.error_of_log_sd()
-    return _tested(found, null.loglik, sd, error, residual, 1 + exchanges, converged)
+    return _tested(found, null.loglik, sd, error, residual, 1 + exchanges, left, tol)
 
 
 @dataclass(frozen=True)
@@ -273,14 +286,17 @@ def _climb(
     endless: str,
     tol: float,
     most: int,
-) -> tuple[_Point, int, bool]:
-    """Return where the likelihood is largest, the exchanges it took, and whether it got there.
+) -> tuple[_Point, int, float]:
+    """Return where the likelihood is largest, the exchanges it took, and how far it is from there.
+
+    That is the step that is left, in standard errors.
 
     A step that does not rise is halved. The last entry, log sd, moves by Newton's method in sd
     where that falls, since the likelihood is even in sd, and in log sd where it rises; curvature
     that is not positive counts with its sign turned.
     """
     best: _Point | None = None
+    left = math.inf
     without_end = (
         f"the variance of random intercepts has no finite estimate: {endless}. Take other columns, "
         'larger groups, or site_effects="common"'
@@ -303,15 +319,19 @@ def _climb(
         slope = float(g[-1] - explained @ g[:-1])
         curvature = float(J[-1, -1] - explained @ J[:-1, -1])
         if abs(slope) < _FLAT and abs(curvature) < _FLAT:
-            return replace(point, flat=True), done, True
-        if curvature > 0 and g[:-1] @ inverse @ g[:-1] + slope * slope / curvature <= tol * tol:
-            return point, done, True
+            return replace(point, flat=True), done, 0.0
+        gain = float(g[:-1] @ inverse @ g[:-1])
+        gain += slope * slope / abs(curvature) if curvature else math.inf
+        left = math.sqrt(gain)
+        if curvature > 0 and left <= tol:
+            return point, done, left
+        left = max(left, 2.0 * tol)  # where curvature is not positive no step is the last
         move = _move(slope, curvature)
         theta = theta + np.append(inverse @ g[:-1] - explained * move, move)
         if theta[-1] > math.log(far):
             raise ConfigError(without_end)
     assert best is not None  # noqa: S101  (most >= 1)
-    return best, most, False
+    return best, most, left
 
 
 def _move(slope: float, curvature: float) -> float:
@@ -345,7 +365,14 @@ def expect_groups(groups: int, rows: float = math.inf) -> None:
 
 
 def _tested(
-    found: Estimates, null: float, sd: float, error: float, residual: float, done: int, ended: bool
+    found: Estimates,
+    null: float,
+    sd: float,
+    error: float,
+    residual: float,
+    done: int,
+    left: float,
+    tol: float,
 ) -> RandomFit:
     """Return a fit with the test of its deviation, which is noted."""
     from scipy.stats import chi2
@@ -359,4 +386,5 @@ def _tested(
     if not sd:
         note += ". Their standard deviation is 0, at the boundary, so that it has no standard error"
     found = replace(found, notes=(*found.notes, note))
-    return RandomFit(found, sd, error, residual, ratio, pvalue, found.clusters, done, ended)
+    groups, ended = found.clusters, left <= tol
+    return RandomFit(found, sd, error, residual, ratio, pvalue, groups, done, ended, left=left)
