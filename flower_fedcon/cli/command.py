@@ -93,7 +93,8 @@ _add(predict_command.predict, "fedcon predict runs/heart new.csv -o predictions.
      "fedcon predict runs/heart new.csv -o out.csv --keep patient --unknown missing")  # fmt: skip
 _add(contrast_command.contrast, "fedcon contrast runs/heart age=70 --against age=50",
      "fedcon contrast runs/trial treatment=early --against treatment=usual --by sex -o effects.csv",
-     "fedcon contrast runs/heart --coefficient age=10 --coefficient sex=1=1")  # fmt: skip
+     "fedcon contrast runs/heart --coefficient age=10 --coefficient sex=1=1",
+     "fedcon contrast runs/by_sex --smaller runs/readmission")  # fmt: skip
 _add(laboratory.reproduce, "fedcon reproduce --quick", "fedcon reproduce --list",
      "fedcon reproduce Dadras --quick", "fedcon reproduce arXiv:2305.10294",
      "fedcon reproduce fedfw_lasso --json claims.json")  # fmt: skip

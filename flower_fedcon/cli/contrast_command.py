@@ -43,6 +43,14 @@ def contrast(
             "coefficients.csv; repeated.",
         ),
     ] = None,
+    smaller: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN_DIR",
+            help="In place of values: test the model by a likelihood ratio against that of another "
+            "run, on the same rows with fewer columns.",
+        ),
+    ] = None,
     alpha: Annotated[float, typer.Option(help="Intervals cover 1 - alpha.")] = 0.05,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A CSV file to write.")
@@ -59,6 +67,19 @@ def contrast(
     from flower_fedcon.wire.whole_files import write_csv
 
     model = load_model(run_dir)
+    if smaller is not None:
+        if values or against or by or coefficient or output:
+            raise ConfigError("--smaller compares two models: leave all but their folders out")
+        less = load_model(smaller)
+        statistic, df, p = model.likelihood_ratio(less)
+        say(
+            f"likelihood ratio of {run_dir} against {smaller}: chi2 {statistic:.5g}, degrees of "
+            f"freedom {df}, p = {p:.3g}"
+        )
+        for name in ("aic", "bic"):
+            known = (getattr(own.estimates, name) for own in (model, less))
+            say("{}: {:.6g} against {:.6g}".format(name.upper(), *known))
+        return
     if coefficient:
         if values or against or by:
             raise ConfigError("--coefficient takes the place of values: leave these out")

@@ -351,6 +351,8 @@ def _lines(server: Server, ending: Ending) -> list[str]:
         for client, last in zip(setup.clients, used, strict=True)
     ]
     lines.append(f"took part: {', '.join(part)}")
+    if server.strategy.privacy is None:  # else counts have noise
+        lines += _outcomes_in_words(preparation, setup.names)
     lines += _rows_in_words(preparation, setup.names, ending.quality)
     if preparation.loss == "negative_binomial" and preparation.level:
         lines += _dispersion(alpha_of(np.asarray(ending.x)), preparation)
@@ -379,6 +381,29 @@ def _lines(server: Server, ending: Ending) -> list[str]:
     if preparation.left_out:
         lines.append(f"left out: {left_out_in_words(preparation.left_out)}")
     return lines
+
+
+def _outcomes_in_words(preparation: Preparation, names: Sequence[str]) -> Iterator[str]:
+    """Yield how many of the rows trained on have each outcome, of classes and of events."""
+    schema, rows = preparation.stated, sum(preparation.rows)
+    if schema is None:
+        return
+    places = range(len(schema.outcomes))
+    for place in places[1:] if schema.loss == "logistic" else places:  # the rest has the other
+        counts = [own[place] for own in preparation.outcomes]
+        told = [own for own in counts if not math.isnan(own)]
+        each = [
+            f"{name} {'not told, of few rows' if math.isnan(own) else f'{own:.0f}'}"
+            for name, own in zip(names, counts, strict=True)
+        ]
+        whole = f"{sum(told):.0f} of {rows}"
+        if len(told) < len(counts):
+            whole = f"{sum(told):.0f} at the sites that tell it"
+        yield f"rows with {schema.outcomes[place]}: {whole} ({first_few(each, 20)})"
+    if preparation.loss in LOG_LINK and not schema.weight and preparation.level[1]:
+        outcomes, exposures, _ = preparation.level
+        over = f", over {schema.exposure!r} of {exposures:.10g} in all" * bool(schema.exposure)
+        yield f"sum of {schema.target!r}: {outcomes:.10g}{over}"
 
 
 def _rows_in_words(

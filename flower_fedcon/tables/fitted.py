@@ -399,6 +399,43 @@ class FittedModel:
         names = [" + ".join(f"{w:.12g} * {name}" for name, w in own.items()) for own in weights]
         return contrasts.Contrasts.of(fit, rows, names, fit.family.ratio)
 
+    def likelihood_ratio(self, smaller: FittedModel) -> tuple[float, int, float]:
+        """Return the test of this model against one with some of its columns: R's `anova`.
+
+        Parameters
+        ----------
+        smaller : FittedModel
+            Of a run on the same rows.
+
+        Returns
+        -------
+        tuple
+            Chi^2, its degrees of freedom, and the p-value.
+
+        Raises
+        ------
+        ConfigError
+            If the two are no such pair, or a run has no inference.
+        """
+        own, other = self.preparation, smaller.preparation
+        for what, these, those in (
+            ("outcomes", self.schema.target, smaller.schema.target),
+            ("clients", list(self.clients), list(smaller.clients)),
+            ("rows of clients", list(own.rows), list(other.rows)),
+            ("site_effects", own.site_effects, other.site_effects),
+        ):
+            if these != those:
+                raise ConfigError(
+                    "a likelihood ratio compares two models of the same rows, and their "
+                    f"{what} differ: {these!r} and {those!r}"
+                )
+        if lone := [name for name in other.names if name not in own.names]:
+            raise ConfigError(
+                f"{first_few(lone, what='column')} of the smaller model is not in the larger one: "
+                "a likelihood ratio is of a model and the same without some columns"
+            )
+        return self._fit.likelihood_ratio(smaller._fit)
+
     @property
     def _fit(self) -> Estimates:
         if self.estimates is not None:

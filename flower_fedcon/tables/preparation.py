@@ -134,6 +134,9 @@ class Preparation:
     level : tuple of float
         Of a loss with a log link the sums of outcomes, of exposures and of squared outcomes over
         all clients.
+    outcomes : tuple of tuple of float
+        Of each client how many of the rows trained on have each of `Schema.outcomes`; NaN of one
+        that does not say it, since they are few.
     site_effects : {"common", "own", "random"}
         Whether the model has an intercept, or each site one for itself, which nobody is told.
         "random", which nodes need not know: a common one in the rounds, and then the mean of normal
@@ -166,6 +169,7 @@ class Preparation:
     imputed: Mapping[str, int] = field(default_factory=dict)
     incomplete: tuple[float, ...] = ()
     design: Design | None = None
+    outcomes: tuple[tuple[float, ...], ...] = ()
 
     @property
     def start(self) -> Array | None:
@@ -331,6 +335,7 @@ class Agreed:
     width: int
     level: tuple[float, ...] = ()
     incomplete: tuple[float, ...] = ()
+    outcomes: tuple[tuple[float, ...], ...] = ()
 
     @property
     def payload(self) -> Payload:
@@ -353,9 +358,12 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
     counted = "weight" if schema.weight else "rows"
     weights = tuple(float(answer[counted]) for answer in answers)
     level = tuple(_total(answers, "level").tolist()) if schema.loss in LOG_LINK else ()
+    counts = answers if schema.outcomes else []
+    outcomes = tuple(tuple(np.asarray(own["outcomes"]).tolist()) for own in counts)
     if schema.sparse:
         width = int(max(answer["width"] for answer in answers))
-        return Agreed(rows, weights, np.empty(0), np.empty(0), {}, width, level)
+        none = np.empty(0)
+        return Agreed(rows, weights, none, none, {}, width, level, outcomes=outcomes)
     observed = _total(answers, "observed")
     means = _total(answers, "sums") / np.maximum(observed, 1.0)
     told = [categories_of(answer["categories"], schema) for answer in answers]
@@ -366,7 +374,7 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
         categories[feature.name] = (*every, OTHER) if len(every) > WIDE else every
     known = answers if schema.complete_cases else []
     incomplete = tuple(float(answer["left_out"]) for answer in known)
-    return Agreed(rows, weights, observed, means, categories, 0, level, incomplete)
+    return Agreed(rows, weights, observed, means, categories, 0, level, incomplete, outcomes)
 
 
 def conclude(
@@ -393,6 +401,7 @@ def conclude(
     said: dict[str, Any] = {
         "rows": first.rows,
         "weights": first.weights,
+        "outcomes": first.outcomes,
         "numeric": len(schema.numeric),
         "standardized": schema.standardize,
         "loss": schema.loss,

@@ -140,7 +140,7 @@ def test_a_metric_on_held_out_rows_has_a_panel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Figure] = []
-    monkeypatch.setattr(figures, "_save", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr(figures, "save_figure", lambda figure, _: drawn.append(figure))
     fixed = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 1.0, "objective": 1.0}
 
     def rows(**metrics: float) -> list[dict[str, float]]:
@@ -189,7 +189,7 @@ def test_the_gap_is_drawn_where_no_optimum_is_known(tmp_path: Path) -> None:
 def test_words_of_panels_lie_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a column of a journal too, where a setting is longer than its panel is wide."""
     drawn: list[Any] = []
-    monkeypatch.setattr(figures, "_save", lambda figure, paths: drawn.append(figure))
+    monkeypatch.setattr(figures, "save_figure", lambda figure, paths: drawn.append(figure))
     counted = dict.fromkeys(("uplink_bytes", "downlink_bytes"), 1e6)
     rows = [{"round": float(r), "residual": 0.5**r, **counted} for r in range(1, 5)]
     rules = ("Markov stay 0.8 back 0.05", "Weighted weights examples count 6", f"{[0.25] * 90}")

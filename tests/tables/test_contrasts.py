@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import blocks
 from patsy import build_design_matrices, dmatrix
+from scipy.stats import chi2
 from sites import problem, run, written
 
 from flower_fedcon import load_model, simulate
@@ -190,6 +191,38 @@ def test_of_hazards_and_of_counts_that_vary_more(tmp_path):
     np.testing.assert_allclose(two.values, 3 * cox.params[0], rtol=1e-6)
     np.testing.assert_allclose(two.bse, 3 * cox.bse[0], rtol=1e-6)
     assert "hazard_ratio_lower" in two.columns_of()
+
+
+@pytest.mark.parametrize("effects", ["common", "own"])
+def test_two_runs_are_compared_by_their_likelihoods(folder, effects, tmp_path, capsys):
+    """As R's anova(smaller, larger, test = "LRT") does."""
+    features = {name: BENT["features"][name] for name in ("disea", "lncoins")}
+    run(problem(folder, "logistic", {"features": features, "terms": ["disea", "lncoins"]},
+                site_effects=effects), 25, run_dir=tmp_path / "less")  # fmt: skip
+    fit, _ = pooled(folder, "logistic", effects)
+    d = pd.read_csv(folder / "all.txt")
+    X = dmatrix("disea + lncoins" + (" + C(site)" if effects == "own" else ""), d)
+    less = sm.GLM((d["any"] == "yes").astype(float), X, family=sm.families.Binomial()).fit(
+        tol=1e-15
+    )
+    larger = load_model(folder / f"logistic-{effects}")
+    smaller = load_model(tmp_path / "less")
+    ratio, df, p = larger.likelihood_ratio(smaller)
+    np.testing.assert_allclose(ratio, 2 * (fit.llf - less.llf), rtol=1e-8)
+    assert (df, p) == (fit.df_model - less.df_model, pytest.approx(chi2.sf(ratio, df), rel=1e-9))
+    assert larger.estimates.aic == pytest.approx(fit.aic, rel=1e-10)
+    run_dir = str(folder / f"logistic-{effects}")
+    assert main(["contrast", run_dir, "--smaller", str(tmp_path / "less")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"chi2 {ratio:.5g}, degrees of freedom {df}, p = {p:.3g}" in said
+    assert f"AIC: {fit.aic:.6g} against {less.aic:.6g}" in said
+    with pytest.raises(ConfigError, match="of the smaller model is not in the larger one"):
+        smaller.likelihood_ratio(larger)
+    with pytest.raises(ConfigError, match="their site_effects differ"):
+        larger.likelihood_ratio(load_model(folder / "logistic-common") if effects == "own"
+                                else load_model(folder / "logistic-own"))  # fmt: skip
+    with pytest.raises(ConfigError, match="their outcomes differ: 'any' and 'mdvis'"):
+        larger.likelihood_ratio(load_model(folder / f"poisson-{effects}"))
 
 
 @given(st.lists(st.floats(0.0, 60.0), min_size=3, max_size=3, unique=True), st.sampled_from("01"))

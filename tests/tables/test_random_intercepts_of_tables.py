@@ -310,4 +310,4 @@ def test_a_run_says_why_there_is_no_fit(folder, tmp_path, monkeypatch):
     assert f"note: random intercepts: {said}" in report.text
     assert f"random intercepts: NOT CONVERGED: {said}{report.random.left:.2g} stan" in report.text
     monkeypatch.setattr(final_intercepts, "_MOST", 4)
-    assert final_intercepts._TOL < run(made).report.random.left < report.random.left < 10
+    assert final_intercepts._TOL < run(made).report.random.left < report.random.left < 100

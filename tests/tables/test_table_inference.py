@@ -315,3 +315,24 @@ def test_a_refusal_names_the_experiment_s_file(folder, run_command, tmp_path):
     )
     said = refusal(run_command, "run", "fair.toml", "--set", "l1=0", "--set", "inference=quasi")
     assert said.startswith('error: fair.toml: [problem]: inference="quasi" is for Poisson losses')
+
+
+def test_a_report_counts_the_events(folder):
+    """A results section needs them; a site with few says nothing of them."""
+    d = pd.read_csv(folder / "all.txt", keep_default_na=False)
+    each = [(d[site::4]["any"] == "yes").sum() for site in range(4)]
+    sites = ", ".join(f"site{site} {events}" for site, events in enumerate(each))
+    said = f"rows with a target 'any' of 'yes': {sum(each)} of {len(d)} ({sites})"
+    assert said in run(problem(folder, "any", "logistic"), 3).report.lines
+    least = min(each) + 1
+    told = sum(events for events in each if events >= least)
+    (line,) = [
+        line
+        for line in run(problem(folder, "any", "logistic", min_rows=least), 3).report.lines
+        if line.startswith("rows with")
+    ]
+    assert f"'yes': {told} at the sites that tell it (" in line
+    assert "not told, of few rows" in line
+    report = run(problem(folder, "affairs", "poisson"), 3).report
+    whole = f"{d['affairs'].sum():.10g}"
+    assert f"sum of 'affairs': {whole}" in report.lines
