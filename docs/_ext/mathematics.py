@@ -57,7 +57,7 @@ SET_COSTS = {  # of a projection and of an LMO, for d entries or an n x n matrix
 }
 
 NO_LMO = {
-    "Intersection": "the sets' vertices are none of its own",
+    "Intersection": "the sets' vertices are not its vertices",
     "Polyhedron": "this one is unbounded (if bounded: a dense vertex, by a linear program)",
 }
 

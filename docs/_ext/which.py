@@ -64,10 +64,10 @@ def convexity(method, card):
     if "strong_convexity" in parameters(method):
         return "mu > 0 is an argument"
     if "strongly convex" in one_line(card.problem):
-        return "for mu > 0"
+        return "assumed, mu > 0"
     if "nonconvex" in one_line(card.problem):
-        return "not even convex"
-    return "not asked for"
+        return "not needed, nor is convexity"
+    return "not needed"
 
 
 def first_clause(text):
