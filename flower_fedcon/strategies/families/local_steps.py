@@ -14,10 +14,11 @@ from flower_fedcon.server.optimizers import OptimizerState, ServerOptimizer, as_
 from flower_fedcon.server.own_rates import OwnRate
 from flower_fedcon.server.schedules import Schedule, at
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.strategies.families.ladders import between
+from flower_fedcon.strategies.families.ladders import between, condition
 from flower_fedcon.validation import Array, chosen, count, positive
 
 State = TypeVar("State")
+_FLATTER = 1000.0  # L/mu from which a loss may bend much less than L on the way
 
 
 class StepOptions(Common, total=False):
@@ -155,14 +156,15 @@ class LocalSteps(OwnSteps[State]):
         """Return what a race tries in place of a client_lr that is safe for all K steps.
 
         With a share p of the clients in a round, from p^(3/2)/(2 L) to 1.6 p^(1/2)/L: with all of
-        them one step bears that, however many follow. And 6.4 p^(1/3)/L, for losses that bend less
-        than their L on the way to the optimum, such as the logistic one. The powers are measured.
+        them one step bears that, however many follow. For losses that bend less than their L on
+        the way to the optimum, such as the logistic one, up to 6.4 p^(1/3)/L: less below L/mu =
+        1000, where the l2 term keeps the optimum near. The powers are measured.
         """
         share, longest = self.setup.rate, value / self.safe_share() / max(1.0, self.server_lr)
-        low = max(value, 0.5 * share**1.5 * longest)
-        return [
-            *between(value, low, 1.6 * share**0.5 * longest), 6.4 * share ** (1 / 3) * longest
-        ]  # fmt: skip
+        low, high = max(value, 0.5 * share**1.5 * longest), 1.6 * share**0.5 * longest
+        flatter = min(1.0, (condition(self.setup) or _FLATTER) / _FLATTER) ** 0.3
+        flattest = 6.4 * flatter * share ** (1 / 3) * longest
+        return [*between(value, low, high), *([flattest] if flattest > 1.5 * high else [])]
 
     def _batch_factor(self) -> float:
         """Return by how much a batch's L may be larger than that of all rows, at most."""
