@@ -194,7 +194,7 @@ class Claims:
                     if claim is not None:
                         self.claims.append(claim)
             self.left_out = len(given) - len(self.claims)
-            self.shown = _shown(given, path)
+            self.shown = _shown([{**shared, **claim} for claim in given], path)
 
     def overrides(self, seed: int, place: int = 0) -> tuple[str, ...]:
         """Return what `Experiment.load` is given."""
@@ -232,28 +232,31 @@ class Claims:
         found = []
         for claim in self.claims:
             with context(self._source), context(claim["what"]):
-                seeds = self.seeds
-                if self.repeats > 1 and not self.drawn(claim):
-                    seeds = seeds[:1]
+                repeats = self.drawn(claim)
+                seeds = self.seeds[:1] if 1 < self.repeats != repeats else self.seeds
                 verdict = judge(claim, runs, seeds, self.name, self.sweep)
-                repeats = self.repeats if self.drawn(claim) else 0
                 why = self.few_seeds if repeats < MANY else ""
                 found.append(replace(verdict, seeds=repeats, few_seeds=why))
         return found
 
-    def drawn(self, claim: Table) -> bool:
-        """Return whether a claim is about what is drawn at random, so that seeds matter to it.
+    def drawn(self, claim: Table) -> int:
+        """Return over how many seeds of what is drawn at random a claim is judged, 0 of nothing.
 
-        One whose number was computed for the same data is not: it is of the first seed. Nor is one
-        in which everyone takes part, of methods without coins, where the seeds leave the data.
+        Where everyone takes part and methods have no coins that is the data alone, of which there
+        is one draw if the seeds leave them; and a number that was computed for the same data is
+        about no other.
         """
-        data = self.repeats == 1 or "problem.seed" in self._varied
-        if claim["bound"] == "independent" and data:
-            return False
         at = claim.get("at", [])
         places = [i for i, value in enumerate(self.sweep.values) if value in at] or [0]
+
+        def draws(*, data: bool) -> bool:
+            found = (self._placed(i).draws(label, data=data) for i in places for label in labels)
+            return any(found)
+
         labels = _labels(claim)
-        return any(self._placed(i).draws(label, data=data) for i in places for label in labels)
+        if draws(data="problem.seed" in self._varied and claim["bound"] != "independent"):
+            return self.repeats
+        return int(claim["bound"] != "independent" and draws(data=True))
 
     def _placed(self, place: int) -> Experiment:
         """Return the experiment of the first seed at a place of the sweep; each is read once."""
@@ -375,6 +378,7 @@ def _shown(claims: Iterable[Table], path: Path) -> list[str]:
     shown = [f"{path.stem}: {claim['what']}" for claim in claims if claim.get("companion")]
     own, siblings = _holding(claims), {file.stem: file for file in path.parent.glob("*.toml")}
     for claim in claims:
+        ours = claim["source"] == "ours"  # what a paper says is no less its own for that
         for text in as_list(claim.get("explained", {}).get("shown_by", [])):
             name, _, what = text.partition(": ")
             holding, figure = own, path.stem
@@ -385,7 +389,8 @@ def _shown(claims: Iterable[Table], path: Path) -> list[str]:
                 with context(claim["what"]):
                     raise ConfigError(f"shown_by = {text!r} is not another claim that holds: "
                                       f"{nearest(text, holding)}")  # fmt: skip
-            shown.append(f"{figure}: {text}")
+            if not ours:
+                shown.append(f"{figure}: {text}")
     return shown
 
 
