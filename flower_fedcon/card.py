@@ -156,6 +156,22 @@ class Card:
         """The papers that `source` names, the method's own first."""
         return papers_in(self.source)
 
+    @property
+    def paper(self) -> str:
+        """The first of them as tables show it: surnames, title, venue and year.
+
+        >>> card = dict.fromkeys(Card.__dataclass_fields__, "")
+        >>> Card(**card | {"source": 'refuted in Kurt Gödel, "On it", ICML 2022. More.'}).paper
+        'refuted in Gödel, "On it", ICML 2022'
+        """
+        if not self.papers:
+            return first_sentence(self.source)
+        own = self.papers[0]
+        before = self.source.partition(own.authors[0])[0]
+        few = len(own.surnames) < 5
+        names = ", ".join(own.surnames) if few else f"{own.surnames[0]} et al."
+        return f'{before}{names}, "{own.title}", {own.venue} {own.year}'.replace("  ", " ")
+
 
 def first_sentence(text: str) -> str:
     """Return a text up to its first full stop.

@@ -68,7 +68,7 @@ def index():
     for kind in algorithms().values():
         card = kind.card()
         formulas = one_line(card.problem), *map(first_sentence, (card.participation, card.wire))
-        texts = first_sentence(card.source), card.stated
+        texts = card.paper, card.stated
         rows.append(
             [f":doc:`{card.title} <{kind.name}>`", *map(mixed, formulas), *map(literal, texts)]
         )

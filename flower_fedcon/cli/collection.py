@@ -40,8 +40,8 @@ def list_(
     rows = table("Name", "Card") if narrow else table("Name", *titles)
     for kind in algorithms().values():
         card = kind.card()
-        texts = (card.participation, card.state, card.wire, card.release, card.source)
-        cells = [one_line(card.problem), *map(first_sentence, texts), card.stated]
+        texts = (card.participation, card.state, card.wire, card.release)
+        cells = [one_line(card.problem), *map(first_sentence, texts), card.paper, card.stated]
         if narrow:
             lines = [f"{title}: {cell}" for title, cell in zip(titles, cells, strict=True)]
             cells = ["\n".join(lines) + "\n"]

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from flower_fedcon.card import Card, first_sentence
+from flower_fedcon.card import Card
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.protocol import Setup
@@ -47,7 +47,7 @@ def why_unfit(
         Whether the objectives have a constraint of their own.
     """
     if card.source.startswith("refuted"):
-        return f"is {first_sentence(card.source)}"
+        return f"is {card.paper}"
     if "minimiser" in card.problem:
         return f"is for objectives {card.problem.partition('convex, ')[2] or card.problem}"
     if "strongly" in card.problem and not strongly_convex and "or not" not in card.problem:
