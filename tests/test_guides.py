@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from flwr.serverapp.strategy import Strategy
 from pages import ROOT, blocks
 from pasting import bash
 from typer.testing import CliRunner
@@ -403,9 +404,15 @@ def test_the_diff_is_the_example_s():
     ]
 
 
+def test_a_strategy_in_place_of_flower_s():
+    (names,) = run_page("coming_from_fedavg")
+    assert isinstance(names["strategy"], Strategy)
+
+
 def test_what_is_to_be_written_in_place_of_flower_s_arguments_is_there():
     """Every call in the tables names a function of this package, and arguments that it takes."""
-    words = re.findall(r"`([^`]+)`", (ROOT / page("coming_from_fedavg")).read_text())
+    text = (ROOT / page("coming_from_fedavg")).read_text()
+    words = re.findall(r"`([^`]+)`", text.rpartition("```")[2])  # below the block
     others = {"FedAdam", "FedTrimmedAvg", "FedMedian", "mine"}
     others |= {"DifferentialPrivacyServerSideFixedClipping"}
     known = {

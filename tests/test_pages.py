@@ -34,6 +34,7 @@ PASTED = {
         ("toml", f"{CONTRIBUTING}test_an_entry_point_is_all_it_takes"),
         *[("python", LOSS)] * 3,
     ],
+    "docs/coming_from_fedavg.md": [("python", f"{GUIDES}test_a_strategy_in_place_of_flower_s")],
     "docs/compression.md": [
         ("python", "algorithms/test_compression.py::test_the_page_s_blocks"),
         ("toml", "algorithms/test_compression.py::test_the_page_s_blocks"),
