@@ -39,9 +39,11 @@ from flower_fedcon.flower import codec
 from flower_fedcon.flower.node_notes import NodeNotes
 from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.refusals import check_callers
+from flower_fedcon.flower.secagg_node import UNTOLD
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
 from flower_fedcon.flower.surveys import Surveys
 from flower_fedcon.layout import Layout
+from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.objectives.private_objective import PrivateObjective
 from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.privacy.clipping import CLIP, clipped
@@ -55,7 +57,7 @@ from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.statistics.group_sums import effects_of
 from flower_fedcon.tables.table import CURVES, Table
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.validation import Array, choice, positive
 from flower_fedcon.wire.ledgers import FileLedger
 from flower_fedcon.wire.own_code import own_places
 from flower_fedcon.wire.payloads import Payload
@@ -196,6 +198,7 @@ class FlowerClient(NumPyClient):
                         until_saved.enter_context(self._ledger.opened())
                     if request.phase == PREPARE:
                         return codec.encode_reply(self._tell(run, request))
+                    choice("action", request.phase, (TRAIN, QUERY, CERTIFY, STATISTICS))
                     self._prepare(run.preparation)
                     self.configure(run)
                     steps = 0
@@ -213,7 +216,7 @@ class FlowerClient(NumPyClient):
                     if store is not None:
                         held.enter_context(store.locked(run))
                         self.recall(store.load(run, self.state_type))
-                    reply = released(self.handle(request), run, request)
+                    reply = released(self._handled(run, request, seen), run, request)
                     if seen.summed > 1:
                         reply.payload = {k: [_dense(v)] for k, (v,) in reply.payload.items()}
                         self._notes.count_sum(reply.payload, seen)
@@ -223,6 +226,41 @@ class FlowerClient(NumPyClient):
         except Exception as error:
             reply = Reply([-1], 0, error=self._answer(error))
         return codec.encode_reply(reply)
+
+    def _handled(self, run: RunInfo, request: Request, seen: Seen) -> Reply:
+        """Return the reply to a request; where it is summed, whether a step fails is not told.
+
+        A step fails for this node's rows if it does not without any. With noise, a node without
+        rows then answers in its place. What fails without rows as well is told as it is.
+
+        Raises
+        ------
+        RefusedError
+            Of a sum without noise, in the same words whatever has failed.
+        """
+        before = self.versions
+        try:
+            return self.handle(request)
+        except Exception as error:
+            if seen.summed == 1:
+                raise
+            stand_in = type(self)(_nothing(run.layout))
+            stand_in.configure(replace(run, layout=Layout((run.layout.shape,), run.layout.dtype, False)))
+            try:
+                stand_in.recall(before)
+                reply = stand_in.handle(request)
+            except Exception:  # its state may be what fails
+                stand_in.recall(Versions())
+                first = replace(request, acknowledged=np.zeros(1, np.int64))
+                try:
+                    reply = stand_in.handle(first)
+                except Exception:
+                    raise error from None
+            self._answer(error)
+            if seen.shares is None:
+                raise RefusedError(UNTOLD) from error
+            self.versions = stand_in.versions
+            return reply
 
     def _tell(self, run: RunInfo, request: Request) -> Reply:
         """Return what the server adds up of a table before round 1."""
@@ -374,6 +412,12 @@ def released(reply: Reply, run: RunInfo, request: Request) -> Reply:
     cut = clipped(arrays, centers, positive(CLIP, down[CLIP])) if arrays else {}
     payload = reply.payload | {name: [column[0]] for name, column in cut.items()}
     return replace(reply, payload=payload, work=())
+
+
+def _nothing(layout: Layout) -> LeastSquares:
+    """Return the objective of no rows, of the packed vector: it is 0 everywhere."""
+    zeros = np.zeros((1, *layout.shape), layout.array_dtype)
+    return LeastSquares(zeros, zeros[:, *[0] * len(layout.shape)])
 
 
 def _dense(value: Any) -> Any:

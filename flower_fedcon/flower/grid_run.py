@@ -309,8 +309,8 @@ class GridRun:
         )
 
     def evaluate_messages(self) -> list[Message]:
-        """Return the messages of a federated evaluation of the current model."""
-        return self._engine.evaluation(self._server.x)
+        """Return the messages of a federated evaluation of the model; none in a private run."""
+        return [] if self._run.recorder.covered else self._engine.evaluation(self._server.x)
 
     def evaluation(self, received: Iterable[Message]) -> Record:
         """Return the mean of the clients' evaluations of the current model."""

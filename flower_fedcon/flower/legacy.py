@@ -298,8 +298,13 @@ class _Legacy(Strategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Return an evaluation of the current model on every client that is online."""
-        setup = self._server.setup
+        """Return an evaluation of the current model on every client that is online.
+
+        Of a run with noise none, which would not cover the losses.
+        """
+        setup, privacy = self._server.setup, self._strategy.privacy
+        if privacy is not None and privacy.noise_multiplier:
+            return []
         config: dict[str, Scalar] = {
             "layout": setup.layout.to_json(),
             "algorithm": self._strategy.name,

@@ -270,9 +270,12 @@ class Policy:
         if math.isinf(self.max_model):
             return
         for array in values:
-            if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "iufc":
                 continue
-            largest = max(array.max(initial=0.0), -array.min(initial=0.0))  # or no number
+            if array.dtype.kind == "f":  # a copy is saved
+                largest = max(array.max(initial=0.0), -array.min(initial=0.0))  # or no number
+            else:
+                largest = np.abs(array.astype(np.complex128)).max(initial=0.0)
             if not largest <= self.max_model:
                 raise _refused(
                     "max-model",

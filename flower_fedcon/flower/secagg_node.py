@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from flower_fedcon.core.protocol import TRAIN
 from flower_fedcon.errors import ConfigError, FedConError, RefusedError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.codec import ERROR, SCALAR, Config, named
@@ -24,8 +25,10 @@ from flower_fedcon.privacy.shares import NoiseShares, Seen
 from flower_fedcon.validation import Array, count, positive
 
 CONFIGS, SUM, LOST = "secaggplus_configs", "sum", "lost"
+UNTOLD = "this step fails for this node's rows"  # and would not without any: it is not told
 _RANGE = "fedcon.range"  # what a node keeps of a run
 _STATE = "secaggplus_state"
+_KEYS, _SELF = "public_keys_dict:K", "nid"  # in that state
 _SETUP = {"mod_range": MODULUS, "max_weight": 1.0, "clipping_range": 1.0}
 Fit: TypeAlias = Callable[[list[Array], Config, Seen], tuple[list[Array], int, Config]]
 """Answers a request, of whose answer so much is seen."""
@@ -51,7 +54,9 @@ def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Po
     """Return the reply to a message of the protocol; `policy` returns the node's.
 
     A run has one range for each upload. If a server could choose another in each round, and hear
-    who is beyond it, it would learn the largest entry of each node by bisection.
+    who is beyond it, it would learn the largest entry of each node by bisection. So it would by
+    steps that are just too long for arithmetic: where a step fails because of this node's rows, it
+    counts as beyond the range; with noise, as that of a node without rows.
     """
     from flwr.client.mod import secaggplus_mod
 
@@ -60,6 +65,10 @@ def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Po
 
     def train(message: Message, context: Context) -> Message:
         arrays, config = messages.read_instruction(message, messages.TRAIN)
+        if config.get("action") != TRAIN:
+            raise RefusedError(
+                f"refused: uploads of rounds are summed, and not answers to {config.get('action')}"
+            )
         asked = json.loads(str(config[SUM]))
         setup = context.state.config_records[_STATE]
         least: Any = setup["threshold"]
@@ -69,6 +78,9 @@ def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Po
         else:
             kept = _one_range(context, asked["ranges"], known)
         values, _, said = fit(arrays, config, Seen(int(least), shares))
+        if kept is not None and said.get(ERROR) == UNTOLD:
+            kept["ended"] = True
+            raise BeyondError(_beyond(asked["ranges"]))
         if ERROR in said or LOST in said:
             raise _UnmaskedError(said)
         given = named(values, str(said["names"]))
@@ -89,7 +101,7 @@ def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Po
     try:
         known = policy()  # a bad one is told the server as other errors are
         _check_setup(configs)
-        _check_nodes(configs)
+        _check_nodes(configs, context.state.get(_STATE, {}))
         return secaggplus_mod(message, context, train)
     except _UnmaskedError as plain:
         return messages.train_reply(message, [], 1, plain.said)
@@ -130,7 +142,7 @@ def scaled(values: Mapping[str, Any], down: Mapping[str, Array], asked: str) -> 
     parts: list[Array] = []
     for name, most in ranges.items():
         value = moved[name]
-        if np.abs(value).max(initial=0.0) > most:
+        if not np.abs(value).max(initial=0.0) <= most:  # or no number
             raise BeyondError(_beyond(ranges))
         parts.append(value.reshape(-1) / most)
     return np.concatenate(parts) if parts else np.zeros(0)
@@ -144,7 +156,7 @@ def _differences(
     Raises
     ------
     ConfigError
-        If other values were asked for, or one is not finite.
+        If other values were asked for.
     """
     found: dict[str, Array] = {}
     if values.keys() != {*names}:
@@ -154,9 +166,8 @@ def _differences(
     for name in names:
         value = np.asarray(values[name], np.float64)
         if name in about:
-            value = value - down[about[name]]
-        if not np.isfinite(value).all():
-            raise ConfigError(f"{name!r} holds non-finite values: take smaller steps")
+            with np.errstate(over="ignore", invalid="ignore"):
+                value = value - down[about[name]]
         found[name] = value
     return found
 
@@ -231,11 +242,13 @@ def _check_setup(configs: Mapping[str, Any]) -> None:
         )
 
 
-def _check_nodes(configs: Mapping[str, Any]) -> None:
-    """Raise if a server names a node twice, in one list or as both active and dead.
+def _check_nodes(configs: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Raise if a server names a node twice, as both active and dead, or leaves one out.
 
     Flower's mod compares the lengths of the lists with the threshold: a list of one name, repeated,
     would unmask that node's vector alone. Both secrets of a node together unmask its vector, too.
+    So it would if a node had masked its vector with a few others, all of whom are then called dead:
+    it masks with all whose keys it has been sent. A round that loses one of them begins anew.
     """
     active, dead, sources = (
         [*configs.get(name, ())] for name in ("active_nids", "dead_nids", "srcs")
@@ -246,3 +259,10 @@ def _check_nodes(configs: Mapping[str, Any]) -> None:
         if len({*named_nodes}) < len(named_nodes):
             twice = next(node for node in named_nodes if named_nodes.count(node) > 1)
             raise RefusedError(f"refused: the server names node {twice} twice in one list")
+    if "srcs" in configs:
+        missing = {*state.get(_KEYS, ())} - {*sources, state.get(_SELF)}
+        if missing:
+            raise RefusedError(
+                f"refused: the server has sent the keys of node {min(missing)}, and no share of "
+                "it: begin the sum anew without that node"
+            )

@@ -12,6 +12,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.noisy import Noisy
 from flower_fedcon.objectives.row_gradients import clipped_steps, losses_of_rows
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.examples import ExampleDP
@@ -181,25 +182,36 @@ def for_steps(objective: Any, factor: float, *, constraint: bool = True) -> Any:
 
     `constraint` says whether the factor is on its own constraint, too.
     """
-    if isinstance(objective, Scaled) and isinstance(objective.objective, PrivateObjective):
-        objective = Scaled(Steps(objective.objective), objective.factor)
-    if isinstance(objective, PrivateObjective):
-        objective = Steps(objective)
+    objective = _replaced(objective, Steps)
     return objective if factor == 1.0 else Scaled(objective, factor, constraint=constraint)
 
 
+def private_within(objective: Any) -> PrivateObjective | None:
+    """Return the private objective that weights and simulated noise are on; None without one."""
+    while isinstance(objective, Scaled):
+        objective = objective.objective
+    return objective if isinstance(objective, PrivateObjective) else None
+
+
 def is_private(objective: Any) -> bool:
-    """Return whether an objective, or what a weight is on, lets out noisy gradients alone."""
-    inner = objective.objective if isinstance(objective, Scaled) else objective
-    return isinstance(inner, PrivateObjective)
+    """Return whether an objective, or what weights are on, lets out noisy gradients alone."""
+    return private_within(objective) is not None
 
 
 def exact(objective: Any) -> Any:
     """Return an objective as its owner measures it: of a private one what the noise is added to."""
-    if isinstance(objective, Scaled) and isinstance(objective.objective, PrivateObjective):
-        inner = objective.objective.objective
-        return Scaled(inner, objective.factor, constraint=objective.constraint_factor != 1.0)
-    return objective.objective if isinstance(objective, PrivateObjective) else objective
+    return _replaced(objective, lambda private: private.objective)
+
+
+def _replaced(objective: Any, by: Callable[[PrivateObjective], Any]) -> Any:
+    """Return an objective with another in place of the private one in it, if there is one."""
+    if isinstance(objective, PrivateObjective):
+        return by(objective)
+    if not is_private(objective):
+        return objective
+    found = copy.copy(objective)
+    found.objective = _replaced(objective.objective, by)
+    return found
 
 
 def own_content(objective: Any) -> Any:
@@ -207,8 +219,9 @@ def own_content(objective: Any) -> Any:
 
     Others are told nothing of them (`PrivateObjective.resume_key`).
     """
-    if isinstance(objective, Scaled) and isinstance(objective.objective, PrivateObjective):
-        return objective.factor, own_content(objective.objective)
     if isinstance(objective, PrivateObjective):
         return objective.objective, replace(objective.privacy, budget=None)
-    return objective
+    if not is_private(objective):
+        return objective
+    own = objective.factor, own_content(objective.objective)
+    return (*own, objective.std) if isinstance(objective, Noisy) else own

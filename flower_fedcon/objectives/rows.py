@@ -113,6 +113,7 @@ class LinearModel(Objective, Stackable):
         name = f"{type(self).__name__}(A)"
         if is_sparse(A):
             array = A.tocsr(copy=True)  # as an array is, unless nobody can write to it
+            array.sum_duplicates()  # an entry that is there twice is as long as their sum
             single = array.dtype == np.float32
             array = array.astype(np.float32 if single else np.float64, copy=False)
             float_array(f"{name}.data", array.data, keep=False)

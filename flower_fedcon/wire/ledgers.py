@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flower_fedcon.errors import ConfigError, StorageError
-from flower_fedcon.objectives.base import Scaled
-from flower_fedcon.objectives.private_objective import PrivateObjective
+from flower_fedcon.objectives.private_objective import private_within
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
@@ -137,8 +136,7 @@ def ledgers_of(objectives: Iterable[Any]) -> dict[str, Ledger]:
     found: dict[str, Ledger] = {}
     seen: Counter[str] = Counter()
     for objective in objectives:
-        inner = objective.objective if isinstance(objective, Scaled) else objective
-        if isinstance(inner, PrivateObjective):
+        if (inner := private_within(objective)) is not None:
             data = key_of(inner.objective)
             seen[data] += 1
             found[data if seen[data] == 1 else f"{data}-{seen[data]}"] = inner.ledger

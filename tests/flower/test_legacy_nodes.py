@@ -163,3 +163,16 @@ def test_what_privacy_has_been_spent_is_told_to_flower(manager):
     sent = strategy.configure_train(1, arrays, ConfigRecord(), grid)
     _, metrics = strategy.aggregate_train(1, grid.send_and_receive(sent))
     assert metrics["epsilon"] == found[0]
+
+
+@on_grid
+def test_no_loss_is_asked_for_in_a_private_run(manager):
+    """Neither by this interface nor by Flower's own loop: no noise would cover it."""
+    noisy = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
+    for privacy, asked in ((None, 6), (noisy, 0)):
+        strategy = as_legacy_strategy(avg(privacy=privacy), num_clients=6)
+        parameters = strategy.initialize_parameters(manager)
+        assert len(strategy.configure_evaluate(1, parameters, manager)) == asked
+        strategy, grid = avg(privacy=privacy), FakeGrid(q6_objectives())
+        arrays = strategy.start(grid, num_rounds=0).arrays
+        assert len(strategy.configure_evaluate(1, arrays, ConfigRecord(), grid)) == asked

@@ -14,7 +14,7 @@ from pages import blocks
 from problems import q6_objectives
 from scipy import stats
 from test_release import PRIVATE, shown, suited
-from test_secure_aggregation import STAGES, SecureGrid, stage
+from test_secure_aggregation import STAGES, SecureGrid, overflowing, stage
 from typer.testing import CliRunner
 
 from flower_fedcon import (
@@ -197,6 +197,15 @@ def test_a_node_may_insist_on_noise():
         start(FedAvg(client_lr=0.1, local_steps=3), SecAggPlus(8.0), min_noise=2.0)
     with pytest.raises(FedConError, match=r"policy.min-noise = 2, not an answer without noise"):
         start(fedavg(2.0, noise_by="server"), None, min_noise=2.0)
+
+
+@on_grid
+def test_where_noise_is_asked_for_no_step_that_fails_is_told():
+    """A node whose rows overflow answers as one without rows, and its count goes on."""
+    made, grid = overflowing(GaussianDP(1.0, 2.0, DELTA, noise_by="clients", fewest=4))
+    result = made.start(grid, num_rounds=2, evaluate_every=0, secure_aggregation=SECURE)
+    assert result.history["replies"].tolist() == [6]
+    assert not any("error" in str(reply.content) for _, _, reply in grid.seen)
 
 
 @pytest.mark.parametrize("phase", ["evaluate", "prepare", "curves"])

@@ -360,10 +360,19 @@ def test_rows_are_not_read_at_huge_models_under_the_default_policy(objective):
 
 
 def test_an_entry_that_is_no_number_is_refused_like_a_large_one():
-    for bad in (np.nan, np.inf, -1e13):
+    for bad in (np.nan, np.inf, -1e13, 10**13, -(2**63), 1e13j):
         with pytest.raises(RefusedError, match=r"policy.max-model = 1e\+12, not entries of"):
-            Policy().check_model([np.zeros(3), np.array([0.0, bad])])
-    Policy().check_model([np.array([2**62]), np.array([1e12]), 1e300])  # whole numbers are no model
+            Policy().check_model([np.zeros(3), np.array([bad, bad])])
+    Policy().check_model([np.array([1e12]), np.array([10**12]), 1e300])  # a number is no model
+
+
+def test_a_phase_that_is_no_step_gets_none(objective):
+    """Or a server would write an allowed phase into a message for the step that is not."""
+    server = learner(objective, node(phases="evaluate"), None)
+    for phase, words in (("train", "policy.phases = evaluate, not train"), ("evaluate", "action")):
+        arrays, answer = server.ask(np.zeros(DIMENSION), phase=phase)
+        assert not arrays
+        assert words in answer["error"]
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -27,7 +27,7 @@ from flower_fedcon.objectives import (
     Quadratic,
     Scaled,
 )
-from flower_fedcon.objectives.private_objective import Steps
+from flower_fedcon.objectives.private_objective import Steps, for_steps
 from flower_fedcon.privacy import ExampleDP
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.regularizers import L1
@@ -445,12 +445,35 @@ def test_another_study_on_the_same_rows_goes_on_with_their_ledger(tmp_path):
 # --- in a simulation ---------------------------------------------------------------------------
 
 
-def simulated(tmp_path, rounds, rule=LOUD, seed=0, **more):
+def simulated(tmp_path, rounds, rule=LOUD, seed=0, wrapped=FederatedProblem, **more):
     """Play rounds in a new process, as far as anything in memory goes."""
     private = [PrivateObjective(regression(seed=seed + j), rule) for j in range(2)]
     strategy = FedAvg(client_lr=0.5, local_steps=3)
-    simulate(strategy, FederatedProblem(private), rounds, run_dir=tmp_path, **more)
+    simulate(strategy, wrapped(private), rounds, run_dir=tmp_path, **more)
     return private[0].ledger
+
+
+def weighed(private):
+    """Return private objectives within two others."""
+    return FederatedProblem(private, weights=[0.3, 0.7]).with_noise(0.1)
+
+
+def test_weights_and_simulated_noise_hide_no_private_examples(tmp_path):
+    """Ledgers go on, other noise is not resumed, steps see no values, and nothing is chosen."""
+    assert simulated(tmp_path, 2, wrapped=weighed).spent == {1.0: 6}
+    assert simulated(tmp_path, 5, wrapped=weighed, resume=True).spent == {1.0: 15}
+    with pytest.raises(FedConError, match=r"cannot resume .*data"):
+        other = replace(LOUD, noise_multiplier=9.0)
+        simulated(tmp_path, 6, other, wrapped=weighed, resume=True)
+    private = [PrivateObjective(f, LOUD) for f in (regression(), regression(seed=1))]
+    problem = weighed(private)
+    assert problem.objective(np.ones(4)) == weighed([f.objective for f in private]).objective(
+        np.ones(4)
+    )
+    with pytest.raises(RefusedError, match="asks for a value"):
+        for_steps(problem.objectives[0], 1.0).value(np.zeros(4))
+    with pytest.raises(FedConError, match="private examples would spend for all"):
+        simulate(FedAvg(client_lr="auto", local_steps=1), problem, 1)
 
 
 def test_a_resumed_simulation_goes_on_with_its_ledgers(tmp_path, capsys):

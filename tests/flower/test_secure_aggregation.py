@@ -24,7 +24,9 @@ from flower_fedcon.flower import apps
 from flower_fedcon.flower.secagg_node import scaled
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.privacy import SecAggPlus
-from flower_fedcon.strategies import FedAvg, Scaffnew
+from flower_fedcon.regularizers import Indicator
+from flower_fedcon.sets import L2Ball
+from flower_fedcon.strategies import FedAvg, FedMiD, Scaffnew
 
 SECURE = SecAggPlus(clipping_range=8.0)
 STEPS = FedAvg(client_lr=0.1, local_steps=3)
@@ -268,6 +270,30 @@ def test_a_client_beyond_the_range_says_so_once_and_takes_no_more_part():
     assert len(asked) <= 3  # in the first round alone, whatever it would send later
 
 
+def overflowing(privacy=None):
+    """Return a method whose step fails on rows with a long gradient, and nodes: one has such."""
+    shape = q6_objectives()[0].shape
+    nothing = LeastSquares(np.zeros((1, *shape)), np.zeros(1))
+    long = LeastSquares(np.full((1, *shape), 30.0), np.ones(1))
+    ball, most = Indicator(L2Ball(1.0)), 1.7e308
+    made = FedMiD(
+        ball, client_lr=most, local_steps=1, server_prox_only=False, privacy=privacy, server_lr=1.0
+    )
+    return made, SecureGrid([*[nothing] * 5, long])
+
+
+@on_grid
+def test_a_step_that_fails_is_told_as_a_value_beyond_the_range(log):
+    """By the length of a step a server would else find a gradient's length, bit by bit."""
+    made, grid = overflowing()
+    history = made.start(grid, num_rounds=2, evaluate_every=0, secure_aggregation=SECURE).history
+    assert history["replies"].tolist() == [5]
+    told = [r for c, now, r in grid.seen if c == 5 and now == "collect_masked_vectors"]
+    errors = {reply.content["fitres.metrics"]["error"] for reply in told}
+    assert len(errors) == 1
+    assert "lies beyond the range that can be summed" in errors.pop()
+
+
 @on_grid
 def test_a_policy_that_cannot_be_had_is_told_the_server():
     """Once the run is under way: the first message of a node is none of the protocol."""
@@ -339,13 +365,49 @@ def test_a_list_of_one_name_repeated_unmasks_nobody(now, name):
         )
 
 
+@on_grid
+def test_a_node_masks_its_vector_with_all_whose_keys_it_has():
+    """One that masks it with a few, called dead later, would have it unmasked alone.
+
+    All lists are as long as the threshold, more than half of the nodes.
+    """
+
+    class Sparing(SecureGrid):
+        def replies_to(self, message):
+            if stage(message) == "collect_masked_vectors" and message.metadata.dst_node_id == 1000:
+                asked_of = message.content["secaggplus_configs"]
+                for name in ("srcs", "ctxts"):
+                    asked_of[name] = asked_of[name][:3]
+            return super().replies_to(message)
+
+    grid = Sparing(q6_objectives())
+    STEPS.start(grid, num_rounds=1, max_retries=0, secure_aggregation=SECURE)
+    ((told, *_),) = [
+        [r.content for c, now, r in grid.seen if c == 0 and now == "collect_masked_vectors"]
+    ]
+    assert "has sent the keys of node 99" in told["fitres.metrics"]["error"]
+
+
+@on_grid
+def test_no_other_answer_than_an_upload_is_summed():
+    class Curious(SecureGrid):
+        def replies_to(self, message):
+            if stage(message) == "collect_masked_vectors":
+                message.content["fitins.config"]["action"] = "certify"
+            return super().replies_to(message)
+
+    with pytest.raises(FedConError, match="uploads of rounds are summed, and not answers to cer"):
+        STEPS.start(
+            Curious(q6_objectives()), num_rounds=1, max_retries=0, secure_aggregation=SECURE
+        )
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"v": np.array([np.nan, 0])}, "'v' holds non-finite values"),
-        (
-            {"v": np.array([0, 4.01])},
-            "an entry of its upload lies beyond the range that can be summed, 4",
+        *(
+            ({"v": np.array([far, 0])}, "an entry of its upload lies beyond the range that can be")
+            for far in (4.01, np.nan, np.inf)
         ),
         ({"w": np.zeros(2)}, r"this client uploads \['w'\], the server asked for \['v'\]"),
     ],

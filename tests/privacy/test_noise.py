@@ -249,6 +249,21 @@ def test_a_row_moves_the_sum_by_its_own_clipped_gradient(kind, form):
             hold_neighbours(rng, dtype, form, kind)
 
 
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_sparse_row_that_names_a_column_twice_is_the_sum_of_both(kind):
+    """Their squares apart are less than that of their sum, by which a row is clipped."""
+    data, columns, ends = np.full(8, 100.0), np.array([0, 0, 1, 1, 1, 2, 0, 2]), [0, 3, 6, 8]
+    rows, grid = np.array([5, 1, 8]), Grid(0.7, 1.0, 3)
+    twice = csr_array((data, columns, ends), shape=(3, 3))
+    sparse, dense = (LOSSES[kind](form, rows) for form in (twice, twice.toarray()))
+    x = np.zeros(dense.shape)
+    for row in range(3):
+        found, expected = (clipped_steps(f, x, grid, np.array([row])) for f in (sparse, dense))
+        assert squared(found) <= farthest(grid, 0.7, 1.0)
+        assert np.abs(found - expected).max() <= 1
+    assert sparse.smoothness == pytest.approx(dense.smoothness)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", LOSSES)
 def test_a_row_moves_the_sum_by_its_own_gradient_in_a_hundred_thousand_cases(kind):

@@ -17,8 +17,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.canaries.lower_bounds import by_counts, by_fit, ratio_at_least
 from flower_fedcon.lab.canaries.plays import Played, Tick, play_clients, play_rows
 from flower_fedcon.lab.experiments.experiment import Experiment
-from flower_fedcon.objectives.base import Scaled
-from flower_fedcon.objectives.private_objective import PrivateObjective
+from flower_fedcon.objectives.private_objective import PrivateObjective, private_within
 from flower_fedcon.privacy import ExampleDP, GaussianDP
 from flower_fedcon.privacy.accountant import FULL, spent_epsilon
 from flower_fedcon.privacy.noise import repeatable
@@ -103,7 +102,7 @@ def games_of(file: Path, overrides: list[str], rounds: int | None, rows: int) ->
     planned = experiment.run_options.rounds
     most = min(planned, _ROUNDS) if rounds is None else rounds
     problem, found = experiment.problem(), []
-    private = [inner for inner in map(_inner, problem.objectives) if inner is not None]
+    private = [inner for inner in map(private_within, problem.objectives) if inner is not None]
     for label, strategy in experiment.strategies().items():
         if isinstance(strategy.privacy, GaussianDP):
             play = partial(play_clients, strategy, problem, max(planned, most), most)
@@ -116,12 +115,6 @@ def games_of(file: Path, overrides: list[str], rounds: int | None, rows: int) ->
             ", a problem of PrivateObjectives, or a node's file with a table [privacy]"
         )
     return found
-
-
-def _inner(objective: Any) -> PrivateObjective | None:
-    """Return the private objective in what a client has, if it has one."""
-    inner = objective.objective if isinstance(objective, Scaled) else objective
-    return inner if isinstance(inner, PrivateObjective) else None
 
 
 def _of_node(file: Path, said: Any, gradients: int, rows: int) -> Game:
