@@ -244,8 +244,9 @@ class FlowerClient(NumPyClient):
         except Exception as error:
             if seen.summed == 1:
                 raise
-            stand_in = type(self)(_nothing(run.layout))
-            stand_in.configure(replace(run, layout=Layout((run.layout.shape,), run.layout.dtype, False)))
+            packed = Layout((run.layout.shape,), run.layout.dtype, layered=False)
+            stand_in = type(self)(_nothing(packed))
+            stand_in.configure(replace(run, layout=packed))
             try:
                 stand_in.recall(before)
                 reply = stand_in.handle(request)
@@ -416,8 +417,7 @@ def released(reply: Reply, run: RunInfo, request: Request) -> Reply:
 
 def _nothing(layout: Layout) -> LeastSquares:
     """Return the objective of no rows, of the packed vector: it is 0 everywhere."""
-    zeros = np.zeros((1, *layout.shape), layout.array_dtype)
-    return LeastSquares(zeros, zeros[:, *[0] * len(layout.shape)])
+    return LeastSquares(np.zeros((1, *layout.shape), layout.array_dtype), np.zeros(1))
 
 
 def _dense(value: Any) -> Any:

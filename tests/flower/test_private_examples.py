@@ -462,8 +462,8 @@ def test_weights_and_simulated_noise_hide_no_private_examples(tmp_path):
     """Ledgers go on, other noise is not resumed, steps see no values, and nothing is chosen."""
     assert simulated(tmp_path, 2, wrapped=weighed).spent == {1.0: 6}
     assert simulated(tmp_path, 5, wrapped=weighed, resume=True).spent == {1.0: 15}
+    other = replace(LOUD, noise_multiplier=9.0)
     with pytest.raises(FedConError, match=r"cannot resume .*data"):
-        other = replace(LOUD, noise_multiplier=9.0)
         simulated(tmp_path, 6, other, wrapped=weighed, resume=True)
     private = [PrivateObjective(f, LOUD) for f in (regression(), regression(seed=1))]
     problem = weighed(private)
