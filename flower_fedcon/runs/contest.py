@@ -137,11 +137,11 @@ class Contest:
         ConfigError
             If a race is not allowed.
         """
+        what = what_is_raced(self._strategy) or "a race of methods"
+        check_race(self._strategy, setup, self._engine, what)
         if not scaled:
             for method in (self.plain, *self._rivals):
                 setup = with_scales(method, setup, self._start, self._engine)
-        what = what_is_raced(self._strategy) or "a race of methods"
-        check_race(self._strategy, setup, self._engine, what)
         if self._rivals:
             found = [Entry(method.title, {}, method) for method in (self._strategy, *self._rivals)]
         else:

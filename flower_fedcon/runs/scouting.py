@@ -46,6 +46,11 @@ def with_scales(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) 
                 f"{error}. (It is not estimated here: with privacy=... no noise would cover the "
                 "gradients that it takes)"
             ) from None
+        if engine.ledgers():
+            raise UnknownScaleError(
+                f"{error}. (It is not estimated here: gradients of private examples are noisy, and "
+                "each would be spent)"
+            ) from None
         if setup.any_own_loop:
             raise
     else:

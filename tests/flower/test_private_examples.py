@@ -207,6 +207,14 @@ def test_local_steps_get_gradients_alone():
         Steps(problem.objectives[0]).value(np.zeros(4))
 
 
+def test_nothing_is_spent_to_estimate_what_noise_hides():
+    """By noisy gradients near the start L was some 1e25, and nine of them were spent for it."""
+    problem = FederatedProblem([PrivateObjective(regression(), LOUD)])
+    with pytest.raises(ConfigError, match="gradients of private examples are noisy, and each wou"):
+        simulate(FedAvg(local_steps=1), problem, 1)
+    assert not problem.objectives[0].ledger.spent
+
+
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [
