@@ -248,7 +248,8 @@ def _check_nodes(configs: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     Flower's mod compares the lengths of the lists with the threshold: a list of one name, repeated,
     would unmask that node's vector alone. Both secrets of a node together unmask its vector, too.
     So it would if a node had masked its vector with a few others, all of whom are then called dead:
-    it masks with all whose keys it has been sent. A round that loses one of them begins anew.
+    it masks with all whose keys it has been sent. A round that loses one of them begins anew. (That
+    other nodes are sent other keys, none can see: docs/secure_aggregation.md.)
     """
     active, dead, sources = (
         [*configs.get(name, ())] for name in ("active_nids", "dead_nids", "srcs")

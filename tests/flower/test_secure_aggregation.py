@@ -367,10 +367,7 @@ def test_a_list_of_one_name_repeated_unmasks_nobody(now, name):
 
 @on_grid
 def test_a_node_masks_its_vector_with_all_whose_keys_it_has():
-    """One that masks it with a few, called dead later, would have it unmasked alone.
-
-    All lists are as long as the threshold, more than half of the nodes.
-    """
+    """One that masks it with a few, called dead later, would have it unmasked alone."""
 
     class Sparing(SecureGrid):
         def replies_to(self, message):
