@@ -80,9 +80,9 @@ class Policy:
         DataSHIELD; a model of as many parameters as rows says of each row what it is.
     min_summed : int (default: 1)
         In a sum of at least how many clients' uploads a server may see this node's: more than 1
-        asks for secure aggregation, whose reconstruction threshold this is then the least of, from a
-        server that tells all nodes the same. An
-        evaluation is no upload, and tells this node's loss alone: leave "evaluate" out of `phases`.
+        asks for secure aggregation, whose reconstruction threshold this is then the least of, from
+        a server that tells all nodes the same. An evaluation is no upload, and tells this node's
+        loss alone: leave "evaluate" out of `phases`.
     min_noise : float, optional
         The least noise multiplier z that a sum with this node's upload must have from the clients
         themselves (`GaussianDP(noise_by="clients")`), counted by the fewest clients of whom a sum
