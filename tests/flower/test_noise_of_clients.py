@@ -35,6 +35,7 @@ from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.strategies import FedAvg, FedProx
 
 DELTA = 1e-5
+DAILY = "fedprox", "feddyn"  # of private methods: with a solver, and with state
 SECURE = SecAggPlus()
 
 
@@ -206,6 +207,46 @@ def test_where_noise_is_asked_for_no_step_that_fails_is_told():
     result = made.start(grid, num_rounds=2, evaluate_every=0, secure_aggregation=SECURE)
     assert result.history["replies"].tolist() == [6]
     assert not any("error" in str(reply.content) for _, _, reply in grid.seen)
+
+
+class Failing:
+    """An objective that raises whatever it is asked."""
+
+    def __init__(self, objective):
+        self._objective = objective
+
+    def __getattr__(self, name):
+        found = getattr(self._objective, name)
+        return self._raise if callable(found) else found
+
+    def _raise(self, *_, **__):
+        raise ValueError("0.123 is a patient's")
+
+    value = gradient = _raise
+
+
+@on_grid
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=shown(case), marks=() if case[0] in DAILY else pytest.mark.nightly)
+        for case in PRIVATE
+    ],
+)
+def test_no_method_tells_that_a_step_has_failed(case):
+    name, settings = case
+    first = suited(name, settings)
+    problem = first.problem()
+    if len(problem.objectives) < 4:
+        pytest.skip("a cohort of fewer than three")
+    rule = GaussianDP(1e3, 1.0, DELTA, noise_by="clients", fewest=2)
+    grid = SecureGrid([Failing(problem.objectives[0]), *problem.objectives[1:]])
+    build(name, first, **settings, privacy=rule).start(
+        grid, problem.start, num_rounds=2, evaluate_every=0, max_retries=0,
+        secure_aggregation=SecAggPlus(num_shares=5),
+    )  # fmt: skip
+    said = [str(reply.content) for _, now, reply in grid.seen if now]
+    assert not any("'error'" in one or "'lost'" in one or "0.123" in one for one in said)
 
 
 @pytest.mark.parametrize("phase", ["evaluate", "prepare", "curves"])
