@@ -34,6 +34,7 @@ def test_a_private_run_ends_in_a_table_and_a_figure(tmp_path, capsys, unsafe):
     said = capsys.readouterr().out
     assert ("Objective" in said) == unsafe
     assert "Epsilon" in said
+    assert ("reference optimum" in said) == unsafe  # the least of all clients' objectives, exactly
     assert (folder / "figure.png").exists()
     with (folder / "history.csv").open() as rows:
         assert ("objective" in next(csv.reader(rows))) == unsafe

@@ -116,7 +116,7 @@ def _find_optimum(experiment: Experiment) -> None:
     problem = experiment.problem()
     if experiment.run_options.engine == "jax":
         jax_engine()  # raises without JAX, and not only after the search
-    if not experiment.reference:
+    if not experiment.seeks_optimum:
         return
     began = time.perf_counter()
     try:

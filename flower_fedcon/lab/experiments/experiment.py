@@ -198,6 +198,15 @@ class Experiment:
         """Whether the optimum is to be found before the run."""
         return bool(self._tables["problem"].get("reference", True))
 
+    @property
+    def seeks_optimum(self) -> bool:
+        """Whether it is to be found, and some run is compared with it: none that noise covers."""
+        if not self.reference or self.run_options.unsafe:
+            return self.reference
+        indices = range(len(self.labels))
+        rules = [None if self.races(i) else self.strategy(i).privacy for i in indices]
+        return any(rule is None or not rule.noise_multiplier for rule in rules)
+
     def strategy(self, index: int = 0) -> FedConStrategy[Any]:
         """Return an algorithm: 0 for ``[algorithm]``, 1 for the first of ``[[compare]]``, ..."""
         table, problem = self._algorithms()[index], self.problem()

@@ -72,7 +72,7 @@ def play(
             asked = replace(plan, inference=own, heterogeneity=apart)
         with context(experiment.source), context("[problem]"):
             check_inference(asked, method, problem)
-    if experiment.reference:
+    if experiment.seeks_optimum:
         problem.optimum  # noqa: B018  (found once, and recorded from then on)
     if label and (mismatch := why_mismatched(experiment.strategy(index), problem)) is not None:
         say(f"{label}: {mismatch.partition(': ')[0]}")  # the log is kept quiet below
@@ -267,7 +267,7 @@ def _play_job(job: Job) -> Played:
         )
         with quiet(experiment.run_options.engine in ("local", "stacked"), strategies=False):
             rows = play(experiment, job.index, plan).rows
-        if experiment.reference:
+        if experiment.seeks_optimum:
             optimum = experiment.problem().optimum.value
     except StorageError:  # of this machine, not of the run
         raise
