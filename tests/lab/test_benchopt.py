@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from flower_fedcon import FederatedProblem
 from flower_fedcon.objectives import LeastSquares, LogisticRegression, SoftmaxRegression
@@ -70,6 +72,15 @@ def test_the_optimum_under_a_constraint_is_feasible_and_stationary(problem_of):
     multiplier = -float(slope @ bound) / float(bound @ bound)
     assert multiplier > 0
     np.testing.assert_allclose(slope, -multiplier * bound, atol=1e-6)
+
+
+def test_the_views_are_of_costs_that_the_plot_has():
+    views = yaml.safe_load((FOLDER / "config.yml").read_text())["plot_configs"]
+    plot = (FOLDER / "plots" / "accuracy.py").read_text()
+    costs = re.findall(r'^    "(.*)": "', plot, re.MULTILINE)
+    assert [view["accuracy_by_cost_cost"] for view in views.values()] == costs
+    assert {view["plot_kind"] for view in views.values()} == {"accuracy_by_cost"}
+    assert 'name = "Accuracy by cost"' in plot
 
 
 @pytest.mark.nightly
