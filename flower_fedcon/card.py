@@ -272,7 +272,7 @@ def _psi(kind: type[Any]) -> str:
     if "regularizer" not in parameters(kind):
         return ""
     if kind.needs_convex:
-        return f"convex alone: {kind.needs_convex}"
+        return f"only convex: {kind.needs_convex}"
     return (
         "convex, or weakly convex (MCP, SCAD) if 1/rho, rho its modulus, is above every prox step; "
         "the theory is for convex psi"
@@ -309,11 +309,11 @@ def _step_sizes(kind: type[Any]) -> str:
     if "server_optimizer" in known:
         rule = f"none: {kind.needs_server_lr}" if kind.needs_server_lr else "any"
         if not kind.needs_server_lr and kind.needs_one_length:
-            rule = f"Momentum alone: {kind.needs_one_length}"
+            rule = f"only Momentum: {kind.needs_one_length}"
         said = [f"server_optimizer: {rule}"]
     if "client_lr" in known:
         why = kind.needs_constant_lr
-        rule = f"a number alone: {why}" if why else "a number or a schedule"
+        rule = f"only a number: {why}" if why else "a number or a schedule"
         own = "" if kind.needs_common_lr else ", or each client's own (DeltaSGD, AdaPGM)"
         said.append(f"client_lr: {rule}{own}")
     return "; ".join(said)
@@ -326,9 +326,9 @@ def _clipping(kind: type[Any], fields: Sequence[str]) -> str:
     if "clip" not in fields or kind.needs_gradient:
         return f"none: {kind.needs_gradient}" if "batch_size" in fields else ""
     return (
-        "clip shortens gradients in local steps, before terms are added; what is proved holds "
-        "where no gradient is longer, near the limit too. Where some are longer at the limit, the "
-        "shortened gradients balance in place of the gradients, and no rate is proved"
+        "clip shortens gradients in local steps, before terms are added. The theory holds if no "
+        "gradient is longer near the limit. If some are, the shortened gradients sum to 0 at the "
+        "limit instead of the gradients, and no rate is proved"
     )
 
 
@@ -347,8 +347,8 @@ def _weights(kind: type[Any]) -> str:
     if kind.needs_uniform:
         return f"none: {kind.needs_uniform}"
     return (
-        "1/(N p_i), where a rule says p_i (Weighted): the server moves on average as if everyone "
-        "took part"
+        "1/(N p_i), if the participation states p_i (Weighted): on average the server moves as if "
+        "everyone took part"
     )
 
 
@@ -369,9 +369,9 @@ def card_of(kind: type[Any], fields: Sequence[str]) -> Card:
         clipping=_clipping(kind, fields),
     )
     if known := _defaults(kind):
-        card = replace(card, symbols=f"{card.symbols} Left out, {known}.".strip())
+        card = replace(card, symbols=f"{card.symbols} Defaults: {known}.".strip())
     if kind.needs_mean:  # said once, where it is refused
-        card = replace(card, aggregation=f"the mean alone: {kind.needs_mean}")
+        card = replace(card, aggregation=f"only the mean: {kind.needs_mean}")
     if kind.needs_exact:
         card = replace(card, compression=f"none: {kind.needs_exact}")
     return card

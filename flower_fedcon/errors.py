@@ -11,11 +11,11 @@ _SHOWN = 80  # characters of a value
 
 
 class FedConError(Exception):
-    """An error that the user can mend: its text names the value, the valid range and the remedy."""
+    """An error that the user can fix: its text names the value, the valid range and the remedy."""
 
     @property
     def told(self) -> str:
-        """What another machine is told: the same text, unless that holds what must stay here."""
+        """The text that another machine gets: the same, unless it contains what must stay here."""
         return str(self)
 
 
@@ -28,9 +28,9 @@ class MissingExtraError(ConfigError, ImportError):
 
 
 class UnknownScaleError(ConfigError):
-    """A rule needs a constant of the clients' objectives that not all of them state.
+    """A default needs a constant of the objectives that not all clients state.
 
-    A run finds it from a few of their gradients, where it may; elsewhere it is an error.
+    A run estimates it from a few gradients if it may; otherwise it is an error.
     """
 
 
@@ -43,7 +43,7 @@ class RoundError(FedConError):
 
 
 class DivergedError(RoundError):
-    """Numbers of a run that are no longer finite: its steps are too long."""
+    """A run's numbers are no longer finite: its steps are too long."""
 
 
 class BudgetError(FedConError):
@@ -68,14 +68,14 @@ class StateLostError(FedConError):
 
 @contextmanager
 def needing(what: str, extra: str, otherwise: str = "") -> Iterator[None]:
-    """Yield to imports of packages of an extra; one that fails says how to install the extra.
+    """Guard imports of an extra's packages: a failing one says how to install the extra.
 
     Parameters
     ----------
     what : str
         What needs which package, such as "the page is drawn by plotly".
     extra : str
-        Of this package, as pyproject.toml names it.
+        The extra's name in this package's pyproject.toml.
     otherwise : str
         What else the user can do.
 
@@ -102,7 +102,7 @@ pip install 'flower-fedcon[report]'
 
 
 def pandas() -> Any:
-    """Return pandas, whose data frames results can be had as.
+    """Return pandas, for results as data frames.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def pandas() -> Any:
 
 
 def printable(text: str, most: int = 500) -> str:
-    r"""Return a text from elsewhere as it may be logged: one line, no control characters, not long.
+    r"""Return a text from elsewhere in a form for logs: one short line without control characters.
 
     >>> printable("disk\x1b[2J full\n"), printable("a" * 9, most=3)
     ('disk\\x1b[2J full\\n', 'aaa... (9 characters)')
@@ -125,7 +125,7 @@ def printable(text: str, most: int = 500) -> str:
 
 
 def repr_of(value: object) -> str:
-    """Return a value as an error shows it: in one line and not long, whatever it is.
+    """Return any value as an error shows it: in one short line.
 
     >>> repr_of("a"), len(repr_of(10**99))
     ("'a'", 100)
@@ -139,7 +139,7 @@ def repr_of(value: object) -> str:
 def nearest(word: str, valid: Iterable[str], also: Mapping[str, str] | None = None) -> str:
     """Return a hint: the valid word nearest to `word`, if one is near, then all valid words.
 
-    `also` holds other names of valid words, such as a paper's symbols.
+    `also` maps other names to valid words, such as a paper's symbols.
 
     >>> nearest("penality", ["penalty", "schedule"])
     "did you mean 'penalty'? Valid: penalty, schedule"
@@ -159,7 +159,7 @@ def nearest(word: str, valid: Iterable[str], also: Mapping[str, str] | None = No
 
 
 def first_few(names: Sequence[str], most: int = 6, what: str = "") -> str:
-    """Return names, the first few of many; `what` they are goes before them.
+    """Return the first few of many names, after `what` they are.
 
     >>> first_few(["a", "b"]), first_few([str(j) for j in range(9)])
     ('a, b', '0, 1, 2, 3, 4, 5 and 3 more')
@@ -172,7 +172,7 @@ def first_few(names: Sequence[str], most: int = 6, what: str = "") -> str:
 
 
 def clients_by_name(names: Sequence[str]) -> str:
-    """Return clients by name, the first five of them.
+    """Return the names of clients, at most the first five.
 
     >>> clients_by_name(["a"]), clients_by_name(list("abcdefg"))
     ('client a', 'clients a, b, c, d, e and 2 more')
@@ -181,7 +181,7 @@ def clients_by_name(names: Sequence[str]) -> str:
 
 
 def grouped(reasons: Mapping[str, str]) -> list[str]:
-    """Return reasons by client in words, each with the clients that have it.
+    """Return each reason in words, with the clients that have it.
 
     >>> grouped({"a": "late", "b": "gone", "c": "late"})
     ['clients a, c: late', 'client b: gone']

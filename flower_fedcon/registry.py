@@ -141,7 +141,9 @@ def register(strategy: type[FedConStrategy[Any]], client: type[FedConClient[Any]
         )
     known, _ = _own[name]
     if known is not None and not _same(known, strategy):
-        raise AlgorithmError(f"{name!r} stands for {known!r} already: give {strategy!r} another")
+        raise AlgorithmError(
+            f"{name!r} is already the name of {known!r}: give {strategy!r} another"
+        )
     _own[name] = strategy, client
 
 
@@ -162,7 +164,9 @@ def register_client(client: type[FedConClient[Any]]) -> None:
         return
     known = _own.get(name)
     if known is not None and not _same(known[1], client):
-        raise AlgorithmError(f"{name!r} stands for {known[1]!r} already: give {client!r} another")
+        raise AlgorithmError(
+            f"{name!r} is already the name of {known[1]!r}: give {client!r} another"
+        )
     _own[name] = (None if known is None else known[0]), client
 
 
@@ -182,8 +186,8 @@ def find(name: str) -> str:
         known = [kind.__name__ for kind in algorithms().values()]
         known += sorted({*_own, *_entry_points()})
         raise ConfigError(
-            f"unknown algorithm {name!r}: {nearest(str(name), known)}. One of your own is made "
-            "known by flower_fedcon.register, or by installing its package"
+            f"unknown algorithm {name!r}: {nearest(str(name), known)}. Register your own by "
+            f"flower_fedcon.register, or install its package"
         )
     return key
 

@@ -51,47 +51,47 @@ def simulate(
     Parameters
     ----------
     strategy : FedConStrategy or "auto"
-        "auto" lets the methods that fit the problem and the participation race, each by its rules:
-        three rounds each, the best quarter nine, until the best goes on from its own state. All
-        that they have cost counts, and `history.race` shows it; the log says why each other method
-        is left out.
+        "auto" races the methods that fit the problem and the participation, each with its default
+        settings: three rounds each, then nine for the best quarter, and so on, until the best
+        continues from its own state. The cost of the race counts, and `history.race` shows it. The
+        log says why each other method is left out.
     problem : FederatedProblem
     num_rounds : int
         >= 0; not needed with a `plan`.
     plan : Plan, optional
-        How the run is to go, and what it leaves; its fields may be given by name as well.
+        How the run proceeds, and what it writes; its fields may also be given by name.
     participation : Participation, optional
-        Who takes part, with "auto"; by default everyone. Strategies have their own.
+        For "auto": who takes part; by default everyone. Strategies have their own argument.
     engine : {"local", "stacked", "jax", "ray"} (default: "local")
-        "local" calls the clients in this process; "ray" runs Flower's simulation. The iterates
-        are the same. "stacked" holds clients with objectives of one type and shape in arrays and
-        serves them in one pass: the fastest for many clients, with the same cohorts, batches and
-        bytes, and the same iterates up to the rounding of sums; local solvers end where they do
-        alone, to their tolerance. What cannot be stacked (solvers of your own, queries, objectives
-        of your own) runs as with "local", and a line says so. "jax" compiles what can be stacked,
-        and rounds of everyone whose objectives are of up to 16 types and shapes, with the extra
-        `jax`: the rounds between two records are one loop, on JAX's default device. What cannot be
-        compiled runs as with "stacked", and a line says why.
+        "local" calls the clients in this process; "ray" runs Flower's simulation. The iterates are
+        the same. "stacked" holds clients with objectives of one type and shape in arrays and serves
+        them in one pass, the fastest way for many clients. Cohorts, batches and bytes are the same,
+        and iterates up to the rounding of sums; local solvers agree to their tolerance. What cannot
+        be stacked (your own solvers or objectives, queries) runs as with "local", and a log line
+        says so. "jax", with the extra `jax`, compiles what can be stacked, and full participation
+        with objectives of up to 16 types and shapes: the rounds between two records are one loop,
+        on JAX's default device. What cannot be compiled runs as with "stacked", and a log line says
+        why.
     workers : int, optional
-        With "local", processes that share the clients, for objectives whose gradients take
-        milliseconds; by default none but this one. The iterates are the same.
+        With "local": the number of processes that share the clients, for objectives whose gradients
+        take milliseconds; by default only this process. The iterates are the same.
     threads : int, optional
-        How many threads the compiled loops of the extra `fast` may use in this process, at most as
-        many as it has cores; by default what the environment variable FEDCON_THREADS says, else all
-        cores. Loops over less than 2**17 multiply-adds have one. The number changes no bit. On a
-        machine that others use, too, one thread may be faster. JAX's threads are its own.
+        Number of threads of the compiled loops (extra `fast`) in this process, at most its cores;
+        by default the environment variable FEDCON_THREADS, else all cores. Loops over less than
+        2**17 multiply-adds use one thread. The number changes no bit of the result. On a shared
+        machine one thread may be faster. JAX manages its own threads.
     timeout : float, optional
-        With "ray", seconds that a client may take for one answer; by default an hour. One that
-        takes longer is stopped, named, and asked again as one that fails.
+        With "ray": the seconds that a client may take for one answer; by default an hour. A client
+        that takes longer is stopped, named in the log, and asked again like one that fails.
     clients_per_message : int, optional
-        With "ray", at most how many clients share a message to a worker; by default as many as make
-        two messages for each worker. With 1 each client is a SuperNode of its own, and is sent what
-        a deployed one is sent.
+        With "ray": the largest number of clients that share a message to a worker; by default so
+        many that each worker gets two messages. With 1 each client is a SuperNode, and gets the
+        same messages as a deployed one.
     on_mismatch : {"error", "warn"} (default: "error")
-        A strategy that does not use the problem's constraint or regularizer, or uses another one,
-        solves another problem: it is refused, or with "warn" runs after a warning.
+        A strategy that ignores the problem's constraint or regularizer, or uses another one, solves
+        another problem. It is refused, or with "warn" runs after a warning.
     seed, evaluate_every, run_dir, resume, checkpoint_every, allow_changes, certificates, audit
-        As in `Plan`, with `callbacks`, `evaluate`, `config`, `clock` and `unsafe`; they go before
+        As in `Plan`, like `callbacks`, `evaluate`, `config`, `clock` and `unsafe`. They override
         `plan`.
 
     Returns
@@ -155,8 +155,8 @@ def simulate(
             raise ConfigError(f'workers={workers} is for engine="local", not for {engine!r}')
     if threads is not None and (engine == "ray" or workers is not None):
         raise ConfigError(
-            f"threads={threads} is for clients in this process: other processes have what the "
-            f"environment variable {VARIABLE} says, at most their part of the cores"
+            f"threads={threads} is for clients in this process: for other processes set the "
+            f"environment variable {VARIABLE}, of which at most their part of the cores is used"
         )
     if timeout is not None:
         positive("timeout", timeout)
@@ -188,7 +188,7 @@ def _setup(
 
 
 def stacked_apart(strategy: FedConStrategy[Any], problem: FederatedProblem, engine: str) -> bool:
-    """Return whether a method in a race keeps all of them from the engine that is asked for."""
+    """Return whether one method of a race keeps all of them from the requested engine."""
     if engine not in ("stacked", "jax"):
         return False
     from flower_fedcon.engines import stacked
@@ -209,7 +209,7 @@ def auto_strategies(
 ) -> list[FedConStrategy[Any]]:
     """Return the methods that race for "auto"; log which, and why no other, unless told not to.
 
-    `infos` are what the clients say of themselves, where they have been asked.
+    `infos` are what the clients say of themselves, if they have been asked.
 
     Raises
     ------
@@ -225,7 +225,9 @@ def auto_strategies(
     if problem.has_functional_constraint and len(found) > 1:
         found = found[:1]
         _log.log(
-            level, "auto: %s, since objectives alone rank no model under g <= 0", found[0].title
+            level,
+            "auto: %s, since under g <= 0 objectives alone cannot rank models",
+            found[0].title,
         )
     _log.log(level, "auto: %s", ", ".join(method.title for method in found))
     return cast("list[FedConStrategy[Any]]", found)
@@ -234,7 +236,7 @@ def auto_strategies(
 def hold(
     engine: str, workers: int | None, strategy: FedConStrategy[Any], problem: FederatedProblem
 ) -> Engine:
-    """Return what holds the clients on this machine."""
+    """Return the engine that holds the clients on this machine."""
     if engine in ("stacked", "jax"):
         from flower_fedcon.engines import stacked
         from flower_fedcon.engines.jax import jax_engine, traceable
@@ -254,8 +256,8 @@ def hold(
     if workers is not None and workers > 1:
         if any(map(is_private, representatives(problem.objectives))):
             raise ConfigError(
-                f"workers={workers}: what private examples have spent would be forgotten with the "
-                "processes: leave workers out"
+                f"workers={workers}: the processes would forget what private examples have spent: "
+                f"leave workers out"
             )
         from flower_fedcon.engines.workers import WorkersEngine
 

@@ -152,7 +152,7 @@ def expect_unmasked(name: str, value: object) -> None:
         if hidden:
             raise ConfigError(
                 f"{name} is a masked array, and {hidden} of its {part.size} entries are masked: "
-                "drop their rows or fill them in (`.filled(...)`) first"
+                f"first drop their rows or fill them in (`.filled(...)`)"
             )
 
 
@@ -211,8 +211,8 @@ def float_array(name: str, value: object, ndim: int | None = None, *, keep: bool
     if not all(np.isfinite(flat[i : i + _PIECE]).all() for i in range(0, flat.size, _PIECE)):
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise ConfigError(
-            f"{name} holds a value that is not finite ({array[where]}) at {where}: "
-            "remove or impute such rows first"
+            f"{name} has a value that is not finite ({array[where]}) at {where}: first remove or "
+            f"impute such rows"
         )
     return kept(array, given) if keep else array
 

@@ -28,8 +28,8 @@ _ALGORITHM = {"name": "FedAvg", "client_lr": 1.0, "local_steps": 1, "on_mismatch
 def recommend(
     file: Annotated[
         Path | None,
-        typer.Argument(help="An experiment file, or a file with only [problem]. Without "
-                       "a file the command asks questions.",
+        typer.Argument(help="An experiment file, or a file that has only the table [problem]. "
+                            "Without a file the command asks questions.",
                        show_default=False, metavar="PROBLEM"),
     ] = None,
     sample: Annotated[
@@ -37,26 +37,28 @@ def recommend(
     ] = None,
     bandwidth: Annotated[
         float | None,
-        typer.Option(help="A client's megabytes per second; methods are ranked by bytes."),
+        typer.Option(help="A client's bandwidth in megabytes per second. With it methods are "
+                          "ranked by bytes."),
     ] = None,
     try_: Annotated[
-        int, typer.Option("--try", help="Rounds to run of all methods that fit, to rank them.")
+        int, typer.Option("--try", help="Run every method that fits for so many rounds, and rank "
+                                        "the methods by the result.")
     ] = 0,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Experiment file to write, of the best methods."),
+        typer.Option("--output", "-o", help="Write the best methods to this experiment file."),
     ] = None,
     measure: Annotated[
         Path | None,
-        typer.Option(help="Measure the figures anew in this folder's studies, such as sims, and "
-                     "write them to --output; nothing else is done."),
+        typer.Option(help="Only renew the figures: measure them in the studies of this folder, "
+                          "such as sims, and write them to --output."),
     ] = None,
     set_: Set = None,
 ) -> None:  # fmt: skip
-    """Say which methods suit a problem, why, and what they cost in the nearest study.
+    """Recommend methods for a problem, with the reasons and the cost in the nearest study.
 
-    What fits is read off what the methods declare; the figures are those of the studies in sims/.
-    First values of step sizes follow from L and mu.
+    Methods declare the problems that they solve, and only those that solve this one are listed. The
+    figures come from the studies in sims/. The first step sizes follow from L and mu.
     """
     if measure is not None:
         _measure(measure, output)
@@ -69,10 +71,13 @@ def recommend(
     if bandwidth is not None:
         positive("bandwidth", bandwidth)
     if output is not None and output.exists():
-        raise ConfigError(f"{output} is there already: give -o another name, or remove it")
+        raise ConfigError(f"{output} exists already: give -o another name, or remove the file")
     experiment, problem, participation = _read(file, sample, set_)
     if experiment is None and output is not None:
-        raise ConfigError("-o needs a problem file: the answers describe none that could be run")
+        raise ConfigError(
+            "-o needs a problem file, since answers to questions describe no problem "
+            "that can be run: give the file as the first argument"
+        )
     facts = facts_of(problem, participation)
     for line in facts.lines():
         say(line)
@@ -90,7 +95,7 @@ def recommend(
         say(f"  {name}: {reason}")
     if experiment is None:
         shown = study.command if study else "fedcon list"
-        say(f"to see them at work: {shown}")
+        say(f"to see them run: {shown}")
         return
     _write(experiment, best, participation, output, file)
 
@@ -107,7 +112,8 @@ def _read(
     if file is None:
         if not sys.stdin.isatty():
             raise ConfigError(
-                "which problem? Give an experiment file, or call this on a terminal to be asked"
+                "no problem was given: name an experiment file, or run the command in a terminal, "
+                "where it asks questions"
             )
         problem, rule = ask_problem(lambda text, default: typer.prompt(text, default=default))
         return None, problem, rule
@@ -130,7 +136,7 @@ def _show(best: list[Candidate], study: Study | None, bandwidth: float | None) -
         say("no study has a problem of this kind: --try 50 ranks the methods on this one")
     else:
         own = study.facts
-        alike = f"{own.term or 'nothing'} added, {own.clients} clients, {100 * own.rate:.3g} %"
+        alike = f"{own.term or 'no'} regularizer, {own.clients} clients, {100 * own.rate:.3g} %"
         say(f"nearest study: {study.name} ({alike} of them in a round); rounds and megabytes until "
             f"{100 * study.level:g} % of F(x0) - F* are left, each method with its own tuned "
             f"settings there: {study.command}")  # fmt: skip

@@ -16,10 +16,10 @@ from flower_fedcon.lab.experiments.console import console, table
 
 
 def list_(
-    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
     into: Annotated[
         Path | None,
-        typer.Option(help="A file, such as README.md, whose table between the markers is renewed."),
+        typer.Option(help="Renew the table between the markers of this file, such as README.md."),
     ] = None,
 ) -> None:
     """Show the collection."""
@@ -74,7 +74,8 @@ def _renew(path: Path, text: str) -> None:
     _, end, after = rest.partition(last)
     if not found or not end:
         raise ConfigError(
-            f"{path} has no lines {first.strip()} and {last}: the table goes between the two"
+            f"{path} lacks the lines {first.strip()} and {last}: add them, and the table goes "
+            f"between them"
         )
     write(path, f"{before}{first}{text}\n{last}{after}")
 
@@ -90,13 +91,16 @@ def info(
     name: Annotated[
         str,
         typer.Argument(
-            help="An algorithm, a problem that a file can name, or what algorithms take: a server "
-            "optimizer, a schedule, a compressor, a regularizer or a set.",
+            help="The name of an algorithm, a problem, a server optimizer, a schedule, a "
+            "compressor, a regularizer or a set.",
             autocompletion=_names,
         ),
     ],
     size: Annotated[
-        str | None, typer.Option(help="A model's size, such as 7850 or 943x1682: bytes of a round.")
+        str | None,
+        typer.Option(
+            help="A model's size, such as 7850 or 943x1682, to count the bytes of a round."
+        ),
     ] = None,
 ) -> None:
     """Show one algorithm's card, a problem's arguments, or which algorithms take a part."""
@@ -111,12 +115,18 @@ def info(
         return
     if name in BUILDERS or ":" in name:
         if size is not None:
-            raise ConfigError(f"--size is for an algorithm's messages, and {name} is a problem")
+            raise ConfigError(
+                f"--size counts the bytes of an algorithm's messages, and {name} is "
+                f"a problem: leave --size out"
+            )
         _problem_info(name)
         return
     if name.lower() not in accepted() and name in found:
         if size is not None:
-            raise ConfigError(f"--size is for an algorithm's messages, and {name} is none")
+            raise ConfigError(
+                f"--size counts the bytes of an algorithm's messages, and {name} is "
+                f"not an algorithm: leave --size out"
+            )
         _part_info(found[name])
         return
     if name.lower() not in accepted():
@@ -164,7 +174,10 @@ def _part_info(kind: type[Any]) -> None:
         grid.add_row(f"{argument}=", ", ".join(names))
     screen.print(grid)
     if "compression" in taken:
-        screen.print("Some of these take unbiased ones alone, or in EF21: `fedcon info METHOD`.")
+        screen.print(
+            "Some of these take only unbiased compressors, or others in EF21: see `fedcon "
+            "info METHOD`."
+        )
 
 
 def _is_algorithm(name: str) -> bool:
@@ -293,7 +306,7 @@ def _wire_sizes(size: str) -> dict[str, int]:
     parts = size.lower().split("x")
     if len(parts) > 8 or not all(re.fullmatch(r"0*[1-9][0-9]{0,8}", part) for part in parts):
         raise ConfigError(
-            f"--size must be whole numbers such as 7850 or 943x1682, of 9 digits at most, got "
+            f"--size must be whole numbers of at most 9 digits, such as 7850 or 943x1682, got "
             f"{size!r:.99}"
         )
     shape = tuple(int(part) for part in parts)

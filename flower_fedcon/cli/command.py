@@ -35,9 +35,9 @@ from flower_fedcon.lab.experiments.console import InterruptedRunError
 
 EXIT_CODES = {
     0: "done",
-    1: "done, and a claim, setting, file, check, deployed or watched run fails: see the output",
-    2: "wrong use, settings or data, or a full disk or memory: one line says what",
-    130: "interrupted; a run can be resumed",
+    1: "the command finished, but a claim, setting, file, check or run failed: see the output",
+    2: "wrong usage, settings or data, or a full disk or memory: one line states the cause",
+    130: "interrupted: a run can be resumed",
 }
 
 # Each command imports what it needs when it is called: help and completion answer at once.
@@ -62,7 +62,9 @@ def _show_version(wanted: bool) -> None:
 def fedcon(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show it, and end."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version, and exit."
+        ),
     ] = False,
 ) -> None:
     """Federated constrained and composite optimisation for Flower."""

@@ -1,4 +1,4 @@
-"""`fedcon data`: what a node's owner, or a researcher, sees of tables before anything is sent."""
+"""`fedcon data`: a look at tables before a run, which sends nothing."""
 
 from __future__ import annotations
 
@@ -28,32 +28,35 @@ _CLIENTS = 12  # as many are shown of each column; a file has all
     )
 )
 def check(
-    files: Annotated[list[Path], typer.Argument(help="Tables, or one.", metavar="FILE...")],
+    files: Annotated[list[Path], typer.Argument(help="One or more tables.", metavar="FILE...")],
     schema: Annotated[Path, typer.Option(help="The TOML file that all nodes share.")],
     client_column: Annotated[
         str | None,
-        typer.Option(help="In one file of all clients: the column that names the client."),
+        typer.Option(help="The column that names the client, if one file holds all clients."),
     ] = None,
     least: Annotated[
         int,
-        typer.Option("--min-rows", help="The same as policy.min-rows in the node's configuration."),
+        typer.Option(
+            "--min-rows",
+            help="The least number of rows behind a sum, as policy.min-rows "
+            "in the node's configuration.",
+        ),
     ] = 1,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write all that is shown to this CSV file."),
+        typer.Option("--output", "-o", help="Write everything that is shown to this CSV file."),
     ] = None,
 ) -> None:
-    """Say by file, row and column what does not fit a schema; else what the tables hold.
+    """Check tables against a schema: errors by file, row and column, else a summary.
 
-    Of each column and client: how many values there are and how many are missing, the least, the
-    mean and the greatest, the categories with their rows, and what a node would tell a server.
-    Below is what stands out: a client whose values are a hundred times the others', marks of
-    missing values such as -999, categories that may be one ("M", "m", "male"), a reference that
-    does not occur, columns that are combinations of others, empty columns, identifiers. Only what
-    does not fit is refused.
+    The summary gives for each column and client the number of values and of missing values, the
+    minimum, mean and maximum, the categories with their rows, and what a node would tell a server.
+    Warnings follow: a client whose values are a hundred times the others', codes of missing values
+    such as -999, categories that may be one ("M", "m", "male"), a reference that does not occur,
+    columns that are combinations of others, empty columns and identifiers. Warnings refuse nothing.
 
-    Runs where the files are, and sends nothing. The exit code is 1 if something does not fit, or if
-    a class of the outcome has no row.
+    The command runs where the files are, and sends nothing. The exit code is 1 if a table does not
+    fit the schema, or if a class of the outcome has no row.
     """
     from flower_fedcon.problems.files import natural
     from flower_fedcon.problems.tables import client_names
@@ -114,7 +117,7 @@ def check(
     if len(fitting) > _CLIENTS:
         say(f"{_CLIENTS} of {len(fitting)} clients are shown; --output FILE has all")
     if wrong:
-        say("Tables that do not fit are not among these.")
+        say("The summary leaves out tables that do not fit.")
     findings = [*notes, *seen.findings]
     say("What stands out:" if findings else "Nothing stands out.")
     for finding in findings:
@@ -134,7 +137,7 @@ def partition(
     output: Annotated[Path, typer.Option("--output", "-o", help="A .png, .pdf or .svg file.")],
     set_: Set = None,
 ) -> None:
-    """Draw who holds what: the rows of each client of an experiment, by outcome."""
+    """Draw how an experiment's rows are divided among clients, by outcome."""
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.lab.experiments.holdings import draw_holdings
 
@@ -161,11 +164,16 @@ def curves(
         str | None, typer.Option(help="The categorical column whose categories are compared.")
     ] = None,
     grid: Annotated[
-        str | None, typer.Option(help="Times at which sites count. Default: all times of events.")
+        str | None,
+        typer.Option(
+            help="Times at which sites count events and rows at risk. Default: all times of events."
+        ),
     ] = None,
     least: Annotated[
         int | None,
-        typer.Option("--min-rows", help="The least count that leaves a site. Default: the file's."),
+        typer.Option(
+            "--min-rows", help="The smallest count that a site sends. Default: the file's."
+        ),
     ] = None,
     stratified: Annotated[bool, typer.Option(help="Compare rows only within a client.")] = False,
     output: Annotated[
@@ -190,14 +198,18 @@ def curves(
     arguments = Experiment.load(file, set_ or []).problem_arguments
     keys = ("data", "schema", "client_column", "partition")
     if not {"data", "schema"} <= arguments.keys():
-        raise ConfigError(f'{file}: curves are of tables: write name = "tables" below [problem]')
+        raise ConfigError(
+            f'{file}: curves need a problem of tables: write name = "tables" below [problem]'
+        )
     clients, names = clients_of(**{k: v for k, v in arguments.items() if k in keys})
     points = None
     if grid is not None:
         try:
             points = [float(point) for point in grid.split(",")]
         except ValueError:
-            raise ConfigError(f"--grid must be times with commas between, got {grid!r}") from None
+            raise ConfigError(
+                f"--grid must be times separated by commas, such as 30,60,90, got {grid!r}"
+            ) from None
     found, test = curves_of_tables(
         clients,
         names,
@@ -224,14 +236,14 @@ def curves(
         whole, at = every[arm], curve.time[np.isfinite(curve.survival)]
         kept = int(whole.events.sum() - curve.events.sum())
         if kept:
-            say(f"{printable(arm)}: {kept} events stay at sites, too few to be told (--min-rows)")
+            say(f"{printable(arm)}: sites keep {kept} events, in counts below --min-rows")
         if len(at) < len(curve.time):
             last = f"after {at[-1]:g}" if len(at) else "at any time"
-            say(f"{printable(arm)}: not known {last}, since no site tells of rows at risk")
+            say(f"{printable(arm)}: not known {last}, since no site sends its rows at risk")
     for name in next(iter(found.values())).left_out.tolist():
-        say(f"{name} sends nothing: too few rows, or events")
+        say(f"{name} sends nothing: too few rows or events")
     if held_out := sum(len(own.held_out_rows) for own in clients):
-        say(f"{held_out} rows held out are not counted: for all, test_fraction = 0")
+        say(f"{held_out} held-out rows are not counted: write test_fraction = 0 to count all")
     if test is not None:
         kind = "stratified log-rank" if stratified else "log-rank"
         say(

@@ -1,4 +1,4 @@
-"""`fedcon deploy`: a Flower app on SuperNodes of this machine."""
+"""`fedcon deploy`: a Flower app on SuperNodes on this machine."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def deploy(
     ] = None,
     data: Annotated[
         list[Path] | None,
-        typer.Option(help="A node's file, once for each node, which is called after it: "
-                     'data="FILE" name="STEM" in its configuration.'),
+        typer.Option(help="A node's data file, once for each node. The node's configuration gets "
+                     'data="FILE" and name="STEM", the file name without its ending.'),
     ] = None,
     node_config: Annotated[
         str,
-        typer.Option(help="Configuration of each node, {i} for its number: "
+        typer.Option(help="Configuration of each node, where {i} stands for its number: "
                      "'data=\"client-{i}.npz\"'."),
     ] = "",
     run_config: Annotated[
@@ -47,21 +47,22 @@ def deploy(
     ] = "",
     run_dir: Annotated[
         Path | None,
-        typer.Option(help="The run's folder, in place of run-dir in --run-config."),
+        typer.Option(help="The run's folder; overrides run-dir in --run-config."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="For logs and state; by default runs/<APP>-deployed.")
+        Path | None, typer.Option(help="Folder for logs and state; by default runs/<APP>-deployed.")
     ] = None,
 ) -> None:  # fmt: skip
     """Start a SuperLink and SuperNodes, run an app on them, and stop everything.
 
-    Ctrl-C stops everything too. The nodes' state stays in the folder for the next start.
+    Ctrl-C stops everything, too. The nodes' state stays in the folder for the next start.
     """
     from flower_fedcon.flower.deployment import LocalDeployment
 
     if not local:
         raise ConfigError(
-            "write --local: on several machines Flower's own commands start the nodes"
+            "--local is missing: this command starts nodes on this machine only; on several "
+            "machines use Flower's own commands"
         )
     if not (app / "pyproject.toml").is_file():
         raise ConfigError(f"{app} is not a Flower app: it has no {app / 'pyproject.toml'}")
@@ -70,10 +71,12 @@ def deploy(
         signal.signal(end, interrupt_once)
     files = data or []
     if files and nodes not in (None, len(files)):
-        raise ConfigError(f"--nodes {nodes} and {len(files)} times --data: give one --data a node")
+        raise ConfigError(
+            f"--nodes {nodes} contradicts {len(files)} times --data: give --data once for each node"
+        )
     for path in files:
         if not path.is_file():
-            raise ConfigError(f"--data {path}: there is no such file")
+            raise ConfigError(f"--data {path}: no such file")
     own = [f'data="{path.resolve()}" name="{path.stem}" {node_config}' for path in files]
     if run_dir is not None:
         run_config = f'{run_config} run-dir="{run_dir.resolve()}"'.strip()
@@ -83,8 +86,8 @@ def deploy(
             completed = deployment.run(app, run_config)
     except KeyboardInterrupt:
         raise InterruptedRunError(
-            f"interrupted; all is stopped, and the nodes' state is in {home}: the same command "
-            "goes on, with resume=true in --run-config where the app lists that key"
+            f"interrupted: everything is stopped, and the nodes' state is in {home}. The same "
+            f"command continues the run; add resume=true to --run-config if the app lists that key"
         ) from None
     say("stopped")
     if not completed:

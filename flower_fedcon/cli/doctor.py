@@ -1,4 +1,4 @@
-"""`fedcon doctor`: whether this machine can run what is asked of it, checked without a network."""
+"""`fedcon doctor`: whether this machine can run the package, checked without a network."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Finding(NamedTuple):
 def doctor() -> None:
     """Check versions, Flower, Ray, numba, ports, folders and the clock.
 
-    Nothing is started, and nothing leaves the machine. The exit code is 1 if something fails; notes
-    are of what only some runs need.
+    The command starts nothing, and nothing leaves the machine. The exit code is 1 if a check fails.
+    Notes concern what only some runs need.
     """
     rows = table("What", "", "Found")
     found = list(findings())
@@ -55,7 +55,11 @@ def doctor() -> None:
     if BAD in states:
         say(f"{states.count(BAD)} of {len(states)} checks fail")
         raise typer.Exit(1)
-    say("all is well" if NOTED not in states else "all is well; notes are of what some runs need")
+    say(
+        "all is well"
+        if NOTED not in states
+        else "all is well; notes concern what only some runs need"
+    )
 
 
 def findings() -> Iterator[Finding]:
@@ -124,7 +128,9 @@ def _compiler() -> Iterator[Finding]:
     from flower_fedcon.strategies import FedAvg
 
     if find_spec("numba") is None:
-        yield Finding("loops", NOTED, "NumPy's: with numba, steps of large cohorts are compiled")
+        yield Finding(
+            "loops", NOTED, "by NumPy; with numba installed, steps of large cohorts are compiled"
+        )
         return
     rows = np.random.default_rng(0).standard_normal((4, 64, 256))  # enough to be compiled
     problem = FederatedProblem([LeastSquares(A, A[:, 0]) for A in rows])
@@ -133,8 +139,8 @@ def _compiler() -> Iterator[Finding]:
     same = np.allclose(one, other, rtol=0.0, atol=1e-12)
     yield Finding(
         "loops", GOOD if same else BAD,
-        "compiled by numba, and right" if same else "compiled ones differ from NumPy's: reinstall "
-        "numba, or uninstall it",
+        "compiled by numba, equal to NumPy's" if same
+        else "compiled steps differ from NumPy's: reinstall numba, or uninstall it",
     )  # fmt: skip
 
 
@@ -154,7 +160,7 @@ def _commands() -> Iterator[Finding]:
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     for name in _COMMANDS:
         found = shutil.which(name, path=path)
-        missing = "not found: pip install --force-reinstall flwr; needed for deployments"
+        missing = "not found; deployments need it: pip install --force-reinstall flwr"
         yield Finding(name, GOOD if found else BAD, found or missing)
 
 
@@ -165,7 +171,7 @@ def _ports() -> Iterator[Finding]:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
-                text = f"{error.strerror}: Flower's default for {use}; give it another there"
+                text = f"{error.strerror}: Flower's default for {use}; give Flower another port"
                 yield Finding(f"port {port}", NOTED, text)
             else:
                 yield Finding(f"port {port}", GOOD, f"free ({use})")
@@ -173,10 +179,12 @@ def _ports() -> Iterator[Finding]:
 
 def _homes() -> Iterator[Finding]:
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
-    yield _writable("FLWR_HOME", home, "set FLWR_HOME to a folder of yours")
-    yield _writable("this folder", Path.cwd(), "change to a folder of yours, or give --run-dir")
+    yield _writable("FLWR_HOME", home, "set FLWR_HOME to a folder that you may write to")
+    yield _writable(
+        "this folder", Path.cwd(), "change to a folder that you may write to, or give --run-dir"
+    )
     temporary = Path(tempfile.gettempdir())
-    yield _writable("temporary files", temporary, "set TMPDIR to a folder of yours")
+    yield _writable("temporary files", temporary, "set TMPDIR to a folder that you may write to")
 
 
 def _writable(what: str, folder: Path, remedy: str) -> Finding:
@@ -201,7 +209,7 @@ def _locks() -> Iterator[Finding]:
 
     with tempfile.TemporaryDirectory(dir=_first_writable()) as name, FolderLock(Path(name)):
         held = in_use(Path(name))
-    unlocked = "this file system locks no folders: let no two runs use one"
+    unlocked = "this file system cannot lock folders: give each run its own folder"
     yield Finding("locks", GOOD if held else NOTED, "folders can be locked" if held else unlocked)
 
 
@@ -212,10 +220,10 @@ def _clock() -> Iterator[Finding]:
         skew = os.stat(file.name).st_mtime - now
     text = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
     if now < Path(__file__).stat().st_mtime - 86400:
-        text += ": before these files were made; set it, or TLS certificates will not be valid"
+        text += ": earlier than the package's files; set it, or TLS certificates will not be valid"
         yield Finding("clock", BAD, text)
     elif abs(skew) > _SKEW:
-        text += f": {skew:+.0f} s off that of the folder's file system; let both follow one server"
+        text += f": {skew:+.0f} s off the file system's clock; let both follow one time server"
         yield Finding("clock", NOTED, text)
     else:
         yield Finding("clock", GOOD, text)

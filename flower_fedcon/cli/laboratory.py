@@ -14,40 +14,41 @@ def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Experiments; or a method, an author or a number on arXiv, for all that have it. "
-            "Default: all.",
+            help="Experiments by name; or a method, an author or an arXiv number, for all "
+            "experiments that have it. Default: all experiments.",
             show_default=False,
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer rounds and claims: some minutes.")
+        bool,
+        typer.Option("--quick", help="Run fewer rounds and check fewer claims, in some minutes."),
     ] = False,
     names_only: Annotated[
-        bool, typer.Option("--list", help="List the experiments, and run none.")
+        bool, typer.Option("--list", help="List the experiments, without running any.")
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Write everything as JSON.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
     figures: Annotated[
-        Path | None, typer.Option(help="A folder, for a figure of each scaling that is claimed.")
+        Path | None, typer.Option(help="Draw a figure of each claimed scaling into this folder.")
     ] = None,
     sims: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the experiment files. Default: sims, or without that folder those "
-            "of the package.",
+            help="Folder of the experiment files. Default: sims, or the package's own files where "
+            "that folder is missing.",
             show_default=False,
         ),
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     run_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder for the runs: finished ones in it are not repeated."),
+        typer.Option(help="Folder for the runs. Finished runs in it are not repeated."),
     ] = None,
 ) -> None:
-    """Run the papers' experiments: claim beside measurement.
+    """Run the papers' experiments, and compare each claim with the measurement.
 
-    The exit code is 1 if a claim fails: without an explanation, or otherwise than its explanation
-    expects.
+    The exit code is 1 if a claim fails without an explanation, or differently from what its
+    explanation expects.
     """
     from flower_fedcon.lab.experiments import reproduce as claims
     from flower_fedcon.lab.experiments.figures import plot_scalings
@@ -85,16 +86,16 @@ def reproduce(
 def steps(
     file: Annotated[Path, typer.Argument(help="The study's file.", metavar="FILE")],
     run_dir: Annotated[
-        Path, typer.Option(help="Folder of the results: finished problems in it stay.")
+        Path, typer.Option(help="Folder for the results. Finished problems in it are not repeated.")
     ],
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
     figure: Annotated[Path | None, typer.Option(help="A .png, .pdf or .svg file.")] = None,
 ) -> None:
-    """Compare steps by rule and by race with the best of a grid, in rounds.
+    """Compare steps chosen by rule and by race with the best of a grid, in rounds.
 
-    Of each method, problem, L/mu, and number of clients in a round, in units drawn at random. The
-    exit code is 1 if a run by rule, or after a race, ends above its start.
+    The comparison covers each method, problem, L/mu and number of clients in a round; units are
+    drawn at random. The exit code is 1 if a run with steps by rule or by race ends above its start.
     """
     from flower_fedcon.lab.experiments.figures import check_figure
     from flower_fedcon.lab.experiments.folders import write
@@ -121,10 +122,11 @@ def steps(
 
 def bench(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Benchmarks; by default those of a minute or less.")
+        list[str] | None,
+        typer.Argument(help="Benchmarks by name. Default: those of at most a minute."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Use tiny sizes, to test that it works.")
+        bool, typer.Option("--quick", help="Use tiny sizes, to test that the benchmarks work.")
     ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSON file.")] = None,
     figure: Annotated[
@@ -134,10 +136,10 @@ def bench(
         bool, typer.Option("--list", help="List the benchmarks, and time none.")
     ] = False,
 ) -> None:
-    """Time this machine: ratios to hand-written loops, medians and quartiles.
+    """Time the package on this machine, against hand-written loops: medians and quartiles.
 
-    A ratio is what this project takes over what the yardstick takes, below 1 where this project
-    is faster; the cost is this project's own. A target that is missed says so.
+    A ratio is the package's time divided by the hand-written loop's: below 1 the package is faster.
+    The cost is the package's own. Missed targets are marked.
     """
     from flower_fedcon.lab.benchmarks import described, to_json
     from flower_fedcon.lab.benchmarks import run as measure

@@ -59,7 +59,7 @@ _README = Template("""\
 # $name
 
 $title with flower-fedcon. `flwr run .` starts it in Flower's simulation, `flwr build` makes a
-bundle of it. The nodes' data is loaded in `$data`, the method and its numbers stand in
+bundle of it. The nodes' data is loaded in `$data`. The method and its settings stand in
 `server_app.py`; `fedcon info $algorithm` explains them. Flower installs what `pyproject.toml`
 names; with FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 it takes the environment as it is.
 """)
@@ -295,8 +295,8 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
         if loops and algorithm.lower() in names():
             own_loop(algorithm.lower())  # which says why a method is none for train loops
         raise ConfigError(
-            f"--algorithm {algorithm!r} with {framework}: {nearest(algorithm, known)}. For the "
-            "others write the strategy into server_app.py (`fedcon list` has them)"
+            f"--algorithm {algorithm!r} with {framework}: {nearest(algorithm, known)}. For another "
+            f"one of `fedcon list` write the strategy into server_app.py"
         )
     text = Template(known[algorithm.lower()]).substitute(psi=_PSI[framework])
     kind = text.partition("(")[0]
@@ -377,28 +377,29 @@ def new(
     framework: Annotated[
         str,
         typer.Option(
-            help="What the clients have: a training loop (torch), or data (numpy, sklearn, tables)."
+            help="What the clients bring: a training loop (torch), or data (numpy, sklearn, "
+            "tables)."
         ),
     ] = "numpy",
     study: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="An experiment file on tables, whose app is written instead: its schema, its "
-            "penalty, its inference.",
+            help="Write the app of this experiment on tables instead, with its schema, penalty and "
+            "inference.",
         ),
     ] = None,
 ) -> None:
-    """Write a Flower app, to begin from: it runs by `flwr run`, and `flwr build` takes it.
+    """Write a Flower app to start from, which `flwr run` and `flwr build` accept.
 
-    With --study it is the app of an experiment on tables, for `fedcon deploy` and nodes that name
-    their own files.
+    With --study the app is that of an experiment on tables, for `fedcon deploy` and for nodes whose
+    configuration names their files.
     """
     name = folder.resolve().name
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,31}", name):
         raise ConfigError(
-            f"{name!r} is not a name for a Flower app: letters, digits and hyphens, a letter "
-            "first, at most 32 characters"
+            f"{name!r} is not a name for a Flower app: use at most 32 letters, digits and hyphens, "
+            f"a letter first"
         )
     command = ""
     if study is None:
@@ -408,7 +409,7 @@ def new(
     with storage(f"make the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise ConfigError(f"{folder} is not empty: name a new folder")
+            raise ConfigError(f"{folder} is not empty: name a folder that does not exist yet")
     for path, text in found.items():
         write_text(folder / path, text)
     if command:

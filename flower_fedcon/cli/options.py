@@ -24,18 +24,20 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Replace an entry of the file, such as run.rounds=9; client_lr=0.1 of all algorithms, "
-        "FedAvg.client_lr=0.1 of one; may be repeated.",
+        help="Replace a setting of the file, such as run.rounds=9; client_lr=0.1 sets it for all "
+        "algorithms, FedAvg.client_lr=0.1 for one; may be repeated.",
     ),
 ]
 _Engine = Annotated[str | None, typer.Option(help="Where clients run: local, stacked, jax or ray.")]
 _RunDir = Annotated[
     Path | None, typer.Option(help="Folder for the results; by default a new runs/<file name>.")
 ]
-_Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
+_Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")]
 _Every = Annotated[
     int | None,
-    typer.Option(help="Rounds between checkpoints; by default one every ten seconds."),
+    typer.Option(
+        help="Rounds between checkpoints; by default there is a checkpoint every ten seconds."
+    ),
 ]
 _Allow = Annotated[
     list[str] | None,
@@ -49,21 +51,24 @@ _Until = Annotated[
     list[str] | None,
     typer.Option(
         metavar="COLUMN=LEVEL",
-        help="End once a column is at most so large, such as kkt=1e-6; may be repeated.",
+        help="Stop once a column of the history is at most this value, such as kkt=1e-6; may be "
+        "repeated.",
     ),
 ]
 _Budget = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WHAT=LIMIT",
-        help="End once so much is spent: seconds, simulated_seconds or megabytes; may be repeated.",
+        help="Stop once this much is spent, such as seconds=60; also simulated_seconds or "
+        "megabytes; may be repeated.",
     ),
 ]
 _LogTo = Annotated[
-    list[str] | None, typer.Option(help="A tracker too: tensorboard or wandb; may be repeated.")
+    list[str] | None,
+    typer.Option(help="Also send the records to a tracker: tensorboard or wandb; may be repeated."),
 ]
 _LogJson = Annotated[
-    Path | None, typer.Option(help="Append records and warnings to a file, as lines of JSON.")
+    Path | None, typer.Option(help="Append records and warnings to this file, as lines of JSON.")
 ]
 
 
@@ -108,8 +113,8 @@ class RunArguments:
             table, _, setting = text.partition(".")
             if others and table == "algorithm":
                 say(
-                    f"--set {text} changes {first} alone; --set {setting} would change all that "
-                    f"take it, --set {others[0]}.{setting} one of the others"
+                    f"--set {text} changes {first} alone; --set {setting} changes all algorithms "
+                    f"that have it, --set {others[0]}.{setting} one of the others"
                 )
 
     def refuse_of_study(self, seeds: str | None) -> None:
@@ -123,7 +128,9 @@ class RunArguments:
         from flower_fedcon.errors import ConfigError
 
         if seeds is not None:
-            raise ConfigError('a study has its seeds in [sweep]: "run.seed" = [0, 1, 2]')
+            raise ConfigError(
+                'a study has its seeds in its file: write "run.seed" = [0, 1, 2] below [sweep]'
+            )
         given = {
             "--log-to": self.log_to,
             "--log-json": self.log_json,
@@ -132,7 +139,10 @@ class RunArguments:
         }
         for name, value in given.items():
             if value:
-                raise ConfigError(f"{name} is of single runs, and {self.file} is a study ([sweep])")
+                raise ConfigError(
+                    f"{name} is for single runs, and {self.file} is a study (it has "
+                    f"a table [sweep]): leave it out"
+                )
 
     @property
     def tracking(self) -> Tracking:

@@ -22,31 +22,36 @@ _SHOWN = 12  # points of a path that the table has
 
 def path(
     file: File,
-    num: Annotated[int, typer.Option(help="Points of the path.")] = 100,
+    num: Annotated[int, typer.Option(help="Number of weights on the path.")] = 100,
     min_ratio: Annotated[
         float, typer.Option(help="The smallest weight, relative to the largest.")
     ] = 1e-3,
     folds: Annotated[
-        int, typer.Option(help="Number of folds in each client for cross-validation; 0: none.")
+        int,
+        typer.Option(
+            help="Number of folds in each client for cross-validation; 0 means no cross-validation."
+        ),
     ] = 0,
     stability: Annotated[
         int,
         typer.Option(
-            help="Select columns by so many complementary pairs of half samples in each client; "
-            "0: do not."
+            help="Stability selection with this many complementary pairs of half samples in each "
+            "client; 0 means none."
         ),
     ] = 0,
     error: Annotated[
         float,
-        typer.Option(help="How many columns no better than chance may be among the selected."),
+        typer.Option(help="Bound on the expected number of falsely selected columns."),
     ] = 1.0,
-    tolerance: Annotated[float, typer.Option(help="KKT residual at which a point ends.")] = 1e-8,
+    tolerance: Annotated[
+        float, typer.Option(help="KKT residual at which a weight's run stops.")
+    ] = 1e-8,
     own: Annotated[
         bool,
         typer.Option(
             "--own-algorithm",
-            help="By the file's algorithm, and not by the one that a "
-            "path takes by default (FedNewton, where objectives have Hessians).",
+            help="Use the file's algorithm. By default a path uses FedNewton where objectives have "
+            "Hessians.",
         ),
     ] = False,
     rounds: Rounds = None,
@@ -56,18 +61,18 @@ def path(
         typer.Option(
             "--output",
             "-o",
-            help="A CSV file: weights, residuals, all coefficients (of tables per standard "
-            "deviation, as the header says, unless standardize = false).",
+            help="Write weights, residuals and all coefficients to this CSV file. Those of tables "
+            "are per standard deviation, as the header says, unless standardize = false.",
         ),
     ] = None,
     set_: Set = None,
 ) -> None:
-    """Solve an experiment's problem for many weights of its regularizer.
+    """Solve a problem for many weights of its regularizer.
 
-    Of tables the weight is lambda, whatever l1 > 0 is in the file; of other problems weights are
-    multiples of the problem's regularizer. For each there are at most as many rounds as the file's
-    table "run" says, by the cohorts of its algorithm. --stability shows instead which columns half
-    samples of the clients' rows select again and again.
+    With tables the weights are values of lambda, whatever l1 > 0 the file has. With other problems
+    weights are multiples of the problem's regularizer. Each weight gets at most as many rounds as
+    the file's table "run" says, with the cohorts of its algorithm. --stability instead shows how
+    often each column is selected on half samples of the clients' rows.
     """
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.paths import cross_validate, regularization_path
@@ -140,8 +145,8 @@ def _for_lambda(experiment: Experiment) -> Regularizer | None:
         return None
     if not l1:
         raise ConfigError(
-            "l1 = 0 in the file: a path goes from the largest lambda down, whatever l1 > 0 is: "
-            "--set problem.l1=1"
+            "l1 = 0 in the file, and a path needs an l1 penalty: add --set problem.l1=1; any l1 > "
+            "0 gives the same path"
         )
     return problem.regularizer.scaled(1.0 / l1)
 

@@ -1,4 +1,4 @@
-"""`fedcon privacy`: what has been spent of the privacy of examples and clients, and its audit."""
+"""`fedcon privacy`: the epsilon spent by examples and clients, and its audit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from flower_fedcon.cli.options import File, Set, examples
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.console import console, say, steps, table
 
-app = typer.Typer(help="Privacy of examples, over all runs.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show how much privacy is spent, and audit private mechanisms.", no_args_is_help=True
+)
 
 
 @app.callback()
 def privacy() -> None:
-    """Privacy of examples, over all runs."""
+    """Show how much privacy is spent, and audit private mechanisms."""
 
 
 @app.command(epilog=examples("fedcon privacy spent state", "fedcon privacy spent runs/private"))
@@ -26,15 +28,17 @@ def spent(
         typer.Argument(help="A node's state-dir, or the directory of a run.", metavar="FOLDER"),
     ],
     delta: Annotated[
-        float | None, typer.Option(help="In (0, 1); by default the ledger's target_delta.")
+        float | None,
+        typer.Option(help="The delta of epsilon, in (0, 1); by default the ledger's target_delta."),
     ] = None,
 ) -> None:
-    """Say how much privacy the examples of each client's data have spent, over all runs.
+    """Show the epsilon that each client's examples have spent, over all runs.
 
-    A ledger is of rows, by their digest: it goes on whatever the client or the run is called, and
-    adds up studies with other noise. Where clients add noise to sums of whole clients, a node's
-    ledger also has these, by the least noise that keys made sure of. Of a run with noise for whole
-    clients (GaussianDP), say what its rounds so far have spent.
+    A ledger belongs to rows, which it knows by their digest. So it continues under another name of
+    client or run, and adds up studies with different noise. Where clients add noise to sums over
+    whole clients, a node's ledger also counts these sums, with the least noise that the keys
+    guarantee. For a run with noise for whole clients (GaussianDP) the command shows what its rounds
+    so far have spent.
     """
     from flower_fedcon.core.private import epsilon_of
     from flower_fedcon.privacy.examples import ExampleDP
@@ -95,36 +99,40 @@ def spent(
 def audit(
     file: File,
     runs: Annotated[
-        int, typer.Option(help="Runs with a canary, and as many without; at least 100.")
+        int, typer.Option(help="Number of runs with a canary, and of runs without; at least 100.")
     ] = 4000,
     rounds: Annotated[
         int | None,
         typer.Option(
-            help="Rounds of a run, by default the file's, at most 100; of a node's file gradients, "
-            "by default 1."
+            help="Rounds of a run, by default the file's, at most 100. For a node's file the "
+            "number of gradients, by default 1."
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Repeatable noise; by default the operating system's.")
+        int | None,
+        typer.Option(help="Seed of the noise; by default noise comes from the operating system."),
     ] = None,
     confidence: Annotated[
-        float, typer.Option(help="With which all lower bounds hold together.")
+        float, typer.Option(help="Confidence with which all lower bounds hold together.")
     ] = 0.99,
-    rows: Annotated[int, typer.Option(help="Rows of the node, of a node's file.")] = 1000,
+    rows: Annotated[
+        int, typer.Option(help="For a node's file: the number of the node's rows.")
+    ] = 1000,
     json: Annotated[Path | None, typer.Option(help="Write everything as JSON.")] = None,
     set_: Set = None,
 ) -> None:
-    """Play a private mechanism many times with a canary and without, and bound epsilon from below.
+    """Run a private mechanism many times with and without a canary; bound epsilon from below.
 
-    FILE is an experiment whose algorithms have a GaussianDP, or whose problem has private
-    examples; or a node's configuration with a table named privacy. The canary is the worst that the
-    guarantee must cover: a client, or a row, that is far longer than the clip in all that it takes
-    part in. Clipping, grid, cohorts and noise are those of a run.
+    FILE is an experiment whose algorithms have a GaussianDP or whose problem has private examples,
+    or a node's configuration with a table named privacy. The canary is the worst case that the
+    guarantee must cover: a client, or a row, whose every contribution is far longer than the clip.
+    Clipping, grid, cohorts and noise are those of a run.
 
-    Epsilon is at least what an attacker's errors show (Clopper-Pearson), whatever the noise is;
-    and, if it is normal, what its measured size says (fit), which finds less. The exit code is 1
-    if either exceeds the stated epsilon, or if something leaves without noise. A bound below it
-    proves nothing: an audit finds errors, not their absence.
+    There are two lower bounds. One follows from an attacker's errors (Clopper-Pearson), and holds
+    for any noise. The other follows from the measured size of the noise (fit); it assumes normal
+    noise, and finds fewer errors. The exit code is 1 if a bound exceeds the stated epsilon, or if
+    an entry leaves without noise. A bound below the stated epsilon proves nothing: an audit finds
+    errors, not their absence.
     """
     from flower_fedcon.lab.canaries.canary_audit import audit as audit_of
     from flower_fedcon.lab.canaries.canary_audit import findings_json, games_of
@@ -155,9 +163,9 @@ def audit(
     console().print(shown)
     for one in found:
         if one.silent:
-            say(f"{one.label}: {one.silent} entries left without noise")
-    say(f"by counts and by fit epsilon is at least so much, at {confidence:.0%} together; "
-        f"{runs} runs with a canary and {runs} without")  # fmt: skip
+            say(f"{one.label}: {one.silent} entries were sent without noise")
+    say(f"lower bounds of epsilon, by counts and by fit, which hold together with confidence "
+        f"{confidence:.0%}; {runs} runs with a canary and {runs} without")  # fmt: skip
     if json is not None:
         settings = {"file": str(file), "runs": runs, "seed": seed, "confidence": confidence}
         write_text(json, findings_json(found, **settings))

@@ -1,4 +1,4 @@
-"""`fedcon report` and `watch`: what runs leave, as a page, and as lines while they go on."""
+"""`fedcon report`, `table` and `watch`: pages and tables of runs, and a view of running ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def report(
         Path | None,
         typer.Option("--output", "-o", help="An .html file; by default RUN_DIR/report.html."),
     ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
 ) -> None:
-    """Write one page of curves, clients, coefficients and settings, to look at in a browser.
+    """Write a web page of curves, clients, coefficients and settings.
 
     The page is one file that needs no network.
     """
@@ -41,24 +41,26 @@ def table(
     run_dirs: Folders,
     to: Annotated[
         list[str],
-        typer.Option(metavar="COLUMN[=LEVEL]", help="A level to reach, such as residual=1e-3, "
-                     "or only a column, for its last value; may be repeated."),
+        typer.Option(metavar="COLUMN[=LEVEL]", help="A level to reach, such as residual=1e-3. A "
+                                                    "column without a level shows its last value. "
+                                                    "May be repeated."),
     ],
     of: Annotated[
         list[str] | None,
-        typer.Option(help="What is counted until then: rounds (the default), bytes, uplink, "
-                     "downlink, seconds, simulated (with a clock), or a column of the histories; "
-                     "may be repeated."),
+        typer.Option(help="What is counted until the level is reached: rounds (the default), "
+                          "bytes, uplink, downlink, seconds, simulated (with a clock), or a column "
+                          "of the histories; may be repeated."),
     ] = None,
     middle: Annotated[
-        str, typer.Option(help="mean, with the standard deviation, or median, with the range.")
+        str, typer.Option(help="mean, shown with the standard deviation, or median, shown with the "
+                               "range.")
     ] = "mean",
     output: Annotated[
         list[Path] | None,
         typer.Option("--output", "-o", help="A .tex (booktabs) or .csv file; may be repeated."),
     ] = None,
 ) -> None:  # fmt: skip
-    """Show what runs spend until they reach a level, over their seeds: a table for papers."""
+    """Make a table for papers: what runs spend until they reach a level, over seeds."""
     from flower_fedcon.errors import ConfigError
     from flower_fedcon.lab.experiments import console
     from flower_fedcon.lab.experiments.folders import write
@@ -86,12 +88,13 @@ def watch(
     run_dir: Annotated[
         Path, typer.Argument(help="Folder of a run or a comparison.", metavar="RUN_DIR")
     ],
-    once: Annotated[bool, typer.Option("--once", help="Say how far it is, and end.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Show the progress once, and exit.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between updates.")] = 1.0,
 ) -> None:
-    """Follow runs that go on elsewhere, from their files, until they end.
+    """Follow runs of other processes, from their files, until they end.
 
-    Nothing in the folder is changed. The exit code is 1 if a run ended before it was finished.
+    The command changes nothing in the folder. The exit code is 1 if a run stopped before it was
+    finished.
     """
     from flower_fedcon.lab.report.watch import watch as follow
     from flower_fedcon.validation import positive

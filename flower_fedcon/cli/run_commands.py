@@ -1,4 +1,4 @@
-"""`fedcon run`, `compare`, `tune` and `plot`: experiments, and what they leave."""
+"""`fedcon run`, `compare`, `tune` and `plot`: experiments and their figures."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def compare(
         str | None,
         typer.Option(
             metavar="0,1,2",
-            help="Run each seed; the mean and the range are shown. problem:0,1,2 varies the seed "
-            "of the problem, both:0,1,2 that of run and problem.",
+            help="Run each of these seeds, such as 0,1,2; the mean and the range are shown. "
+            "problem:0,1,2 varies the problem's seed, both:0,1,2 the run's and the problem's.",
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes, of a study.")] = 2,
+    workers: Annotated[int, typer.Option(help="Number of processes of a study.")] = 2,
 ) -> None:
     """Run every algorithm of an experiment on the same problem.
 
-    A file with a table named sweep is a study: every algorithm at all combinations of its values,
-    over processes. The exit code is 1 if a run of it fails.
+    A file with a table named sweep is a study: every algorithm runs with every combination of the
+    table's values, spread over processes. The exit code is 1 if a run of a study fails.
     """
     from flower_fedcon.lab.experiments.comparison import run_all, run_seeds
     from flower_fedcon.lab.experiments.seed_statistics import parse_seeds
@@ -80,10 +80,11 @@ def tune(
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="0,1,2", help="Run each seed; the mean counts, the range is shown."),
+        typer.Option(metavar="0,1,2", help="Run each of these seeds, such as 0,1,2; the mean "
+                                           "decides, and the range is shown."),
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(help="Column of the history; by default residual.")
+        str | None, typer.Option(help="Column of the history to compare by; by default residual.")
     ] = None,
     largest: Annotated[bool, typer.Option("--largest", help="The largest value is best.")] = False,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
@@ -91,15 +92,15 @@ def tune(
     seed: Seed = None,
     run_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder for the runs, one in it for each algorithm; by default "
-                     "runs/<file name>-tune. Finished runs are not repeated."),
+        typer.Option(help="Folder for the runs, with a subfolder for each algorithm; by default "
+                          "runs/<file name>-tune. Finished runs are not repeated."),
     ] = None,
     set_: Set = None,
 ) -> None:  # fmt: skip
-    """Run an algorithm with every combination of some settings, and write the best: best.toml.
+    """Run an algorithm with every combination of some settings; write the best to best.toml.
 
-    The exit code is 1 if no run arrived at the level that the file asks for; with the file's grids
-    also if a setting in the file is not the best of its grid, or lies at an end of it.
+    The exit code is 1 if no run reached the level that the file asks for. With the file's grids it
+    is 1, too, if a setting in the file is not the best of its grid, or lies at an end of it.
     """
     from flower_fedcon.lab.experiments import tuning
     from flower_fedcon.lab.experiments.folders import label_slug
@@ -172,8 +173,9 @@ def _tune(
     if best is None:
         first = tuning.best(found, options)[0]
         say(
-            f"no best.toml: no run brought {options.metric} down to {options.level:g}; nearest was "
-            f"{tuning.describe(first.settings)}: more --rounds or a higher level may do"
+            f"no best.toml was written: no run brought {options.metric} down to {options.level:g}; "
+            f"the nearest was {tuning.describe(first.settings)}. Try more --rounds or a higher "
+            f"level"
         )
         (folder / "best.toml").unlink(missing_ok=True)  # of an earlier search
         return found
@@ -185,7 +187,7 @@ def _tune(
 def plot(
     run_dirs: Annotated[
         list[Path],
-        typer.Argument(help="Folders of runs or comparisons; files are skipped, so DIR/* will do."),
+        typer.Argument(help="Folders of runs or comparisons. Files are skipped, so DIR/* works."),
     ],
     output: Annotated[
         list[Path],
@@ -194,43 +196,43 @@ def plot(
     x: Annotated[
         list[str] | None,
         typer.Option(
-            help="Panels: rounds, bytes, seconds, simulated, by default those recorded; gradients, "
-            "examples. Several such as rounds,bytes; may be repeated."
+            help="Panels, separated by commas: rounds, bytes, seconds, simulated, gradients, "
+            "examples. Default: those of the first four that were recorded. May be repeated."
         ),
     ] = None,
     y: Annotated[
         str | None,
         typer.Option(
-            help="Column of the histories; by default F - F*, or F. Its axis is logarithmic where "
-            "all values are positive and span more than two decades."
+            help="Column of the histories; by default F - F*, or F where F* is not known. Its axis "
+            "is logarithmic if all values are positive and span more than two decades."
         ),
     ] = None,
     log: Annotated[
-        bool, typer.Option("--log", help="A logarithmic axis for y; values <= 0 are gaps.")
+        bool, typer.Option("--log", help="Use a logarithmic axis for y; values <= 0 become gaps.")
     ] = False,
     panel: Annotated[
         str | None,
         typer.Option(
             metavar="KEY",
-            help="A panel for each value of a setting, such as participation or problem.seed.",
+            help="Draw a panel for each value of a setting, such as participation or problem.seed.",
         ),
     ] = None,
     width: Annotated[
         float | None,
         typer.Option(
-            help="Of the figure, in inches, with letters for print: 3.3 is a column of "
-            "many journals."
+            help="Width of the figure in inches, with letters for print; many journals have "
+            "columns of 3.3."
         ),
     ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
-            help="Of runs on tables, in place of histories: forest (coefficients or ratios with "
+            help="For runs on tables, instead of histories: forest (coefficients or ratios with "
             "intervals), sites (a forest plot by site of each column), roc, calibration, survival."
         ),
     ] = None,
 ) -> None:
-    """Draw the histories of runs in one figure, bands over seeds; or what runs on tables found."""
+    """Draw histories of runs, with bands over seeds, or results of runs on tables."""
     from flower_fedcon.lab.experiments.figures import check_figure, plot_histories
     from flower_fedcon.lab.experiments.histories import histories_of, panels_of
     from flower_fedcon.validation import positive
@@ -243,15 +245,15 @@ def plot(
         check_figure(path, against)
     folders = [path for path in run_dirs if not path.is_file()]  # DIR/* names files too
     if not folders:
-        raise ConfigError(f"{run_dirs[0]} is a file: name the folder of a run or a comparison")
+        raise ConfigError(f"{run_dirs[0]} is a file: name the folder of a run or of a comparison")
     if len(folders) < len(run_dirs):
         names = ", ".join(path.name for path in run_dirs if path.is_file())
-        say(f"no folders, and skipped: {names}")
+        say(f"skipped, since they are not folders: {names}")
     if kind is not None:
         from flower_fedcon.lab.report.study_figures import plot_study
 
         if x or y or log or panel:
-            raise ConfigError("--kind is of no history: leave --x, --y, --log and --panel out")
+            raise ConfigError("--kind draws no history: leave --x, --y, --log and --panel out")
         plot_study(folders, kind, output, width)
         for path in output:
             say(f"figure: {path}")

@@ -64,8 +64,8 @@ _README = Template("""\
 # $name
 
 The study in `$file` as a Flower app: all sites share `schema.toml`, and the keys of
-`[tool.flwr.app.config]` in `pyproject.toml` say the rest. On one machine, with a SuperLink and a
-SuperNode for each file, it is
+`[tool.flwr.app.config]` in `pyproject.toml` say the rest. This command starts it on one machine,
+with a SuperLink and a SuperNode for each file:
 
     $deploy
 
@@ -106,19 +106,21 @@ class Study:
             name = own.pop("name", None)
             if name is None or builder(name) is not tables:
                 raise ConfigError(
-                    f'an app is written of a [problem] with name = "tables", got {name!r}'
+                    f'the app of a study needs a [problem] with name = "tables", got {name!r}'
                 )
             own.pop("reference", None)
             check_keys(own, parameters(tables), "[problem]")
             check_types(own, parameters(tables))
             for key, why in _NOT_ON_NODES.items():
                 if key in own and own[key] != parameters(tables)[key].default:
-                    raise ConfigError(f"[problem]: {key} is not for an app: {why}. Leave it out")
+                    raise ConfigError(
+                        f"[problem]: an app has no setting {key}, since {why}. Leave it out"
+                    )
             method = stated.get("algorithm", {"name": _METHOD})
             if method != {"name": _METHOD}:
                 raise ConfigError(
-                    f"[algorithm]: an app of a study is by {_METHOD} without settings: leave the "
-                    "table out, and write the strategy into server_app.py"
+                    f"[algorithm]: the app of a study uses {_METHOD} without settings: leave the "
+                    f"table out; another strategy can be written into server_app.py afterwards"
                 )
             if "rounds" not in stated.get("run", {}):
                 raise ConfigError("rounds is missing: write rounds = 10 below [run]")

@@ -1,7 +1,7 @@
 """The collection, client side: the local step of each algorithm.
 
-A client class bears its strategy's name and "Client": `FedAvgClient`, `FedFWClient`, ... Each is
-loaded when first asked for: a node starts a process for every message.
+A client class has its strategy's name plus "Client": `FedAvgClient`, `FedFWClient`, ... Each is
+loaded at first use, since a node starts a process for every message.
 """
 
 from __future__ import annotations

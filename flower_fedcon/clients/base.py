@@ -59,20 +59,20 @@ class FedConClient(FlowerClient, Generic[State]):
     """A client: an objective, and one algorithm's local step.
 
     An algorithm annotates the hyperparameters and oracles that its step uses, as fields of its
-    class (`client_lr: float`); the strategy sends exactly those. It defines `step`, and if it keeps
-    state between rounds `state_type` (a NamedTuple of arrays and numbers) with `initialize`, and
-    where the server can hand state back, `restore`. All arrays have the model's shape; `step` is
-    written for any leading axes.
+    class (`client_lr: float`); the strategy sends exactly those. It defines `step`. If it keeps
+    state between rounds, it also defines `state_type` (a NamedTuple of arrays and numbers) and
+    `initialize`, and `restore` if the server can hand state back. All arrays have the model's
+    shape; `step` must work for any leading axes.
 
     The state is exactly-once: what `step` returns is pending until a later message says that the
-    reply was used, and is dropped otherwise (see `flower_fedcon.core.acknowledgements`).
+    reply was used; otherwise it is dropped (see `flower_fedcon.core.acknowledgements`).
 
     Parameters
     ----------
     objective : object
         f_j, with `value` and `gradient`.
     context : flwr.app.Context, optional
-        Where the state lives between messages, in a Flower app. Without it, it lives in this
+        In a Flower app the state lives here between messages. Without a context it lives in this
         object.
     state_dir : path, optional
         A folder that keeps the state over restarts; by default the node configuration's
@@ -82,7 +82,8 @@ class FedConClient(FlowerClient, Generic[State]):
     name : str, optional
         A stable name; by default the node configuration's "name" or "partition-id".
     policy : Policy, optional
-        What a server may ask; by default the node configuration's, and without a context anything.
+        What a server may ask for; by default the node configuration's policy, and without a context
+        anything.
     """
 
     algorithm: ClassVar[str]
@@ -90,13 +91,13 @@ class FedConClient(FlowerClient, Generic[State]):
     state_type: ClassVar[type[Any] | None] = None
     """The state, a NamedTuple; None for an algorithm whose clients keep none."""
     one_at_a_time: ClassVar[str] = ""
-    """What keeps its step from serving all clients at once; "" if nothing does."""
+    """Why its step cannot serve all clients at once; "" if it can."""
     needs_values: ClassVar[str] = ""
-    """What its step asks of an objective beside gradients; "" if nothing."""
+    """What its step needs of an objective beside gradients; "" if nothing."""
     own_numbers: ClassVar[frozenset[str]] = frozenset()
     """Personal numbers that its step also takes as columns, one of each client."""
     own_memory: ClassVar[bool] = False
-    """Whether what it uploads is the difference from a memory that its server holds as well."""
+    """Whether it uploads the difference from a memory that its server also holds."""
     fields: ClassVar[tuple[str, ...]] = ()
     """What the server sends of the strategy: the fields that the class annotates."""
     _types: ClassVar[Mapping[str, str]] = {}  # of the fields, as they are annotated
@@ -120,13 +121,13 @@ class FedConClient(FlowerClient, Generic[State]):
         for name in own:
             if hasattr(FedConClient, name) or name in _RESERVED:
                 raise AlgorithmError(
-                    f"{cls.__name__}: a field cannot be called {name!r}, which means something "
-                    "else in every client: choose another name"
+                    f"{cls.__name__}: the field name {name!r} has another meaning in every client: "
+                    f"choose another name"
                 )
         if "initialize" in vars(cls) and cls.state_type is None:
             raise AlgorithmError(
                 f"{cls.__name__} defines initialize, but no state_type: write state_type = ..., "
-                "the NamedTuple of its state"
+                f"the NamedTuple of its state"
             )
         bases = [base for base in cls.__bases__ if issubclass(base, FedConClient)]
         cls.fields = (*dict.fromkeys([*(n for base in bases for n in base.fields), *own]),)
@@ -150,7 +151,7 @@ class FedConClient(FlowerClient, Generic[State]):
     def query(self, state: State, down: Payload) -> tuple[Payload, Payload]:
         """Return the answer to a query before the step, and what to hold for the step.
 
-        What is held is added to the step's broadcast.
+        The values held are added to the step's broadcast.
         """
         raise self._lacks("query", "its strategy has queries")
 
@@ -173,11 +174,11 @@ class FedConClient(FlowerClient, Generic[State]):
         return state
 
     def is_followed(self, sent: Payload, after: State) -> bool:
-        """Return whether the server finds this state from what the last step sent, bit for bit."""
+        """Return whether the server can compute this state exactly from what the last step sent."""
         return False
 
     def received(self, before: State, after: State, down: Payload, read: Payload) -> State:
-        """Return the state after a step whose upload is compressed: the server reads `read`."""
+        """Return the state after a step whose upload is compressed; the server decodes `read`."""
         return after
 
     # --- what an algorithm's step may call -----------------------------------------------------
@@ -200,7 +201,7 @@ class FedConClient(FlowerClient, Generic[State]):
         return self._noises
 
     def full_gradient(self, v: Array) -> Array:
-        """Return the gradient at `v` over all rows, whatever the batch size."""
+        """Return the gradient at `v` over all rows, for any batch size."""
         self.tally_gradients(1, full=True)
         own = self.objective
         return getattr(own, "full_gradient", own.gradient)(v)  # type: ignore[no-any-return]
@@ -250,9 +251,9 @@ class FedConClient(FlowerClient, Generic[State]):
     ) -> Array:
         """Return argmin f_j(x) + <linear, x> + (shift/2) ||x - center||^2 (+ psi).
 
-        By the strategy's `local_solver`, from `start`; `stop(x, gradient)` may end it earlier. In
-        the stacked engine it is asked of many clients at once, and `stop.only(places)` of some.
-        `objective` takes the place of f_j.
+        The strategy's `local_solver` starts at `start`; `stop(x, gradient)` may end it earlier. The
+        stacked engine calls `stop` for many clients at once, and `stop.only(places)` for some of
+        them. `objective` replaces f_j.
         """
         terms = start, linear, shift, center
         own = LocalPass(
@@ -386,7 +387,8 @@ class FedConClient(FlowerClient, Generic[State]):
         if is_private(self._own_objective) and (more := self._why_not_private(run.settings)):
             raise RefusedError(
                 f"refused: this client's examples are private (ExampleDP), and {more}: use a "
-                "method of local gradient steps (FedAvg, Scaffold, ...), or "
+                f"method with local gradient steps"
+                " (FedAvg, Scaffold, ...), or "
                 "local_solver=GradientDescent(steps=..., lr=...)"
             )
         many = hasattr(type(self.objective), "gradient_rows")  # it draws the batches, too
@@ -409,7 +411,7 @@ class FedConClient(FlowerClient, Generic[State]):
         self._rows = None if many else rows_of_gradients(self.objective, self._batch_size)
 
     def _order_epochs(self, run: RunInfo) -> None:
-        """Take batches in the order of epochs that go on over the rounds, if that is asked for."""
+        """Take batches in the order of epochs that continue over rounds, if the run says so."""
         self._epoch_rows = run.epoch_rows
         if self._epoch_rows is None:
             return
@@ -417,8 +419,8 @@ class FedConClient(FlowerClient, Generic[State]):
             raise ConfigError(f"this node draws its batches privately, and takes no {ORDER}")
         if not hasattr(self.objective, "batch_gradient"):
             raise ConfigError(
-                f'{ORDER}="epoch" needs batch_gradient(x, rows), and this objective draws its '
-                "batches itself: define it, or leave the order out"
+                f'{ORDER}="epoch" needs an objective with batch_gradient(x, rows), and this one '
+                f"draws its batches itself: define it, or leave {ORDER} out"
             )
 
     def _why_not_private(self, settings: Mapping[str, Any]) -> str:
@@ -436,8 +438,8 @@ class FedConClient(FlowerClient, Generic[State]):
         other += [f"with {n!r}" for n in settings if n not in self.fields and n not in _RULES]
         if other:
             raise ConfigError(
-                f"the server sends the settings of {self.algorithm} {', '.join(other)}: run the "
-                "same version of flower-fedcon on server and nodes"
+                f"the server sends unexpected settings of {self.algorithm}, {', '.join(other)}: "
+                f"run the same version of flower-fedcon on server and nodes"
             )
         for name in self.fields:
             check_field(name, settings[name], self._types.get(name, ""))
@@ -487,7 +489,7 @@ class FedConClient(FlowerClient, Generic[State]):
         acknowledged, kept : int
             Rounds, as in `Request`.
         down, given : dict
-            All that this client gets, and the state, if any, that the server hands back.
+            Everything that this client gets, and the state, if any, that the server hands back.
 
         Raises
         ------

@@ -46,7 +46,7 @@ class CompositeFLClient(LocalPassClient[CompositeFLClientState]):
         return CompositeFLClientState(down.get("c", zero), x_bar, zero, down.get("resets", 0))
 
     def restore(self, down: Payload, given: Payload) -> CompositeFLClientState:
-        """Take c_i from the server's mirror; without one everybody is at 0."""
+        """Take c_i from the server's mirror; without one all are at 0."""
         return self.initialize({**down, **given})
 
     def on_acknowledged(

@@ -15,8 +15,8 @@ from flower_fedcon.wire.payloads import Payload
 class DualFLClientState(NamedTuple):
     """A client's state.
 
-    In the paper's form c_j and zeta_j of the coming round follow from it and the new theta, which
-    the server makes of the round: `step` therefore finds them at its beginning, when the reply is
+    In the paper's form c_j and zeta_j of the next round follow from it and the new theta, which the
+    server computes from this round. So `step` computes them at its beginning, when the reply is
     known to be used.
     """
 

@@ -20,7 +20,7 @@ class FedExProxClient(LocalPassClient[None]):
     algorithm = "fedexprox"
     in_loops = True
     rounding: ClassVar[float] = 1e-12
-    """Of |inf f_i|: a smaller M_i - inf f_i has no correct digit left, and is sent as 0."""
+    """Times |inf f_i|: a smaller M_i - inf f_i has no correct digit left, and is sent as 0."""
 
     step_size: float
     local_solver: LocalSolver
@@ -50,7 +50,7 @@ class FedExProxClient(LocalPassClient[None]):
         return {"delta": delta, "gap": gap if gap > self.rounding * abs(least) else 0.0}, None
 
     def least(self, x: Array) -> float:
-        """Return inf f_i; from a fixed start, so that every object of this client finds the same.
+        """Return inf f_i, found from a fixed start, so that it is always the same.
 
         `x` is of the model's shape.
         """

@@ -18,13 +18,13 @@ class FedNewtonClient(FedConClient[None]):
     needs_values = "values and second derivatives"
 
     def configure(self, run: RunInfo) -> None:
-        """Take over a run's settings; refuse noise, which a second-order model would fit."""
+        """Take over a run's settings; refuse noise, since a second-order model would fit it."""
         super().configure(run)
         if isinstance(self.objective, NoisySteps):
             raise ConfigError(
-                "FedNewton fits a model to exact gradients and second derivatives, and those of "
-                "Noisy objectives are not: use a method of gradient steps, such as CompositeFL, or "
-                "a problem without noise"
+                "FedNewton needs exact gradients and second derivatives, which Noisy objectives do "
+                "not give: use a method of gradient steps, such as CompositeFL, or a problem "
+                "without noise"
             )
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:

@@ -33,7 +33,7 @@ class LoCoDLClient(LocalPassClient[LoCoDLClientState]):
 
     algorithm = "locodl"
     state_type = LoCoDLClientState
-    one_at_a_time = "compresses what each client sends by draws of its own"
+    one_at_a_time = "compresses each client's upload by its own random draws"
 
     uplink_compressor: Compressor
     client_lr: float

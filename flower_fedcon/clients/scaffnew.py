@@ -1,4 +1,4 @@
-"""Scaffnew, client side: corrected gradient steps, as many as the server's coin says.
+"""Scaffnew, client side: corrected gradient steps, whose number the server draws.
 
 See `flower_fedcon.strategies.Scaffnew`.
 """

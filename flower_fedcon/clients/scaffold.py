@@ -39,7 +39,7 @@ class ScaffoldClient(LocalPassClient[ScaffoldClientState]):
         return ScaffoldClientState(np.zeros_like(down["x"]), down.get("resets", 0))
 
     def restore(self, down: Payload, given: Payload) -> ScaffoldClientState:
-        """Take c_i from the server's mirror; without one everybody is at 0."""
+        """Take c_i from the server's mirror; without one all are at 0."""
         return self.initialize(down)._replace(**given)
 
     def on_acknowledged(self, state: ScaffoldClientState, down: Payload) -> ScaffoldClientState:
@@ -82,7 +82,7 @@ class ScaffoldClient(LocalPassClient[ScaffoldClientState]):
 
     @property
     def _length(self) -> float | None:
-        """K eta_l; None for a loop of the user's own, which takes other steps."""
+        """K eta_l; None for a user's own loop, which takes other steps."""
         steps, rate = self.local_steps, self.client_lr
         return None if steps is None or rate is None else steps * rate
 

@@ -50,7 +50,7 @@ class SDANEClient(LocalPassClient[None]):
 
 @dataclass(frozen=True)
 class Relative:
-    """Whether a gradient is at most so many times as long as the way from the centre.
+    """Whether a gradient is at most `most` times as long as the distance from the centre.
 
     Attributes
     ----------
@@ -69,5 +69,5 @@ class Relative:
         return length(gradient, self.axes) <= self.most * length(x - self.center, self.axes)
 
     def only(self, places: Array) -> Relative:
-        """Return the test of some of many clients, who share the centre."""
+        """Return the test for some of many clients, which share the centre."""
         return self

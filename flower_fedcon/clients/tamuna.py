@@ -16,7 +16,7 @@ class TAMUNAClient(LocalPassClient[None]):
     """The local step of TAMUNA; it keeps no state."""
 
     algorithm = "tamuna"
-    one_at_a_time = "sends other entries from each client"
+    one_at_a_time = "sends different entries from each client"
 
     client_lr: float
     cohort_size: int

@@ -1,4 +1,4 @@
-"""Rules by which clients are not there when they are wanted: in turns, in chains, by a trace."""
+"""Rules for clients that come and go: in turns, in chains, by a trace."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Cyclic(Participation):
     Parameters
     ----------
     groups : int
-        Number of groups, at least 1 and at most the number of clients; consecutive in the list of
-        names, and as even as they can be.
+        Number of groups, at least 1 and at most the number of clients. Groups are consecutive in
+        the list of names, and as even as possible.
     count : int, optional
-        So many of a group take part, drawn uniformly; by default all.
+        The number of a group's clients that take part, drawn uniformly; by default all.
     unbiased : bool (default: False)
         Whether means weigh uploads by 1/(N p_i), p_i the share of the rounds in which a client
         takes part: over many rounds, not in each, everyone counts alike.
@@ -89,11 +89,11 @@ class Cyclic(Participation):
 
 @dataclass(frozen=True)
 class Markov(Participation):
-    """Each client comes and goes by a chain of its own; those who are there take part.
+    """Each client comes and goes by its own Markov chain; available clients take part.
 
-    A client that takes part in a round is there in the next with probability `stay`; one that is
-    away comes back with probability `back`. Before round 1 the chains are in their long run. Where
-    nobody is there, time passes until somebody is.
+    A client that takes part in a round is available in the next with probability `stay`; an absent
+    one comes back with probability `back`. Before round 1 the chains are in their stationary
+    distribution. If no client is available, time passes until one is.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Markov(Participation):
     back : float or sequence of float
         In (0, 1]; of all clients, or of each.
     count : int, optional
-        At most so many of those who are there take part, drawn uniformly.
+        The largest number of available clients that take part, drawn uniformly.
     unbiased : bool (default: False)
         Whether means weigh uploads by 1/(N p_i), p_i the share of the rounds in which a client
         takes part: over many rounds, not in each, everyone counts alike.
@@ -175,15 +175,15 @@ class Markov(Participation):
 
 
 class Available(Participation):
-    """Who is there in which round is given, as real traces give it.
+    """A given trace, such as a real one, states which clients are available in which round.
 
     Parameters
     ----------
     trace : array of shape (rounds, clients), or path
-        True, or 1, where a client is there; a path is that of a file with commas (CSV) of 0 and 1,
-        a row a round, or of a .npy file. Rounds after the last row begin again with the first.
+        True, or 1, where a client is available; or the path of a CSV file of 0 and 1 with a row for
+        each round, or of a .npy file. After the last row the trace begins again.
     count : int, optional
-        At most so many of those who are there take part, drawn uniformly.
+        The largest number of available clients that take part, drawn uniformly.
     unbiased : bool (default: False)
         Whether means weigh uploads by 1/(N p_i), p_i the share of the rounds in which a client
         takes part: over many rounds, not in each, everyone counts alike.

@@ -1,10 +1,10 @@
-"""A simulated clock: how long the rounds of a run would take on clients that are not available.
+"""A simulated clock: how long the rounds of a run would take on clients of given speeds.
 
     seconds of client i = latency + bytes down / down_i + compute_i + K gradient_i + bytes up / up_i
 
-in a round, with the bytes that are counted for it; a round lasts as long as the slowest client
-whose reply is used. With a query before the step there are two exchanges: each lasts as long as its
-slowest client, and the work comes with the second.
+in a round, with the bytes counted for it; a round lasts as long as the slowest client whose reply
+is used. With a query before the step there are two exchanges: each lasts as long as its slowest
+client, and the work comes with the second.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from flower_fedcon.validation import Array, choice, nonnegative, positive, real
 
 @dataclass(frozen=True)
 class Distribution(ABC):
-    """What a clock's numbers are drawn from.
+    """The distribution of a clock's numbers.
 
     Attributes
     ----------
     per : {"client", "round"}
-        Whether each client has a number for the whole run, or another in each round.
+        Whether each client has one number for the whole run, or a new one in each round.
     """
 
     per: str = "client"
@@ -52,7 +52,7 @@ class Distribution(ABC):
 
 @dataclass(frozen=True)
 class LogNormal(Distribution):
-    """exp of normal numbers, as bandwidths are often found.
+    """Log-normal numbers, a usual model of bandwidths.
 
     Parameters
     ----------
@@ -82,12 +82,12 @@ class LogNormal(Distribution):
 
 @dataclass(frozen=True)
 class Exponential(Distribution):
-    """`least`, and exponential numbers of a mean above that, as waiting times are often modelled.
+    """`least` plus exponential numbers, a usual model of waiting times.
 
     Parameters
     ----------
     mean : float
-        > 0, of what comes beside `least`.
+        > 0, the mean of the exponential numbers.
     least : float (default: 0)
         >= 0.
     per : {"client", "round"} (default: "client")
@@ -148,7 +148,7 @@ DISTRIBUTIONS = {kind.__name__: kind for kind in (Exponential, LogNormal, Unifor
 
 
 class Clock:
-    """How fast the clients of a run are; with it a history has the column "simulated_seconds".
+    """The speed of a run's clients; the history then has the column "simulated_seconds".
 
     Each argument is a number for all clients; a sequence with one for each; a `LogNormal`,
     `Exponential` or `Uniform`, drawn with the run's seed; or a trace: an array of shape (rounds,
@@ -160,12 +160,12 @@ class Clock:
     up, down : optional
         Bytes per second, > 0: 1.25e6 is 10 Mbit/s. By default transfers take no time.
     latency : (default: 0)
-        Seconds of each exchange beside that, there and back, >= 0.
+        Further seconds of each exchange, there and back, >= 0.
     compute : (default: 0)
         Seconds of a client's work in a round, >= 0.
     gradient : (default: 0)
-        Seconds of each of its gradients, >= 0: of the `local_steps`, or as many as a client's step
-        has counted. A `Deadline` then reckons with those of its last round.
+        Seconds of each of a client's gradients, >= 0: as many as `local_steps`, or as a client's
+        step has counted. A `Deadline` then uses the number of the client's last round.
 
     Raises
     ------
@@ -213,8 +213,8 @@ class Clock:
         for name, value in self._of.items():
             if isinstance(value, np.ndarray) and value.shape[-1] != num_clients:
                 raise ConfigError(
-                    f"Clock({name}) has {value.shape[-1]} numbers, one for each client, and there "
-                    f"are {num_clients} clients"
+                    f"Clock({name}) needs a number for each of {num_clients} clients, got "
+                    f"{value.shape[-1]} numbers"
                 )
 
     @property
@@ -401,13 +401,13 @@ class Timekeeper:
 
 @dataclass(frozen=True)
 class Deadline(Participation):
-    """Of those whom another rule draws, the clients whose simulated time is within a deadline.
+    """Of the clients drawn by another rule, those whose simulated time is within a deadline.
 
-    The server asks those alone, as in Nishio, Yonetani, "Client selection for federated learning
-    with heterogeneous resources in mobile edge" (ICC 2019), so that a round lasts at most that. It
-    reckons with the bytes of the round before; in round 1 with uploads of the model's shape, and of
-    compact ones with none. The history's column "late" counts the clients that were drawn and not
-    asked. Where nobody would be in time there is another draw. It needs a clock:
+    The server asks only these, as in Nishio, Yonetani, "Client selection for federated learning
+    with heterogeneous resources in mobile edge" (ICC 2019), so a round lasts at most `seconds`.
+    Times are computed with the bytes of the round before; in round 1 with uploads of the model's
+    shape, and without compact uploads. The history's column "late" counts the clients that were
+    drawn and not asked. If no client would be in time, the draw is repeated. It needs a clock:
     ``simulate(..., clock=Clock(...))``.
 
     Parameters
@@ -415,7 +415,7 @@ class Deadline(Participation):
     seconds : float
         > 0.
     among : Participation (default: Full())
-        Who is drawn.
+        The rule that draws clients.
 
     >>> Deadline(2.5).rate(4)
     1.0

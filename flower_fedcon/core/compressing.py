@@ -54,7 +54,7 @@ class Form(NamedTuple):
             If it is none, or asks for more entries than there are.
         """
         if not isinstance(rule, EF21 | Compressor):
-            raise ConfigError(f"compression is {rule!r}, expected a compressor or EF21(...)")
+            raise ConfigError(f"compression must be a compressor or EF21(...), got {rule!r}")
         if isinstance(rule, EF21):
             return cls(rule.compressor, not own_memory, rule.scale(size))
         rule.q(size)
@@ -182,23 +182,23 @@ def check_argument(strategy: Method[Any]) -> None:
         )
     if isinstance(rule, Compressor) and not rule.unbiased:
         raise ConfigError(
-            f"compression={rule!r} alone would leave out the same entries in each round, since "
-            f"it is biased: give error feedback, compression=EF21({rule!r})"
+            f"compression={rule!r} is biased, and alone would drop the same entries in each round: "
+            f"give error feedback, compression=EF21({rule!r})"
         )
     if isinstance(rule, Compressor) and client_class(strategy.name).state_type is not None:
         raise ConfigError(
-            f"{title} takes no compression={rule!r} alone: its errors would add up in the states "
-            f"of clients and server; give compression=EF21({rule!r}), which damps them"
+            f"{title} takes no compression={rule!r} alone, since its errors would add up in the "
+            f"states of clients and server: give compression=EF21({rule!r}), which damps them"
         )
     if strategy.aggregation is not None:
         raise ConfigError(
             f"{title} takes aggregation={strategy.aggregation!r} only without compression, got "
-            f"{rule!r}: compressed uploads are right only in the mean, or over the rounds"
+            f"{rule!r}: the errors of compression cancel only in the mean, or over the rounds"
         )
     if strategy.privacy is not None:
         raise ConfigError(
             f"{title} takes privacy=... only without compression, got {rule!r}: with a memory an "
-            "upload also reveals earlier rounds, which the accountant does not count"
+            f"upload also reveals earlier rounds, which the accountant does not count"
         )
 
 
@@ -214,6 +214,6 @@ def check_setup(strategy: Method[Any]) -> None:
     form_of(strategy)
     if strategy.setup.any_own_loop:
         raise ConfigError(
-            f"{strategy.title} takes no compression=... here: train loops of your own send their "
-            "arrays as they are; give nodes an objective, such as a TorchObjective"
+            f"{strategy.title} takes no compression=... here, since your own train loops send "
+            f"their arrays uncompressed: give nodes an objective, such as a TorchObjective"
         )

@@ -18,7 +18,7 @@ from flower_fedcon.objectives.curvatures import entry_curvatures
 from flower_fedcon.validation import Array
 
 Record: TypeAlias = dict[str, float]
-"""What is recorded of a model, or of a round: numbers by name."""
+"""The record of a model, or of a round: numbers by name."""
 COLUMNS = frozenset(
     ["round", "objective", "residual", "violation", "uplink_bytes", "downlink_bytes", "seconds",
      "simulated_seconds", "late", "cohort", "replies", "dropped", "retries", "lost", "refused",
@@ -57,7 +57,7 @@ def check_metric_names(names: Iterable[str]) -> None:
         if name in COLUMNS or name.startswith("local_"):
             raise ConfigError(
                 f"a metric cannot be called {name!r}, which is a column of the history: choose "
-                "another name"
+                f"another name"
             )
         if not name.isprintable() or not 0 < len(name) <= _LETTERS:
             raise ConfigError(
@@ -120,7 +120,7 @@ def admit(loss: object, metrics: Mapping[str, Any]) -> dict[str, Any]:
     weights = {k.removeprefix(WEIGHT): v for k, v in metrics.items() if k.startswith(WEIGHT)}
     metrics = {k: v for k, v in metrics.items() if not k.startswith(WEIGHT)}
     if len(metrics) > _METRICS:
-        raise ConfigError(f"it has {len(metrics)} metrics, at most {_METRICS} are recorded")
+        raise ConfigError(f"it has {len(metrics)} metrics, and at most {_METRICS} are recorded")
     check_metric_names(metrics)
     for name, value in metrics.items():
         if not usable(value):

@@ -90,7 +90,7 @@ class Gate:
             raise RoundError(f"its weight is {reply.num_examples}")
         if self._weighted and reply.num_examples > MOST_EXAMPLES:
             raise RoundError(
-                f"it says that it has {reply.num_examples:.3g} examples: {MOST_EXAMPLES:g} count"
+                f"it states {reply.num_examples:.3g} examples, of which {MOST_EXAMPLES:g} count"
             )
         if reply.remote:
             reply.work = [_known(work) for work in reply.work]
@@ -123,9 +123,9 @@ class Gate:
                 continue
             if not np.isfinite(value).all():
                 raise DivergedError(
-                    f"round {server_round}: its replies lead to a model that is not finite, and "
-                    "are not applied. The run diverges: take smaller steps, or drop uploads that "
-                    "are too long (norm_bound)"
+                    f"round {server_round}: the replies lead to a model that is not finite, and "
+                    f"are not applied. The run diverges: use smaller steps, or drop uploads that "
+                    f"are too long (norm_bound)"
                 )
 
     def _decode(self, parts: Payload, names: tuple[str, ...]) -> Payload:
@@ -155,8 +155,8 @@ class Gate:
         if name not in registry.names():
             places = registry.client_class(name).__name__, kind
         raise AlgorithmError(
-            f"the client of {kind} {verb} {found}, and {kind} declares {sorted(names)}: "
-            f"correct the names in {places[0]}, or `{declared}` in {places[1]}"
+            f"the client of {kind} {verb} {found}, and {kind} declares {sorted(names)}: correct "
+            f"the names in {places[0]}, or `{declared}` in {places[1]}"
         )
 
     def _check(self, name: str, column: Any, count: int, most: float) -> None:
@@ -202,13 +202,13 @@ def _check_norms(name: str, values: Array, most: float) -> None:
     """Raise unless all values, stacked, are finite and their square norms at most `most`."""
     if not np.isfinite(values).all():
         raise DivergedError(
-            f"{name!r} holds non-finite values: check the data, or take smaller steps"
+            f"{name!r} holds non-finite values: check the data, or use smaller steps"
         )
     longest = max(float(squared_norm(value)) for value in values)
     if longest > most:
         raise DivergedError(
             f"{name!r} has norm {math.sqrt(longest):.3g}, more than {math.sqrt(most):.3g} "
-            "(norm_bound, or what arithmetic bears): check the data, or take smaller steps"
+            "(norm_bound, or the limit of arithmetic): check the data, or use smaller steps"
         )
 
 

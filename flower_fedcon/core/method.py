@@ -37,8 +37,8 @@ POWERS = (1.0, 4.0, 0.25, 16.0, 0.0625)
 class Method(ABC, Generic[State]):
     """What a method declares, in attributes of its class, and the hooks that it defines.
 
-    The state is immutable (a NamedTuple: the model first; a `Mirror`, if it has one, is the only
-    thing that changes in place). The object itself holds hyperparameters only.
+    The state is immutable: a NamedTuple whose first field is the model. Only a `Mirror`, where a
+    state has one, changes in place. The object itself holds hyperparameters only.
     """
 
     name: ClassVar[str]
@@ -55,27 +55,27 @@ class Method(ABC, Generic[State]):
     needs_everyone: ClassVar[str] = ""
     """Why every client must take part in every round; "" where cohorts are allowed."""
 
-    needs_mean: ClassVar[str] = "it is not declared to be right with another rule than the mean"
+    needs_mean: ClassVar[str] = "it does not declare that another rule than the mean is right"
     """Why the server step must be the plain mean; "" where `aggregation` may take its place."""
-    needs_uniform: ClassVar[str] = "it is not declared to be right with weights"
+    needs_uniform: ClassVar[str] = "it does not declare that weights are right"
     """Why means must not weigh uploads by 1/p where clients take part unequally often; "" if so."""
-    needs_exact: ClassVar[str] = "it is not declared to be right with compressed uploads"
+    needs_exact: ClassVar[str] = "it does not declare that compressed uploads are right"
     """Why uploads must not be compressed; "" where `compression` is right."""
-    needs_gradient: ClassVar[str] = "it is not declared to be right with clipped gradients"
+    needs_gradient: ClassVar[str] = "it does not declare that clipped gradients are right"
     """Why clients' gradients must not be clipped; "" where `clip` is right."""
-    needs_constant_lr: ClassVar[str] = "it is not declared to be right with steps that change"
+    needs_constant_lr: ClassVar[str] = "it does not declare that varying steps are right"
     """Why `client_lr` must stay the same; "" where a schedule will do."""
-    needs_common_lr: ClassVar[str] = "it is not declared to be right where clients' steps differ"
+    needs_common_lr: ClassVar[str] = "it does not declare that different steps of clients are right"
     """Why all clients must take steps of one length; "" where each may find its own."""
     release: ClassVar[Release] = Release(single="it does not declare that their sum is enough")
     """What the server needs of the uploads: whether their sum is enough."""
-    needs_independent: ClassVar[str] = "it is not declared that its server adds up all uploads"
+    needs_independent: ClassVar[str] = "it does not declare that its server adds up all uploads"
     """Why one round's noise must not make up for another's; "" where the state is a prefix sum."""
     compact: ClassVar[bool] = False
     """Whether an upload may take less than arrays of the model's shape: `decode` reads it."""
     takes_sets: ClassVar[bool] = True
     """Whether a constraint set may be its `regularizer`: not where it needs subgradients."""
-    needs_convex: ClassVar[str] = "it is not declared to be right for another psi"
+    needs_convex: ClassVar[str] = "it does not declare that another psi is right"
     """Why `regularizer` must be convex; "" where a weakly convex one will do."""
     constraints: str = ""
     """Which constraints of the objectives' own it keeps: their "mean", "each", or "groups"."""
@@ -215,7 +215,7 @@ class Method(ABC, Generic[State]):
             If the algorithm has no way back.
         """
         raise StateLostError(
-            f"{self.title} cannot re-admit a client without its state (it defines no readmit)"
+            f"{self.title} cannot re-admit a client that has lost its state (it defines no readmit)"
         )
 
     def upload_shape(self, name: str, layout: Layout) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Who takes part in a round: everyone, a uniform sample, each by an independent draw, or one.
+"""Who takes part in a round: everyone, a uniform sample, independent draws, or one client.
 
 `flower_fedcon.core.availability` has rules by which clients come and go.
 """
@@ -30,14 +30,14 @@ _KEPT = 512  # rounds that can be asked for again without going through those be
 class Participation(ABC):
     """A rule that draws the cohort S of a round among N clients, without replacement.
 
-    A rule of your own defines `rate`, and `draw`; or `step` in its place, where a cohort depends
-    on the round, or on the cohorts before. What it has to remember for that it returns: a rule
-    itself does not change, so that a run that is repeated or resumed draws the same cohorts. One
-    that prefers some clients may define `inclusion`, and say `unbiased = True`.
+    Your own rule defines `rate`, and `draw`; or, if a cohort depends on the round or on earlier
+    cohorts, `step` instead of `draw`. `step` returns what it must remember: the rule itself does
+    not change, so that a repeated or resumed run draws the same cohorts. A rule that prefers some
+    clients may define `inclusion`, and set `unbiased = True`.
 
     Examples
     --------
-    Everyone by turns, from a client that is drawn before round 1:
+    Clients take turns, beginning with one that is drawn before round 1:
 
     >>> class InTurn(Participation):
     ...     def begin(self, num_clients, rng):
@@ -142,7 +142,9 @@ class Sample(Participation):
 
     def __post_init__(self) -> None:
         if (self.count is None) == (self.fraction is None):
-            raise ConfigError("Sample takes either count=... or fraction=..., and not both")
+            raise ConfigError(
+                "Sample takes either count=... or fraction=...: give exactly one of them"
+            )
         if self.count is not None:
             count("Sample(count)", self.count)
         else:
@@ -155,7 +157,8 @@ class Sample(Participation):
             return max(1, round(self.fraction * num_clients))
         if self.count > num_clients:
             raise ConfigError(
-                f"Sample(count={self.count}) asks for more clients than the {num_clients} there are"
+                f"Sample(count={self.count}) is more than the {num_clients} clients: give at most "
+                f"{num_clients}"
             )
         return self.count
 
@@ -200,7 +203,7 @@ class Bernoulli(Participation):
 
 @dataclass(frozen=True)
 class Only(Participation):
-    """One client in every round: training on its data alone, the baseline of federation.
+    """One client in every round: training on its data alone, a baseline for federation.
 
     For methods whose clients keep no state.
 
@@ -230,7 +233,8 @@ class Only(Participation):
         """Return 1 / N."""
         if self.client >= num_clients:
             raise ConfigError(
-                f"Only(client={self.client}): there are {num_clients} clients, counted from 0"
+                f"Only(client={self.client}): there are {num_clients} clients, counted from 0: "
+                f"give at most {num_clients - 1}"
             )
         return 1.0 / num_clients
 
@@ -301,8 +305,8 @@ class Draws:
             if cohort:
                 return cohort, after
         raise RoundError(
-            f"round {server_round}: none of {_TRIES} drawn cohorts would be in time: "
-            "give a longer Deadline(seconds)"
+            f"round {server_round}: none of {_TRIES} drawn cohorts would be in time: give a longer "
+            f"Deadline(seconds)"
         )
 
 
@@ -334,8 +338,7 @@ def check_rule(
     low, high = int(shares.argmin()), int(shares.argmax())
     _log.warning(
         "participation: clients take part unequally often, from %.3g of the rounds (%s) to %.3g "
-        "(%s): means over cohorts, and the model that a method finds by them, favour clients "
-        "that take part more often",
+        "(%s). Means over cohorts, and so the model, favour clients that take part more often",
         shares[low], names[low], shares[high], names[high],
     )  # fmt: skip
 
@@ -354,12 +357,12 @@ def _check_pure(
         again, _ = tried.step(memory, server_round, num_clients, rng(server_round))
         if digest(tried) != before:
             raise AlgorithmError(
-                f"{kind} changes as it draws, so that a run that is repeated or resumed would draw "
-                "other cohorts: define begin and step, and return what is to be remembered"
+                f"{kind} changes as it draws, so a repeated or resumed run would draw other "
+                f"cohorts: define begin and step, and return what must be remembered"
             )
         if list(again) != list(cohort):
             raise AlgorithmError(
-                f"{kind} draws other cohorts from the same generator: draw from rng alone"
+                f"{kind} draws other cohorts from the same generator: draw only from rng"
             )
         memory = following
 
@@ -382,8 +385,8 @@ def _checked(rule: Participation, cohort: Any, server_round: int, num_clients: i
     usable = found.ndim == 1 and found.size and found.dtype.kind in "iu"
     if not usable or found.min() < 0 or found.max() >= num_clients or len({*cohort}) < len(found):
         raise AlgorithmError(
-            f"{type(rule).__name__}: the cohort of round {server_round} must be a list of "
-            f"different numbers from 0 to {num_clients - 1}, one at least, got {shown(cohort)}"
+            f"{type(rule).__name__}: the cohort of round {server_round} must be a list of at least "
+            f"one number, all different, from 0 to {num_clients - 1}, got {shown(cohort)}"
         )
     return sorted(map(int, cohort))
 

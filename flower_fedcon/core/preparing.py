@@ -122,14 +122,14 @@ class Preparing:
             _log.warning("tables: %s", printable(line))
         if len(said) > _SAID:
             more = len(said) - _SAID
-            _log.warning("tables: %s more things stand out, see `fedcon data check`", more)
+            _log.warning("tables: %s more remarks: see `fedcon data check`", more)
         found = conclude(schema, first, answers, self._ask)
         found = replace(found, site_effects=self._site_effects)
         if schema.curve_times:
             found = replace(found, curves=self._curves(found))
         if found.left_out:
             _log.warning(
-                "columns with one value or none over all clients are left out: %s",
+                "columns with at most one value over all clients are left out: %s",
                 left_out_in_words(found.left_out),
             )
         return replace(found, uplink_bytes=self._up, downlink_bytes=self._down)
@@ -192,7 +192,7 @@ class Preparing:
                     for c in range(len(self._names))
                     if c not in found
                 )
-                raise RoundError(f"preparing the tables needs everyone's answer ({why})")
+                raise RoundError(f"preparing the tables needs every client's answer ({why})")
             attempt += 1
             clients = [c for c in range(len(self._names)) if c not in found]
             none = np.zeros(len(clients), dtype=np.int64)

@@ -144,9 +144,9 @@ class Private:
         """
         if self.exhausted:
             raise BudgetError(
-                f"one more round would exceed the privacy budget of epsilon = {self._rule.budget:g}"
-                f" (it would be {self._epsilon(1):.4g}, after {self.spent} "
-                "rounds): give a larger noise_multiplier or budget, or fewer rounds"
+                f"one more round would exceed the privacy budget of epsilon = "
+                f"{self._rule.budget:g} (it would be {self._epsilon(1):.4g}, after {self.spent} "
+                f"rounds): give a larger noise_multiplier or budget, or fewer rounds"
             )
         if self._released is None:
             self._spend()
@@ -381,8 +381,8 @@ def sampling_of(
         return Sampling(FULL, num_clients, participation.rate(num_clients) * num_clients)
     raise ConfigError(
         f"privacy=... needs Full(), Sample(...), Bernoulli(p) or Cyclic(groups) as participation, "
-        f"got {participation!r}: what other draws leak is not known, unless GaussianDP has a "
-        "min_separation"
+        f"got {participation!r}: use one of these, or give GaussianDP a min_separation, since the "
+        f"leakage of other draws is not known"
     )
 
 
@@ -400,16 +400,16 @@ def check_argument(strategy: Method[Any]) -> None:
         )
     if strategy.aggregation is not None:
         raise ConfigError(
-            f"{strategy.title}: privacy=... adds noise to a sum, and aggregation="
-            f"{strategy.aggregation!r} takes none: give one of them"
+            f"{strategy.title}: privacy=... adds noise to a sum, and "
+            f"aggregation={strategy.aggregation!r} uses no sum: give one of them"
         )
     reason = strategy.release.single
     if reason or strategy.queries:
         raise ConfigError(
             f"{strategy.title} takes no privacy=...: "
             + (f"its server needs each upload, not their sum ({reason})" if reason else
-               "its clients answer a query before the step, which no noise covers")
-            + "; `fedcon list` says which methods need the sum alone"
+               "its clients answer a query before the step, which no noise protects")
+            + "; `fedcon list` says which methods need only the sum"
         )  # fmt: skip
 
 
@@ -435,18 +435,18 @@ def check_private(strategy: Method[Any]) -> None:
         _why_no_shares(strategy.privacy, rule, sampling),
         strategy.why_single(),
         strategy.why_not_private(),
-        "weights by numbers of examples would be released: give weighting='uniform'"
+        "weights by numbers of examples would be revealed: give weighting='uniform'"
         if setup.weighting != UNIFORM
         else "",
         "uploads would be weighed by how often their clients take part: give the participation "
         "unbiased=False"
         if strategy.inclusion is not None
         else "",
-        "train loops of your own send metrics and buffers besides: give nodes an objective, such "
-        "as a TorchObjective"
+        "your own train loops also send metrics and buffers: give nodes an objective, such as a "
+        "TorchObjective"
         if setup.any_own_loop
         else "",
-        "its clients keep state, for cohorts of one size: use Sample(...) or Full()"
+        "its clients keep state, which needs cohorts of one size: use Sample(...) or Full()"
         if strategy.clients_keep_state
         and setup.sampled
         and (patterned or isinstance(rule, Bernoulli))
@@ -470,7 +470,7 @@ def _why_no_shares(rule: GaussianDP, participation: Participation, sampling: Sam
         return f'noise_by="clients" needs at least {FEWEST} clients in a round, got {cohort}'
     if rule.least(cohort) > cohort:
         return (
-            f"with fewest={rule.fewest} a sum needs {rule.least(cohort)} clients, one of whom may "
-            f"know its own share, and a round has {cohort}: give fewest at most {cohort - 1}"
+            f"with fewest={rule.fewest} a sum needs {rule.least(cohort)} clients, since each knows "
+            f"its own share, and a round has {cohort}: give fewest at most {cohort - 1}"
         )
     return ""

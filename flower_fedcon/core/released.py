@@ -75,8 +75,8 @@ class Released:
         """
         if len(self.kept(clients, server_round)) < len(clients):
             raise RoundError(
-                f"round {server_round}: a client took part again within "
-                f"{self._encoder.separation} rounds, for which this run's noise is too little"
+                f"round {server_round}: a client took part again within {self._encoder.separation} "
+                f"rounds, for which this run's noise is too small"
             )
         self._last[clients] = server_round
         estimate, self._memory = self._encoder.release(self._memory, total, self.grid.noise)
@@ -131,9 +131,9 @@ def separation_of(rule: GaussianDP, participation: Participation, num_clients: i
         return given and b if known == 1 else b
     if b is None:
         raise ConfigError(
-            f"GaussianDP(mechanism={rule.mechanism!r}) counts how often a client can take part, "
-            f"which {participation!r} does not limit: give Cyclic(groups=...), or min_separation, "
-            "by which clients that come back sooner are left out"
+            f"GaussianDP(mechanism={rule.mechanism!r}) needs a limit on how often a client takes "
+            f"part, which {participation!r} does not have: give Cyclic(groups=...), or "
+            f"min_separation, which leaves out clients that come back sooner"
         )
     if rule.mechanism == "banded" and b == 1:
         raise ConfigError(

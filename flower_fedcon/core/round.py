@@ -323,10 +323,10 @@ class Round:
                 self._ask_again = True
                 continue
             if not server.strategy.clients_keep_state or not server.acknowledgements.rounds[client]:
-                self._drop(client, RoundError("it says that it lost a state that it never had"))
+                self._drop(client, RoundError("it reports the loss of a state that it never had"))
                 continue
             if client in self._restores:
-                self._drop(client, RoundError("it says again that its state is gone"))
+                self._drop(client, RoundError("it reports again that its state is lost"))
                 continue
             state = server.state
             self._restores[client] = server.readmit(client)
@@ -364,8 +364,8 @@ class Round:
         if self._is_hopeless():
             reasons = "; ".join(self._server.in_words(self.missing()))
             raise (DivergedError if self._diverged else RoundError)(
-                f"round {self.number}: {self._count} usable replies of {len(self.cohort)}, "
-                f"{self._quorum} needed, after {self._attempt} attempts ({reasons})"
+                f"round {self.number}: {self._count} usable replies of {len(self.cohort)}, and "
+                f"{self._quorum} are needed, after {self._attempt} attempts ({reasons})"
             )
         return False
 

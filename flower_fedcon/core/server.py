@@ -134,8 +134,8 @@ class Server:
             self.clock = Timekeeper(clock, n, seed, steps)
             if self.clock.counts_gradients and self.private is not None:
                 raise ConfigError(
-                    f"Clock(gradient) needs to know how many gradients clients of {known.title} "
-                    "took, which runs with privacy do not tell: give Clock(compute=...)"
+                    f"Clock(gradient) needs the number of gradients that clients of {known.title} "
+                    f"took, which runs with privacy hide: give Clock(compute=...)"
                 )
         self.acknowledgements = Acknowledgements(setup.num_clients)
         self.everyone = list(range(setup.num_clients))
@@ -155,8 +155,8 @@ class Server:
         if isinstance(deadline := known.participation, Deadline):
             if self.clock is None:
                 raise ConfigError(
-                    f"{deadline!r} needs a clock, which says how long clients take: give "
-                    "clock=Clock(...), in a file a table [clock]"
+                    f"{deadline!r} needs a clock for the clients' times: give clock=Clock(...), in "
+                    f"a file a table [clock]"
                 )
             self._within = self.clock.most = deadline.seconds
             known.draws.keep = self._in_time
@@ -227,14 +227,14 @@ class Server:
         times = self.clock.least_times(*self._expected_bytes(), exchanges=self._exchanges)
         if times.min() > self._within:
             raise ConfigError(
-                f"Deadline(seconds={self._within:g}): the fastest client takes {times.min():.4g} "
-                "seconds at least: give a longer one, or a faster Clock"
+                f"Deadline(seconds={self._within:g}): the fastest client takes at least "
+                f"{times.min():.4g} seconds: give a longer deadline, or a faster Clock"
             )
         late = [self.setup.names[j] for j in np.flatnonzero(times > self._within).tolist()]
         if late:
             _log.warning(
-                "participation: within %g seconds %d of %d clients never take part (%s): what is "
-                "found leans to the others",
+                "participation: within %g seconds %d of %d clients never take part (%s), so the "
+                "model favours the others",
                 self._within, len(late), len(times), clients_by_name(late),
             )  # fmt: skip
 
@@ -313,8 +313,8 @@ class Server:
         if "unconverged" in self.work and not self._warned:
             self._warned = True
             _log.warning(
-                "round %d: a local solver did not reach its tolerance: allow it more iterations, "
-                "or a larger tolerance (reported once)",
+                "round %d: a local solver did not reach its tolerance: allow more iterations, or a "
+                "larger tolerance (reported once)",
                 self.round,
             )
 

@@ -31,7 +31,7 @@ def common_layout(
     """
     known = [(name, lay) for name, lay in zip(names, layouts, strict=True) if lay is not None]
     if not known and x0 is None:
-        raise ConfigError("the clients' objectives state no shape: give x0")
+        raise ConfigError("the clients' objectives do not state the model's shape: give x0")
     first = known[0] if known else None
     for name, layout in known:
         if first is not None and layout.shapes != first[1].shapes:
@@ -65,17 +65,17 @@ def check_weighting(strategy: Method[Any], setup: Setup) -> None:
         return
     if strategy.aggregation is not None:
         raise ConfigError(
-            f'weighting="examples" and aggregation={strategy.aggregation!r} both take the place of '
-            "the plain mean: give one of them"
+            f'weighting="examples" and aggregation={strategy.aggregation!r} both replace the plain '
+            f"mean: give one of them"
         )
     if not any(c.num_examples for c in setup.clients):
-        raise ConfigError('weighting="examples": no client has any examples')
+        raise ConfigError('weighting="examples": no client has examples: give weighting="uniform"')
     check_claims(setup)
     unknown = [c.name for c in setup.clients if c.own_loop and c.num_examples == 1]
     if unknown and strategy.needs_shares:
         raise ConfigError(
             f'{strategy.title} with weighting="examples" must know every client\'s number of '
-            f"examples before round 1, and client {unknown[0]} does not say it: write "
+            f"examples before round 1, and client {unknown[0]} does not state it: write "
             "@train_step(num_examples=...), a function of the context"
         )
 
@@ -94,7 +94,7 @@ def short_of_rows(batch_size: int | None, clients: Sequence[ClientInfo]) -> str:
     first = f"client {short[0].name} has {short[0].num_examples}"
     return (
         f"batch_size={batch_size} is more than the rows of {len(clients) if many else len(short)} "
-        f"of {len(clients)} clients (the first, {first}): these take all their rows in each step"
+        f"of {len(clients)} clients (the first, {first}): these use all their rows in each step"
     )
 
 
@@ -112,15 +112,15 @@ def check_claims(setup: Setup) -> None:
     name, most = setup.names[largest], claims[largest]
     if most > MOST_EXAMPLES:
         raise ConfigError(
-            f'client {name} says that it has {most:.3g} examples, and with weighting="examples" '
-            f"would decide the model alone: at most {MOST_EXAMPLES:g} count; correct it, leave it "
-            'out, or give weighting="uniform"'
+            f'client {name} states {most:.3g} examples, and with weighting="examples" would '
+            f"determine the model alone: at most {MOST_EXAMPLES:g} are allowed; correct the "
+            f'number, leave the client out, or give weighting="uniform"'
         )
     share = most / claims.sum()
     if len(claims) > 2 and share > 0.5:
         _log.warning(
-            "client %s counts for %.1f%% of the model, by the number of examples that it says it "
-            'has: if that is not so, give weighting="uniform"',
+            "client %s has %.1f%% of the weight, by the number of examples that it states: if this "
+            'number is wrong, give weighting="uniform"',
             name,
             100 * share,
         )

@@ -110,10 +110,10 @@ class StateColumns(Sequence[Versions]):
         whole = all(array.dtype == np.int64 and array.min() >= 0 for array in (*rounds, kind))
         shapes = [array.shape for array in rounds] == [(n,)] * 3 and kind.shape == (2, n)
         if not (whole and shapes and len(types) == 1 and rounds[2].max() <= 1):
-            raise ValueError("the clients' rounds are not what they should be")
+            raise ValueError("the clients' rounds are inconsistent")
         forms = [tuple(ARRAY if v == [] else v for v in state) for state in states]
         if kind.max() > len(forms) or len(arrays) != 2:
-            raise ValueError("the clients' states are not what they should be")
+            raise ValueError("the clients' states are inconsistent")
         (state_type,) = types
         fields = state_type._fields
         for own, found in zip(kind, arrays, strict=True):

@@ -67,6 +67,6 @@ class Summed:
         AlgorithmError
         """
         raise AlgorithmError(
-            f"a single client's {self.name!r} was asked for, of which the server holds the sum "
-            "alone: `release` of the strategy must say why it needs each upload"
+            f"the strategy asked for a single client's {self.name!r}, and the server has only the "
+            f"sum: state in the strategy's `release` why it needs each upload"
         )

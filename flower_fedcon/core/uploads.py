@@ -88,8 +88,8 @@ class Uploads:
         for reply in self._replies:
             if name not in reply.payload:
                 raise AlgorithmError(
-                    f"{name!r} is asked of uploads that hold {sorted(reply.payload)}: correct the "
-                    "name, or the strategy's `uplink`"
+                    f"the strategy asks for {name!r}, and the uploads hold "
+                    f"{sorted(reply.payload)}: correct the name, or the strategy's `uplink`"
                 )
         if len(self._replies) == 1 and isinstance(column := self._replies[0].payload[name], list):
             return column
@@ -118,13 +118,13 @@ class Uploads:
         """
         if self._aggregation is not None:
             raise AlgorithmError(
-                f"aggregation={self._aggregation!r} takes the place of uploads.mean, and this "
-                f"strategy asks for uploads.sum({name!r}): use mean, or say in `needs_mean` why not"
+                f"aggregation={self._aggregation!r} replaces uploads.mean, and this strategy asks "
+                f"for uploads.sum({name!r}): use mean, or state in `needs_mean` why not"
             )
         if self._inclusion is not None:
             raise AlgorithmError(
                 f"uploads.mean weighs uploads by how often clients take part, and this strategy "
-                f"asks for uploads.sum({name!r}): use mean, or say in `needs_uniform` why not"
+                f"asks for uploads.sum({name!r}): use mean, or state in `needs_uniform` why not"
             )
         return self._sum(name)
 

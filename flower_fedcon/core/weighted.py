@@ -1,4 +1,4 @@
-"""A rule by which some clients are drawn more often than others, as they are given weights."""
+"""A rule that draws clients more or less often, by their weights."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from flower_fedcon.validation import Array, count, optional
 
 @dataclass(frozen=True)
 class Weighted(Participation):
-    """Each client takes part with a probability p_i of its own.
+    """Each client takes part with its own probability p_i.
 
-    A method whose server moves by a mean of uploads weighs each of them by 1/(N p_i) then, so that
-    on average it moves as if everyone took part (Horvitz and Thompson, "A generalization of
-    sampling without replacement from a finite universe", JASA 1952).
+    A method whose server moves by a mean of uploads weighs each of them by 1/(N p_i), so that on
+    average it moves as if everyone took part (Horvitz and Thompson, "A generalization of sampling
+    without replacement from a finite universe", JASA 1952).
 
     Parameters
     ----------
     weights : sequence of float, dict of float, or "examples"
-        > 0, one for each client, in their order or by name; or their numbers of examples. Without
-        a count they are the p_i themselves, at most 1, and clients are drawn independently; an
-        empty draw is repeated.
+        > 0, one for each client, in their order or by name; or "examples", their numbers of
+        examples. Without a count the weights are the p_i, at most 1, and clients are drawn
+        independently; an empty draw is repeated.
     count : int, optional
-        So many are drawn, in proportion to the weights.
+        The number of clients that are drawn, in proportion to the weights.
     replacement : bool (default: False)
-        Whether a client may be drawn more than once, in which case it takes part once. Without, a
-        cohort has `count` clients, and p_i is exactly in proportion to the weights: a systematic
-        sample in random order; where that would exceed 1, a client always takes part.
+        Whether a client may be drawn more than once; it then takes part once. Without replacement a
+        cohort has `count` clients, and p_i is exactly proportional to the weights (a systematic
+        sample in random order); a client whose p_i would exceed 1 always takes part.
     unbiased : bool, optional
-        Whether means weigh uploads by 1/(N p_i). By default where the method's server moves by
-        their mean; with True other methods are refused, and with False means are plain ones, which
-        lean to the clients that take part more often.
+        Whether means weigh uploads by 1/(N p_i). By default they do if the method's server moves by
+        their mean. With True other methods are refused. With False means are plain, and favour
+        clients that take part more often.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class Weighted(Participation):
                 raise ConfigError(f"Weighted({name}) must be true or false, got {self!r}")
         if self.count is None and (self.replacement or self.weights == "examples"):
             what = "replacement" if self.replacement else 'weights="examples"'
-            raise ConfigError(f"Weighted({what}) needs count, the number of clients that are drawn")
+            raise ConfigError(f"Weighted({what}) needs count, the number of clients to draw")
         if isinstance(self.weights, str):
             if self.weights != "examples":
                 raise ConfigError(
@@ -164,8 +164,8 @@ class Weighted(Participation):
         assert self.count is not None  # noqa: S101  (the callers' case)
         if self.count > num_clients:
             raise ConfigError(
-                f"Weighted(count={self.count}) asks for more clients than the {num_clients} there "
-                "are"
+                f"Weighted(count={self.count}) is more than the {num_clients} clients: give at "
+                f"most {num_clients}"
             )
         return self.count
 
@@ -174,7 +174,7 @@ class Weighted(Participation):
             raise ConfigError(f"{self!r} has a number for each client once a run has begun")
         if len(self.weights) != num_clients:
             raise ConfigError(
-                f"Weighted(weights) has {len(self.weights)} numbers, one for each client, and "
-                f"there are {num_clients} clients"
+                f"Weighted(weights) needs a number for each of {num_clients} clients, got "
+                f"{len(self.weights)} numbers"
             )
         return np.array(self.weights)

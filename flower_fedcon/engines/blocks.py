@@ -95,7 +95,7 @@ class BlockEngine(GridEngine):
         deadline = time.monotonic() + _START
         while len(self._post.node_ids()) < self._blocks:  # they are made while this runs
             if time.monotonic() > deadline:
-                raise FedConError(f"Flower has not made {self._blocks} SuperNodes: see its log")
+                raise FedConError(f"Flower has not created {self._blocks} SuperNodes: see its log")
             time.sleep(_POLL[1])
         pairs = zip(self._own.objectives, self._own.names, strict=True)
         return [ClientInfo.of(objective, name) for objective, name in pairs]

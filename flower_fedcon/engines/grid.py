@@ -84,9 +84,9 @@ class GridEngine(Engine):
         others = {i.name: i.version for i in infos if i.version not in ("", __version__)}
         if others:
             _log.warning(
-                "this server runs flower-fedcon %s, others %s: numbers may differ in their last "
-                "digits, and a version answers a request that it does not know with an error; "
-                "install one version on all",
+                "this server runs flower-fedcon %s, others %s. Numbers may differ in their last "
+                "digits, and a node answers unknown requests with an error: install one version "
+                "everywhere",
                 __version__,
                 in_words({name: f"version {version}" for name, version in others.items()}),
             )
@@ -179,7 +179,7 @@ class GridEngine(Engine):
                 self._quarantine.forgive(client)
         until = {client: self._quarantine.until(client, number) for client in request.clients}
         out = {
-            client: f"it is left out until round {end}, after failing again and again"
+            client: f"it is left out until round {end}, after repeated failures"
             for client, end in until.items()
             if end
         }
@@ -280,8 +280,8 @@ class GridEngine(Engine):
         ]
         for client, until in self._quarantine.observe(number, used, failed).items():
             _log.warning(
-                "client %s has failed again and again (now: %s): it is left out until round %d, "
-                "unless a round cannot do without it",
+                "client %s has failed repeatedly (now: %s): it is left out until round %d, unless "
+                "a round needs it",
                 self._names[client],
                 missing[client],
                 until,

@@ -47,8 +47,8 @@ def simulate(
     require_ray()
     if any(map(is_private, problem.objectives)):
         raise ConfigError(
-            'engine="ray": what private examples have spent would be forgotten with the workers: '
-            'use engine="local"'
+            'engine="ray": the workers would forget what private examples have spent: use '
+            'engine="local"'
         )
     seconds = _HOUR if timeout is None else timeout
     # Clients share the processors: the last one's turn may come after all the others'. Whom a

@@ -48,7 +48,7 @@ class SecureGridEngine(GridEngine):
         super().__init__(*options, **more)
         self._secure = secure
 
-    why_no_gradients = "secure aggregation shows no client's gradient: give the settings"
+    why_no_gradients = "secure aggregation hides each client's gradient: give the settings"
 
     def check(
         self, strategy: Method[Any], *, certificates: bool, inference: str | None = None
@@ -62,14 +62,14 @@ class SecureGridEngine(GridEngine):
         setup, title = strategy.setup, strategy.title
         reason = strategy.why_single()
         if strategy.queries:
-            reason = "it asks its clients before the step, and hears each of them"
+            reason = "it queries its clients before the step, and sees each answer"
         if strategy.inclusion is not None:
             reason = "means weigh each by how often its client takes part: give unbiased=False"
         if strategy.aggregation is not None:
             reason = f"aggregation={strategy.aggregation!r} compares them: leave it out"
         if strategy.privacy is not None and not strategy.privacy.by_clients:
             reason = (
-                "its server clips each, and adds the noise: let the clients do both, "
+                "its server clips each upload, and adds the noise: let the clients do both, "
                 'GaussianDP(noise_by="clients"), or give nodes ExampleDP'
             )
         if strategy.compression is not None:
@@ -77,24 +77,24 @@ class SecureGridEngine(GridEngine):
         if strategy.norm_bound is not None:
             reason = "norm_bound measures each: leave it out, clipping_range bounds their entries"
         if certificates:
-            reason = "certificates are made of each client's gradient: leave certificates out"
+            reason = "certificates use each client's gradient: leave certificates out"
         if reason:
             raise ConfigError(
-                f"secure_aggregation shows the server no single upload of {title}: {reason}"
+                f"secure_aggregation hides each upload of {title} from the server: {reason}"
             )
         if inference is not None:
             known = setup.preparation
             random = known is not None and known.site_effects == RANDOM
             what = f"site_effects={RANDOM!r}" if random else f"inference={inference!r}"
             raise ConfigError(
-                f"{what} beside secure_aggregation: the sums of scores and second "
-                "derivatives that each client tells after the last round are not masked: leave one "
-                "of the two out"
+                f"{what} cannot be used with secure_aggregation, since each client's sums of "
+                f"scores and second derivatives after the last round are not masked: leave one of "
+                f"the two out"
             )
         if setup.any_own_loop:
             raise ConfigError(
-                "secure_aggregation is for nodes with an objective (client_app): what train loops "
-                "of their own send beside the upload, buffers and metrics, cannot be summed"
+                "secure_aggregation is for nodes with an objective (client_app): your own train "
+                "loops also send buffers and metrics, which cannot be summed"
             )
         if setup.sampled and isinstance(strategy.participation, Bernoulli):
             raise ConfigError(
@@ -104,8 +104,8 @@ class SecureGridEngine(GridEngine):
         size = round(setup.rate * setup.num_clients) if setup.sampled else setup.num_clients
         if size < FEWEST:
             raise ConfigError(
-                f"secure_aggregation needs at least {FEWEST} clients in a round, got {size}: from "
-                "a sum of two each would know the other's upload"
+                f"secure_aggregation needs at least {FEWEST} clients in a round, got {size}, since "
+                f"in a sum of two each knows the other's upload"
             )
         if self._secure.threshold(size) > size:
             raise ConfigError(
@@ -157,8 +157,8 @@ class SecureGridEngine(GridEngine):
         FedConError
         """
         raise FedConError(
-            "with secure_aggregation a round is four exchanges: call strategy.start, which plays "
-            "them, in place of configure_train and aggregate_train"
+            "with secure_aggregation a round has four exchanges: call strategy.start, which runs "
+            "them, instead of configure_train and aggregate_train"
         )
 
     def _exchange(
@@ -167,8 +167,8 @@ class SecureGridEngine(GridEngine):
         """Return one reply of all whose uploads are in the sum, and what became of the others."""
         if request.phase == STATISTICS:
             raise ConfigError(
-                "secure_aggregation shows the server no single upload, and the sums asked for "
-                "after the last round are not masked: leave inference out"
+                "secure_aggregation hides each upload from the server, and the sums after the last "
+                "round are not masked: leave inference out"
             )
         if request.phase != TRAIN:  # tables are prepared in sums of each node's own rows
             return super()._exchange(request, online, silent)
@@ -180,7 +180,7 @@ class SecureGridEngine(GridEngine):
             least = max(request.wanted, FEWEST, self._secure.threshold(max(len(asks), 1)))
             if len(asks) < least:
                 return found + self._void(
-                    asks, f"a sum needs {least} clients, {len(asks)} are left"
+                    asks, f"a sum needs {least} clients, and {len(asks)} are left"
                 )
             asked = json.dumps(self._asked_for(shapes, len(asks)))
             for _, config in asks.values():

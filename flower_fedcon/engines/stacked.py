@@ -59,9 +59,9 @@ def why_not_stackable(
         if reason is not None:
             return f"{title} has {reason}"
     if strategy.queries:
-        return f"{title} asks its clients before it trains them"
+        return f"{title} queries its clients before the local step"
     if strategy.compression is not None:
-        return f"{title} compresses what each client sends by draws of its own"
+        return f"{title} compresses each client's upload by its own random draws"
     own = getattr(strategy, "one_at_a_time", "")  # in the form that this one has
     if reason := own or client_class(strategy.name).one_at_a_time:
         return f"{title} {reason}"

@@ -1,4 +1,4 @@
-"""Which rows are whose, and which of them are held out: `groups` and `cv` in any form."""
+"""The client of each row, and the rows held out: `groups` and `cv` in any form."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FOLDS = 5
 
 
 def clients_of(groups: Any, n: int, name: str = "groups") -> tuple[Array, Array]:
-    """Return the clients that `groups` names, in order, and the place of each row's among them.
+    """Return the clients that `groups` names, in order, and each row's client by its place.
 
     Parameters
     ----------
     groups : array, list or column of n labels, or None
-        Numbers, texts, dates, tuples, or such beside one another; None for one client.
+        Numbers, texts, dates, tuples, or a mixture of these; None for one client.
     n : int
         Rows.
     name : str
@@ -29,7 +29,7 @@ def clients_of(groups: Any, n: int, name: str = "groups") -> tuple[Array, Array]
     Raises
     ------
     ValueError
-        If a row has no label, or labels cannot be told apart.
+        If a row has no label, or two labels look the same.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def clients_of(groups: Any, n: int, name: str = "groups") -> tuple[Array, Array]
         if getattr(type(cell), "__hash__", None) is None:
             raise ValueError(
                 f"{name} has {repr_of(cell)} in row {row}: name a client by a number, a text or a "
-                "tuple of such"
+                f"tuple of these"
             )
     _expect_labels([row for row, cell in enumerate(cells) if _is_missing(cell)], name)
     distinct = list(dict.fromkeys(cells))
@@ -73,8 +73,8 @@ def clients_of(groups: Any, n: int, name: str = "groups") -> tuple[Array, Array]
     for label in distinct:
         if (other := written.setdefault(str(label), label)) is not label:
             raise ValueError(
-                f"{name} has {other!r} and {label!r}, which are written alike: name each client "
-                "in one way"
+                f"{name} has {other!r} and {label!r}, which look the same: name each client in one "
+                f"way"
             )
     places = {label: place for place, label in enumerate(distinct)}
     return _together(distinct), np.array([places[cell] for cell in cells], np.intp)
@@ -96,7 +96,7 @@ def _expect_labels(missing: Any, name: str) -> None:
     if len(missing):
         raise ValueError(
             f"{name} has no value for {len(missing)} rows, the first of them row {missing[0]}: "
-            "name the client of each row, or drop such rows"
+            f"name the client of each row, or drop these rows"
         )
 
 
@@ -111,21 +111,21 @@ def _together(labels: list[Any]) -> Array:
 
 
 def folds_of(cv: Any, X: Any, y: Array, place: Array | None) -> int | list[tuple[Array, Array]]:
-    """Return a number of folds, or for each the rows to fit and those held out.
+    """Return a number of folds, or for each fold the rows to fit and those held out.
 
     Parameters
     ----------
     cv : int, splitter, iterable of pairs, or None
-        Each of a pair is an array of row numbers or a mask; None is 5.
+        Pairs hold arrays of row numbers, or masks. None means 5 folds.
     X, y : arrays
         What a splitter is given.
     place : array of int, optional
-        The groups that it is given if it takes some.
+        The groups, for a splitter that takes groups.
 
     Raises
     ------
     ConfigError
-        If it is another thing, or a row number is out of range.
+        If `cv` is none of these, or a row number is out of range.
     """
     if cv is None:
         return _FOLDS
@@ -164,18 +164,23 @@ def _row_numbers(name: str, part: Any, n: int) -> Array:
         raise ConfigError(f"{name} must have row numbers or a mask, got shape {rows.shape}")
     if rows.dtype.kind == "b":
         if rows.size != n:
-            raise ConfigError(f"{name} has a mask of {rows.size} rows, and the data have {n}")
+            raise ConfigError(
+                f"{name} has a mask of {rows.size} rows, and the data have {n}: give "
+                f"one entry for each row"
+            )
         return np.flatnonzero(rows)
     if not rows.size:
         return np.empty(0, np.intp)
     if rows.dtype.kind not in "iu":
         raise ConfigError(
-            f"{name} must have whole row numbers or a mask of booleans, got {rows.dtype}: "
-            "`rows.astype(int)`, say"
+            f"{name} must have whole row numbers or a mask of booleans, got {rows.dtype}: convert "
+            f"it, for example by `rows.astype(int)`"
         )
     if rows.min() < -n or rows.max() >= n:
         wrong = rows[(rows < -n) | (rows >= n)][0]
-        raise ConfigError(f"{name} has row {wrong}, and the data have {n} rows, 0 to {n - 1}")
+        raise ConfigError(
+            f"{name} has row {wrong}, and the data have {n} rows: give numbers from 0 to {n - 1}"
+        )
     found: Array = np.where(rows < 0, rows + n, rows).astype(np.intp)
     return found
 

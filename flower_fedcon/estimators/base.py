@@ -1,4 +1,4 @@
-"""What the estimators share: rows dealt to their clients, and the run that fits them."""
+"""What the estimators share: rows divided among clients, and the run that fits the model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _APPROACH = 10  # points of a path to the weight wanted, for a method that start
 class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
     """An estimator that is fitted over the clients that hold the rows.
 
-    A subclass says by `_objective` what one client minimises, and by `_penalty` the regularizer.
+    A subclass defines one client's objective in `_objective`, and the regularizer in `_penalty`.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
     groups_ : array
         The clients.
     left_out_ : list of str
-        The clients that tell nothing beside an intercept of their own.
+        The clients that carry no information beside their own intercept.
     n_features_in_, feature_names_in_
         As in scikit-learn.
     """
@@ -107,7 +107,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         if checks.get("y_numeric") and found[1].dtype.kind in "US":
             raise ValueError(
                 f"y must hold numbers, got the text {str(found[1].flat[0])!r}: convert it "
-                "(`y.astype(float)`); classes are for FederatedLogisticRegression"
+                f"(`y.astype(float)`), or use FederatedLogisticRegression for classes"
             )
         return found
 
@@ -116,8 +116,8 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self.site_effects == "own":
             raise ConfigError(
-                "own intercepts stay at their sites, so that there is no prediction elsewhere: "
-                'take X @ coef_ to compare rows of one site, or fit with site_effects="common"'
+                "own intercepts stay at their sites, so predictions are not possible elsewhere: "
+                'use X @ coef_ to compare rows of one site, or fit with site_effects="common"'
             )
         expect_unmasked("X", X)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
@@ -143,9 +143,9 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"sample_weight must be >= 0, got {weight.min():g}")
         if groups is None and _in_a_search():
             warnings.warn(
-                f"{type(self).__name__} was fitted without groups, so that all rows are of one "
-                "client: groups given to a search or a cross-validation go to its splitter alone, "
-                "unless sklearn.set_config(enable_metadata_routing=True) comes first",
+                f"{type(self).__name__} was fitted without groups, so all rows belong to one "
+                f"client. A search or cross-validation passes groups only to its splitter: call "
+                f"sklearn.set_config(enable_metadata_routing=True) first",
                 UserWarning,
                 stacklevel=4,
             )
@@ -190,7 +190,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         return FederatedProblem(clients, weights=weights, names=names, x0=start)
 
     def _completed(self, objective: Any) -> Any:
-        """Return a client's objective, made of its loss."""
+        """Return a client's objective, built from its loss."""
         return Profiled(objective) if self.site_effects == "own" else objective
 
     def _check_site_effects(self) -> None:
@@ -200,28 +200,28 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         if family_of(self.family).name not in PROFILED:
             raise ConfigError(
                 f"site_effects={self.site_effects!r} is for squared, logistic and Poisson losses, "
-                f"and {type(self).__name__} has a {family_of(self.family).name} loss here: take "
-                'site_effects="common", with a column for each site'
+                f"and {type(self).__name__} has a {family_of(self.family).name} loss here: use "
+                f'site_effects="common", with a column for each site'
             )
         if not self.fit_intercept and self.site_effects == "own":
             raise ConfigError(
                 f"site_effects={self.site_effects!r} gives intercepts to sites, and fit_intercept "
-                "is False: leave that out"
+                f"is False: leave fit_intercept out"
             )
 
     def _say_left_out(self, some: bool) -> None:
         what = "all alike" if self.family == "logistic" else "all 0"
         said = (
-            f"outcomes are {what} at {first_few(self.left_out_, what='client')}: an intercept of "
-            "its own is infinite there, and its rows tell nothing of the columns"
+            f"outcomes are {what} at {first_few(self.left_out_, what='client')}: its own intercept "
+            f"is infinite, so its rows carry no information on the columns"
         )
         if not some:
-            raise ConfigError(f'{said}. No client is left: take site_effects="common"')
-        warnings.warn(f"{said}; they are left out (left_out_)", UserWarning, stacklevel=5)
+            raise ConfigError(f'{said}. No client is left: use site_effects="common"')
+        warnings.warn(f"{said}. Such clients are left out (left_out_)", UserWarning, stacklevel=5)
 
     @property
     def _no_intercept(self) -> float:
-        """What `intercept_` is where the model has none: not known, if sites have their own."""
+        """The value of `intercept_` without a common intercept: NaN if sites have their own."""
         return math.nan if self.site_effects == "own" else 0.0
 
     def _offset(self, offset: Any, exposure: Any, n: int) -> Array | None:
@@ -245,26 +245,27 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
                     )
                 if column.min() <= 0:
                     raise ValueError(
-                        f"exposure must be > 0, got {column.min():g}: leave such rows out"
+                        f"exposure must be > 0, got {column.min():g}: leave rows without exposure "
+                        f"out"
                     )
                 column = np.log(column)
             total = column if total is None else total + column
         return total
 
     def _clusters(self, clusters: Any, n: int) -> Array | None:
-        """Return the cluster of each row, by number; None where each client is one."""
+        """Return the cluster of each row, by number; None if each client is one cluster."""
         if clusters is None:
             return None
         if self.inference != "cluster" and self.site_effects != RANDOM:
             raise ConfigError(
-                'clusters are for inference="cluster" and site_effects="random", and inference is '
-                f"{self.inference!r}, site_effects {self.site_effects!r}"
+                f'clusters need inference="cluster" or site_effects="random", got '
+                f"inference={self.inference!r}, site_effects={self.site_effects!r}"
             )
         self._cluster_labels, codes = clients_of(clusters, n, "clusters")
         return codes
 
     def _start(self, clients: list[Any]) -> Array | None:
-        """Return where to start, if zeros are far away: of sums that each client could send."""
+        """Return a start, if zeros are far from the solution, by sums that clients could send."""
         return None
 
     def _strategy(self, problem: FederatedProblem) -> FedConStrategy[Any]:
@@ -274,21 +275,24 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         if isinstance(self.algorithm, FedConStrategy):
             if common:
                 raise ConfigError(
-                    "give participation to the strategy that is the algorithm, or name the "
-                    'algorithm: algorithm="FedNewton"'
+                    "participation and a strategy as algorithm contradict: give participation to "
+                    'the strategy, or name the algorithm: algorithm="FedNewton"'
                 )
             return self.algorithm
         kind: Any = strategy_class(self.algorithm)
         takes = inspect.signature(kind).parameters
         if "regularizer" not in takes:
-            raise ConfigError(f"{kind.__name__} takes no regularizer, which the estimator has")
+            raise ConfigError(
+                f"{kind.__name__} takes no regularizer, and the estimator needs one: "
+                f'choose another algorithm, such as "FedNewton"'
+            )
         try:
             made: FedConStrategy[Any] = kind(regularizer=None, **common)
             return made
         except (TypeError, ConfigError) as error:
             raise ConfigError(
-                f"{kind.__name__} has settings of its own ({error}): give "
-                f"algorithm={kind.__name__}(None, ...)"
+                f"{kind.__name__} needs settings ({error}): give algorithm={kind.__name__}(None, "
+                f"...)"
             ) from None
 
     def _options(self) -> dict[str, Any]:
@@ -349,10 +353,10 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
     def stability_selection(
         self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, **settings: Any
     ) -> StabilitySelection:
-        """Return which columns half samples of the clients' rows select again and again.
+        """Return which columns half samples of the clients' rows select most often.
 
-        By the penalty's form and the method of this estimator, whose weight does not matter; it
-        need not be fitted.
+        It uses this estimator's form of penalty and its method; the penalty's weight does not
+        matter, and the estimator need not be fitted.
 
         Parameters
         ----------
@@ -365,7 +369,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         ConfigError
-            If the loss has no rows that can be halved, or sites have intercepts of their own.
+            If the loss has no rows that can be halved, or sites have their own intercepts.
         """
         X, y = self._check(X, y)
         problem = self._problem(X, y, groups, sample_weight)
@@ -373,23 +377,23 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         return stability_selection(problem, psi, strategy, **self._options(), **settings)
 
     def heterogeneity(self) -> Heterogeneity:
-        """Return whether effects differ between clients, by what each finds alone.
+        """Test whether effects differ between clients, by fits of each client alone.
 
-        Each fits the model to its own rows, with an intercept of its own, and tells estimates and
+        Each client fits the model to its own rows, with its own intercept, and sends estimates and
         their covariance.
 
         Raises
         ------
         ConfigError
-            If the fit was without inference (or has been pickled since, which leaves rows out), of
-            another loss than squared, logistic or Poisson, or fewer than two clients can be fitted
-            alone: the error says why each cannot.
+            If the fit was without inference (or has been pickled since, which leaves rows out), or
+            has another loss than squared, logistic or Poisson, or if fewer than two clients can be
+            fitted alone; the error says why.
         """
         found = self._inferred()
         if self.site_effects == RANDOM:
             raise ConfigError(
-                "heterogeneity compares clients whose intercepts are their own, and here they are "
-                'random: take site_effects="own"'
+                "heterogeneity compares clients with their own intercepts, and here they are "
+                'random: fit with site_effects="own"'
             )
         if found.method != DEBIASED and not hasattr(self, "_held"):
             raise ConfigError("the estimator was pickled, which leaves rows out: fit it again")
@@ -421,7 +425,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
             warnings.warn(
                 f"{type(self).__name__} did not reach its tolerance in {path.rounds[place]} rounds "
                 f"(KKT residual {path.kkt[place]:.3g}): "
-                + (alike or ("rounding is the limit: take a larger tol" if ended else
+                + (alike or ("rounding is the limit: give a larger tol" if ended else
                              f"allow more than max_iter={self.max_iter} rounds")),
                 ConvergenceWarning,
                 stacklevel=4,
@@ -448,7 +452,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         return separating(path.runaway, np.shape(path.x[place]), self._feature_names)
 
     def _alike(self, path: RegularizationPath, place: int) -> str:
-        """Return of which column rounding leaves little, and how much; "" if of none."""
+        """Return the column of which rounding leaves little, and how much; "" if there is none."""
         x = np.asarray(path.x[place])
         if x.ndim > 1 and not path.values[place]:
             return ""  # without a penalty classes are alike up to a number that changes nothing
@@ -472,10 +476,10 @@ class Tuned(FederatedEstimator):
     Attributes
     ----------
     cv_ : CrossValidation
-        Losses of all weights, and what it took; `cv_.stability` says how often each coefficient
-        was selected.
+        Losses of all weights, and the cost; `cv_.stability` says how often each coefficient was
+        selected.
     l1_ratio_ : float
-        That of the fit: of several, the one with the least mean loss.
+        The fit's: of several, the one with the least mean loss.
     """
 
     num: int
@@ -506,7 +510,7 @@ class Tuned(FederatedEstimator):
             self._expect_lasso(1.0, l1_ratio)
         if self.rule == "1se" and not isinstance(folds, int) and len(folds) < 2:
             raise ConfigError(
-                'rule="1se" needs two folds or more, for a standard error: cv gives one. Take '
+                'rule="1se" needs at least two folds, for a standard error, and cv gives one: use '
                 'rule="min", or more folds'
             )
         several = isinstance(l1_ratio, list | tuple | np.ndarray)
@@ -514,8 +518,8 @@ class Tuned(FederatedEstimator):
         shares = [real("l1_ratio", ratio) for ratio in ratios]
         if not shares or min(shares) <= 0:
             raise ConfigError(
-                "cross-validation needs l1_ratio > 0: a path begins where all are 0; got "
-                f"{repr_of(l1_ratio)}"
+                f"cross-validation needs l1_ratio > 0, since a path begins where all coefficients "
+                f"are 0; got {repr_of(l1_ratio)}"
             )
         tried = [
             cross_validate(

@@ -37,7 +37,7 @@ class _Counts(LinearRegressor):
         return PoissonRegression(X, y, sample_weight=weight, intercept=self.fit_intercept)
 
     def _start(self, clients: list[Any]) -> Array | None:
-        """Return the null model: with counts in thousands a Newton step from 0 overshoots."""
+        """Return the null model, since with counts in thousands a Newton step from 0 overshoots."""
         if not self._common_intercept:
             return None
         mean = self._mean(clients, lambda f: f.targets)
@@ -138,7 +138,7 @@ class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
     Parameters
     ----------
     l1_ratio : float, or list of several (default: 1.0)
-        In (0, 1]; of several, that with the least mean deviance is chosen.
+        In (0, 1]; of several values the one with the least mean deviance is chosen.
     num, min_ratio, cv, rule : see `FederatedElasticNetCV`
     fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
         See `FederatedLasso`.
@@ -149,7 +149,7 @@ class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
     ----------
     alpha_, l1_ratio_ : float
     cv_ : CrossValidation
-        The path of all rows, mean deviances of rows held out as losses, and how often each
+        The path of all rows, the mean deviances of held-out rows as losses, and how often each
         coefficient was selected.
     coef_, intercept_, history_, n_iter_, n_features_in_, feature_names_in_, groups_
         See `FederatedLasso`.

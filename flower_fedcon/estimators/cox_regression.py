@@ -27,9 +27,9 @@ from flower_fedcon.validation import Array, choice, nonnegative
 
 _TRANSFORMS = ("log", "rank", "identity")
 _POOLED = (
-    "stratified must be True: with one baseline hazard for all sites an event is compared with the "
-    "rows at risk at every site, whose times would have to leave them. Fit each site as a stratum, "
-    "which is what is offered, and test what differs between sites by a column that says so"
+    "stratified must be True. With one baseline hazard for all sites an event is compared with the "
+    "rows at risk at every site, so their times would have to leave the sites. Keep each site as a "
+    "stratum, and test a difference between sites by a column for it"
 )
 
 
@@ -103,7 +103,7 @@ class _Stratified(FederatedEstimator):
         total, pairs = _within(place, scores, y[:, 0], y[:, 1])
         if not pairs:
             raise ValueError(
-                "no two rows can be compared: none has an event while another"
+                "no two rows can be compared: no row has an event while another"
                 + (" of its group" if groups is not None else "")
                 + " is at risk for longer"
             )
@@ -111,7 +111,7 @@ class _Stratified(FederatedEstimator):
 
     @property
     def site_concordance_(self) -> Array:
-        """Each site's share of concordant pairs, in the order of `groups_`; NaN of no pair."""
+        """Each site's share of concordant pairs, in the order of `groups_`; NaN without a pair."""
         found = np.full(len(self.groups_), math.nan)
         for (own, pairs), rows in zip(self._concordant(), self._rows, strict=True):
             if pairs:
@@ -163,20 +163,20 @@ def _times(y: Array) -> Array:
     if (time < 0).any():
         row = int(np.argmax(time < 0))
         raise ValueError(
-            f"times must be >= 0, got {time[row]:g} in row {row}: with a column of events the "
-            "sign of a time says nothing, so correct it or drop the row"
+            f"times must be >= 0, got {time[row]:g} in row {row}: with a column of events the sign "
+            f"of a time has no meaning, so correct it or drop the row"
         )
     other = event[(event != 0) & (event != 1)]
     if other.size:
         raise ValueError(
-            f"the second column of y must be 1 for an event and 0 for none, got {other[0]:g}: "
-            "where 2 stands for an event, give y[:, 1] == 2"
+            f"the second column of y must be 1 for an event and 0 for none, got {other[0]:g}: if 2 "
+            f"stands for an event, give y[:, 1] == 2"
         )
     return y
 
 
 class FederatedCoxRegression(_Stratified):
-    """Cox's proportional hazards over clients, stratified: each has a baseline hazard of its own.
+    """Cox's proportional hazards over clients, stratified: each client has its own baseline hazard.
 
     Minimises the negative log partial likelihood, summed over the clients, / n, plus
     alpha l1_ratio ||w||_1 + alpha (1 - l1_ratio) ||w||^2 / 2.
@@ -184,16 +184,16 @@ class FederatedCoxRegression(_Stratified):
     Parameters
     ----------
     alpha : float (default: 0.01)
-        >= 0. With 0 there may be no minimiser: coefficients that order all events run away.
+        >= 0. With 0 there may be no minimiser: coefficients that order all events diverge.
     l1_ratio : float (default: 1.0)
         In [0, 1].
     ties : {"breslow", "efron"} (default: "breslow")
         See `flower_fedcon.objectives.CoxRegression`.
     stratified : bool (default: True)
-        True: each client is a stratum. One baseline hazard for all clients is not offered, and the
-        error says why.
+        Must be True: each client is a stratum. The error for False says why one baseline hazard for
+        all clients is not possible.
     share_baseline : bool (default: False)
-        Whether clients send their baseline hazards, which tell the times of their events.
+        Whether clients send their baseline hazards, which reveal the times of their events.
     tol, max_iter, algorithm, participation, random_state, penalty_factor, inference
         See `FederatedLasso`.
 
@@ -202,14 +202,14 @@ class FederatedCoxRegression(_Stratified):
     coef_ : array, shape (features,)
         Log hazard ratios.
     concordance_ : float
-        Harrell's share of concordant pairs, (C + T/2) / (C + D + T), of pairs within a stratum,
+        Harrell's share of concordant pairs, (C + T/2) / (C + D + T), over pairs within a stratum,
         summed over the clients.
     site_concordance_ : array, shape (clients,)
-        That of each client; NaN without a pair that can be compared.
+        Each client's concordance; NaN without a pair that can be compared.
     baseline_cumulative_hazard_ : dict
-        With `share_baseline`, by client (by client and stratum, where `fit` is given strata) an
-        array of shape (times, 2): times of events, and Breslow's cumulative hazard of a row of
-        zeros up to them.
+        With `share_baseline`: for each client (for each client and stratum, if `fit` gets strata)
+        an array of shape (times, 2), the times of events and Breslow's cumulative hazard of a row
+        of zeros up to them.
     history_, n_iter_, n_features_in_, feature_names_in_, groups_ : see `FederatedLasso`
 
     Examples
@@ -266,23 +266,24 @@ class FederatedCoxRegression(_Stratified):
         ----------
         X : array or sparse matrix, shape (rows, features)
         y : array
-            Two columns, time and event (1 or 0); or one, of times that are negative where the row
-            was censored, as in XGBoost; or scikit-survival's array of (event, time).
+            Two columns, time and event (1 or 0); or one column of times, negative for censored
+            rows, as in XGBoost; or scikit-survival's array of (event, time).
         groups : array, shape (rows,), optional
-            The client of each row, which is its stratum; one by default.
+            The client of each row, which is its stratum; one client by default.
         sample_weight : array, shape (rows,), optional
             Weights >= 0; with inference they count rows.
         strata : array, shape (rows,), optional
-            The stratum of each row within its client: a baseline hazard for each sex, say.
+            The stratum of each row within its client, such as the sex, each with its own baseline
+            hazard.
         clusters : array, shape (rows,), optional
-            Labels, for inference="cluster": a cluster is a label within a client; by default each
-            client is one.
+            Labels, for inference="cluster". A cluster is a label within a client; by default each
+            client is one cluster.
 
         Raises
         ------
         ConfigError
-            If `stratified` is not True, `alpha` is negative, or inference is asked for beside a
-            penalty, of columns that order all events, or that cannot be told apart.
+            If `stratified` is not True, `alpha` is negative, or inference is not possible: with a
+            penalty, with columns that order all events, or with collinear columns.
         ValueError
             If X or y cannot be used, or no two rows can be compared.
         """
@@ -295,8 +296,8 @@ class FederatedCoxRegression(_Stratified):
         """Breslow's cumulative baseline hazard by client, or by client and stratum."""
         if not self.share_baseline:
             raise AttributeError(
-                "baseline hazards stay at the clients, whose events' times they tell: "
-                "share_baseline=True has them sent"
+                "baseline hazards stay at the clients, since they reveal the times of events: give "
+                "share_baseline=True to have them sent"
             )
         found = {}
         for f, rows in zip(self._sites, self._rows, strict=True):
@@ -309,9 +310,9 @@ class FederatedCoxRegression(_Stratified):
     def proportionality(self, transform: str = "log") -> Proportionality:
         """Test whether hazards are proportional: R's cox.zph, of sums over the clients.
 
-        It is the score test of coefficients that change linearly with a function of time. A client
-        sends sums over its events: one number for each column, and two matrices of columns by
-        columns. For "rank" it also needs the ranks of its times among those of all clients.
+        It is the score test against coefficients that change linearly with a function of time. A
+        client sends sums over its events: one number for each column, and two square matrices with
+        a row for each column. "rank" also needs the ranks of its times among those of all clients.
 
         Parameters
         ----------
@@ -331,8 +332,8 @@ class FederatedCoxRegression(_Stratified):
         check_is_fitted(self)
         if self.alpha:
             raise ConfigError(
-                f"proportionality is tested of a fit without a penalty, got alpha={self.alpha!r}: "
-                "fit with alpha=0"
+                f"the test of proportionality needs a fit without a penalty, got "
+                f"alpha={self.alpha!r}: fit with alpha=0"
             )
         times = [f.times for f in self._sites]
         if transform == "rank":
@@ -353,13 +354,13 @@ class FederatedCoxRegression(_Stratified):
 class FederatedCoxRegressionCV(_Stratified, Tuned):
     """`FederatedCoxRegression` with alpha by cross-validation within the clients.
 
-    The loss of a fold is that of all rows less that of the rows outside of the fold, for each event
-    of the fold, so that held-out rows are compared with all at risk (glmnet's grouped folds).
+    The loss of a fold is the loss of all rows minus that of the rows outside the fold, per event of
+    the fold. So held-out rows are compared with all rows at risk (glmnet's grouped folds).
 
     Parameters
     ----------
     l1_ratio : float, or list of several (default: 1.0)
-        In (0, 1]; of several, that with the least mean loss is chosen.
+        In (0, 1]; of several values the one with the least mean loss is chosen.
     ties, stratified : see `FederatedCoxRegression`
     num, min_ratio, cv, rule : see `FederatedElasticNetCV`
     tol, max_iter, algorithm, participation, random_state, penalty_factor
@@ -369,7 +370,7 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
     ----------
     alpha_, l1_ratio_ : float
     cv_ : CrossValidation
-        The path of all rows, negative log partial likelihoods of rows held out, and how often each
+        The path of all rows, negative log partial likelihoods of held-out rows, and how often each
         coefficient was selected.
     coef_, concordance_, site_concordance_ : see `FederatedCoxRegression`
     history_, n_iter_, n_features_in_, feature_names_in_, groups_ : see `FederatedLasso`

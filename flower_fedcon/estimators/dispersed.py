@@ -45,8 +45,8 @@ class FederatedGammaRegressor(FederatedPoissonRegressor):
     coef_, intercept_, history_, n_iter_, n_features_in_, feature_names_in_, groups_
         See `FederatedLasso`.
     shape_ : float
-        Of the gamma distributions, by maximum likelihood; with inference. `dispersion_` is
-        Pearson's chi^2 / (n - p).
+        With inference: the shape of the gamma distributions, by maximum likelihood. `dispersion_`
+        is Pearson's chi^2 / (n - p).
 
     Examples
     --------
@@ -63,8 +63,8 @@ class FederatedGammaRegressor(FederatedPoissonRegressor):
         X, y = self._validated(X, y, y_numeric=True, **checks)
         if y.min() <= 0:
             raise ValueError(
-                f"y must be amounts > 0, got {y.min():g}: model zeros apart "
-                "(FederatedLogisticRegression of y > 0)"
+                f"y must be amounts > 0, got {y.min():g}: model zeros separately "
+                f"(FederatedLogisticRegression for y > 0)"
             )
         return X, y
 
@@ -95,7 +95,7 @@ class FederatedNegativeBinomial(FederatedPoissonRegressor):
     Attributes
     ----------
     alpha_ : float
-        Of the variance; its logarithm's standard error is the last of `estimates_.bse`.
+        The variance's alpha; the standard error of its logarithm is the last of `estimates_.bse`.
     coef_, intercept_, history_, n_iter_, n_features_in_, feature_names_in_, groups_
         See `FederatedLasso`.
 
@@ -141,13 +141,13 @@ class FederatedNegativeBinomial(FederatedPoissonRegressor):
         Raises
         ------
         ConfigError
-            With inference, if the counts vary no more than Poisson's: then there is no alpha > 0.
-            Without, that is a warning.
+            With inference, if the counts vary no more than Poisson's, since then no alpha > 0 fits.
+            Without inference that is a warning.
         """
         if nonnegative("alpha", self.alpha):
             raise ConfigError(
                 f"FederatedNegativeBinomial has no penalty, got alpha={self.alpha!r}: leave it out "
-                "(the variance's alpha is estimated, as alpha_)"
+                f"(the variance's alpha is estimated as alpha_)"
             )
         return super().fit(X, y, groups, sample_weight, **more)
 
@@ -175,8 +175,8 @@ class FederatedNegativeBinomial(FederatedPoissonRegressor):
         super()._take(x[:-1])
         if self.alpha_ * self._mean_count < _NO_DISPERSION:
             said = (
-                f"the counts vary no more than Poisson's (alpha = {self.alpha_:.1e}): there is no "
-                "alpha > 0 of largest likelihood. Take FederatedPoissonRegressor"
+                f"the counts vary no more than Poisson's (alpha = {self.alpha_:.1e}): the "
+                f"likelihood has no maximum at an alpha > 0. Use FederatedPoissonRegressor"
             )
             if self.inference is not None:
                 raise ConfigError(said)

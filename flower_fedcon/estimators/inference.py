@@ -1,4 +1,4 @@
-"""What an estimator says of its coefficients' uncertainty, after a fit with `inference=`."""
+"""The uncertainty of an estimator's coefficients, after a fit with `inference=`."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ class Inferring:
         Standard errors, and two-sided p-values.
     intercept_bse_, intercept_pvalues_ : float or array, as `intercept_`
     loglik_, aic_, bic_, deviance_, dispersion_ : float
-        The log-likelihood with all its constants; 2 p - 2 l; p log n - 2 l, n of a Cox model
-        its events; phi.
+        The log-likelihood l with all its constants; 2 p - 2 l; p log n - 2 l, where n is the number
+        of events in a Cox model; the deviance; phi.
     covariance_ : array, shape (p, p)
-        Of the parameters in `estimates_.names`: the columns, the intercept, log alpha.
+        The covariance of the parameters in `estimates_.names`: the columns, the intercept, log
+        alpha.
     estimates_ : flower_fedcon.tables.statistics.Estimates
     coef_debiased_ : array, in the shape of `coef_`
-        With inference="debiased": what `bse_`, `pvalues_` and intervals are of, while `coef_` is
-        the lasso. The intercept has none (NaN), and there is no likelihood.
+        With inference="debiased": the estimates to which `bse_`, `pvalues_` and intervals belong,
+        while `coef_` is the lasso. The intercept has no errors (NaN), and there is no likelihood.
     """
 
     inference: str | None = None
@@ -68,12 +69,12 @@ class Inferring:
         return self.fit_intercept and self.site_effects != "own"
 
     def _wanted(self, alpha: float, l1_ratio: float) -> str | None:
-        """Return the method of inference, if one is asked for and can be had.
+        """Return the method of inference, if one is requested and possible.
 
         Raises
         ------
         ConfigError
-            If there is a penalty, or for "debiased" one that is not the lasso's.
+            If there is a penalty, or for "debiased" another penalty than the lasso's.
         """
         for name in _FOUND:  # of an earlier fit
             vars(self).pop(name, None)
@@ -177,7 +178,7 @@ class Inferring:
         return self._centred
 
     def conf_int(self, alpha: float = 0.05) -> Array:
-        """Return Wald intervals of the coefficients, of coverage 1 - alpha.
+        """Return Wald intervals of the coefficients, with coverage 1 - alpha.
 
         Parameters
         ----------
@@ -205,16 +206,18 @@ class Inferring:
         Returns
         -------
         array, shape (*coef_.shape, 3)
-            The ratio of one unit more, and the ends of its interval.
+            The ratio for one unit more, and the ends of its interval.
 
         Raises
         ------
         ConfigError
-            If exponentials mean nothing, as of a linear model; or as for `conf_int`.
+            If exponentials have no meaning, as for a linear model; or as for `conf_int`.
         """
         found = self._inferred()
         if not found.family.ratio:
-            raise ConfigError(f"the exponential of a {found.family.name} coefficient is no ratio")
+            raise ConfigError(
+                f"the exponential of a {found.family.name} coefficient is not a ratio: use conf_int"
+            )
         values = self._laid_out(found.values)[0]
         both = np.concatenate([values[..., None], self.conf_int(alpha)], axis=-1)
         return np.asarray(np.exp(both))
@@ -225,7 +228,8 @@ class Inferring:
         Parameters
         ----------
         smaller : estimator
-            Of the same kind, fitted with inference to the same rows without the columns.
+            An estimator of the same kind, fitted with inference to the same rows without the
+            columns.
 
         Returns
         -------
@@ -235,22 +239,21 @@ class Inferring:
         Raises
         ------
         ConfigError
-            If the smaller fit has a column that this one has not, or the two are no such pair.
+            If the smaller fit has a column that this one lacks, or the two fits cannot be compared.
         """
         for fit in (self, smaller):
             if fit._inferred().method == DEBIASED:
                 raise ConfigError(
-                    "a likelihood ratio compares fits without a penalty, and a debiased lasso is "
-                    'no maximum of a likelihood: take inference="model" without a penalty'
+                    "a likelihood ratio compares fits without a penalty, and a debiased lasso does "
+                    'not maximise a likelihood: use inference="model" without a penalty'
                 )
         self._expect_comparable(smaller)
         own, others = (getattr(fit, "feature_names_in_", None) for fit in (self, smaller))
         more = [] if own is None or others is None else sorted(set(others) - set(own))
         if more:
             raise ConfigError(
-                "a likelihood ratio compares a fit with one without some of its columns, and the "
-                f"smaller has {first_few(more, what='column')}, which the larger has not: compare "
-                "them by aic_"
+                f"a likelihood ratio needs nested fits, and the smaller has "
+                f"{first_few(more, what='column')}, which the larger lacks: compare them by aic_"
             )
         return self.estimates_.likelihood_ratio(smaller.estimates_)
 
@@ -259,19 +262,19 @@ class Inferring:
         kinds = {fit.site_effects == RANDOM for fit in (self, smaller)}
         if len(kinds) == 2:
             raise ConfigError(
-                "a fit with random intercepts and one without differ by a variance that is 0 at "
-                "the boundary of what it may be: site_sd_test_ of the first is that test"
+                "a fit with random intercepts and one without differ by a variance, for which 0 is "
+                "the boundary: use site_sd_test_ of the first"
             )
         if kinds == {True} and (self.reml or smaller.reml):
             raise ConfigError(
-                "restricted likelihoods of models with other columns are of other data: fit both "
-                "with reml=False"
+                "restricted likelihoods of models with different columns cannot be compared: fit "
+                "both with reml=False"
             )
 
     def summary(self, alpha: float = 0.05) -> Summary:
         """Return the fit as a table, as statsmodels prints it.
 
-        Of a multinomial model the coefficients are those of each class against the first.
+        In a multinomial model the coefficients are those of each class against the first.
         """
         self._inferred()
         sites = len(self.groups_) - len(self.left_out_)  # type: ignore[attr-defined]

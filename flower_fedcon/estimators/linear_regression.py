@@ -34,7 +34,7 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         return LeastSquares(X, y, sample_weight=weight, intercept=self.fit_intercept)
 
     def _start(self, clients: list[Any]) -> Array | None:
-        """Return the null model, from which on gradients say what the columns explain."""
+        """Return the null model, from which gradients show what the columns explain."""
         return self._with_intercept(clients, self._mean(clients, lambda f: f.targets - _offset(f)))
 
     def _with_intercept(self, clients: list[Any], value: float) -> Array | None:
@@ -45,7 +45,7 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         return start
 
     def _mean(self, clients: list[Any], values: Callable[[Any], Array]) -> float:
-        """Return the mean of what all clients' rows have, of sums that each could send."""
+        """Return the mean over all clients' rows, from sums that each client could send."""
         sums = (
             float(v.sum() if f.weights is None else f.weights @ v) * f.total_weight / f.num_examples
             for f, v in ((f, values(f)) for f in clients)
@@ -149,18 +149,17 @@ class FederatedElasticNet(LinearRegressor):
         sample_weight : array, shape (rows,), optional
             Weights >= 0; with inference they count rows.
         offset : array, shape (rows,), optional
-            Added to the scores, with no coefficient.
+            A column that is added to the scores, with no coefficient.
         exposure : array, shape (rows,), optional
-            > 0, of models with a log link: its log is added to the scores.
+            > 0, for models with a log link: its logarithm is added to the scores.
         clusters : array, shape (rows,), optional
-            Labels, for inference="cluster" and site_effects="random": a cluster is a label within
-            a client; by default each client is one.
+            Labels, for inference="cluster" and site_effects="random". A cluster is a label within a
+            client; by default each client is one cluster.
 
         Raises
         ------
         ConfigError
-            If inference is asked for beside a penalty, the outcome is separated, or columns cannot
-            be told apart.
+            If inference is not possible: with a penalty, a separated outcome, or collinear columns.
         """
         X, y = self._check(X, y)
         problem = self._problem(X, y, groups, sample_weight, offset, exposure, clusters)
@@ -179,37 +178,38 @@ class FederatedLasso(FederatedElasticNet):
     fit_intercept : bool (default: True)
         The intercept is not penalised.
     tol : float (default: 1e-8)
-        KKT residual, relative to the gradient at the start, in units that do not depend on those
-        of the data: see `flower_fedcon.regularization_path`.
+        KKT residual at which a fit ends, relative to the gradient at the start, and independent of
+        the data's units: see `flower_fedcon.regularization_path`.
     max_iter : int (default: 1000)
-        The most rounds.
+        The largest number of rounds.
     algorithm : str or strategy, optional
         A method with a regularizer: a name ("FedNewton"), or a strategy with its settings, whose
-        regularizer is replaced. By default FedNewton up to 1000 coefficients, else proximal
+        regularizer is replaced. By default FedNewton for up to 1000 coefficients, else proximal
         gradient steps (FedMiD; for cohorts, CompositeFL).
     participation : Participation, optional
         Who takes part in a round; everyone by default.
     random_state : int, optional
         The seed of the cohorts.
     penalty_factor : array, shape (features,), optional
-        >= 0: what the penalty of each column is multiplied by, 1 by default; 0 leaves it free. They
-        count as they are given, while glmnet divides its `penalty.factor` by their mean.
+        Factors >= 0 of each column's penalty, 1 by default; 0 leaves a column free. They are used
+        as given, while glmnet divides its `penalty.factor` by their mean.
     inference : {"model", "robust", "cluster", "quasi", "debiased"}, optional
-        Of fits without a penalty: standard errors by the model, robust ones (HC1), or by cluster
-        (clients, or `clusters` of `fit`), or "quasi", a Poisson model's with the variance phi times
-        the mean, at the cost of one exchange of sums. Of fits with an l1
-        norm: "debiased", intervals about `coef_debiased_`, by the same exchange. Then there are
-        `bse_`, `pvalues_`, `conf_int()`, `summary()` and what else `Inferring` has.
+        Standard errors, at the cost of one exchange of sums. For fits without a penalty they are
+        those of the model, robust (HC1), by cluster (clients, or `clusters` of `fit`), or "quasi",
+        for counts with the variance phi times the mean. For fits with an l1 norm "debiased" gives
+        intervals about `coef_debiased_`. The fit then has `bse_`, `pvalues_`, `conf_int()`,
+        `summary()` and the rest of `Inferring`.
     site_effects : {"common", "own", "random"} (default: "common")
-        One intercept for all clients; or one that each has for itself, which is never told:
-        `intercept_` is then NaN, and clients that tell nothing beside it are in `left_out_`; or
-        normal ones about `intercept_`, of clients or of the groups of `clusters`, by maximum
-        likelihood, without a penalty: see `RandomEffects`. Predictions are then with the mean one.
+        "common": one intercept for all clients. "own": each client has its own, which never leaves
+        it; `intercept_` is then NaN, and `left_out_` lists clients without other information.
+        "random": normal intercepts about `intercept_`, of clients or of the groups of `clusters`,
+        by maximum likelihood without a penalty; see `RandomEffects`. Predictions then use the mean
+        intercept.
     nodes : int (default: 7)
-        Of the quadrature for random intercepts in logistic and Poisson models: odd, up to 25; 1 is
-        Laplace's approximation.
+        Nodes of the quadrature for random intercepts in logistic and Poisson models: odd, at most
+        25; 1 is Laplace's approximation.
     reml : bool (default: False)
-        Whether a linear model's random intercepts are by restricted maximum likelihood.
+        Whether to fit a linear model's random intercepts by restricted maximum likelihood.
 
     Attributes
     ----------
@@ -271,15 +271,15 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
     Parameters
     ----------
     l1_ratio : float, or list of several (default: 0.5)
-        In (0, 1]; of several, that with the least mean loss is chosen.
+        In (0, 1]; of several values the one with the least mean loss is chosen.
     num, min_ratio : int, float (default: 100, 1e-3)
         The path: see `flower_fedcon.regularization_path`.
     cv : int, splitter, iterable or None (default: 5)
-        Folds within each client, 5 for None; or, as in scikit-learn, a splitter or pairs (rows to
-        fit, rows held out) of row numbers or masks.
+        Number of folds within each client (None: 5); or, as in scikit-learn, a splitter or pairs
+        (rows to fit, rows held out) of row numbers or masks.
     rule : {"min", "1se"} (default: "min")
-        The alpha of least mean loss, or the largest within a standard error of it, which takes two
-        folds or more.
+        The alpha of least mean loss, or the largest alpha within a standard error of it, which
+        needs at least two folds.
     fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
         See `FederatedLasso`.
     inference : {"debiased"}, optional

@@ -1,4 +1,4 @@
-"""Logistic regression over clients, for two classes or more."""
+"""Logistic regression over clients, for two or more classes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class FederatedLogisticRegression(_LogisticClassifier):
     Parameters
     ----------
     C : float (default: 1.0)
-        > 0; smaller is sparser, and numpy.inf stands for no penalty.
+        > 0; smaller values give sparser models, and numpy.inf means no penalty.
     l1_ratio : float (default: 1.0)
         In [0, 1].
     fit_intercept, tol, max_iter, algorithm, participation, random_state
@@ -171,7 +171,7 @@ class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
     Parameters
     ----------
     l1_ratio : float, or list of several (default: 1.0)
-        In (0, 1]; of several, that with the least mean loss is chosen.
+        In (0, 1]; of several values the one with the least mean loss is chosen.
     num, min_ratio, cv, rule : see `FederatedElasticNetCV`
     fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
         See `FederatedLasso`.

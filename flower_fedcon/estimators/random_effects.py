@@ -1,4 +1,4 @@
-"""Intercepts of clients, or of groups within them, that are random: `site_effects="random"`."""
+"""Random intercepts of clients, or of groups within them: `site_effects="random"`."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _FOUND = ("site_sd_", "site_sd_bse_", "site_sd_test_", "residual_sd_", "random_e
 
 
 class RandomEffects(Inferring):
-    """What an estimator finds with `site_effects="random"`.
+    """The results of an estimator with `site_effects="random"`.
 
     Attributes
     ----------
     site_sd_ : float
         The standard deviation of the intercepts of clients, or of the groups of `clusters`.
     site_sd_bse_ : float
-        With inference: its standard error; NaN where it is 0.
+        With inference: the standard error of `site_sd_`; NaN if that is 0.
     site_sd_test_ : tuple of float
         With inference: the likelihood ratio against no random intercepts, and its p-value by
         (chi^2_0 + chi^2_1) / 2, since 0 is the boundary.
     residual_sd_ : float
         Of a linear model.
     random_effects_ : dict
-        The predicted intercept, less their mean, of each client, or of each pair (client, label).
+        The predicted intercept minus the mean one, for each client, or each pair (client, label).
     """
 
     nodes: int = 7
@@ -58,13 +58,13 @@ class RandomEffects(Inferring):
         title = f'site_effects="random" of {type(self).__name__}'
         if alpha:
             raise ConfigError(
-                f"{title} is of maximum likelihood, and there is a penalty: take alpha=0, of "
-                "logistic regression C=numpy.inf"
+                f"{title} needs a fit without a penalty: give alpha=0, or for logistic regression "
+                f"C=numpy.inf"
             )
         if method not in (None, MODEL):
             raise ConfigError(
-                f'{title} has errors by the model alone, got inference={method!r}: take "model", '
-                "or other site_effects"
+                f"{title} has only the model's standard errors, got inference={method!r}: give "
+                '"model", or other site_effects'
             )
 
     def _check_random(self) -> None:
@@ -79,7 +79,7 @@ class RandomEffects(Inferring):
         if self.reml and self.family != "squared":
             raise ConfigError(
                 f"reml=True is for linear models, and {type(self).__name__} has a {self.family} "
-                "loss here: leave it out"
+                f"loss here: leave it out"
             )
 
     def _labelled(self, names: list[str], rows: list[Array], codes: Array | None) -> None:
@@ -96,9 +96,9 @@ class RandomEffects(Inferring):
         if twice:
             shared = [str(labels[code]) for code in sorted(twice)]
             warnings.warn(
-                f"clusters has {first_few(shared, what='label')} at several clients: each "
-                "is a group of its own at each of them. If that is one group, let one client have "
-                "all its rows; if not, labels that differ end this warning",
+                f"clusters has {first_few(shared, what='label')} at several clients, and each "
+                f"client's is a separate group. If they are one group, give all its rows to one "
+                f"client; if not, use different labels to end this warning",
                 UserWarning,
                 stacklevel=5,
             )

@@ -1,4 +1,4 @@
-"""What the nodes' own train and evaluate functions see of a run, and what they say in return."""
+"""What the nodes' own train and evaluate functions see of a run, and what they return."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ class AppSide:
             return  # 1 where the app does not say it
         self._unlike = True
         _log.warning(
-            'client %s: num_examples of train_step is %d, and it replies "num-examples" %g: under '
-            'weighting="examples" the one weighs what a method must know before round 1, the other '
-            "its update and its metrics; let both count the same rows",
+            'client %s: num_examples of train_step is %d, but its reply has "num-examples" %g. '
+            'With weighting="examples" the first weighs the client before round 1, the second its '
+            'update and metrics: let both count the same rows',
             self._names[client], before, examples,
         )  # fmt: skip
 
@@ -274,7 +274,7 @@ def _checked(
         If the number of examples is none.
     """
     if examples == 0:
-        raise ConfigError("it has no examples, and counts for nothing")
+        raise ConfigError("it has no examples, so it does not count")
     if not usable(examples) or examples < 0:
         raise ConfigError("its num-examples is not a number > 0")
     found, others = dict[str, float](), dict[str, str]()
@@ -285,7 +285,7 @@ def _checked(
             others[str(name)[:100]] = str(error)
             continue
         if not usable(value):
-            others[name] = "it is no number that can be averaged"
+            others[name] = "it is not a number that can be averaged"
         elif len(found) == _METRICS:
             others[name] = f"it is one of more than {_METRICS}"
         else:

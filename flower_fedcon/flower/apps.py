@@ -38,25 +38,26 @@ def client_app(
     ----------
     load_objective : callable
         `load_objective(context)`, or `load_objective()`, returns this node's objective f_j; the
-        context's `node_config` says where the node's data is. Called for each message.
+        context's `node_config` can name the node's data. It is called for each message.
     oracles : dict, optional
         Your own sets or regularizers, by the name of the strategy's argument ("constraint",
-        "regularizer"): a message can only name this package's.
+        "regularizer"), since a message can name only this package's.
     state_dir : path, optional
         A folder in which clients keep their state across restarts; by default the node
         configuration's "state-dir", if it has one.
     policy : Policy or callable, optional
         What a server may ask of a node, or a function of the context that returns it; by default
-        `Policy()`. A node's own configuration goes before it.
+        `Policy()`. The node's own configuration overrides it.
     mods : sequence, optional
-        Flower's client mods; those that change replies are refused, and say what to use instead.
+        Flower's client mods. Those that change replies are refused, and the error says what to use
+        instead.
     privacy : ExampleDP, optional
-        Makes each example of this node private; its configuration's "privacy." goes before it.
+        Makes each example of this node private; "privacy." in its configuration overrides it.
 
     Raises
     ------
     ConfigError
-        If a mod does not compose with the methods.
+        If a mod cannot be used with the methods.
 
     Examples
     --------
@@ -136,12 +137,12 @@ def server_app(
     seconds), "allow-changes" (names that `resume` may find changed, with commas), "certificates"
     (false), of tables "inference" ("model", "robust", ...), "site-effects" ("common", "own" or
     "random") and "heterogeneity" (false),
-    "unsafe" (false), "audit" (true where there is a "run-dir"), and what `start` says of
-    slow and failing nodes: "min-clients-to-start", "start-timeout", "evaluate-timeout" (0 for the
-    default in these three), "grace", "round-deadline", "max-retries", "quarantine-after",
-    "quarantine-rounds" and "authenticated" (false). "secagg-clipping-range" turns secure
-    aggregation on, or "secagg" (false) where clients add noise and there is no range, with
-    "secagg-num-shares", "secagg-reconstruction-threshold" and "secagg-quantization-range".
+    "unsafe" (false), "audit" (true with a "run-dir"), and the arguments of `start` for slow and
+    failing nodes: "min-clients-to-start", "start-timeout", "evaluate-timeout" (0 for the default in
+    these three), "grace", "round-deadline", "max-retries", "quarantine-after", "quarantine-rounds"
+    and "authenticated" (false). "secagg-clipping-range" turns secure aggregation on, with
+    "secagg-num-shares", "secagg-reconstruction-threshold" and "secagg-quantization-range". If
+    clients add noise, there is no range, and "secagg" (false) turns it on.
 
     Parameters
     ----------
@@ -150,12 +151,12 @@ def server_app(
     x0 : array or list of arrays, optional
         The start; by default zeros, projected onto the strategy's constraint set.
     schema : Schema, path or dict, optional
-        Of the tables that the nodes have, if they have tables: the model's columns are prepared
-        before round 1, and reported by name in the end.
+        The schema of the nodes' tables, if they have tables. The model's columns are then prepared
+        before round 1, and reported by name at the end.
     callbacks : sequence of callables
         As for `simulate`.
     secure_aggregation : SecAggPlus, optional
-        Lets the server see the sum of a round's uploads, and no upload.
+        Lets the server see only the sum of a round's uploads.
 
     Examples
     --------
@@ -195,7 +196,7 @@ _ALWAYS = {
     "weighting": "uniform", "resume": False, "certificates": False, "authenticated": False,
     "unsafe": False, "heterogeneity": False,
 }  # fmt: skip
-"""Keys of a run configuration, and what `start` is given without them."""
+"""Keys of a run configuration, and their defaults for `start`."""
 _UNLESS_ZERO = {
     "run-dir": "", "checkpoint-every": 0, "num-clients": 0, "min-clients-to-start": 0,
     "start-timeout": 0.0, "evaluate-timeout": 0.0, "inference": "", "site-effects": "",

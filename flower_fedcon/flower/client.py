@@ -75,7 +75,7 @@ class FlowerClient(NumPyClient):
     algorithm: ClassVar[str]
     state_type: ClassVar[type[Any] | None]
     remembers: bool
-    """Whether anything is kept between rounds; known with the run's settings."""
+    """Whether the client keeps anything between rounds; known with the run's settings."""
     _ledger: FileLedger | None = None
 
     @abstractmethod
@@ -122,14 +122,17 @@ class FlowerClient(NumPyClient):
         folder = state_dir or node.get("state-dir")
         if folder:
             if self.name is None:
-                raise ConfigError("a client with a state-dir needs a name, or a partition-id")
+                raise ConfigError(
+                    'a client with a state-dir needs a name: write name="..." or '
+                    "partition-id=... into the node's configuration"
+                )
             self._store = FileStore(str(folder), self.name, self.policy)
         elif context is not None:
             self._store = ContextStore(context)
         if context is not None and isinstance(objective, PrivateObjective):
             raise ConfigError(
-                "a node keeps the ledger of its private examples itself: return the objective as "
-                "it is, and give client_app privacy=ExampleDP(...)"
+                "a node keeps the ledger of its private examples itself: return the objective "
+                "without privacy, and give client_app privacy=ExampleDP(...)"
             )
         self._notes = NodeNotes(self._store, self._loaded, self.policy, self.name)
         if (private := ExampleDP.of(node, privacy)) is not None:
@@ -143,7 +146,7 @@ class FlowerClient(NumPyClient):
         self.num_examples = getattr(objective, "num_examples", 1)
 
     def _make_private(self, privacy: ExampleDP) -> None:
-        """Let out nothing but noisy gradients of the objective, and count them."""
+        """Release only noisy gradients of the objective, and count them."""
         if not isinstance(self._store, FileStore):
             raise ConfigError(
                 "ExampleDP needs a state-dir in the node's configuration: without one a node that "
@@ -269,7 +272,9 @@ class FlowerClient(NumPyClient):
         self.policy.check_part(run.algorithm, int(self.num_examples))
         self.policy.check_phase(PREPARE)
         if not isinstance(table, Table):
-            raise ConfigError("this client has an objective, and no table to prepare")
+            raise ConfigError(
+                "this client has an objective instead of a table: leave schema out of server_app"
+            )
         (client,) = request.clients
         down = request.down(client)
         self._notes.count_request()
@@ -313,9 +318,9 @@ class FlowerClient(NumPyClient):
         self.objective = self._own_objective = objective
 
     def check_times(self, down: Payload) -> None:
-        """Raise if a table's hazards are asked for at other times than its schema's.
+        """Raise if a table's hazards are requested at other times than its schema's.
 
-        From answers at two grids the events between them would follow, however few.
+        Answers at two grids would reveal the events between them, even if they are few.
 
         Raises
         ------
@@ -324,8 +329,8 @@ class FlowerClient(NumPyClient):
         own = self._loaded
         if isinstance(own, Table) and not np.array_equal(down["times"], own.schema.curve_times):
             raise RefusedError(
-                "refused: baseline hazards are told at the schema's curve_times, and not at other "
-                "times of the server's"
+                "refused: this node sends baseline hazards only at the schema's curve_times, not "
+                "at other times"
             )
 
     def evaluate(
@@ -359,7 +364,7 @@ class FlowerClient(NumPyClient):
         x: Any = parameters if layered else parameters[0]
         if self._ledger is not None:
             if not isinstance(objective, PrivateObjective):
-                raise ConfigError("this node's table is private, and not prepared yet")
+                raise ConfigError("this node's table is private, and is not prepared yet")
             if self._context is not None:  # an evaluation does not say of which run it is
                 self._notes.check_rows(f"Flower {self._context.run_id}")
             with self._ledger.opened():
@@ -378,7 +383,9 @@ class FlowerClient(NumPyClient):
         assert self._prepared is not None  # noqa: S101  (the caller's case)
         if isinstance(own := self._own_objective, Profiled):
             if not own.informative:
-                _log.warning("no predictions are written: this node's own intercept is infinite")
+                _log.warning(
+                    "no predictions are written, since this node's own intercept is infinite"
+                )
                 return
             x = own.full(x)
         write_held_out(folder, self.name or "", *self._prepared, x)

@@ -114,8 +114,8 @@ def decode_request(
         )
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise ConfigError(
-            f"a message that is not from a flower_fedcon strategy ({error!r}): start the server "
-            "with flower_fedcon.server_app or one of flower_fedcon.strategies"
+            f"the message is not from a flower_fedcon strategy ({error!r}): start the server with "
+            f"flower_fedcon.server_app or one of flower_fedcon.strategies"
         ) from None
     return run, request
 

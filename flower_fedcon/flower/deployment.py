@@ -1,7 +1,7 @@
 """A whole Flower deployment on this machine: a SuperLink, SuperNodes, and an app on them.
 
-Everything listens on loopback, on free ports, with a FLWR_HOME of its own, and every process, those
-that Flower itself starts too, is gone when the ``with`` block is left.
+Everything listens on loopback, on free ports, with its own FLWR_HOME. All processes, also those
+that Flower starts, have ended when the ``with`` block is left.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class LocalDeployment:
     Parameters
     ----------
     folder : path
-        Holds logs, the homes of the processes, and the nodes' state, which a later deployment in
-        the same folder finds again.
+        Folder for logs, the homes of the processes, and the nodes' state, which a later deployment
+        in the same folder uses again.
     nodes : int
         How many SuperNodes; node i has partition-id=i and num-partitions=nodes.
     node_config : str, or sequence of str
-        Further pairs key=value of their configuration, "{i}" standing for the node's number; or a
-        text for each node. Relative paths are those of the working directory.
+        Further pairs key=value of the nodes' configuration, where "{i}" stands for the node's
+        number; or a text for each node. Relative paths start from the working directory.
     say : callable
         Called with a line of text for each step.
     """
@@ -58,14 +58,16 @@ class LocalDeployment:
         texts = [node_config] * nodes if isinstance(node_config, str) else list(node_config)
         self._node_configs: list[str] = texts
         if len(self._node_configs) != nodes:
-            raise ConfigError(f"{nodes} nodes have {len(self._node_configs)} configurations")
+            raise ConfigError(
+                f"{nodes} nodes need one configuration each, got {len(self._node_configs)}"
+            )
         self._say = say
         self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         if family_of(self.folder):
             raise ConfigError(
-                f"a deployment runs in {self.folder} already: stop it, or choose another folder"
+                f"a deployment already runs in {self.folder}: stop it, or choose another folder"
             )
         try:
             self._start()

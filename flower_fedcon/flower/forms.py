@@ -78,9 +78,9 @@ class ModelForm:
         foreign = [name for name, array in arrays.items() if array.dtype.kind not in "iubf"]
         if foreign:
             raise ConfigError(
-                f"initial_arrays[{foreign[0]!r}] is {arrays[foreign[0]].dtype}, and models here "
-                "hold real numbers: keep it out of the state_dict (register_buffer(..., "
-                "persistent=False)), or hold its real and imaginary parts as two arrays"
+                f"initial_arrays[{foreign[0]!r}] is {arrays[foreign[0]].dtype}, and models must "
+                f"have real numbers: keep it out of the state_dict (register_buffer(..., "
+                f"persistent=False)), or store its real and imaginary parts as two arrays"
             )
         others = {n: why for n, a in arrays.items() if n not in buffers and (why := _untrained(a))}
         if others:
@@ -90,7 +90,10 @@ class ModelForm:
                 f"is trained, and declare what is not: start(buffers={[*others]!r})"
             )
         if len(buffers) == len(names):
-            raise ConfigError("initial_arrays holds nothing but buffers: there is nothing to train")
+            raise ConfigError(
+                "initial_arrays has only buffers, so there is nothing to train: "
+                "leave trained arrays out of buffers"
+            )
         return cls(names, buffers)
 
     @property
@@ -173,8 +176,8 @@ def agree_on_start(
     loops, known = any(info.own_loop for info in infos), [info.layout for info in infos]
     if given is None and loops:
         raise ConfigError(
-            "clients with a train loop of their own do not say what their model is: give "
-            f"{name}, such as ArrayRecord(model.state_dict()) to start(initial_arrays=...)"
+            f"clients with their own train loop do not describe their model: give {name}, for "
+            f"example ArrayRecord(model.state_dict()) as start(initial_arrays=...)"
         )
     form, buffers = None, list[Array]()
     if loops and not isinstance(given, Mapping):  # they need a form: of numbers
@@ -238,7 +241,7 @@ def detach(
 
 
 def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics with each number of a list as one of its own, as they are averaged.
+    """Return metrics with each number of a list as a separate metric, as they are averaged.
 
     >>> flat_metrics({"loss": 0.5, "recall": [0.1, 0.9]})
     {'loss': 0.5, 'recall[0]': 0.1, 'recall[1]': 0.9}
@@ -264,7 +267,7 @@ def _untrained(array: Array) -> str:
 def mean_buffers(cohort: Sequence[Sequence[Array]], weights: Sequence[float]) -> list[Array]:
     """Return the means of clients' buffers, in their own types; whole numbers are rounded.
 
-    A value that all clients share is kept exactly, also an infinite entry or a number past 2^53.
+    A value that all clients share is kept exactly, even infinity or a number above 2^53.
 
     >>> mean_buffers([[np.array(2), np.ones(1)], [np.array(5), np.zeros(1)]], [1.0, 1.0])
     [array(4), array([0.5])]

@@ -1,4 +1,4 @@
-"""What stands here for the arguments of Flower's own strategies; the docs say the same."""
+"""The counterparts here of the arguments of Flower's own strategies, as in the docs."""
 
 from __future__ import annotations
 

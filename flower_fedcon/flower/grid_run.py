@@ -76,8 +76,8 @@ class GridRun:
         self._weighting = choice("weighting", weighting, WEIGHTINGS)
         if site_effects == RANDOM and weighting == UNIFORM:
             raise ConfigError(
-                f'site_effects={site_effects!r} needs weighting="examples": the likelihood is that '
-                "of all rows"
+                f'site_effects={site_effects!r} needs weighting="examples", since the likelihood '
+                f"is that of all rows"
             )
         self._strategy, self._engine = strategy, engine
         self._train_config = dict(train_config or {})
@@ -202,8 +202,8 @@ class GridRun:
         if free and preparation is not None and preparation.site_effects == OWN:
             raise ConfigError(
                 f"{self._strategy.regularizer!r} leaves the last entry of a model free, and with "
-                f"site_effects={preparation.site_effects!r} that is no intercept but a column: "
-                "give the penalty inside of it"
+                f"site_effects={preparation.site_effects!r} this entry is a column, not an "
+                f"intercept: give the inner penalty without WithIntercept"
             )
         agreed = agree_on_start(
             self._strategy,
@@ -268,13 +268,13 @@ class GridRun:
         given = self._train_config | self._evaluate_config
         if given and not loops:
             raise ConfigError(
-                "train_config and evaluate_config are for train and evaluate functions of the "
-                f"app's own, got {given}: for clients with an objective, hyperparameters are the "
-                "strategy's own arguments"
+                f"train_config and evaluate_config are for the app's own train and evaluate "
+                f"functions, got {given}: for clients with an objective give hyperparameters to "
+                f"the strategy"
             )
         if plan.certificates and loops:
             raise ConfigError(
-                "certificates need the clients' gradients, which train loops of their own do not "
+                "certificates need the clients' gradients, which their own train loops do not "
                 "give: leave certificates out"
             )
 
@@ -322,7 +322,7 @@ def _megabytes(arrays: ArrayRecord) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as it is spoken of.
+    """Return a duration in words.
 
     >>> duration(0.04), duration(95), duration(7260), duration(200_000)
     ('0 s', '95 s', '2 h 1 min', '55 h 33 min')

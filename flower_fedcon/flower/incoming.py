@@ -1,8 +1,8 @@
-"""What comes from a node, parsed into a value or into a fault of that node: here and nowhere else.
+"""What comes from a node, parsed into a value or into a fault of that node.
 
-A node is another program on another machine. It may be of another version, misconfigured, broken,
-or mean harm, and that must end nothing but its own part in a run. So each function here takes
-whatever came and returns; none raises.
+A node is another program on another machine. It may have another version, be misconfigured, broken
+or malicious, and that must end only its own part in a run. So the functions here accept any input,
+and none raises.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Fault:
     silent : bool
         Whether nothing came at all.
     diverged : bool
-        Whether it is a loss that is no number of a run that goes well.
+        Whether it is a loss that shows divergence, such as NaN.
     """
 
     reason: str
@@ -57,7 +57,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Description:
-    """What a node says when it is met: of its client, how many there are, and its pass."""
+    """What a node says at first contact: its client, the number of clients, and its pass."""
 
     info: ClientInfo
     partitions: int | None
@@ -193,7 +193,7 @@ def _reply(client: int, most: int, parts: Parts) -> Reply:
         raise ConfigError(fields.error())
     server_round = fields.whole("round", None, 0, _WHOLE)
     if server_round is None:
-        raise ConfigError("it names no round")
+        raise ConfigError("it does not name a round")
     names = fields.text("names", "", _NAMES) or ""
     largest = 8 * most + _HEADER
     arrays: list[Array] = []

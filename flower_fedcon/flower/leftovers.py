@@ -1,4 +1,4 @@
-"""What earlier runs have left in a node's state folder, and for how long it stays."""
+"""The states of earlier runs in a node's state folder, and how long they are kept."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def tidy(folder: Path, run_id: str, policy: Policy) -> None:
                       run.path.name, (now - run.used) / _DAY)  # fmt: skip
     if total > policy.max_state_bytes:
         raise RefusedError(
-            f"refused: the states of other runs take {total} bytes on this node, its policy has "
-            f"policy.max-state-bytes = {policy.max_state_bytes}"
+            f"refused: the states of other runs take {total} bytes on this node, and its policy "
+            f"has policy.max-state-bytes = {policy.max_state_bytes}: remove old states, or raise it"
         )
 
 

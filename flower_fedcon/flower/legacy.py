@@ -64,8 +64,8 @@ def as_legacy_strategy(
     `flower_fedcon.clients`. A round with too few usable replies changes nothing; the missing
     clients are asked again in the server's next round.
 
-    A `NumPyClient` with a train loop of its own becomes a client by `train_step` over its `fit`,
-    which then takes the round's method as well, and by its context, where its state is kept::
+    A `NumPyClient` with its own train loop becomes a client by `train_step` over its `fit`, which
+    then also takes the round's method. Its state is kept in its context::
 
         class Client(NumPyClient):
             def __init__(self, context): self.context = context
@@ -75,7 +75,7 @@ def as_legacy_strategy(
 
         app = ClientApp(lambda context: Client(context).to_client())
 
-    Its `evaluate` stays as it is; the metrics of both are averaged, weighted by examples.
+    Its `evaluate` does not change; the metrics of both are averaged, weighted by examples.
 
     Parameters
     ----------
@@ -87,17 +87,17 @@ def as_legacy_strategy(
         The same as in `ServerConfig`; needed where the steps depend on it.
     seed : int (default: 0)
     x0 : array, list of arrays or dict of arrays by name, optional
-        The start; by default zeros, projected onto the strategy's constraint set. Clients with a
-        train loop of their own need one.
+        The start; by default zeros, projected onto the strategy's constraint set. It is required
+        for clients with their own train loop.
     timeout : float (default: 3600)
         Seconds to wait for the clients at the start.
     on_round : callable, optional
         Called with the number of completed rounds and the model after each.
     train_config, evaluate_config : dict, optional
-        What the `config` of such clients' `fit` and `evaluate` holds, with "server-round".
+        The `config` of such clients' `fit` and `evaluate`, to which "server-round" is added.
     buffers : sequence of str, optional
-        As for `start`: what belongs to the model and is not optimised, by name, or by number if x0
-        is a list.
+        As for `start`: arrays of the model that are not optimised, by name, or by number if x0 is a
+        list.
 
     weighting : {"uniform", "examples"} (default: "uniform")
         As for `start`.
@@ -116,11 +116,13 @@ def as_legacy_strategy(
     check_shares(strategy)
     if strategy.queries:
         raise ConfigError(
-            f"{strategy.title} makes two exchanges a round, which ServerAppComponents "
-            "cannot: use flower_fedcon.server_app"
+            f"{strategy.title} needs two exchanges a round, and ServerAppComponents has one: use "
+            f"flower_fedcon.server_app"
         )
     if strategy.uses_num_rounds and num_rounds is None:
-        raise ConfigError(f"the steps of {strategy!r} depend on num_rounds: give it here too")
+        raise ConfigError(
+            f"the steps of {strategy!r} depend on num_rounds: give num_rounds here, too"
+        )
     if num_clients is not None:
         count("num_clients", num_clients)
     start: dict[str, Any] = {"num_rounds": num_rounds or 0, "seed": seed}

@@ -22,17 +22,17 @@ _RECORD = "fedcon.local"
 
 
 def keep_local(*patterns: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have a client keep some of the model's arrays for itself, in training and evaluation.
+    """Let a client keep some of the model's arrays to itself, in training and evaluation.
 
-    Over the train function, below `train_step`, and over the evaluate function. From the second
-    round on both find this client's own arrays in the message, in place of the server's. They are
-    in Flower's context, or with "state-dir" in the node configuration in a file, and survive a
-    restart. A repeated round starts from those of the round before.
+    It stands over the train function, below `train_step`, and over the evaluate function. From the
+    second round on both find this client's own arrays in the message instead of the server's. They
+    are kept in Flower's context, or, with "state-dir" in the node configuration, in a file that
+    survives a restart. A repeated round starts from those of the round before.
 
     Parameters
     ----------
     patterns : str
-        Names, or patterns such as "norm.*": of buffers, since what a method optimises is the
+        Names, or patterns such as "norm.*", of buffers only, since optimised arrays are the
         server's.
 
     Examples
@@ -52,7 +52,7 @@ def keep_local(*patterns: str) -> Callable[[Callable[..., Any]], Callable[..., A
             record, config = message.content.get("arrays"), message.content.get("config")
             if not isinstance(record, ArrayRecord) or not isinstance(config, ConfigRecord):
                 raise ConfigError(
-                    "keep_local stands below train_step, or over an evaluate function: the "
+                    f"keep_local must stand below train_step, or over an evaluate function: the "
                     f"message holds {', '.join(message.content) or 'nothing'}"
                 )
             server_round = int(config["server-round"])  # type: ignore[arg-type]

@@ -27,12 +27,12 @@ _OUTAGE = 3  # replies that cannot be read, and no other: it is not the nodes
 
 @dataclass(frozen=True)
 class Arrival:
-    """What came of a message to a node.
+    """The result of a message to a node.
 
     Attributes
     ----------
     node : int
-        Whom it was sent to, whatever the reply says of its sender.
+        The node to which it was sent, whatever the reply says of its sender.
     content : Message or Fault
     """
 
@@ -52,11 +52,11 @@ class Waiting:
     Attributes
     ----------
     timeout : float
-        Seconds until it ends, whoever is missing.
+        Seconds until it ends, even if replies are missing.
     there : callable
         Returns the nodes that are still online.
     enough : int
-        How many replies are enough.
+        The number of replies that are enough.
     grace : float, optional
         Seconds to wait for the others once there are enough; None for the whole timeout.
     poll : tuple of float, optional
@@ -88,14 +88,14 @@ class Known(NamedTuple):
 class Post:
     """Sends messages over a grid and collects what comes back.
 
-    A SuperLink that is away, because it restarts, say, ends nothing: what was to be done is done
-    once it is back. One that no longer knows the run ends it at once.
+    An unavailable SuperLink, for example during a restart, does not end a run: work continues once
+    it is back. A SuperLink that no longer knows the run ends it at once.
 
     Parameters
     ----------
     grid : flwr.serverapp.Grid
     deadline : float
-        How many seconds it may be away.
+        How many seconds the SuperLink may be unavailable.
     """
 
     def __init__(self, grid: Grid, deadline: float) -> None:
@@ -134,8 +134,8 @@ class Post:
                 if away >= self._deadline:
                     raise RoundError(
                         f"the SuperLink has not answered for {away:.0f} s ({reason}): start it "
-                        "again, then this run with resume=True; round_deadline says how long to "
-                        "wait for it"
+                        f"again, and then this run with resume=True; round_deadline sets how long "
+                        f"to wait for it"
                     ) from error
             else:
                 if failures:
@@ -176,7 +176,11 @@ class Post:
             if come.has_error() or source == waiting[key]:
                 found.append(Arrival(waiting.pop(key), come))
             else:
-                _log.warning("node %s answered for node %s: not used", source, waiting[key])
+                _log.warning(
+                    "node %s answered in place of node %s: its reply is not used",
+                    source,
+                    waiting[key],
+                )
         return found
 
     def _pull(self, waiting: dict[str, int]) -> list[Message | tuple[str, Fault]]:
@@ -263,7 +267,7 @@ def _answered(ask: Callable[[], _Answer]) -> _Answer:
             raise
         raise RoundError(
             "the SuperLink accepts no further requests of this run: it was stopped (`flwr stop`), "
-            "or the SuperLink has forgotten it. To go on from its run directory, call the same "
+            "or the SuperLink has forgotten it. To continue from its run directory, call the same "
             "`flwr run` with resume=true in the --run-config, or in Python start(resume=True)"
         ) from error
 

@@ -97,7 +97,7 @@ def read_instruction(
         config = records[f"{_INS[kind]}.config"]
     except KeyError:
         raise ConfigError(
-            "a message that is not from a flower_fedcon strategy: start the server with "
+            "the message is not from a flower_fedcon strategy: start the server with "
             "flower_fedcon.server_app or one of flower_fedcon.strategies"
         ) from None
     return from_record(arrays, own=own), dict(config)

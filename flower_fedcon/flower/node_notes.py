@@ -72,9 +72,9 @@ class NodeNotes:
         part = digest((run, self._name))  # clients may share a state-dir
         if self._store.revise(_ROWS, part, lambda known: known or self.rows) != self.rows:
             raise RefusedError(
-                "refused: this node's rows are not those that it began the run with, and each "
-                "choice of rows would have a privacy ledger of its own: load the same rows for "
-                "every message, as with a seed for random_split"
+                "refused: this node's rows have changed during the run, and each choice of "
+                "rows would have a separate privacy ledger: load the same rows for every message, "
+                "for example with a seed for random_split"
             )
 
     def count_request(self) -> None:

@@ -63,17 +63,20 @@ def _other_data(before: ClientInfo, now: ClientInfo) -> str:
 class Nodes:
     """Which node is which client: names are stable, Flower's node ids need not be.
 
-    New nodes are asked who they are, and nobody waits for the answer: a node that is silent, fails
-    or sends something else is left out, named, and asked again, ever more rarely.
+    New nodes are asked who they are, and the run does not wait for the answer. A node that is
+    silent, fails or sends something else is left out, named in the log, and asked again at growing
+    intervals.
 
-    A client is called as its node was registered with the SuperLink (``flwr supernode register KEY
-    --name NAME``), else as it says itself (the node's "name", or its partition-id), else after its
-    key where nodes are authenticated, else after the node's id, which does not outlive the node.
+    A client's name is the first of these that exists: the name under which its node was registered
+    with the SuperLink (``flwr supernode register KEY --name NAME``); its own (the node's "name", or
+    its partition-id); with authenticated nodes one made of its key; else the node's id, which does
+    not outlive the node.
 
-    A client's name belongs to the node that was first to claim it, for as long as the SuperLink
-    lists that node; with `authenticated`, to the node's key, for the whole run. Another node that
-    claims it is refused and counted. A client that keeps state on its disk is given a pass: with
-    that it is known again at once on another node, before the SuperLink has missed the first.
+    A client's name belongs to the first node that claims it, as long as the SuperLink lists that
+    node; with `authenticated`, to the node's key, for the whole run. Another node that claims it is
+    refused and counted. A client that keeps state on its disk gets a pass. With the pass it is
+    recognised at once on another node, even before the SuperLink has noticed that the first is
+    gone.
 
     Parameters
     ----------
@@ -86,7 +89,7 @@ class Nodes:
     infos : dict
         What the clients say of themselves, by name.
     refused : int
-        How often a node was not accepted under the name that it claimed.
+        How often a node was refused the name that it claimed.
     """
 
     def __init__(self, post: Post, algorithm: str, *, authenticated: bool) -> None:
@@ -125,7 +128,7 @@ class Nodes:
                 self._accept(node, about)
             elif now > about.replaced + _GIVEN_UP:
                 other = self._holders[about.name]
-                self._refuse(node, about, f"client {about.name} is on node {other} as well")
+                self._refuse(node, about, f"client {about.name} is also on node {other}")
         return {name: node for name, node in self._holders.items() if node in ids}
 
     def _ask(self) -> None:
@@ -183,15 +186,20 @@ class Nodes:
         given = self._passes.get(info.name)
         known = given is not None and compare_digest(about.says.password.encode(), given.encode())
         if holder in self._nodes and holder != node and not known:
-            reason = f"it says it is client {info.name}, which is on node {holder}"
+            reason = f"it claims to be client {info.name}, which is on node {holder}"
         elif self._key(node) != self._keys.get(info.name, self._key(node)):
-            reason = f"it says it is client {info.name}, which has another key"
+            reason = f"it claims to be client {info.name}, which has another key"
         elif self._members is not None and info.name not in self._members:
-            reason = f"client {info.name} was not there when this run began: it is for a later run"
+            reason = (
+                f"client {info.name} joined after this run began, and can take part in a later run"
+            )
         elif self._layout and info.layout and info.layout.shapes != self._layout.shapes:
             reason = f"client {info.name} has a model of shape {info.layout.shapes}"
         elif self._members is not None and (other := _other_data(self.infos[info.name], info)):
-            reason = f"client {info.name} came back with other data than this run began with{other}"
+            reason = (
+                f"client {info.name} came back with different data than at the start of this "
+                f"run{other}"
+            )
         else:
             if holder is not None and holder != node:
                 _log.warning("client %s is on another node now: %s", info.name, node)
@@ -226,9 +234,10 @@ class Nodes:
         Parameters
         ----------
         expected : int, optional
-            How many to wait for; by default as many as the nodes say there are partitions.
+            The number of clients to wait for; by default the number of partitions that the nodes
+            state.
         least : int, optional
-            How many are enough when the time is over; by default all that are expected.
+            The number of clients that suffices after the timeout; by default all that are expected.
         timeout : float
             Seconds.
 
@@ -258,10 +267,10 @@ class Nodes:
             if told != online.keys():
                 told = set(online)
                 if known or least:
-                    missing = f"{len(online)} of {wanted} clients are here; missing: "
+                    missing = f"{len(online)} of {wanted} clients have answered; missing: "
                     missing += self._absent(online, wanted)
                 else:  # no node has said yet how many there are
-                    missing = f"no client is here yet{self._reasons()}"
+                    missing = f"no client has answered yet{self._reasons()}"
                 _log.info("%s", missing)
             time.sleep(mail.POLL[1])
         return [self.infos[name] for name in sorted(online, key=natural)]
@@ -339,7 +348,8 @@ def alike(infos: list[ClientInfo], least: int | None) -> list[ClientInfo]:
     if len(found) < least:
         return infos
     others = [info.name for info in infos if info not in found]
-    _log.warning("starting without client %s: most have a model of shape %s, which they have not",
+    _log.warning("starting without client %s: most clients have a model of shape %s, and these "
+                 "another",
                  sorted_names(others), most)  # fmt: skip
     return found
 

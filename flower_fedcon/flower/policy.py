@@ -1,12 +1,12 @@
 """A node's own policy: what a server may ask of it.
 
-A server that may ask for anything learns the data: the gradient of one row is that row, and enough
-means over known rows, or values at chosen models, can be solved for every row. The default policy
-takes no batches of a few rows, gives no certificates, and bounds what a request may cost. It draws
-minibatches from the run's seed, as every engine does; a node whose server is not to know which rows
-are in a batch draws them privately (`batches`). What remains then is what federated optimisation
-is: models that follow from sums over all of a node's rows. How many are answered, and at how large
-models, is bounded, too; what that does not prevent stands in docs/policy.md.
+A server that may ask for anything learns the data: the gradient of one row reveals that row, and
+enough means over known rows, or values at chosen models, can be solved for every row. The default
+policy refuses batches of a few rows and certificates, and bounds the cost of a request. It draws
+minibatches from the run's seed, as every engine does; with `batches` a node can draw them
+privately, so that the server does not know the rows of a batch. What remains is federated
+optimisation itself: models that follow from sums over all of a node's rows. The number of requests
+and the size of models are bounded, too; docs/policy.md says what that does not prevent.
 """
 
 from __future__ import annotations
@@ -46,80 +46,79 @@ _ANY = 2**62
 
 @dataclass(frozen=True)
 class Policy:
-    """What a node does for a server, and what it refuses.
+    """Which requests of a server a node answers, and which it refuses.
 
-    A node's configuration sets each field under its name with hyphens, after "policy.", such as
-    `policy.min-batch-size=32` (several algorithms or phases with commas), or in a table `[policy]`
-    of the TOML file that `flower-supernode --node-config` takes. It goes before what the app says.
+    A node's configuration sets each field by its name with hyphens, after "policy.", such as
+    `policy.min-batch-size=32` (several algorithms or phases are separated by commas), or in a table
+    `[policy]` of the TOML file for `flower-supernode --node-config`. It overrides the app's policy.
 
     Parameters
     ----------
     algorithms : sequence of str (default: all)
         Their names, such as "fedavg".
     phases : sequence of str (default: "train", "query", "evaluate", "prepare", "statistics")
-        Of these, "curves", "alone", "baseline" and "certify", a certificate: the node's gradient at
-        any model, and how far its objective curves along each entry. "prepare" is what a node with
-        a table tells of its columns; see `flower_fedcon.tables.preparation`. "curves", which no
-        node tells unless it is listed, is events and rows at risk at times that the schema names,
-        `curve_times`. "statistics" are sums over its rows at a fitted model, of which standard
-        errors are made; see `flower_fedcon.tables.statistics.site_sums`. "alone", which no node
-        does unless it is listed, is a fit to its rows alone, of which it tells coefficients and
-        their information. "baseline", which no node does unless it is listed, is the baseline
-        hazard of a Cox model at the schema's `curve_times`.
+        The requests that the node answers: "train", "query", "evaluate", and the following.
+        "prepare": sums over the columns of a node's table; see `flower_fedcon.tables.preparation`.
+        "statistics": sums over its rows at a fitted model, for standard errors; see
+        `flower_fedcon.tables.statistics.site_sums`. Four are answered only if listed. "curves":
+        events and rows at risk at the schema's `curve_times`. "alone": coefficients and information
+        of a fit to the node's rows alone. "baseline": the baseline hazard of a Cox model at the
+        schema's `curve_times`. "certify": a certificate, the node's gradient at any model and its
+        objective's curvature along each entry.
     min_rows : int (default: 1)
-        A node with fewer rows (`num_examples`) takes no part. Of a table nothing is told that
-        stands on fewer: a column's mean, a category, the rows of a class of the outcome, a metric
-        of rows held out; nor does a column of the model stand on fewer (`tables.encoding`).
+        A node with fewer rows (`num_examples`) takes no part. A table's node sends nothing based on
+        fewer rows: no column's mean, category, number of rows of a class of the outcome, or metric
+        of held-out rows; and the model's columns are not based on fewer (`tables.encoding`).
     min_cell : int (default: 3)
-        The fewest rows, if any, that are counted in a cell, as in DataSHIELD: of a class in a bin
-        of predicted probabilities, values in an interval of which quantiles are made, and events in
-        an interval of a baseline hazard or in a test of proportional hazards; `min_rows` goes
-        before it where it is more.
+        The smallest count in a cell, other than 0, as in DataSHIELD. Cells are rows of a class in a
+        bin of predicted probabilities, values in an interval for quantiles, and events in an
+        interval of a baseline hazard or in a test of proportional hazards. A larger `min_rows`
+        replaces it.
     max_parameters : float (default: 0.33)
-        Of a model for which a node tells "statistics", at most so many for each of its rows, as in
-        DataSHIELD; a model of as many parameters as rows says of each row what it is.
+        The largest number of a model's parameters per row for "statistics", as in DataSHIELD: a
+        model with as many parameters as rows reveals each row.
     min_summed : int (default: 1)
-        In a sum of at least how many clients' uploads a server may see this node's: more than 1
-        asks for secure aggregation, whose reconstruction threshold this is then the least of, from
-        a server that tells all nodes the same. An evaluation is no upload, and tells this node's
-        loss alone: leave "evaluate" out of `phases`.
+        The least number of clients in a sum with this node's upload. More than 1 requires secure
+        aggregation with at least this reconstruction threshold, and holds against a server that
+        tells all nodes the same. An evaluation is not an upload, and reveals this node's own loss:
+        leave "evaluate" out of `phases`.
     min_noise : float, optional
-        The least noise multiplier z that a sum with this node's upload must have from the clients
-        themselves (`GaussianDP(noise_by="clients")`), counted by the fewest clients of whom a sum
-        can be unmasked, less one. Without such noise the node then answers no request of a run,
-        evaluations among them.
-        By default none is asked for.
+        The least noise multiplier z, by the clients themselves (`GaussianDP(noise_by="clients")`),
+        of a sum with this node's upload; it counts one client fewer than the smallest sum that can
+        be unmasked. Without such noise the node answers no request of a run, not even evaluations.
+        By default no noise is required.
     min_range : float (default: 0.001)
-        The least range in which the entries of an upload may be summed securely. A run has one
-        range, and a node with an entry beyond it takes no more part: whether it has one is all
-        that a server learns, once a run and at no smaller range than this.
+        The smallest range for secure sums of an upload's entries. A run has one range, and a node
+        with an entry beyond it takes no more part. So the server learns only whether there is such
+        an entry, once a run, and not for a smaller range than this.
     min_batch_size : int (default: 4)
-        The least `batch_size`. All rows at once are no batch, whatever their number: see min_rows.
+        The smallest `batch_size`. All rows at once are not a batch: see min_rows.
     batches : {"seeded", "private", "none"} (default: "seeded")
-        Whose randomness draws minibatches. "seeded": the run's seed, so that iterates are those of
-        every engine, bit for bit, and a server that means to can solve for single rows; "private":
-        the node's, so that the server does not know whose rows they are; "none": no minibatches.
+        The source of minibatches. "seeded": the run's seed, so that iterates are those of every
+        engine, bit for bit, but a malicious server can solve for single rows. "private": the node's
+        own randomness, so that the server does not know the rows. "none": no minibatches.
     max_local_steps : int (default: 10,000)
-        In one request.
+        The largest number of local steps in one request.
     max_solver_iterations : int (default: 100,000)
-        That a local solver may take.
+        The largest number of iterations of a local solver.
     max_message_bytes : int (default: 2**30)
-        Of a request's arrays.
+        The largest size of a request's arrays, in bytes.
     max_model : float (default: 1e12)
-        The largest entry, in absolute value, of a model or of what else a request sends. No data
-        decides it, so that a refusal tells nothing.
+        The largest absolute value of an entry of a model, or of other arrays in a request. It does
+        not depend on data, so a refusal reveals nothing.
     max_requests : int (default: 100,000)
-        That the node ever answers on its rows, exchanges before round 1, rounds, queries and
-        evaluations of all runs together, counted by a digest of the rows in the state-dir;
-        without one, of a run.
+        The largest number of answers on the node's rows: exchanges before round 1, rounds, queries
+        and evaluations of all runs together, counted by a digest of the rows in the state-dir.
+        Without a state-dir it is counted for each run.
     max_seconds : float (default: 3600)
-        For a request. A step that is still under way is stopped where it runs in a process's main
+        The longest time of a request. An unfinished step is stopped if it runs in a process's main
         thread, as in a SuperNode.
     keep_days : float (default: 30)
         How long the state of a run is kept in the state folder after its last request.
     max_state_bytes : int (default: 10 * 2**30)
-        Of the state folder, for other runs' states. To make room for a new run the oldest are
-        removed, if they are a day old; while there is no room, a new run is refused.
+        The largest size of other runs' states in the state folder. For a new run the oldest states
+        are removed, if they are at least a day old; as long as there is no room, a new run is
+        refused.
 
     Raises
     ------
@@ -157,7 +156,7 @@ class Policy:
             listed = value.split(",") if isinstance(value, str) else value
             if not isinstance(listed, Sequence):
                 key = _PREFIX + name
-                raise ConfigError(f"{key} must be names with commas between, got {value!r}")
+                raise ConfigError(f"{key} must be names separated by commas, got {value!r}")
             object.__setattr__(self, name, tuple(str(v).strip().lower() for v in listed if v))
         for phase in self.phases:
             choice("policy.phases", phase, PHASES)
@@ -172,7 +171,7 @@ class Policy:
 
     @classmethod
     def open(cls) -> Policy:
-        """Return the policy that refuses nothing: of simulations, whose data is the server's."""
+        """Return a policy that refuses nothing, for simulations, whose data the server has."""
         return cls(
             phases=PHASES,
             min_cell=1,
@@ -192,7 +191,7 @@ class Policy:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], given: Policy | None = None) -> Policy:
-        """Return a node's policy: what its configuration says, then `given`, then the default.
+        """Return a node's policy: its configuration, else `given`, else the default.
 
         Raises
         ------
@@ -280,8 +279,8 @@ class Policy:
             if not largest <= self.max_model:
                 raise _refused(
                     "max-model",
-                    f"{self.max_model:g}, not entries of {largest:g}: bring columns and outcomes "
-                    "to units in which a model is smaller, or raise it on this node",
+                    f"{self.max_model:g}, not entries of {largest:g}: use units of columns and "
+                    f"outcomes in which a model is smaller, or raise it on this node",
                 )
 
     @property
@@ -299,8 +298,8 @@ class Policy:
         if answered >= self.max_requests:
             raise _refused(
                 "max-requests",
-                f"{self.max_requests}, and so many on its rows are answered: whoever runs this "
-                "node may raise it",
+                f"{self.max_requests}, and it has answered so many on its rows: the node's owner "
+                f"may raise it",
             )
 
     def check(
@@ -323,9 +322,10 @@ class Policy:
         steps : int
             How many local steps the request asks for.
         summed : int
-            In a sum of at least how many clients the server sees the answer.
+            The least number of clients in a sum in which the server sees the answer.
         noise : float
-            By how many times the clip the clients' noise in that sum deviates at least.
+            The least standard deviation of the clients' noise in that sum, as a multiple of the
+            clip.
 
         Raises
         ------

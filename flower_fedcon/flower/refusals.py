@@ -1,7 +1,7 @@
 """Flower's privacy mods and wrappers: which work with this package's apps, and why others do not.
 
-They take what a client sends for a model near the one that it was sent. Here it is what the method
-makes of it (a change, a dual point, an atom), and the same messages carry the handshake.
+They assume that a client sends a model near the one that it received. Here it sends what its method
+needs (a change, a dual point, an atom), and the same messages carry the handshake.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from flower_fedcon.errors import ConfigError
 
 _INSTEAD = "give the strategy privacy=flower_fedcon.privacy.GaussianDP(...) instead"
-_CLIPS = "clips the difference between upload and broadcast, which are no two models here"
-_MASKS = "masks whole replies, the handshake and every client's numbers with them"
+_CLIPS = "clips the difference between upload and broadcast, which are not both models here"
+_MASKS = "masks whole replies, also the handshake and every client's numbers"
 _SECURE = "leave it out, and give server_app secure_aggregation=SecAggPlus(...)"
 MODS = {
     "LocalDpMod": f"{_CLIPS}, and adds noise on its own: {_INSTEAD}",
@@ -39,9 +39,10 @@ _WRAPPERS = ("DifferentialPrivacy", "DPFedAvg")
 
 
 def check_mods(mods: Iterable[Any]) -> None:
-    """Raise unless these client mods compose with the methods.
+    """Raise unless these client mods can be used with the methods.
 
-    `arrays_size_mod`, which only looks at messages, does, and whatever is not Flower's own.
+    `arrays_size_mod`, which only reads messages, can, and mods that are not Flower's are not
+    checked.
 
     Raises
     ------
@@ -86,8 +87,8 @@ def check_strategy(strategy: Any) -> None:
     kind = type(strategy)
     if kind.__name__.startswith(_WRAPPERS) and kind.__module__.startswith("flwr."):
         raise ConfigError(
-            f"{kind.__name__} cannot wrap a strategy of flower_fedcon: it clips and averages "
-            f"models, and what these methods release are others: {_INSTEAD}"
+            f"{kind.__name__} cannot wrap a strategy of flower_fedcon, since it clips and averages "
+            f"models, and these methods release other values: {_INSTEAD}"
         )
 
 
@@ -101,9 +102,9 @@ def check_shares(strategy: Any) -> None:
     privacy = strategy.privacy
     if privacy is not None and privacy.by_clients:
         raise ConfigError(
-            'GaussianDP(noise_by="clients") needs secure aggregation, since each upload has a '
-            "share of the noise alone: give secure_aggregation=SecAggPlus(), or let the server "
-            "add it"
+            'GaussianDP(noise_by="clients") needs secure aggregation, since each upload has only a '
+            "share of the noise: give secure_aggregation=SecAggPlus(), or let the server add the "
+            "noise"
         )
 
 

@@ -61,7 +61,7 @@ class Outcome:
     mean: Array | None = None
     nodes: list[int] = field(default_factory=list)
     faults: dict[int, Reply | Fault] = field(default_factory=dict)
-    reason: str = "too few uploads came to make a sum of"
+    reason: str = "too few uploads came for a sum"
     again: bool = False
     sent: int = 0
 
@@ -116,7 +116,7 @@ def attempt(
         fault = Fault(f"Flower's secure aggregation failed: {readable(repr(error))}")
         outcome.faults = dict.fromkeys(asks, fault)
     if outcome.mean is not None and not (np.abs(outcome.mean) <= 1 + 1e-6).all():
-        fault = Fault("the sum lies beyond the range: a client has left it, and is not known")
+        fault = Fault("the sum lies beyond the range, so an unknown client has exceeded it")
         return Outcome(faults=dict.fromkeys(asks, fault), sent=outcome.sent)
     return outcome
 
@@ -207,7 +207,7 @@ class _Exchanges:
         if message.has_error() or CONFIGS not in message.content:
             found = incoming.reply(0, 0, lambda: messages.reply_parts(message, messages.TRAIN))
             if isinstance(found, Reply) and not found.lost:
-                raise ConfigError("its app takes no part in secure aggregation")
+                raise ConfigError("its app does not support secure aggregation")
             return found
         said = message.content.config_records[CONFIGS]
         if stage == SETUP:
@@ -233,7 +233,7 @@ class _Exchanges:
         """Raise unless it is a masked weight, and a masked vector."""
         arrays = [load_array(part) for part in parts if len(part) <= 8 * self._size + 4096]
         if [(a.shape, a.dtype.str) for a in arrays] != [((1,), "<i8"), ((self._size,), "<i8")]:
-            raise ConfigError(f"it has masked no vector of {self._size} entries")
+            raise ConfigError(f"it has not masked a vector of {self._size} entries")
         if any(((a < 0) | (a >= MODULUS)).any() for a in arrays):
             raise ConfigError("its masked vector lies beyond the modulus")
 

@@ -193,8 +193,8 @@ def _beyond(ranges: Mapping[str, float]) -> str:
     """Return the same words for every client and round: neither which upload nor by how much."""
     said = ", ".join(f"{most:g} ({name})" for name, most in ranges.items())
     return (
-        f"an entry of its upload lies beyond the range that can be summed, {said}; it takes no "
-        "more part in this run: begin one with a larger clipping_range, or smaller steps"
+        f"an entry of its upload lies beyond the range of the sum, {said}, so it takes no more "
+        f"part in this run: start a run with a larger clipping_range, or smaller steps"
     )
 
 
@@ -220,7 +220,7 @@ def _one_range(context: Context, ranges: Mapping[str, float], policy: Policy) ->
         if known.setdefault(name, most) != most:
             raise RefusedError(
                 f"refused: the range of {name!r} is {known[name]:g} in this run, not {most:g}: a "
-                "run has one"
+                f"run has one range"
             )
     kept["ranges"] = json.dumps(known)
     return kept

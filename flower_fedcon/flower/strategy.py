@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flwr")
 PLAN = Plan(num_rounds=3, evaluate_every=10)
-"""How a run on nodes goes unless it is told otherwise: they would have to evaluate every model."""
+"""The default plan of a run on nodes, which would otherwise have to evaluate every model."""
 
 
 _HOOKS = {
@@ -86,9 +86,10 @@ class FlowerStrategy(Strategy):
     ) -> RunResult:
         """Run the algorithm on the nodes of a grid.
 
-        Waits until every expected client has answered, so that round 1 has them all; or, with
-        `min_clients_to_start`, until the time is over and so many have. Nodes that fail, are
-        silent or send anything else are named in the log and left out; they never end a run.
+        The server waits until every expected client has answered, so that round 1 has them all;
+        with `min_clients_to_start`, until the time is over and at least so many have answered.
+        Nodes that fail, are silent or send anything else are named in the log and left out; they
+        never end a run.
 
         Parameters
         ----------
@@ -99,42 +100,41 @@ class FlowerStrategy(Strategy):
         num_rounds : int, optional
             By default the plan's, or 3.
         timeout : float, optional
-            Seconds to wait for the replies to a message; by default the patience's, or 3600.
+            Seconds to wait for the replies to a message; by default that of `patience`, or 3600.
         train_config, evaluate_config : ConfigRecord, optional
-            For train and evaluate functions of the app's own (`flower_fedcon.train_step`), as in
-            Flower, with "server-round". Hyperparameters are this strategy's arguments.
+            For the app's own train and evaluate functions (`flower_fedcon.train_step`), as in
+            Flower, with "server-round" added. Hyperparameters are this strategy's arguments.
         evaluate_fn : callable, optional
             Central evaluation, as in Flower: (round, arrays) -> MetricRecord or None.
         plan : Plan, optional
-            How the run is to go, and what it leaves: `Plan(num_rounds=3, evaluate_every=10)`. With
+            How the run proceeds, and what it writes: `Plan(num_rounds=3, evaluate_every=10)`. With
             a `run_dir` the audit log is on. A ServerApp that was killed continues from its
             checkpoint (`resume=True`), with clients that kept their state.
         patience : Patience, optional
-            How many clients to wait for, how long, and what becomes of those that fail.
+            How many clients to wait for, how long, and what happens to those that fail.
         buffers : sequence of str, optional
-            Names, or patterns such as "norm.*", of arrays that belong to the model and are not
-            optimised: the clients' are averaged. The statistics of PyTorch's batch normalisation
-            and arrays of whole numbers always are.
+            Names, or patterns such as "norm.*", of the model's arrays that are averaged and not
+            optimised. The statistics of PyTorch's batch normalisation and arrays of whole numbers
+            always are.
         weighting : {"uniform", "examples"} (default: "uniform")
-            Whether F is the plain mean of the f_j, or weighted by their numbers of examples: an
-            objective is then scaled, as by `FederatedProblem(weights=...)`, and a table whose
-            schema names a `weight` counts by the sum of its rows' weights; of train loops of
-            their own the uploads are weighted, as in Flower.
+            Whether F is the plain mean of the f_j, or weighted by their numbers of examples. With
+            "examples" an objective is scaled, as by `FederatedProblem(weights=...)`, and a table
+            whose schema names a `weight` counts by the sum of its rows' weights. For clients with
+            their own train loops the uploads are weighted, as in Flower.
         schema : Schema, path or dict, optional
-            Of the clients' tables, if they have tables: the same as theirs.
+            The schema of the clients' tables, if they have tables; it must be the same as theirs.
         site_effects : {"common", "own", "random"} (default: "common")
-            Of tables: one intercept for all clients; one that each has for itself, which stays
-            there; or normal ones (then with weighting="examples"); see
-            `flower_fedcon.problems.tables`.
+            For tables: one intercept for all clients; each client's own, which stays there; or
+            normal ones (with weighting="examples"); see `flower_fedcon.problems.tables`.
         secure_aggregation : SecAggPlus, optional
-            Lets the server see the sum of a round's uploads, and no upload; for nodes whose app is
-            `client_app`, and methods that need the sum alone.
+            Lets the server see only the sum of a round's uploads; for nodes whose app is
+            `client_app`, and methods that need only the sum.
         seed, evaluate_every, run_dir, resume, checkpoint_every, allow_changes, certificates, audit
-            As in `Plan`, with `callbacks`, `evaluate`, `config`, `unsafe`, `inference` and
-            `heterogeneity`; they go before `plan`.
+            As in `Plan`, like `callbacks`, `evaluate`, `config`, `unsafe`, `inference` and
+            `heterogeneity`. They override `plan`.
         num_clients, min_clients_to_start, start_timeout, evaluate_timeout, grace, round_deadline
-            As in `Patience`, with `max_retries`, `quarantine_after`, `quarantine_rounds` and
-            `authenticated`; they go before `patience`.
+            As in `Patience`, like `max_retries`, `quarantine_after`, `quarantine_rounds` and
+            `authenticated`. They override `patience`.
 
         Returns
         -------
@@ -234,7 +234,7 @@ class FlowerStrategy(Strategy):
     def _current(self) -> GridRun:
         if self._grid_run is None:
             check_callers()
-            raise FedConError("no run is under way: call strategy.start(grid, ...)")
+            raise FedConError("no run has been started: call strategy.start(grid, ...)")
         return self._grid_run
 
     def summary(self) -> None:

@@ -1,7 +1,7 @@
-"""What a node remembers of a table's preparations: those that it has taken part in, and no other.
+"""The preparations of a table in which a node has taken part, and which alone it accepts.
 
-A server that writes its own means, scales and categories chooses what a row is turned into. So a
-node keeps what it was asked to sum up about (means and categories, by exchange 2 of
+A server that sets its own means, scales and categories decides how rows are transformed. So a node
+keeps what it was asked to sum up about (means and categories, by exchange 2 of
 `tables.preparation`, and what terms are made of, by exchange 8 of `tables.design`), and takes in
 exchange 3 only a preparation that has these; of that it keeps a digest, and answers rounds and
 evaluations with no other. Both are kept by a digest of the rows.
@@ -61,8 +61,8 @@ class Surveys:
         """
         if not any(self._follows(preparation, entry) for entry in self._known()[_ASKED]):
             raise RefusedError(
-                "refused: this node was not asked about these means and categories of its columns "
-                "before: let the server prepare its tables, and send what that gives"
+                "refused: these means and categories were not prepared with this node: let the "
+                "server prepare the tables, and send the result"
             )
         self._remember(_AGREED, digest(preparation.payload))
 
@@ -75,9 +75,9 @@ class Surveys:
         """
         if digest(preparation.payload) not in self._known()[_AGREED]:
             raise RefusedError(
-                "refused: this node has taken no part in this preparation of its table, or has "
-                "forgotten it: start the run anew, which asks it, and give nodes that may restart "
-                "during a run a state-dir"
+                "refused: this node has not taken part in this preparation of its table, or has "
+                "forgotten it: start a new run, and give nodes that may restart during a run a "
+                "state-dir"
             )
 
     def _follows(self, preparation: Preparation, entry: Any) -> bool:

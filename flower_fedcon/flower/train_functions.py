@@ -1,4 +1,4 @@
-"""A train function of a Flower app as a client of this package's strategies."""
+"""Train functions of a Flower app as clients of this package's strategies."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def train_step(
 ) -> Any:
     """Turn a train function into a client of one of this package's strategies.
 
-    It stands under `@app.train()`. The function keeps Flower's form: its message has the model
-    under "arrays" and `train_config` under "config", and it replies one ArrayRecord and one
-    MetricRecord. Its loop calls `current_method()` for the round's method (see
+    The decorator stands under `@app.train()`. The function keeps Flower's form: its message has the
+    model under "arrays" and `train_config` under "config", and its reply has one ArrayRecord and
+    one MetricRecord. Its loop calls `current_method()` for the round's method (see
     `flower_fedcon.training.ArrayTraining`); a function with a third parameter is given it. The
     client's state is kept for it, exactly once. In an app built on `client_fn` it stands over the
     method `fit` of a `NumPyClient`, which takes `(parameters, config)` or
@@ -50,15 +50,15 @@ def train_step(
     function : callable
         `train(message, context)`, or `train(message, context, method)`.
     training : type
-        What `method` is; `flower_fedcon.torch.train_step` has that of PyTorch.
+        The type of `method`; `flower_fedcon.torch.train_step` has the one for PyTorch.
     state_dir : path, optional
         A folder in which clients keep their state across restarts; by default the node
         configuration's "state-dir", if it has one.
     oracles : dict, optional
         Your own sets or regularizers, by the name of the strategy's argument.
     num_examples : callable, optional
-        `num_examples(context)` returns how many examples this client has. Only `weighting` of
-        Scaffold and FedDyn needs it, before round 1.
+        `num_examples(context)` returns this client's number of examples. Only Scaffold and FedDyn
+        with `weighting="examples"` need it, before round 1.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def train_step(
                 message.content = messages.app_instruction(model, config, messages.Lent)
                 reply = function(message, context, *([method] if taken > 2 else []))
                 if not isinstance(reply, Message) or not reply.has_content():
-                    raise ConfigError(f"the train function returned {reply!r}, and no Message")
+                    raise ConfigError(f"the train function must return a Message, got {reply!r}")
                 return messages.app_reply(reply.content)
 
             return messages.train_reply(message, *answer(arrays, config, context, in_app))
@@ -111,7 +111,10 @@ def train_step(
             given = (client, list(model.values()), config, method)
             trained, examples, metrics = function(*given[: max(3, taken)])
             if len(trained) != len(model):
-                raise ConfigError(f"fit returned {len(trained)} arrays, the model has {len(model)}")
+                raise ConfigError(
+                    f"fit must return {len(model)} arrays, as many as the model has, "
+                    f"got {len(trained)}"
+                )
             return dict(zip(model, trained, strict=True)), {**metrics, "num-examples": examples}
 
         if not isinstance(getattr(client, "context", None), Context):

@@ -1,4 +1,4 @@
-"""Privacy of each example: a client's own gradients are clipped by row, noisy, and counted.
+"""Privacy of each example: a client's gradients are clipped by row, get noise, and are counted.
 
 What DP-SGD does (Abadi et al., "Deep Learning with Differential Privacy", CCS 2016): of a Poisson
 sample of the rows, each with probability q, the gradients are shortened to norm C and added up,
@@ -23,32 +23,32 @@ _PREFIX = "privacy."
 
 @dataclass(frozen=True)
 class ExampleDP:
-    """How a client's gradients are made private, and how much privacy it spends in all.
+    """How a client's gradients are made private, and how much privacy it may spend in all.
 
-    A node's configuration sets each field under its name with hyphens, after "privacy.", such as
-    `privacy.clip=1.0`. It goes before what the app says, and no server can change it.
+    A node's configuration sets each field by its name with hyphens, after "privacy.", such as
+    `privacy.clip=1.0`. It overrides the app's setting, and no server can change it.
 
     Parameters
     ----------
     clip : float
-        C > 0: a longer gradient of a row's loss is shortened to it.
+        C > 0, the largest norm of the gradient of a row's loss; longer ones are scaled to it.
     noise_multiplier : float
         z > 0.
     target_delta : float
         In (0, 1): the probability with which epsilon may not hold; well below 1 / rows.
     budget : float, optional (default: None)
-        The most epsilon that this node's data may ever spend: a gradient beyond it is refused.
+        The largest epsilon that this node's data may ever spend; gradients beyond it are refused.
     batch_size : int, optional (default: None)
-        Rows that a gradient sees on average; by default what the server asks for, all rows or a
+        The mean number of rows in a gradient; by default the server's choice, all rows or a
         `batch_size`.
     loss_clip : float, optional (default: None)
-        > 0: then evaluations are answered with the mean of the rows' losses, each cut to at most
-        this in absolute value, with noise of standard deviation z times it in their sum; each
-        counts like a gradient over all rows. Without it a node tells no loss.
+        > 0, the bound of a row's loss: evaluations are then answered with the mean of the rows'
+        losses, cut to this absolute value, with noise of standard deviation z times the bound in
+        their sum. Each counts like a gradient over all rows. Without it a node reveals no loss.
     quality : bool (default: False)
-        Whether a node whose table is of a logistic loss tells, of a model at the end of a run,
-        noisy counts of its rows held out by predicted probability (`tables.noisy_quality`), from
-        which an AUC follows; they count like a gradient over all rows.
+        Whether a node with a table and a logistic loss sends, for the model at the end of a run,
+        noisy counts of its held-out rows by predicted probability (`tables.noisy_quality`), which
+        give an AUC. They count like a gradient over all rows.
 
     Raises
     ------
@@ -99,7 +99,7 @@ class ExampleDP:
             if name not in values:
                 there, missing = (_PREFIX + n.replace("_", "-") for n in (min(values), name))
                 raise ConfigError(
-                    f"this node's configuration has {there}, and no {missing}: add it"
+                    f"this node's configuration has {there}, and lacks {missing}: add it"
                 )
         return cls(**values)
 

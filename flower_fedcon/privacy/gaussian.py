@@ -15,64 +15,65 @@ _LATER = {"later": True}  # runs from before can be resumed
 
 @dataclass(frozen=True)
 class GaussianDP:
-    """Differential privacy at the level of clients, against all who see the models of a run.
+    """Differential privacy of whole clients, against everyone who sees the models of a run.
 
     The server is trusted with uploads, unless clients add the noise (`noise_by`).
 
     Each client's release, all values of a round together, is clipped to the Euclidean norm C, and
     the server adds Gaussian noise of standard deviation z C to each coordinate of their sum, before
-    its own step: what a prox does to the noise afterwards costs nothing. Sum and noise are whole
-    steps of one grid (`privacy.noise`), so that no low bit tells of the sum. The sum is divided by
-    a number that is known before the round. Neither the noise nor, with noise, who is drawn follows
-    from the run's seed: both come from the operating system, and a run that is resumed draws anew.
+    its own step; a prox afterwards costs no privacy. Sum and noise are whole steps of one grid
+    (`privacy.noise`), so that no low bit reveals the sum. The sum is divided by a number that is
+    known before the round. With noise, neither the noise nor the cohorts follow from the run's
+    seed: both come from the operating system, and a resumed run draws anew.
 
-    Two federations are neighbours if one client of the one contributes nothing in the other; with
-    cohorts of a fixed size, `Sample(...)`, if one client's data is another, which asks for twice
-    the noise. The bound is that of privacy loss distributions, by dp-accounting (the extra
+    Two federations are neighbours if one client of the first contributes nothing in the second;
+    with cohorts of a fixed size, `Sample(...)`, if one client's data is replaced, which needs twice
+    the noise. The bound follows from privacy loss distributions, by dp-accounting (the extra
     `privacy`).
 
     Parameters
     ----------
     clip : float
-        C > 0; the first one, with a `quantile`.
+        C > 0; with a `quantile` the first C.
     noise_multiplier : float
         z >= 0; 0 clips only, and epsilon is infinite.
     target_delta : float
         delta in (0, 1), for which epsilon is stated; less than 1/N.
     budget : float, optional
-        epsilon > 0 which the run stops before it exceeds.
+        The largest epsilon > 0: the run stops before it would exceed it.
     quantile : float, optional
         In (0, 1): C follows this quantile of the norms, from a noisy count of those within C. The
-        count's cost is in the same z: the noise of the uploads is a little larger for it.
+        count is included in z, so the noise of the uploads is a little larger.
     clip_lr : float (default: 0.2)
         eta > 0: with a `quantile`, C := C exp(-eta (noisy share within C - quantile)).
     count_noise : float, optional
         The standard deviation of the count's noise, above z/2; by default a twentieth of the
         cohort, and at least z.
     mechanism : {"independent", "tree", "banded"} (default: "independent")
-        Whether the noise of a round is independent of that of others, or, for methods whose server
-        adds up all uploads (`fedcon info`), makes up for part of it, so that the sum of all rounds
-        has less: by binary trees, or by the best matrix with `bands`. z is the noise's standard
-        deviation, by C, in each release of these.
+        "independent": each round has independent noise. "tree" and "banded", for methods whose
+        server adds up all uploads (`fedcon info`), correlate the noise of rounds, so that the sum
+        over all rounds has less noise: by binary trees, or by the best matrix with `bands`. z is
+        the standard deviation divided by C in each release.
     min_separation : int, optional
-        b: a client that took part in a round is left out of the next b - 1. Known of `Full()`, 1,
-        and of `Cyclic(groups)`; for other participation with "tree" or "banded" it must be given.
-        What it costs is then counted by how often a client can take part, without amplification.
+        b: a client that took part in a round is left out of the next b - 1. It is known for
+        `Full()` (1) and `Cyclic(groups)`, and required for other participation with "tree" or
+        "banded". The cost is then counted by how often a client can take part, without
+        amplification.
     bands : int, optional
-        Of "banded": at most b, which is the default.
+        For "banded": the number of bands, at most b, which is the default.
     restart : int, optional
-        Of "tree": rounds of a tree; at most b, which is the default. With everyone in each round
-        any number, by default 1,024.
+        For "tree": the number of rounds of a tree, at most b, which is the default. With everyone
+        in each round any number is possible, by default 1,024.
     noise_by : {"server", "clients"} (default: "server")
         Who adds the noise. With "clients" each adds a share before secure aggregation, on nodes
-        `SecAggPlus()`, so that the server sees no sum without noise; see `privacy.shares`. Then
-        nothing is counted on who is drawn being a secret: with `Full()` or `Sample(...)` neighbours
-        differ in one client's contribution, and epsilon is that of the client who was asked most
-        often. Simulations add up the same shares.
+        `SecAggPlus()`, so that the server sees no sum without noise; see `privacy.shares`. The
+        accounting then does not assume that cohorts are secret: with `Full()` or `Sample(...)`
+        neighbours differ in one client's contribution, and epsilon is that of the client that was
+        asked most often. Simulations add up the same shares.
     fewest : int, optional
-        t: the shares of any t clients make the noise that is stated, and a sum is of at least
-        t + 1, since each client knows its own share; with fewer replies a round is void. By default
-        half of a round's clients. If more are in a sum, its noise is larger: with n, by sqrt(n/t).
+        t: the shares of any t clients add up to the stated noise. A sum needs at least t + 1
+        clients, since each knows its own share; with fewer replies a round is void. By default t is
+        half of a round's clients. The noise of a sum of n clients is larger by sqrt(n/t).
 
     Raises
     ------
@@ -134,8 +135,9 @@ class GaussianDP:
                 )
         if self.quantile is not None and (self.mechanism != MECHANISMS[0] or self.min_separation):
             raise ConfigError(
-                "GaussianDP(quantile) changes the clip from round to round, and min_separation and "
-                f"mechanism={self.mechanism!r} need one for all rounds: leave one of them out"
+                f"GaussianDP(quantile) changes the clip from round to round, and min_separation "
+                f"and mechanism={self.mechanism!r} need one clip for all rounds: leave one of them "
+                f"out"
             )
 
         self._check_shares()
@@ -152,13 +154,13 @@ class GaussianDP:
                 )
             return
         reasons = {
-            "noise_multiplier": "is 0: shares of no noise are none" if not self.noise_multiplier
-            else "",
-            "quantile": "needs a noisy count of norms, which no client can add its share to"
+            "noise_multiplier": "is 0, and without noise there are no shares"
+            if not self.noise_multiplier else "",
+            "quantile": "needs a noisy count of norms, to which clients cannot add shares"
             if self.quantile is not None else "",
-            "mechanism": "makes the noise of a round from that of others, which the server must "
-            "not know" if self.mechanism != MECHANISMS[0] else "",
-            "min_separation": "leaves out clients by what the server alone counts"
+            "mechanism": "computes the noise of a round from other rounds' noise, which the server "
+                         "must not know" if self.mechanism != MECHANISMS[0] else "",
+            "min_separation": "leaves out clients by counts that only the server has"
             if self.min_separation is not None else "",
         }  # fmt: skip
         for name, reason in reasons.items():

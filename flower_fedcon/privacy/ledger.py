@@ -76,7 +76,7 @@ class Ledger:
         if left < 1:
             raise RefusedError(
                 f"refused: this node's data have spent epsilon {self.epsilon:.4g} of "
-                f"privacy.budget = {self.privacy.budget:g}, and one more gradient exceeds it"
+                f"privacy.budget = {self.privacy.budget:g}, and one more gradient would exceed it"
             )
         self._left = rate, left - 1
         self.gradients[self.privacy.noise_multiplier, rate] += 1
@@ -172,8 +172,8 @@ class SumsLedger:
             first, second = (nonnegative("ratios", r) for r in found["ratios"])
         except (ValueError, TypeError, KeyError, ConfigError) as error:
             raise StorageError(
-                f"{place} does not say in how many noisy sums this client was ({error!r:.99}): put "
-                "back a copy; removing it forgets what has been released"
+                f"{place} does not state in how many noisy sums this client took part "
+                f"({error!r:.99}): restore a copy; without the file earlier releases are forgotten"
             ) from None
         self.ratios = first, second
 

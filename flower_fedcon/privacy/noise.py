@@ -121,8 +121,8 @@ class Grid:
         self.bits = min(_FINEST, most)
         if self.bits < 1:
             raise ConfigError(
-                f"noise of {ratio:g} times the clip is too little to be told from none, in a sum "
-                f"of {summands:g}: give a larger noise_multiplier (0 with GaussianDP: no noise)"
+                f"noise of {ratio:g} times the clip is too small for the grid, in a sum of "
+                f"{summands:g}: give a larger noise_multiplier (0 with GaussianDP: no noise)"
             )
         self.step = deviation / 2.0**self.bits
         self._unit = self.step * 2.0**coarser

@@ -1,4 +1,4 @@
-"""Secure aggregation: what a server decides about sums of uploads that it cannot see singly."""
+"""Secure aggregation: the server's settings for sums of uploads that it cannot see singly."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ def finest_levels(cohort: int) -> int:
 
 @dataclass(frozen=True)
 class SecAggPlus:
-    """Sums by Flower's own SecAgg+: the server sees the sum of a round's uploads, and no upload.
+    """Sums by Flower's own SecAgg+: the server sees only the sum of a round's uploads.
 
-    For the methods whose server needs the sum alone (`fedcon info`, "release"). Each value must
-    lie within a range, and is rounded at random to one of `quantization_range` levels in it: in
-    each entry the mean of a round is off by less than `step`. A client with a value beyond the
-    range takes no more part in the run, and says so; nothing is clipped unseen.
+    It is for methods whose server needs only the sum (`fedcon info`, "release"). Each value must
+    lie within a range, and is rounded at random to one of `quantization_range` levels in it, so
+    that the error of each entry of a round's mean is below `step`. A client with a value beyond the
+    range takes no more part in the run, and reports it; nothing is silently clipped.
 
     Parameters
     ----------
     clipping_range : float or dict, optional
-        R > 0, so that all entries of all uploads lie in [-R, R]; or one for each upload's name.
-        Left out where clients add noise, `GaussianDP(noise_by="clients")`: the range then follows
-        from the clip and the noise.
+        R > 0: all entries of all uploads must lie in [-R, R]; or an R for each upload's name. Leave
+        it out if clients add noise, `GaussianDP(noise_by="clients")`: the range then follows from
+        the clip and the noise.
     num_shares : int or float (default: 1.0)
-        With how many clients, itself included, each shares its key: >= 3, or a fraction of those
-        of the round. Fewer make large cohorts cheaper.
+        The number of clients, itself included, with which each client shares its key: >= 3, or a
+        fraction of the round's clients. Fewer make large cohorts cheaper.
     reconstruction_threshold : int, optional
-        How many of them are needed to unmask: >= 2; by default more than half. A sum is then of at
-        least so many clients, and up to num_shares - reconstruction_threshold of them may fail.
+        The number of these clients needed to unmask, >= 2; by default more than half. A sum then
+        has at least so many clients, and up to num_shares - reconstruction_threshold of them may
+        fail.
     quantization_range : int, optional
-        Levels; by default the most that the cohort allows, 2^31 / (its size) to 2^32 / (its size),
-        at most 2^30.
+        Number of levels; by default the largest that the cohort allows, 2^31 / (its size) to 2^32 /
+        (its size), at most 2^30.
 
     Raises
     ------
@@ -84,8 +85,8 @@ class SecAggPlus:
             least = count("reconstruction_threshold", self.reconstruction_threshold, minimum=2)
             if not isinstance(self.num_shares, float) and least >= self.num_shares:
                 raise ConfigError(
-                    f"reconstruction_threshold must be less than num_shares, {self.num_shares}, "
-                    f"got {least}: else no client may fail"
+                    f"reconstruction_threshold must be less than num_shares, {self.num_shares}, so "
+                    f"that a client may fail, got {least}"
                 )
         if self.quantization_range is not None:
             levels = count("quantization_range", self.quantization_range, minimum=2)

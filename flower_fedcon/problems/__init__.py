@@ -2,8 +2,8 @@
 
 `federated` has `FederatedProblem`; `reference` has the independent solver that finds its optimum.
 `tables`, `files`, `digits` and `heart` build problems from data, and `partition` deals rows out.
-The problems of the papers' experiments, and the table of all that an experiment file can name,
-belong to the laboratory, which is loaded when one of them is first asked for.
+The problems of the papers' experiments, and the table of all problems that an experiment file can
+name, belong to the laboratory, which is loaded at their first use.
 """
 
 from __future__ import annotations

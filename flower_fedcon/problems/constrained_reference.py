@@ -36,9 +36,9 @@ def solve_constrained(
 ) -> Reference:
     """Minimise F(x) subject to g_k(x) <= 0, all convex and smooth, to a certified residual.
 
-    By SciPy's SLSQP, in units in which F and the constraints are of size 1 and change by as much
-    over a length of 1. The residual is the least ||grad F + sum mu_k grad g_k|| over the mu_k >= 0
-    of the constraints that bind; at a minimiser it is 0.
+    SciPy's SLSQP solves it, in units in which F and the constraints have size 1 and change by about
+    1 over a length of 1. The residual is the least ||grad F + sum mu_k grad g_k|| over the
+    mu_k >= 0 of the active constraints; at a minimiser it is 0.
 
     Parameters
     ----------
@@ -49,12 +49,12 @@ def solve_constrained(
     x0 : array
         Where to start.
     curvatures : array, optional
-        About how far F curves along each entry, from which the units of the entries follow.
+        About the curvature of F along each entry, from which the units of the entries follow.
 
     Raises
     ------
     FedConError
-        If that was not reached; it says so where no point keeps the constraints.
+        If the residual was not reached. The error says so if no point satisfies the constraints.
     ConfigError
         If the gradients at a few points show that F or a constraint is not convex.
 
@@ -101,9 +101,9 @@ def solve_constrained(
         _raise_if_nothing_keeps(*given_bounds, given, curvatures)
     if not residual <= _TOLERANCE or not g.max() <= _TOLERANCE**2:
         raise FedConError(
-            f"the reference stopped at a residual of {residual:.3g} and constraints up to "
-            f"{g.max():.3g} of what they are at x0 ({found.message}): looser constraints may help; "
-            "or give optimum=, or run without F* (reference = false)"
+            f"the reference stopped at a residual of {residual:.3g}, with constraints up to "
+            f"{g.max():.3g} of their values at x0 ({found.message}): try looser constraints, give "
+            f"optimum=, or run without F* (reference = false)"
         )
     x = x.reshape(shape)
     steep = scales.f / scales.far
@@ -121,8 +121,9 @@ def least_violation(
 ) -> Reference:
     """Minimise max_k g_k(x), all convex and smooth, to a certified residual.
 
-    By SciPy's SLSQP, over x and a bound t on all g_k. The residual is the least ||sum mu_k grad
-    g_k|| over weights mu_k >= 0, sum 1, of the largest constraints; at a minimiser it is 0.
+    SciPy's SLSQP solves it over x and a bound t on all g_k. The residual is the least ||sum mu_k
+    grad g_k|| over weights mu_k >= 0 of the largest constraints, which sum to 1; at a minimiser it
+    is 0.
 
     Parameters
     ----------
@@ -131,13 +132,13 @@ def least_violation(
     Raises
     ------
     FedConError
-        If that was not reached.
+        If the residual was not reached.
     ConfigError
         If the gradients at a few points show that a constraint is not convex.
 
     Examples
     --------
-    x <= -0.5 and x >= 0.5 miss each other by 1:
+    x <= -0.5 and x >= 0.5 are 1 apart:
 
     >>> found = least_violation(
     ...     lambda x: np.array([x[0] + 0.5, 0.5 - x[0]]), lambda x: np.array([[1.0], [-1.0]]),
@@ -256,9 +257,9 @@ def _raise_if_nothing_keeps(
     doubt = least.residual * least.length(least.x - x0)
     if least.value > max(_TOLERANCE**2 * float(np.abs(constraints(x0)).max()), doubt):
         raise FedConError(
-            f"no model keeps these bounds: the largest constraint is at least about "
-            f"{least.value:.3g} above 0 at all of them. Take bounds that are higher by more than "
-            "that (FederatedProblem.least_violation)"
+            f"no model satisfies these bounds: every model exceeds one of them by at least about "
+            f"{least.value:.3g}. Raise the bounds by more than that "
+            f"(FederatedProblem.least_violation)"
         )
 
 
@@ -303,7 +304,7 @@ def _check_convex(slopes: Slope, x0: Array, lengths_of_x: Array) -> None:
         lengths = np.linalg.norm(first, axis=1) + np.linalg.norm(second, axis=1)
         if ((second - first) @ move < -1e-6 * lengths * np.linalg.norm(move)).any():
             raise ConfigError(
-                "the objectives or their constraints are not convex: no solver certifies a "
-                "minimum. Run without F* (reference = false), and take certificates, whose kkt is "
-                "0 at stationary points"
+                "the objectives or their constraints are not convex, so no solver certifies a "
+                "minimum: run without F* (reference = false), and use certificates, whose kkt is 0 "
+                "at stationary points"
             )

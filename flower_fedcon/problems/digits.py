@@ -36,8 +36,8 @@ def digits(
         N >= 1.
     split : {"label-skew", "even", "writer-like"}
         "label-skew": the training images sorted by label and cut into 2 N shards, two random
-        shards for each client. "even": N blocks of (almost) the same size. "writer-like": such
-        blocks in the order in which the images are shipped, some 130 in a row by one writer.
+        shards for each client. "even": N blocks of (almost) the same size. "writer-like": the same
+        in the shipped order of the images, in which about 130 consecutive ones are by one writer.
     partition : dict, optional
         A rule of `flower_fedcon.problems.partition` in place of `clients` and `split`, such as
         ``{"by": "dirichlet", "clients": 10, "alpha": 0.3}``.
@@ -46,12 +46,11 @@ def digits(
     l1_radius : float, optional
         Radius of an l1 ball, a constraint instead of `l1`.
     bias : bool
-        Append a column of ones.
+        Whether to append a column of ones.
     l2 : float
         Each client's f_j has l2/2 ||X||^2, bias included.
     test_size : int
-        From 0 to 1,796. With 0 all images are for training, in the order in which they are
-        shipped.
+        From 0 to 1,796. With 0 all images are for training, in their shipped order.
     seed : int
         Seeds the shuffling and the shards.
 

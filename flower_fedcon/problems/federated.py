@@ -33,7 +33,7 @@ from flower_fedcon.wire.digests import digest
 
 Metric = Callable[[Any], float | None]
 ROUNDING = 1e-9
-"""How far an objective may lie below the optimum by rounding, relative to the larger of the two."""
+"""How far rounding may put an objective below the optimum, relative to the larger of the two."""
 
 
 class FederatedProblem:
@@ -42,39 +42,40 @@ class FederatedProblem:
     Parameters
     ----------
     objectives : sequence, or ManyClients
-        f_1, ..., f_N: objects with `value(x)` and `gradient(x)`. Where all have `metrics(x)`, a
-        dict of numbers by name, the history has the clients' plain mean of each; of a pair
-        (value, weight) the weighted mean, and beside it each client's value. One that is not convex
-        may say so, `convex = False`: with functional constraints no F* is then looked for.
+        f_1, ..., f_N: objects with `value(x)` and `gradient(x)`. If all have `metrics(x)`, a dict
+        of numbers by name, the history has the clients' plain mean of each number; for a pair
+        (value, weight) it has the weighted mean and each client's value. A nonconvex objective may
+        set `convex = False`; with functional constraints no F* is then computed.
     constraint : ConstraintSet, optional
         D.
     regularizer : Regularizer, optional
         psi.
     weights : array, shape (N,), optional
-        w_j >= 0, summing to anything > 0: the mean becomes sum_j w_j f_j / sum_j w_j. Client j's
-        objective is scaled by N w_j / sum w; the algorithms see plain means.
+        w_j >= 0, with a sum > 0: the mean becomes sum_j w_j f_j / sum_j w_j. Client j's objective
+        is scaled by N w_j / sum w, so that algorithms see plain means.
     x0 : array or list of arrays, optional
-        The start; by default zeros, projected onto D where there is one.
+        The start; by default zeros, projected onto D if there is a constraint.
     names : sequence of str, optional
         Names of the clients, for error messages.
     metrics : dict of callables, optional
-        Functions of x that are recorded beside the objective, by names that no other column has;
-        not where they return None.
+        Functions of x that are recorded beside the objective, by names that no other column has. A
+        value of None is not recorded.
     optimum : Reference, optional
-        The optimum, where it is known; by default a solver finds it when first asked for.
+        The optimum, if known; by default a solver finds it at first use.
     preparation : Preparation, optional
-        Of clients with tables: what their columns are called, and how they are scaled.
+        For clients with tables: the names of their columns, and how they are scaled.
     constraints : {"mean", "each", "groups"} (default: "mean")
-        Which functional constraints are to be kept. Of g_j(x) <= 0 (`constraint_value`) the mean,
-        which all objectives then have, or each, which some may have. "groups": m constraints
-        sum_j s_jk(x) / sum_j n_jk <= 0, of which all have parts (`constraint_sums(x)` and
-        `constraint_counts`, as `GroupLossBounds` has). Weights are on the mean alone.
+        Which functional constraints must hold. "mean": the mean of the g_j(x) <= 0
+        (`constraint_value`), which all objectives must have. "each": every g_j(x) <= 0, which some
+        objectives may lack. "groups": m constraints sum_j s_jk(x) / sum_j n_jk <= 0, of which every
+        objective has its part (`constraint_sums(x)` and `constraint_counts`, as in
+        `GroupLossBounds`). Weights apply to the mean only.
 
     Raises
     ------
     ConfigError
-        If the objectives' shapes differ, an argument does not fit them, or `constraints` leaves out
-        constraints that objectives have, or asks for some that none has.
+        If the objectives' shapes differ, an argument does not fit them, or `constraints` ignores
+        constraints that objectives have, or needs some that none has.
 
     Examples
     --------
@@ -87,11 +88,11 @@ class FederatedProblem:
     """
 
     inference: str | None = None
-    """Which standard errors a run on tables is to find; see `Plan`."""
+    """Which standard errors a run on tables computes; see `Plan`."""
     heterogeneity: bool = False
-    """Whether its clients are to tell what each finds alone; see `Plan`."""
+    """Whether each client also reports a fit of its own rows; see `Plan`."""
     stated: Mapping[str, Any] | None = None
-    """Name and arguments of what made it, as an experiment file states them; see `stated`."""
+    """Name and arguments of the function that made it, as in an experiment file; see `stated`."""
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class FederatedProblem:
         self.preparation = preparation
 
     def with_noise(self, std: float) -> Self:
-        """Return the same problem whose objectives are `Noisy`: gradients of steps have noise.
+        """Return the same problem with `Noisy` objectives: gradients of local steps have noise.
 
         A client's weight multiplies its noise. In a file: ``gradient_noise = 0.1`` in
         ``[problem]``.
@@ -213,8 +214,9 @@ class FederatedProblem:
     def optimum(self) -> Reference:
         """The optimum by an independent solver: `x`, `value`, `residual`, `method`.
 
-        Computed at first use and kept; with functional constraints for smooth, convex objectives
-        alone. Bounds that no model keeps are named; `least_violation` says by how much.
+        Computed at first use and kept; with functional constraints only for smooth, convex
+        objectives. The error says if no model satisfies the bounds; `least_violation` says by how
+        much.
         """
         if self._optimum is None and self.has_functional_constraint:
             self._optimum = self._constrained_optimum()
@@ -230,28 +232,28 @@ class FederatedProblem:
 
     @property
     def has_functional_constraint(self) -> bool:
-        """Whether the objectives have a constraint of their own, g(x) <= 0."""
+        """Whether the objectives have functional constraints, g(x) <= 0."""
         return self._functional.any
 
     @property
     def groups(self) -> int:
-        """How many groups have a constraint, m; 0 without `constraints="groups"`."""
+        """The number of groups with a constraint, m; 0 without `constraints="groups"`."""
         return self._functional.groups
 
     def constraint_values(self, x: Model) -> Array:
-        """Return the constraints that are to be <= 0: their mean, each client's, or each group's.
+        """Return the constraints that must be <= 0: their mean, each client's, or each group's.
 
-        The clients without one are left out; shape (1,), (at most N,) or (m,).
+        Clients without a constraint are left out; the shape is (1,), (at most N,) or (m,).
         """
         return self._functional.values(self.layout.pack(x, "x"))
 
     @cached_property
     def least_violation(self) -> float:
-        """The least that the largest of `constraint_values` can be, by an independent solver.
+        """The minimum over x of the largest of `constraint_values`, by an independent solver.
 
-        Where it is above 0 no model keeps the bounds, and higher ones by as much can just be kept;
-        below 0 there is room for lower ones. For convex and smooth constraints; computed at first
-        use and kept.
+        If it is above 0, no model satisfies the bounds, and they must be raised by at least this
+        value. If it is below 0, lower bounds are possible. For convex and smooth constraints;
+        computed at first use and kept.
 
         Raises
         ------
@@ -271,7 +273,7 @@ class FederatedProblem:
         """
         if not self.has_functional_constraint or self.constraint is not None:
             raise ConfigError(
-                "least_violation is of functional constraints (LossBound, say) without a set, and "
+                f"least_violation needs functional constraints, such as LossBound, and no set, and "
                 f"this problem has {self.constraint or 'none'}"
             )
         check_convex(self.objectives)
@@ -299,7 +301,7 @@ class FederatedProblem:
         )
 
     def digests(self) -> dict[str, list[str]]:
-        """Return digests of the clients' data, and of D and psi: what a resumed run must find."""
+        """Return digests of the clients' data, of D and of psi, which a resumed run must match."""
         many = isinstance(self.objectives, ManyClients)
         each = [self.objectives] if many else self.objectives
         return {
@@ -310,12 +312,12 @@ class FederatedProblem:
     def evaluate(self, packed: Array, values: Sequence[float] | None = None) -> Record:
         """Return the record of a packed model: objective, residual, violation and metrics.
 
-        `values` are the clients' f_j there, where they are known.
+        `values` are the clients' f_j at this model, if known.
 
         Raises
         ------
         FedConError
-            If the model keeps the constraint and has a value below the optimum.
+            If the model satisfies the constraint and has a value below the optimum.
         """
         record: Record = {"objective": self._objective(packed, values)}
         if self._optimum is not None:
@@ -353,10 +355,10 @@ class FederatedProblem:
         if record["residual"] < -allowed:
             raise FedConError(
                 f"F(x) = {record['objective']:.9g} is below the optimum F* = {optimum.value:.9g} "
-                f"({optimum.method}) by {-record['residual']:.3g}, which no point of a convex "
-                "problem can be: an error in this package's arithmetic, in an objective's value(x) "
-                "and gradient(x), or in the optimum that was given. Please report it, or run "
-                "without F* (reference = false) if the problem is not convex"
+                f"({optimum.method}) by {-record['residual']:.3g}, which a convex problem "
+                f"excludes: the error is in an objective's value(x) or gradient(x), in a given "
+                f"optimum, or in this package. Check the objectives and report it, or run without "
+                f"F* (reference = false) if the problem is not convex"
             )
 
     def _objective(self, packed: Array, values: Sequence[float] | None = None) -> float:

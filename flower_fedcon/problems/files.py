@@ -38,8 +38,8 @@ def files(
         The files, in client order, or a pattern such as "clients/*.npz" (sorted, numbers as
         numbers), relative to the working directory.
     partition : dict, optional
-        How the rows of one file are dealt out to clients, by their `y` or `b`: see
-        `flower_fedcon.problems.partition`. For "natural" `column` is another array of the file.
+        How the rows of one file are divided among clients, by their `y` or `b`: see
+        `flower_fedcon.problems.partition`. For "natural" `column` names another array of the file.
     num_classes : int, optional
         The number of classes, for labels 0, 1, ...; by default the labels must be -1 and 1.
     l1 : float, optional
@@ -75,7 +75,10 @@ def files(
         names = paths
         objectives = [load_file(path, num_classes=num_classes, l2=l2) for path in paths]
     elif len(paths) != 1:
-        raise ConfigError(f"partition is for one file, data names {len(paths)}")
+        raise ConfigError(
+            f"partition divides one file, and data names {len(paths)}: leave it out, "
+            f"or name one file"
+        )
     else:
         parts = _dealt_out(paths[0], partition)
         names = list(parts)
@@ -99,7 +102,10 @@ def _dealt_out(path: str, rule: dict[str, Any]) -> dict[str, dict[str, Array]]:
             )
     own = {name: arrays[name] for name in ("A", "b", "y") if name in arrays}
     if len(own["A"]) != len(outcome):
-        raise ConfigError(f"{path}: A has {len(own['A'])} rows, for {len(outcome)} outcomes")
+        raise ConfigError(
+            f"{path}: A has {len(own['A'])} rows and there are {len(outcome)} "
+            f"outcomes: give one outcome for each row"
+        )
     return {
         name: {key: array[rows] for key, array in own.items()}
         for name, rows in dealt(outcome, rule, column).items()

@@ -18,7 +18,7 @@ from flower_fedcon.registry import algorithms, own_algorithms
 from flower_fedcon.validation import parameters
 
 LARGE = 20
-"""An upload of more than so many times the model is a burden."""
+"""Uploads above this multiple of the model's size count as too large."""
 
 
 def why_unfit(
@@ -31,7 +31,7 @@ def why_unfit(
     sampled: bool,
     functional: bool = True,
 ) -> str:
-    """Return why a method's own problem is another one; "" if it is not.
+    """Return why a method solves another problem; "" if it solves this one.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ def why_unfit(
     strongly_convex, convex : bool
         Whether the clients' objectives are known to be.
     each : bool
-        Whether each client has a constraint of its own.
+        Whether each client has its own constraint.
     sampled : bool
         Whether rounds leave clients out.
     functional : bool
-        Whether the objectives have a constraint of their own.
+        Whether the objectives have functional constraints.
     """
     if card.source.startswith("refuted"):
         return f"is {card.paper}"
@@ -57,7 +57,7 @@ def why_unfit(
     if kind.constraints and not (each or functional):
         return "is for a constraint on the objectives' own values"
     if kind.constraints == "each" and not each:
-        return "is for a constraint of each client's own"
+        return "is for each client's own constraint"
     if sampled and kind.needs_everyone:
         return f"needs every client in every round ({kind.needs_everyone})"
     return ""
@@ -72,7 +72,7 @@ def _allows_nonconvex(card: Card, kind: type[Method[Any]]) -> bool:
 def is_exact(card: Card, *, sampled: bool) -> bool:
     """Return whether a method's limit is the optimum, by its card.
 
-    What a sentence beginning with "Sampled" says is of rounds that leave clients out.
+    A card's sentence beginning with "Sampled" is about rounds that leave clients out.
     """
     said = card.participation if sampled else re.sub(r"Sampled,[^.]*\.", "", card.participation)
     return not re.search("biased|floor", said)
@@ -81,7 +81,7 @@ def is_exact(card: Card, *, sampled: bool) -> bool:
 def contenders(
     problem: FederatedProblem, participation: Participation, setup: Setup
 ) -> tuple[list[Method[Any]], dict[str, str]]:
-    """Return the methods that are worth a race, by their rules, and why each other one is not.
+    """Return the methods for a race, with default settings, and why each other one is left out.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def contenders(
     exact = [made for right, made in fitting if right]
     if exact:
         others |= {
-            type(made).__name__: "has another limit than the optimum, by its card"
+            type(made).__name__: "does not reach the optimum, by its card"
             for right, made in fitting
             if not right
         }
@@ -141,7 +141,7 @@ def contenders(
 
 
 def _why_unbound(made: Method[Any], setup: Setup) -> str:
-    """Return why a method refuses the setup; "" also where it lacks what gradients can tell."""
+    """Return why a method refuses the setup; "" also if gradients can give what it lacks."""
     try:
         made.bind(setup)
     except UnknownScaleError:
@@ -155,7 +155,7 @@ def _why_unbound(made: Method[Any], setup: Setup) -> str:
 
 
 def _brief(reason: str, kind: type[Method[Any]]) -> str:
-    """Return a reason without the method's name, and without what to do about it."""
+    """Return a reason without the method's name and the remedy."""
     own = re.split(r", the problem has |: take |: `fedcon info", reason)[0]
     for name in (kind.title, kind.__name__):
         own = own.removeprefix(name)

@@ -1,4 +1,4 @@
-"""The functional constraints of a federated problem: which there are, their values and slopes."""
+"""The functional constraints of a federated problem: their kinds, values and gradients."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class FunctionalConstraints:
     clients : sequence
         The objectives, as the algorithms see them.
     kind : {"mean", "each", "groups"}
-        Which constraints are to be kept; see `FederatedProblem`.
+        Which constraints must hold; see `FederatedProblem`.
     names : sequence of str
         Of the clients, for errors.
 
     Raises
     ------
     ConfigError
-        If an objective has constraints of another kind alone, none has any of a kind that was asked
-        for, only some have a part of the mean, or the groups differ between clients.
+        If an objective has only constraints of another kind, if none has any of the requested kind,
+        if only some have a part of the mean, or if the groups differ between clients.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class FunctionalConstraints:
     """
 
     groups = 0
-    """How many groups have a constraint, m; 0 where it is no group's."""
+    """The number of groups with a constraint, m; 0 for another kind."""
 
     def __init__(self, clients: Sequence[Any], kind: str, names: Sequence[str]) -> None:
         self.kind = choice("constraints", kind, tuple(_CONSTRAINT))
@@ -81,7 +81,7 @@ class FunctionalConstraints:
         return np.array([sum(c.gradient(x, row) for c in self._sums) for row in each])
 
     def _check_kind(self) -> bool:
-        """Return whether there are constraints; raise if some would be left out unnoticed."""
+        """Return whether there are constraints; raise if some would be silently ignored."""
         kind, names, needed = self.kind, self._names, _CONSTRAINT[self.kind]
         have = [name for name, c in zip(names, self.clients, strict=True) if hasattr(c, needed)]
         for other in ("each", "groups"):
@@ -96,19 +96,20 @@ class FunctionalConstraints:
             if strays:
                 others = '"each" or "mean"' if other == "each" else '"groups"'
                 raise ConfigError(
-                    f'constraints="{kind}" would leave out the constraints ({attribute}) of '
-                    f"{clients_by_name(strays)}: give constraints={others}, or leave these out"
+                    f'constraints="{kind}" ignores the constraints ({attribute}) of '
+                    f"{clients_by_name(strays)}: give constraints={others}, or remove these "
+                    f"constraints"
                 )
         if kind == "mean" and 0 < len(have) < len(names):
             raise ConfigError(
                 f'constraints="mean", the default, needs a constraint ({needed}) of all '
-                f"{len(names)} clients or of none, got some of {clients_by_name(have)} alone: give "
-                'constraints="each" to bind those that have one'
+                f"{len(names)} clients or of none, got it only of {clients_by_name(have)}: give "
+                f'constraints="each" to bind these alone'
             )
         if kind == "each" and not have:
             raise ConfigError(
-                f'constraints="each" needs a constraint ({needed}, as LossBound has) of one client '
-                "at least, got none: bound some, or leave constraints out"
+                f'constraints="each" needs a constraint ({needed}, as in LossBound) of at least '
+                f"one client, got none: bound a client, or leave constraints out"
             )
         return bool(have)
 
@@ -133,8 +134,8 @@ class FunctionalConstraints:
             raise ConfigError("constraint_counts must be finite and >= 0")
         if not total.all():
             raise ConfigError(
-                f"the group {int(np.argmin(total))} has no rows on any client, and so no mean: "
-                "leave it out on all of them"
+                f"the group {int(np.argmin(total))} has no rows on any client, so its mean is "
+                f"undefined: leave it out on all clients"
             )
         return len(total)
 
@@ -155,8 +156,9 @@ def check_bounds(objectives: Sequence[Any], names: Sequence[str]) -> None:
             known, bound = first.setdefault(k, (name, own))
             if own != bound:
                 raise ConfigError(
-                    f"the group {k} has one bound for all clients, got {bound:g} of client {known} "
-                    f"and {own:g} of client {name}: give GroupLossBounds(bound) the same everywhere"
+                    f"the group {k} needs one bound for all clients, got {bound:g} of client "
+                    f"{known} and {own:g} of client {name}: give GroupLossBounds the same bound on "
+                    f"all clients"
                 )
 
 
@@ -172,9 +174,9 @@ def check_convex(objectives: Sequence[Any]) -> None:
         for part in parts:
             if getattr(part, "convex", True) is False:
                 raise ConfigError(
-                    f"{part!r} is not convex: no solver certifies a minimum. Run without F* "
-                    "(reference = false), and take certificates, whose kkt is 0 at stationary "
-                    "points"
+                    f"{part!r} is not convex, so no solver certifies a minimum: run without F* "
+                    f"(reference = false), and use certificates, whose kkt is 0 at stationary "
+                    f"points"
                 )
             if isinstance(part, Scaled | LossBound | GroupLossBounds):
                 parts.append(part.objective)

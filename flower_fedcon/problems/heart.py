@@ -1,4 +1,4 @@
-"""Heart disease at four hospitals: real tables that differ, with most of some columns missing."""
+"""Heart disease at four hospitals: real, heterogeneous tables with many missing values."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Images(NamedTuple):
     Attributes
     ----------
     pixels : array, shape (n, ...)
-        Integers from 0 to 255, or floats that are taken as they are.
+        Integers from 0 to 255, or floats, which are used unchanged.
     labels : array of int, shape (n,)
     """
 
@@ -128,12 +128,12 @@ def rows_of_clients(
     partition : dict, optional
         A rule of `flower_fedcon.problems.partition`.
     columns : dict of array, shape (n,), optional
-        By name what says whose a row is, for the rule "natural".
+        By name: columns that state the client of each row, for the rule "natural".
 
     Raises
     ------
     ConfigError
-        As these two do, or if there is no such column.
+        As `partition` and `shares`, or if there is no such column.
 
     >>> rule = {"by": "classes", "clients": 2, "classes": 1, "mode": "deterministic"}
     >>> rows_of_clients(np.array([1, 0, 1, 0]), 10, "even", rule, seed=0)
@@ -146,7 +146,9 @@ def rows_of_clients(
         known, name = columns or {}, str(partition["column"])
         if name not in known:
             remedy = nearest(name, known) if known else "use another rule"
-            raise ConfigError(f"partition: no column {name!r} says whose the images are: {remedy}")
+            raise ConfigError(
+                f"partition: no column {name!r} states the client of each image: {remedy}"
+            )
         column = known[name]
     return list(dealt(labels, partition, column).values())
 

@@ -1,4 +1,4 @@
-"""Whether a strategy solves the problem that it is given, and what it takes from it."""
+"""Whether a strategy solves the given problem, and what it takes from it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ON_MISMATCH = "error", "warn"
 def oracles(kind: type[Method[Any]], problem: FederatedProblem) -> dict[str, Any]:
     """Return the arguments by which an algorithm takes the problem's set or regularizer.
 
-    A set stands for its indicator where the algorithm has a `regularizer`; none are returned if
-    the algorithm has no use for what the problem has.
+    A set stands for its indicator where the algorithm has a `regularizer`. None are returned if the
+    algorithm cannot use the problem's set or regularizer.
 
     >>> from flower_fedcon.problems import digits
     >>> from flower_fedcon.strategies import FedAvg, FedDualAvg
@@ -40,7 +40,7 @@ def oracles(kind: type[Method[Any]], problem: FederatedProblem) -> dict[str, Any
 
 
 def kept_constraints(kind: type[Method[Any]], problem: FederatedProblem) -> dict[str, Any]:
-    """Return the arguments by which an algorithm keeps the problem's functional constraints.
+    """Return the arguments with which an algorithm handles the problem's functional constraints.
 
     Empty where its defaults are the problem's, or it has no such arguments.
 
@@ -73,10 +73,10 @@ L1Ball(radius=0.1) (problem.constraint), or say on_mismatch="warn" if this is me
     if problem.has_functional_constraint and strategy.constraints != problem.constraints:
         asked = _CONSTRAINTS[problem.constraints]
         if not strategy.constraints:
-            facts = f"{title} does not keep {asked}"
+            facts = f"{title} ignores {asked}"
         else:
             kept = _CONSTRAINTS[strategy.constraints].replace("the problem's", "all")
-            facts = f"{title} keeps {kept}, the problem has {asked}"
+            facts = f"{title} handles {kept}, the problem has {asked}"
         return _told(facts, _constraints_remedy(strategy, problem))
     if strategy.constraint == problem.constraint and strategy.regularizer == problem.regularizer:
         return None
@@ -103,7 +103,7 @@ _CONSTRAINTS = {
 
 
 def _constraints_remedy(strategy: Method[Any], problem: FederatedProblem) -> str:
-    """Return what keeps a problem's functional constraints."""
+    """Return a remedy for a problem's functional constraints."""
     if "constraints" in parameters(type(strategy)):
         given = {"constraints": problem.constraints} | kept_constraints(type(strategy), problem)
         values = ", ".join(f"{name}={value!r}" for name, value in given.items())

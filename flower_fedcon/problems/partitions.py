@@ -1,7 +1,7 @@
-"""Rows dealt out to clients, of arrays or of a pooled table, by the rules of flwr-datasets.
+"""Rows of arrays or of a pooled table divided among clients, by the rules of flwr-datasets.
 
-The rules are those of its partitioners, with their names for what they are told: the same rows come
-to the same clients for the same seed. Nothing of it has to be installed.
+The rules are those of its partitioners, and their keys have the same names. The same seed gives
+each client the same rows. flwr-datasets need not be installed.
 """
 
 from __future__ import annotations
@@ -41,27 +41,28 @@ def partition(
     Parameters
     ----------
     labels : sequence of m numbers or texts
-        Each row's class, by which the rules deal that look at classes; else only m counts.
+        Each row's class, for the rules that use classes; for others only m matters.
     rule : dict
-        ``{"by": ...}`` with the rule and what it takes; clients >= 1 is their number:
+        ``{"by": ...}`` with the rule and its keys; clients >= 1 is the number of clients:
 
-        - "iid": clients; the rows as they stand, in pieces of (almost) one size.
+        - "iid": clients; the rows in their order, in pieces of (almost) one size.
         - "dirichlet": clients; alpha > 0, a number or one for each client: the shares of each class
-          are drawn from Dirichlet(alpha), the less the more different; min_rows = 10, below which
-          nobody may come (all is then drawn anew, up to ten times); balanced = false; with true
-          who has more than m / clients rows gets none of the classes to come; seed = 42.
-        - "shards": clients; rows sorted by class and cut into pieces, `shards` of them to each
-          client, drawn at random; or pieces of shard_rows rows, dealt out as evenly as may be, with
-          keep_rest = false, whether a last piece of fewer rows counts; or both; seed = 42.
-        - "classes": clients; `classes` different ones to each, whose rows are shared evenly among
-          those who have them; mode = "random", "deterministic" (client j has j, j + 1, ...) or
-          "first-deterministic"; seed = 42. Rows of classes that nobody has are left out.
-        - "sizes": sizes, a list; rows as they stand. What is left is left out.
-        - "linear", "square", "exponential": clients; rows as they stand, a share in proportion to
-          j, j^2 or exp(j) for client j = 1, 2, ...; the last also has what rounding leaves.
-        - "natural": column, the name of what says whose a row is.
+          are drawn from Dirichlet(alpha), more unequal for smaller alpha; min_rows = 10, the least
+          number of rows of a client (else all is drawn anew, up to ten times); balanced = false;
+          with true a client with more than m / clients rows gets no further classes; seed = 42.
+        - "shards": clients; rows sorted by class and cut into pieces, of which each client gets
+          `shards` at random; or pieces of shard_rows rows, divided as evenly as possible; or both.
+          keep_rest = false says whether a last piece with fewer rows counts; seed = 42.
+        - "classes": clients; each gets `classes` different ones, whose rows are shared evenly among
+          the clients that have them; mode = "random", "deterministic" (client j has j, j + 1, ...)
+          or "first-deterministic"; seed = 42. Rows of classes without a client are left out.
+        - "sizes": sizes, a list; rows in their order. Remaining rows are left out.
+        - "linear", "square", "exponential": clients; rows in their order, a share in proportion to
+          j, j^2 or exp(j) for client j = 1, 2, ...; the last client also gets the rest from
+          rounding.
+        - "natural": column, the name of the column that states the client of each row.
     column : sequence of m values, optional
-        That column, for "natural"; the clients are called by its values.
+        That column, for "natural"; its values are the clients' names.
 
     Raises
     ------
@@ -83,7 +84,9 @@ def partition(
         raise ConfigError(f"partition: labels must be a list of m >= 1 rows, got {marks.shape}")
     if by == "natural":
         if column is None:
-            raise ConfigError('partition by "natural" needs the column that says whose rows are')
+            raise ConfigError(
+                'partition by "natural" needs column, which states the client of each row'
+            )
         owners = np.asarray(column).astype(str)
         if owners.shape != marks.shape:
             raise ConfigError(
@@ -95,8 +98,8 @@ def partition(
     for j, rows in enumerate(parts):
         if not len(rows):
             raise ConfigError(
-                f"partition by {by!r} leaves client {j} no row of the {len(marks)}: take fewer "
-                "clients"
+                f"partition by {by!r} leaves client {j} none of the {len(marks)} rows: take fewer "
+                f"clients"
             )
     return {str(j): np.sort(np.asarray(rows, np.intp)) for j, rows in enumerate(parts)}
 
@@ -127,9 +130,9 @@ def checked_rule(rule: Mapping[str, Any]) -> str:
 def dealt_out(
     path: str | Path, schema: Schema, rule: Mapping[str, Any]
 ) -> tuple[list[Table], list[str]]:
-    """Return the clients' tables and names, of a pooled table; see `partition`.
+    """Divide a pooled table: return the clients' tables and names; see `partition`.
 
-    The classes are the outcomes; for "natural" `column` is one of the table.
+    The classes are the outcomes; for "natural" `column` is a column of the table.
     """
     by = checked_rule(rule)
     whole = read_table(path, schema)
@@ -143,7 +146,7 @@ def dealt_out(
 
 
 def counts_by_label(outcomes: Sequence[Array], edges: Array, labels: Sequence[str]) -> Array:
-    """Return how many of each client's outcomes lie between which edges, (clients, labels)."""
+    """Return the number of each client's outcomes between the edges, (clients, labels)."""
     places = [np.searchsorted(edges, outcome, side="right") for outcome in outcomes]
     return np.stack([np.bincount(p, minlength=len(labels)) for p in places])
 
@@ -206,8 +209,9 @@ def _dirichlet(
         if fewest >= least:
             return [np.concatenate([pieces[j] for pieces in parts]) for j in range(n)]
     raise ConfigError(
-        f"partition by 'dirichlet': in {_TRIES} draws some client always had fewer than min_rows = "
-        f"{least} rows, at last {fewest}: take a larger alpha, fewer clients, or a smaller min_rows"
+        f"partition by 'dirichlet': in each of {_TRIES} draws a client had fewer than min_rows = "
+        f"{least} rows, in the last {fewest}: take a larger alpha, fewer clients, or a smaller "
+        f"min_rows"
     )
 
 
@@ -231,7 +235,8 @@ def _shards(
         if size * pieces > m or not size:
             raise ConfigError(
                 f"partition by 'shards': {n} clients with {shards} shards of {max(size, 1)} rows "
-                f"need {max(size, 1) * pieces} rows, and there are {m}: take fewer"
+                f"need {max(size, 1) * pieces} rows, and there are {m}: take fewer clients or "
+                f"shards"
             )
     else:
         size, rest = count("partition: shard_rows", shard_rows), keep_rest
@@ -273,7 +278,7 @@ def _classes(
         holders, rows = [j for j in range(n) if place in own[j]], np.flatnonzero(labels == label)
         if len(holders) > len(rows):
             raise ConfigError(
-                f"partition by 'classes': {len(holders)} clients are to share the {len(rows)} rows "
+                f"partition by 'classes': {len(holders)} clients would share the {len(rows)} rows "
                 f'of class {label!r}: take fewer clients or classes, or mode = "deterministic"'
             )
         for j, piece in zip(holders, np.array_split(rows, max(1, len(holders))), strict=False):
@@ -286,7 +291,10 @@ def _sizes(labels: Array, *, sizes: Sequence[int]) -> list[Array]:
         raise ConfigError(f"partition: sizes must be a list of numbers of rows, got {sizes!r}")
     ends = np.cumsum([count("partition: sizes", int(one)) for one in sizes])
     if ends[-1] > len(labels):
-        raise ConfigError(f"partition: sizes add up to {ends[-1]}, of {len(labels)} rows")
+        raise ConfigError(
+            f"partition: sizes must add up to at most {len(labels)}, the number of "
+            f"rows, got {ends[-1]}"
+        )
     return np.split(np.arange(ends[-1]), ends[:-1])
 
 

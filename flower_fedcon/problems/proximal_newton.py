@@ -28,28 +28,29 @@ def newton(
 ) -> tuple[Array, float]:
     """Minimise F(x) + sum_i l1_i |x_i| + l2_i x_i^2 / 2, F convex and twice differentiable.
 
-    Each step minimises the second-order model with the l1 norm, by coordinate descent and exactly
-    where the signs stay, and is halved until the function falls.
+    Each step minimises the second-order model with the l1 norm, by coordinate descent, and exactly
+    once the signs are fixed. The step is halved until the function decreases.
 
     Parameters
     ----------
     smooth : object
-        F: `value`, `gradient`, and `hessian`, of the flattened model; about 1 curved along entries.
+        F: `value`, `gradient`, and `hessian`, of the flattened model, with curvatures of about 1
+        along entries.
     weights : pair of arrays of the shape of x
         l1 and l2.
     x : array
         The start.
     target : float
-        The distance from stationarity that is small enough.
+        The distance from stationarity at which to stop.
     limit : int
-        The most steps.
+        The largest number of steps.
 
     Returns
     -------
     x : array
     distance : float
-        The least ||gradient + q|| over the subdifferential: above the target where rounding, or
-        the limit, ends the steps.
+        The least ||gradient + q|| over the subdifferential: above the target if rounding, or the
+        limit, ends the steps.
 
     Examples
     --------
@@ -97,11 +98,11 @@ def newton(
 
 
 def excess(smooth: _Smooth, weights: tuple[Array, Array], x: Array) -> float:
-    """Return about how far F + psi is above its minimum at most.
+    """Return about an upper bound on how far F + psi is above its minimum.
 
-    With s the shortest element of the subdifferential and H the Hessian with psi's squares that is
-    s'H^-1 s / 2: for a quadratic F a bound, whatever the l1 norm does. Along directions in which H
-    is rounding error it is not known, and nothing is said of them.
+    With s the shortest element of the subdifferential and H the Hessian with psi's squares it is
+    s'H^-1 s / 2, for a quadratic F a true bound, with any l1 norm. Directions in which H is
+    rounding error are left out.
 
     Parameters
     ----------
@@ -118,7 +119,7 @@ def excess(smooth: _Smooth, weights: tuple[Array, Array], x: Array) -> float:
 
 
 def interchangeable(smooth: _Smooth, weights: tuple[Array, Array], x: Array) -> str:
-    """Return which entries rounding can hardly tell apart, in words; "" if it can all of them."""
+    """Return which entries are nearly collinear up to rounding, in words; "" if none are."""
     return hardly_apart(apart(smooth.hessian(x), weights, x))
 
 

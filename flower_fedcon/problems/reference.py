@@ -1,6 +1,6 @@
 """Certified minimisers of centralised problems, to measure the federated algorithms against.
 
-The only code shared with the algorithms is that of the objectives and the proximal operators.
+They share only objectives and proximal operators with the algorithms.
 """
 
 from __future__ import annotations
@@ -60,12 +60,11 @@ class Reference:
     method : str
         How it was found: "direct", "l-bfgs", "newton", "coordinate descent", "fista", or several.
     units : array, optional
-        In z, F is about 1 curved along each entry: see `flower_fedcon.solvers.units`.
+        In z, F has a curvature of about 1 along each entry: see `flower_fedcon.solvers.units`.
     gap : float
-        How far F(x) + psi(x) is above the minimum at most, on a set with a linear minimisation
-        oracle and where F is quadratic with l1 and l2 weights; with another F of at most 500
-        entries that is twice differentiable, about how far; NaN where nothing is known. It is found
-        when it is asked for first.
+        A bound on how far F(x) + psi(x) is above the minimum, on a set with a linear minimisation
+        oracle and for a quadratic F with l1 and l2 weights. For another twice differentiable F of
+        at most 500 entries it is an estimate, and otherwise NaN. Computed at first use.
     """
 
     x: Array
@@ -77,7 +76,7 @@ class Reference:
 
     @cached_property
     def gap(self) -> float:
-        """How far the value is above the minimum, at most or about."""
+        """How far the value is above the minimum: a bound, or an estimate."""
         return math.nan if self._excess is None else self._excess()
 
     def length(self, move: Array) -> float:
@@ -96,7 +95,8 @@ def solve(
 ) -> Reference:
     """Minimise (1/N) sum_j f_j(x) + psi(x) to a certified residual.
 
-    It works on columns of one size, whatever their units (`flower_fedcon.solvers.units`).
+    It scales columns to one size first, so their units do not matter
+    (`flower_fedcon.solvers.units`).
 
     Parameters
     ----------
@@ -107,10 +107,10 @@ def solve(
     x0 : array
         Where to start.
     tolerance : float
-        The residual must come down to tolerance times the norm of the gradient of F at x0 or at 0,
+        The residual must be at most tolerance times the norm of the gradient of F at x0 or at 0,
         whichever is larger.
     max_iterations : int
-        The most iterations of each iterative stage.
+        The largest number of iterations of each iterative stage.
 
     Raises
     ------
@@ -130,15 +130,17 @@ def solve(
     """
     if regularizer.weak_convexity:
         raise ConfigError(
-            f"{regularizer!r} is not convex: no solver certifies a minimum. Run without F* "
-            "(reference = false), and take certificates, whose kkt is 0 at stationary points"
+            f"{regularizer!r} is not convex, so no solver certifies a minimum: run without F* "
+            f"(reference = false), and use certificates, whose kkt is 0 at stationary points"
         )
     x0 = float_array("x0", x0).astype(np.float64)
     own = _Mean(objectives)
     limit = count("max_iterations", max_iterations)
     start = own.gradient(x0)
     if start.shape != x0.shape:
-        raise ConfigError(f"the gradient has shape {start.shape}, x0 has shape {x0.shape}")
+        raise ConfigError(
+            f"the gradient has shape {start.shape} and x0 has shape {x0.shape}: give them one shape"
+        )
     units = units_of(regularizer, mean_curvatures(own.parts), x0.shape, exact=True)
     smooth, psi, x = own.in_units(units), units.psi, x0 / units.sizes
     size = max(units.length(start), units.length(own.gradient(np.zeros_like(x0))))
@@ -197,7 +199,7 @@ def _away(smooth: _Mean, psi: Regularizer, x: Array) -> float:
 
 
 def _rounding(x: Array, weights: Any) -> float:
-    """Return what rounding leaves of a gradient, in units in which F is 1 curved along entries."""
+    """Return a gradient's rounding error, in units in which F has curvature 1 along entries."""
     return 0.0 if weights is None else 4 * _EPS * float(np.abs(x).sum())
 
 
@@ -320,15 +322,15 @@ def _direct(parts: Sequence[Any], ridge: Array, x: Array) -> tuple[Array, str] |
     eigenvalues = np.linalg.eigvalsh(hessian)
     if eigenvalues[0] < -1e-12 * np.abs(eigenvalues).max():
         raise FedConError(
-            f"the mean of the quadratics has the eigenvalue {eigenvalues[0]:.3g} < 0: it has no "
-            "minimiser; add L2Squared or constrain it"
+            f"the mean of the quadratics has the eigenvalue {eigenvalues[0]:.3g} < 0, so it has no "
+            f"minimiser: add L2Squared, or a constraint"
         )
     found = np.linalg.lstsq(hessian, linear, rcond=None)[0]
     found += np.linalg.lstsq(hessian, linear - hessian @ found, rcond=None)[0]
     if np.linalg.norm(hessian @ found - linear) > 1e-6 * np.linalg.norm(linear):
         raise FedConError(
-            "the mean of the quadratics is linear along some direction: it has no minimiser; add "
-            "L2Squared or constrain it"
+            "the mean of the quadratics is linear along a direction, so it has no minimiser: add "
+            "L2Squared, or a constraint"
         )
     return found.reshape(x.shape), "direct"
 
@@ -382,9 +384,9 @@ def _lbfgs(smooth: _Mean, ridge: Array, x: Array, target: float, limit: int) -> 
 
 
 def curvature_along(gradient: Callable[[Array], Array], x: Array) -> float:
-    """Return the curvature of F along its gradient at x, over a ten thousandth of the way down.
+    """Return the curvature of F along its gradient at x, over 1e-4 of the way to the minimum.
 
-    How long that is follows from the curvature itself, found over another length before.
+    That length follows from a first estimate of the curvature over another length.
 
     >>> round(curvature_along(lambda x: 1e-9 * (x - 1e12), np.zeros(1)), 14)
     1e-09

@@ -1,4 +1,4 @@
-"""Problems that know how they were made, so that a run's folder can say it."""
+"""Problems that know how they were made, so that a run's folder can record it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Problem = TypeVar("Problem")
 
 
 def stated(builder: Callable[Arguments, Problem]) -> Callable[Arguments, Problem]:
-    """Decorate a function that returns a problem: what it returns states name and arguments.
+    """Decorate a function that returns a problem, so that the problem states name and arguments.
 
-    The folder of a run that was started in Python then holds a `config.toml` by which
-    ``fedcon run`` plays it again, where the function's module can be imported. All functions of
-    `flower_fedcon.problems` are decorated; one of your own stands at the top level of a module.
+    The folder of a run that was started in Python then holds a `config.toml`, with which
+    ``fedcon run`` repeats it, if the function's module can be imported. All functions of
+    `flower_fedcon.problems` are decorated. Your own function must be at the top level of a module.
 
     Examples
     --------

@@ -55,58 +55,58 @@ def tables(
 ) -> FederatedProblem:
     r"""Return the problem whose clients have tables, prepared as nodes prepare them.
 
-    Nothing is pooled: categories, means and scales are agreed on in the exchanges that
-    `flower_fedcon.tables.preparation` states, and the same rows on nodes give the same numbers, bit
-    for bit. The last entry of the model is the intercept, which no penalty shrinks (a Cox model has
-    none). With held-out rows (the schema's `test_fraction`) the history has each client's metrics
-    and the pooled ones; see `flower_fedcon.tables.held_out`. Metric "nonzeros": how many columns
-    have a coefficient that is not 0.
+    No rows are pooled: clients agree on categories, means and scales by the exchanges of
+    `flower_fedcon.tables.preparation`. The same rows on nodes give the same numbers, bit for bit.
+    The last entry of the model is the intercept, which is not penalised (a Cox model has none).
+    With held-out rows (the schema's `test_fraction`) the history has each client's metrics and the
+    pooled ones; see `flower_fedcon.tables.held_out`. The metric "nonzeros" counts the columns whose
+    coefficient is not 0.
 
     Parameters
     ----------
     data : str or list of str
-        CSV, Parquet, NPZ or SVMlight files, one for each client in their order, or a pattern such
-        as "hospitals/*.csv". With `client_column` one file.
+        CSV, Parquet, NPZ or SVMlight files, one for each client, in the clients' order, or a
+        pattern such as "hospitals/*.csv". With `client_column` one file.
     schema : str or dict
         What the columns mean: a TOML file such as "schema.toml", or a table; see
         `flower_fedcon.tables.Schema`.
     client_column : str, optional
-        The column of the one file that says whose row it is; clients are in the order of its
-        values.
+        The column of one file for all clients that states the client of each row; clients are in
+        the order of its values.
     partition : dict, optional
-        For studies: how the rows of one pooled file are dealt out to clients, such as
-        ``{by = "dirichlet", clients = 10, alpha = 0.5}``; by "iid", "dirichlet", "shards" or
-        "natural". See `flower_fedcon.problems.partitions`; needs the extra `datasets`. `fedcon data
-        partition` draws who holds what.
+        For studies: how the rows of one pooled file are divided among clients, such as
+        ``{by = "dirichlet", clients = 10, alpha = 0.5}``. `flower_fedcon.problems.partition` lists
+        the rules, and `fedcon data partition` draws the result.
     l1 : float
         The penalty's weight, lambda >= 0, for the mean loss over all rows (or over all clients).
     l2 : float
-        That of the square, l2/2 ||w||^2: with l1 the elastic net, whose `l1_ratio` in scikit-learn
-        and glmnet is l1 / (l1 + l2), and whose `alpha`, or lambda, is l1 + l2.
+        The weight of the square, l2/2 ||w||^2. With l1 it gives the elastic net; its `l1_ratio` in
+        scikit-learn is l1 / (l1 + l2) (glmnet's alpha), and its `alpha` l1 + l2 (glmnet's lambda).
     penalty : {"l1", "group"}
         "group" keeps or drops all columns of a categorical feature together: the group lasso, with
         the weight l1 sqrt(columns of the feature).
     penalty_factor : dict of float, optional
-        By column of the table, or of the model ("sex=m"), what the penalty's weights are multiplied
-        by: 1 for all others, 0 for columns that are not penalised. They count as they are given;
-        glmnet divides its `penalty.factor` by their mean over the model's columns.
+        Factors of the penalty's weights, by column of the table or of the model ("sex=m"): 0 for
+        columns without penalty, 1 for those not named. They are used as given, while glmnet divides
+        its `penalty.factor` by their mean over the model's columns.
     weighting : {"examples", "uniform"}
-        Whether each row counts alike, or by its weight, as in pooled data; or each client.
+        "examples": rows count equally, or by their weights, as in pooled data. "uniform": clients
+        count equally.
     min_rows : int
-        What the policy of every node would say; see `flower_fedcon.Policy`.
+        The `min-rows` of every node's policy; see `flower_fedcon.Policy`.
     inference : {"model", "robust", "cluster", "quasi", "debiased"}, optional
-        Without a penalty, or "debiased" with an l1 norm: standard errors of the coefficients, in a
-        run's report; see `Plan`.
+        Standard errors of the coefficients, in a run's report; see `Plan`. "debiased" needs an l1
+        norm, the others a fit without a penalty.
     site_effects : {"common", "own", "random"}
-        One intercept for all clients, or, of squared, logistic and Poisson losses, one that each
-        has for itself: it is eliminated where its rows are, exactly, and never told; see
-        `flower_fedcon.objectives.Profiled`. The model then has no intercept. A client whose
-        outcomes are all alike (logistic), or all 0 (Poisson), tells nothing beside it, and is
-        named in the report; in the mean that a penalty is weighed against its rows count. "random":
+        "common": one intercept for all clients. "own": each client has its own, for squared,
+        logistic and Poisson losses; the client eliminates it exactly and never sends it, and the
+        model has no intercept (`flower_fedcon.objectives.Profiled`). A client whose outcomes are
+        all alike (logistic), or all 0 (Poisson), then carries no information, and the report names
+        it; its rows still count in the mean loss against which a penalty is weighed. "random":
         normal intercepts of clients, or of the values of the schema's `cluster` within them, by
-        maximum likelihood, without a penalty; see `flower_fedcon.runs.final_intercepts`.
+        maximum likelihood without a penalty (`flower_fedcon.runs.final_intercepts`).
     heterogeneity : bool
-        With inference: whether a run asks what each client finds alone; see `Plan`.
+        With inference: whether each client also reports a fit of its own rows; see `Plan`.
 
     Raises
     ------
@@ -130,12 +130,13 @@ def tables(
     read, names = clients_of(data, schema, client_column, partition)
     if heterogeneity and inference is None:
         raise ConfigError(
-            'heterogeneity compares with pooled estimates: give inference = "model", too'
+            'heterogeneity compares clients with pooled estimates: give inference = "model", too'
         )
     if (inference is not None or site_effects == RANDOM) and weighting == UNIFORM:
         what = "inference" if inference is not None else f'site_effects = "{RANDOM}"'
         raise ConfigError(
-            f'{what} needs weighting = "examples": errors are those of the likelihood of all rows'
+            f'{what} needs weighting = "examples", since errors follow from the likelihood of all '
+            f"rows"
         )
     problem = prepared_problem(
         read,
@@ -162,7 +163,10 @@ def clients_of(
     known = Schema.load(schema)
     paths = paths_of(data)
     if (client_column, partition) != (None, None) and len(paths) != 1:
-        raise ConfigError(f"client_column and partition are for one file, data names {len(paths)}")
+        raise ConfigError(
+            f"client_column and partition divide one file, and data names "
+            f"{len(paths)}: leave them out, or name one file"
+        )
     if partition is not None:
         if client_column is not None:
             raise ConfigError('give client_column or partition (by = "natural"), not both')
@@ -173,7 +177,7 @@ def clients_of(
         for path in paths:
             read.append(read_table(path, known))
             if len(read[-1].targets) > _MANY:
-                _log.info("tables: %s is read, %d rows", path, len(read[-1].targets))
+                _log.info("tables: read %s, %d rows", path, len(read[-1].targets))
     else:
         found = read_clients(paths[0], known, client_column)
         names = sorted(found, key=natural)
@@ -197,8 +201,8 @@ def prepared_problem(
 ) -> FederatedProblem:
     r"""Return the problem of clients whose tables are available; see `tables`.
 
-    With `privacy` each client's rows are private from the first number on, as on a node with it:
-    see `flower_fedcon.tables.noisy_sums`. `problem.objectives[j].ledger` says what that has spent.
+    With `privacy` each client's rows are private from the first number on, as on a private node:
+    see `flower_fedcon.tables.noisy_sums`. `problem.objectives[j].ledger` has what was spent.
 
     Examples
     --------
@@ -250,7 +254,7 @@ def prepared_problem(
 def prepare(
     clients: Sequence[Table], names: Sequence[str], min_rows: int = 1, site_effects: str = COMMON
 ) -> Preparation:
-    """Return what clients of this process agree on."""
+    """Return what the clients of this process have agreed on."""
     schema = clients[0].schema
 
     def answer(request: Request) -> list[Reply]:
@@ -274,7 +278,7 @@ def regularizer(
     if schema.loss == "negative_binomial" and (weight or square):
         raise ConfigError(
             f'loss = "negative_binomial" has no penalty, got l1 = {weight:g} and l2 = {square:g}: '
-            'leave them out, or take loss = "poisson"'
+            f'leave them out, or use loss = "poisson"'
         )
     factors = _factors(schema, preparation, penalty_factor or {})
     psi: Regularizer
@@ -287,8 +291,8 @@ def regularizer(
         np.maximum.at(most, labels, factors)
         if (least != most).any():
             raise ConfigError(
-                "penalty_factor differs within a feature, whose columns the group lasso keeps or "
-                "drops together: name the feature, not its columns"
+                "penalty_factor differs within a feature, and the group lasso keeps or drops a "
+                "feature's columns together: name the feature, not its columns"
             )
         psi = GroupLasso(weight * np.sqrt(np.bincount(labels)) * most, labels)
     elif penalty_factor:
@@ -302,7 +306,7 @@ def regularizer(
 
 
 def _factors(schema: Schema, preparation: Preparation, given: Mapping[str, float]) -> Array:
-    """Return what the penalty of each of the model's columns is multiplied by."""
+    """Return the factor of the penalty of each of the model's columns."""
     names, features = preparation.names, schema.groups
     found = np.ones(len(names))
     for name, factor in given.items():

@@ -50,7 +50,8 @@ def account(folder: Path) -> dict[str, Any]:
         return {"rounds": 0}
     except state_files.DamagedError as error:
         raise FedConError(
-            f"what this run has spent is not known: {error}. Start again in another run directory"
+            f"it is not known what this run has spent: {error}. Start again in another run "
+            f"directory"
         ) from None
     if not isinstance(found, dict) or type(found.get("rounds")) is not int or found["rounds"] < 0:
         raise FedConError(f"{path} does not say what this run has spent: use another run directory")

@@ -127,9 +127,9 @@ def load(
         ) from None
     if not _is_checkpoint(content, setup.num_clients):
         raise FedConError(
-            f"cannot resume: {path} is not a checkpoint of {setup.num_clients} clients that this "
-            "version of flower-fedcon wrote: had the run another number of clients? Start again in "
-            "another run directory"
+            f"cannot resume: {path} is not a checkpoint of {setup.num_clients} clients by this "
+            f"version of flower-fedcon: did the run have another number of clients? Start again in "
+            f"another run directory"
         )
     then: Fingerprint = content["fingerprint"]
     # What rounds have cost follows from how their cohorts were drawn.
@@ -137,7 +137,7 @@ def load(
     for name in allow_changes:
         if name not in now and name not in then and not _is_argument(name):
             raise ConfigError(
-                f"allow_changes has {name!r}, which no run has: {nearest(name, {*now, *then})}"
+                f"allow_changes has the unknown name {name!r}: {nearest(name, {*now, *then})}"
             )
     for name in [*now, *(then.keys() - now.keys())]:
         if name in _SINCE and name not in then:
@@ -264,16 +264,16 @@ def _change(
             return f"{name} is not what it was"
         other = [j for j, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) > 1]
         return (
-            f"{name} is not what it was: that of {len(other)} of {len(after)} clients is other, "
-            f"the first is client {clients[other[0]]}"
+            f"{name} has changed: that of {len(other)} of {len(after)} clients differs, the first "
+            f"is client {clients[other[0]]}"
         )
     if name == "code":
-        return "the algorithm's code is not what it was"
+        return "the algorithm's code has changed"
     if then["text"] != now["text"]:
         return f"{name} was {then['text']}, is {now['text']}"
     return (
-        f"{name} is {now['text']} as before, but its content is another (an object of your own "
-        "can say in an attribute resume_key what of it matters)"
+        f"{name} is {now['text']} as before, but its content has changed (an attribute resume_key "
+        f"of your own object can state what of it matters)"
     )
 
 

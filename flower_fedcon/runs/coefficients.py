@@ -54,12 +54,13 @@ def check_inference(plan: Plan, strategy: Method[Any], setup: OfTables) -> str |
         return None
     if prepared is None:
         raise ConfigError(
-            f"inference={method!r} is for runs on tables; of arrays, give the estimators inference="
+            f"inference={method!r} is for runs on tables: for arrays give the estimators inference="
         )
     if strategy.privacy is not None:
         raise ConfigError(
-            f"inference={method!r} beside privacy={strategy.privacy!r}: no noise covers the sums "
-            'of scores and second derivatives ("information", "score", "meat") that it is made of'
+            f"inference={method!r} cannot be used with privacy={strategy.privacy!r}: no noise "
+            f'protects its sums of scores and second derivatives ("information", "score", '
+            f'"meat"). Leave one of the two out'
         )
     if method == DEBIASED and strategy.constraint is None:
         expect_lasso(
@@ -97,13 +98,13 @@ def check_counts(strategy: Method[Any], setup: Setup) -> None:
     if of_quantiles(schema):
         raise ConfigError(
             f"quantiles of {first_few(list(map(repr, of_quantiles(schema))))} beside "
-            f"privacy={strategy.privacy!r}: no noise covers the counts that knots and medians "
-            "follow from. Give knots, such as rcs(x, [20, 25, 30]), and impute means"
+            f"privacy={strategy.privacy!r}: no noise protects the counts from which knots and "
+            f"medians follow. Give knots, such as rcs(x, [20, 25, 30]), and impute means"
         )
     if schema.curve_times:
         raise ConfigError(
-            f"curve_times beside privacy={strategy.privacy!r}: no noise covers each client's "
-            "numbers of events and of rows at risk. Leave curve_times out of the schema"
+            f"curve_times cannot be used with privacy={strategy.privacy!r}: no noise protects each "
+            f"client's numbers of events and of rows at risk. Leave curve_times out of the schema"
         )
 
 

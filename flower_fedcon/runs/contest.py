@@ -250,8 +250,8 @@ class Contest:
         self._take([runner.entry for runner in runners], ended)
         others = [r.server for r in race.runners if r is not winner and r.server.round]
         _log.info(
-            "race: %s goes on, at %.6g after %d rounds; %d of the %d rounds so far, %d bytes and "
-            "%d gradients went to %d others",
+            "race: %s continues, at %.6g after %d rounds; %d of the %d rounds so far, %d bytes and "
+            "%d gradients were spent on %d others",
             winner.entry.label,
             winner.score,
             winner.server.round,
@@ -282,18 +282,19 @@ def check_race(strategy: Method[Any], setup: Setup, engine: Engine, what: str) -
     """
     if strategy.privacy is not None:
         raise ConfigError(
-            f"{what} compares objectives, or certificates, that no noise covers. With privacy=... "
-            "the choice would reveal something of them: give a number, or leave it to its rule"
+            f"{what} compares objectives, or certificates, which no noise protects. With "
+            f"privacy=... the choice would reveal something of them: give a number, or leave the "
+            f"argument out for its default"
         )
     if engine.ledgers():
         raise ConfigError(
-            f"{what} plays rounds for each value that it tries, and private examples would spend "
-            "for all of them: give a number, or leave it to its rule"
+            f"{what} runs rounds for each value that it tries, and private examples would spend "
+            f"for all of them: give a number, or leave the argument out for its default"
         )
     if setup.any_own_loop:
         raise ConfigError(
-            f"{what} compares objectives, and clients with a train loop of their own give none: "
-            "give a number"
+            f"{what} compares objectives, which clients with their own train loop do not have: "
+            f"give a number"
         )
     if engine.why_no_gradients:  # nor single evaluations
         raise ConfigError(

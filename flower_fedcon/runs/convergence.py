@@ -33,7 +33,7 @@ _NEWTON = 1000  # entries of a model, up to which Hessians are quickly exchanged
 _ROUNDING = 1024.0  # machine epsilons of a gradient's terms
 _NOTHING = 1 / 64  # of that: what a constant outcome leaves at the start
 _FAR_OFF = (
-    "the outcome's values, or columns', are so far from 0 that their digits are lost: subtract a "
+    "values of the outcome, or of columns, are so far from 0 that digits are lost: subtract a "
     "constant from them at all clients"
 )
 _OF_START = 1e-8  # the estimators' default tolerance

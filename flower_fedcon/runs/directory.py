@@ -95,8 +95,8 @@ class RunDirectory:
             anew = False  # what is there now is another process's
         if (folder / HISTORY).exists() and not anew:
             raise ConfigError(
-                f"{folder} holds a run already: go on with resume=True (--resume), choose another "
-                "run directory, or remove this one"
+                f"{folder} already holds a run: continue it with resume=True (--resume), choose "
+                f"another run directory, or remove this one"
             )
         if config is not None or not (folder / CONFIG).exists():
             write_text(

@@ -54,10 +54,14 @@ def final_heterogeneity(server: Server, engine: Engine, pooled: Estimates) -> He
 def lines_of(found: Heterogeneity) -> list[str]:
     """Return what a report says of it: the columns that differ most, and who is left out."""
     few = len(found.names) < _FEW
-    which = "" if few else f"; the {_SHOWN} columns that differ most, all are in {HETEROGENEITY}"
+    which = (
+        ""
+        if few
+        else (f"; shown are the {_SHOWN} columns that differ most, {HETEROGENEITY} has all")
+    )
     lines = [
-        f"heterogeneity between {len(found.sites)} sites, by the model's errors of each, whatever "
-        f"`inference` says{which}:"
+        f"heterogeneity between {len(found.sites)} sites, always by the model's errors of "
+        f"each{which}:"
     ]
     order = np.argsort(found.pvalues, kind="stable")[: None if few else _SHOWN].tolist()
     for k in order:

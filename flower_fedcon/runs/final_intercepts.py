@@ -36,7 +36,7 @@ from flower_fedcon.validation import Array
 _log = logging.getLogger("flwr.strategies")
 _WHAT = f'site_effects = "{RANDOM}"'
 _NODES, _TOL, _MOST = 7, 1e-8, 100  # of the quadrature; standard errors; exchanges
-_SHARED = "a group is a label within a site: one label at two sites is two groups"
+_SHARED = "groups are within sites: one label at two sites means two groups"
 
 
 class OfTables(Protocol):
@@ -79,8 +79,8 @@ def check_random(
         )
     if heterogeneity:
         raise ConfigError(
-            "heterogeneity compares clients whose intercepts are their own, and here they are "
-            'random: take site_effects = "own"'
+            "heterogeneity compares clients with their own intercepts, and here they are random: "
+            'use site_effects = "own"'
         )
     if private:
         raise ConfigError(

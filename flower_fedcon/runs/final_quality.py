@@ -26,7 +26,7 @@ def final_quality(server: Server, engine: Engine, x: Array) -> Quality | None:
     loss = preparation.loss
     why = why_absent(loss, preparation.held_out)
     if not why and server.strategy.privacy is not None:
-        why = "no noise covers sums over rows held out, and the run is private"
+        why = "no noise protects sums over held-out rows, and the run is private"
     if why:
         return Quality(loss, {}, {}, absent={"all": why})
     names = server.setup.names

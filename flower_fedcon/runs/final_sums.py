@@ -54,8 +54,8 @@ def total_sums(
     """
     if server.strategy.privacy is not None:
         raise ConfigError(
-            f"privacy={server.strategy.privacy!r} covers the uploads of rounds, and not the sums "
-            f"of the exchange {statistic!r} ({', '.join(shapes)}): leave inference out, or privacy"
+            f"privacy={server.strategy.privacy!r} protects the uploads of rounds, not the sums of "
+            f"the exchange {statistic!r} ({', '.join(shapes)}): leave inference out, or privacy"
         )
     found, faults = asked(server, engine, statistic, shapes, None, x, **more)
     if faults:

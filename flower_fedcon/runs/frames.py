@@ -62,7 +62,9 @@ def read_runs(*folders: str | Path, settings: Sequence[str] = ()) -> pd.DataFram
             holding = (path.parent for path in given.rglob(HISTORY))
             found = sorted(path for path in holding if not _has_tuned(path, given, is_study))
         if not found:
-            raise ConfigError(f"{given} holds no run: it has no {HISTORY} in it, nor below")
+            raise ConfigError(
+                f"{given} holds no run: neither it nor its subfolders have a {HISTORY}"
+            )
         for folder in found:
             rows = pd.DataFrame(History.read_rows(folder / HISTORY))
             tables = read_toml(folder / CONFIG)

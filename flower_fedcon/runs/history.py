@@ -1,4 +1,4 @@
-"""What a run leaves: the final model, and one row for each recorded round."""
+"""The history of a run: the final model, and one row for each recorded round."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flower_fedcon.runs.table_report import Report
 
 Callback: TypeAlias = Callable[[Record], Any]
-"""Sees the record of a round; a true return value stops the run after it."""
+"""A function of the record of a round; a true return value stops the run after it."""
 
 
 def why_not_recorded(name: str, columns: Iterable[str]) -> str:
@@ -38,15 +38,15 @@ def why_not_recorded(name: str, columns: Iterable[str]) -> str:
     known = list(columns)
     if name not in known and "epsilon" in known and "objective" not in known:
         return (
-            "what no noise covers is not recorded in a private run, unless unsafe=True takes it "
-            f"on; recorded: {', '.join(known)}"
+            f"a private run records only what noise protects, unless unsafe=True; recorded: "
+            f"{', '.join(known)}"
         )
     if name == RELATIVE and "residual" in known:
         return "F* is 0 here, and nothing is relative to it: take residual"
     if name in ("residual", RELATIVE):
         return (
-            "F - F* is recorded where the optimum is known before the run: ask for "
-            "problem.optimum first, which finds it once (in a file: reference = true)"
+            "F - F* is recorded if the optimum is known before the run: compute problem.optimum "
+            "first (in a file: reference = true)"
         )
     return nearest(name, known)
 
@@ -56,22 +56,20 @@ class History:
 
     `history["objective"]` is the column of that name, one value for each recorded round. Columns:
 
-        round : from 1
-        objective : F(x), with the regularizer
-        residual : F(x) - F*, where the optimum is known
-        violation : distance from x to the constraint set, where there is one
-        uplink_bytes, downlink_bytes : payload bytes of all rounds so far, over all clients
-        seconds : time spent in the rounds so far, without evaluation; on nodes, since the start
+        round : from 1 objective : F(x), with the regularizer residual : F(x) - F*, where the
+        optimum is known violation : distance from x to the constraint set, where there is one
+        uplink_bytes, downlink_bytes : payload bytes of all rounds so far, over all clients seconds
+        : time spent in the rounds so far, without evaluation; on nodes, since the start
         simulated_seconds : with a clock, what the rounds so far would have taken on the clients
-        late : with a deadline, how many clients were drawn and would not have been in time, so far
-        cohort, replies : clients drawn in this round, and replies that were used
-        dropped, retries, lost : replies refused, attempts repeated, and clients that came back
+        late : with a deadline, how many drawn clients would not have been in time, so far cohort,
+        replies : clients drawn in this round, and replies that were used dropped, retries, lost :
+        replies refused, attempts repeated, and clients that came back
             without their state, so far
-        refused : on nodes, how many could not take part as what they said they are
-        unheard : on nodes, how many have not answered where the model was evaluated: then there is
-            no objective, nor a mean of what is pooled, but what each of the others has measured
-        local_iterations, local_evaluations : what local solvers have spent so far, if any
-        gradients : gradients of clients' objectives and constraints so far, over all clients, each
+        refused : on nodes, how many were refused the name that they claimed unheard : on nodes, how
+        many have not answered when the model was evaluated; the record then has no objective and no
+        pooled means, only the others' own metrics local_iterations, local_evaluations : what local
+        solvers have spent so far, if any gradients : gradients of clients' objectives and
+        constraints so far, over all clients, each
             full or of a minibatch; of local solvers, too, but not of evaluation
         examples_seen : rows that these gradients went over
         hessian_products, proxes, lmos : products with Hessians (a whole one counts as many as the
@@ -86,14 +84,14 @@ class History:
         The final global model, in the form of the problem's x0.
     rows : list of dict
     outputs : dict
-        Further models that the method offers, by name (an average of the iterates, say).
+        Further models of the method, by name, such as an average of the iterates.
     stopped : bool
         Whether a callback ended the run early.
     report : Report, optional
-        Of clients with tables: coefficients by name, and how they were found; `report.text`.
+        For clients with tables: coefficients by name, and how they were found; `report.text`.
     race : list of dict
-        Where "auto" was to be chosen: each value that was tried, the rounds, bytes and gradients
-        that it took, where it got, and whether it was chosen. They count in the columns.
+        If "auto" was given: each value that was tried, its rounds, bytes and gradients, its result,
+        and whether it was chosen. Their cost counts in the columns.
     """
 
     report: Report | None = None
@@ -166,7 +164,7 @@ def _parse(path: Path, count: int | None = None) -> _Parsed:
     try:
         data = read_bytes(path, follow=True)
     except FileNotFoundError:
-        raise StorageError(f"cannot read {path}: there is no such file") from None
+        raise StorageError(f"cannot read {path}: no such file") from None
     data = data[: data.rfind(b"\n") + 1]
     found = _Parsed([], [], [], 0)
     end = line = 0
@@ -195,7 +193,7 @@ def _parse(path: Path, count: int | None = None) -> _Parsed:
     except (ValueError, csv.Error) as error:
         raise ConfigError(
             f"{path} is damaged in line {line} ({error!s:.99}): remove the lines from there on, or "
-            "resume the run, which cuts what came after its checkpoint"
+            f"resume the run, which cuts the file at its checkpoint"
         ) from None
     return found
 
@@ -250,8 +248,8 @@ class HistoryFile:
         self.rows, self._columns = found.rows, found.columns
         if len(self.rows) < keep:
             raise StorageError(
-                f"cannot resume: {path} holds {len(self.rows)} rows, its checkpoint was written "
-                f"after {keep}. Put the file back, or start again in another run directory"
+                f"cannot resume: {path} holds {len(self.rows)} rows, and its checkpoint was "
+                f"written after {keep}. Restore the file, or start again in another run directory"
             )
         with suppress(FileNotFoundError):  # a pipe would be waited for
             check_file(path)
@@ -302,8 +300,8 @@ class EarlyStopping:
         Which column of the history to watch, or "relative", (F - F*)/|F*|. For this and
         "residual", `simulate` finds the optimum first.
     unsafe : bool (default: False)
-        Of a run with `privacy=GaussianDP(...)`: allow it. What a column says of the data, and with
-        it the round at which the run ends, no noise covers, and epsilon does not count.
+        Allow early stopping in a run with `privacy=GaussianDP(...)`. No noise protects what the
+        column, and so the last round, reveals of the data, and epsilon does not count it.
 
     >>> stop = EarlyStopping(1e-3)
     >>> stop({"round": 1, "residual": 0.5}), stop({"round": 2, "residual": 1e-4})

@@ -1,4 +1,4 @@
-"""What ends a run: its rounds, a certificate, or a budget; and how long that will take."""
+"""The end of a run: its rounds, a certificate, or a budget; and the time until then."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def _simulated(record: Record) -> float:
 
 
 class Budget:
-    """A callback that stops a run once it has spent as much as it may.
+    """A callback that stops a run once it has spent its budget.
 
     Parameters
     ----------
     **limits : float
         > 0: "seconds" in the rounds, "simulated_seconds" of a clock, "megabytes" of all
         clients up and down.
-        That of epsilon is `GaussianDP(budget=...)`, which stops before it would be exceeded.
+        For a budget of epsilon use `GaussianDP(budget=...)`, which stops before it would be
+        exceeded.
 
     Raises
     ------

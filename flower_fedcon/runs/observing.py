@@ -1,4 +1,4 @@
-"""What a callback may see of a run beside its record: the server's state, and the clients'."""
+"""What a callback can read of a run beside its record: the server's state, and the clients'."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class RunView:
-    """A run as it stands after a recorded round. Its arrays are read-only.
+    """A run after a recorded round. Its arrays are read-only.
 
     Attributes
     ----------
     round : int
     record : dict
-        What is recorded of the round so far.
+        The record of the round so far.
     x : array or list of arrays
         The model, in the form of the problem's x0.
     state : NamedTuple
@@ -33,9 +33,9 @@ class RunView:
     names : sequence of str
         All clients' names, in client order.
     clients : dict of NamedTuple, or None
-        By name, the state of each client whose reply the server has ever used, as the client's
-        module defines it: what the last of these left. Empty where clients keep no state; None
-        where their states are not in this process (on nodes, in Ray's workers).
+        By name, the state of each client after the last of its replies that the server used, as the
+        client's module defines it. Empty if clients keep no state; None if their states are not in
+        this process (on nodes, in Ray's workers).
 
     Raises
     ------
@@ -55,7 +55,8 @@ class RunView:
         if self._covered:
             raise RefusedError(
                 f"an observer reads {name} of a run with privacy=GaussianDP(...), which no noise "
-                "covers and epsilon does not count: give its class unsafe = True, or leave it out"
+                f"protects and epsilon does not count: give its class unsafe = True, or leave it "
+                f"out"
             )
 
     @property
@@ -102,11 +103,11 @@ class Observer:
     Attributes
     ----------
     unsafe : bool
-        Whether it takes on, in a private run, what no noise covers; see `Plan`.
+        Whether it may read, in a private run, what no noise protects; see `Plan`.
 
     Examples
     --------
-    How far the clients' control variates are from cancelling:
+    The distance of the clients' control variates from a sum of 0:
 
     >>> from flower_fedcon import FederatedProblem, Observer, simulate
     >>> from flower_fedcon.objectives import Quadratic
@@ -178,8 +179,8 @@ def observed(
         for name in more:
             if name in records[True] or name in found:
                 raise ConfigError(
-                    f"{type(one).__name__}.measure returns {name!r}, which is a column already: "
-                    "choose another name"
+                    f"{type(one).__name__}.measure returns {name!r}, which is already a column: "
+                    f"choose another name"
                 )
         found |= numbers(more)
     return found

@@ -1,4 +1,4 @@
-"""How a run is to go, and what it is to leave: what its user decides, apart from the method."""
+"""The plan of a run: the user's settings apart from the method."""
 
 from __future__ import annotations
 
@@ -17,62 +17,63 @@ from flower_fedcon.validation import Array, choice, count
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run is to go: its rounds, what it records, and what it leaves in a folder.
+    """The plan of a run: its rounds, its records, and its folder.
 
-    `simulate` and `start` of a strategy take these fields by name.
+    `simulate` and a strategy's `start` take these fields by name.
 
     Attributes
     ----------
     num_rounds : int
         >= 0.
     seed : int
-        In [0, 2**63), of every draw: cohorts, batches, compressors. Same seed, same iterates.
+        In [0, 2**63), the seed of every draw: cohorts, batches, compressors. The same seed gives
+        the same iterates.
     evaluate_every : int
-        Record each so many rounds, and the last; 0 for the last only. On nodes the clients evaluate
-        the model then, and by default every ten rounds.
+        Rounds between records; the last round is always recorded, and 0 means only the last. On
+        nodes the clients then evaluate the model, by default every ten rounds.
     run_dir : path, optional
-        Folder for configuration, history, model and checkpoint. With it, SIGINT and SIGTERM end
-        the run after the round under way, with a checkpoint.
+        Folder for configuration, history, model and checkpoint. With it, SIGINT and SIGTERM end the
+        run after the current round, with a checkpoint.
     resume : bool
-        Whether to go on with the run in `run_dir`, to the result of a run that was never
-        interrupted; from round 1 where there is none. Refused if the clients' data or a setting is
-        not what it was: arrays count whole, an object of your own by its attribute `resume_key` (a
-        text or a number), if it has one, else by all that it holds.
+        Whether to continue the run in `run_dir`, to the result of a run that was never interrupted;
+        without a run there, it starts at round 1. Refused if the clients' data or a setting has
+        changed: arrays are compared entirely, your own objects by an attribute `resume_key` (a text
+        or a number), or without it by their whole content.
     checkpoint_every : int, optional
-        Write a checkpoint after each so many rounds; by default every ten seconds, and always at
-        the end.
+        Rounds between checkpoints; by default there is one every ten seconds, and always at the
+        end.
     allow_changes : sequence of str
-        What may differ from the run that is resumed, such as "penalty" or "data".
+        What may differ from the resumed run, such as "penalty" or "data".
     certificates : bool
-        Whether to record "kkt", and where they apply "fw_gap" and "consensus", from the clients'
+        Whether to record "kkt" and, if they apply, "fw_gap" and "consensus", from the clients'
         gradients; see `flower_fedcon.runs.certificates`.
     audit : bool, optional
-        Whether to write who was asked in each round, who replied, what was used or dropped and why
-        to `run_dir/audit.jsonl`; see `flower_fedcon.runs.audit_log`. By default where clients are
-        on nodes, or in Ray's workers, since it takes a line of text for each exchange.
+        Whether to write to `run_dir/audit.jsonl` who was asked in each round, who replied, and what
+        was used or dropped and why; see `flower_fedcon.runs.audit_log`. It takes a line of text for
+        each exchange, and is by default on only for clients on nodes, or in Ray's workers.
     callbacks : sequence of callables
-        Each sees every record, and may stop the run by returning True. One that is an `Observer`
-        sees the states of server and clients, too, and records columns of its own.
+        Each is called with every record, and may stop the run by returning True. An `Observer` also
+        sees the states of server and clients, and records its own columns.
     evaluate : callable, optional
-        (round, x) -> what is recorded beside the objective; x is a copy of the model.
+        (round, x) -> numbers that are recorded beside the objective; x is a copy of the model.
     config : str, optional
         The experiment file that describes the run, for its folder.
     clock : Clock, optional
-        How fast the clients are: then a history has "simulated_seconds", what the rounds would have
-        taken so far.
+        The clients' speed: the history then has "simulated_seconds", the time that the rounds so
+        far would have taken.
     unsafe : bool
-        Of a run with `privacy=GaussianDP(...)` and noise: whether to record, and show to callbacks,
-        what no noise covers, too: the objective, the residual, clients' metrics, their states.
-        Epsilon counts none of it. By default nobody is asked for it.
+        With `privacy=GaussianDP(...)` and noise: whether to record, and show to callbacks, also
+        what no noise protects: the objective, the residual, and clients' metrics and states.
+        Epsilon does not count them. By default clients are not asked for them.
     inference : {"model", "robust", "cluster", "quasi", "debiased"}, optional
-        Of runs on tables without a penalty: standard errors of the coefficients, by one exchange of
-        sums after the last round; see `flower_fedcon.tables.statistics.site_sums`. "cluster": by
-        the values of the schema's `cluster` within clients, or by client. "quasi": quasi-Poisson.
-        "debiased", of runs with an l1 norm: intervals about debiased coefficients; see
-        `flower_fedcon.tables.statistics.debiased`. With random `site_effects` there are the model's
-        errors anyway.
+        For runs on tables without a penalty: standard errors of the coefficients, by one exchange
+        of sums after the last round; see `flower_fedcon.tables.statistics.site_sums`. "cluster"
+        uses the values of the schema's `cluster` within clients, or the clients. "quasi" is
+        quasi-Poisson. "debiased", for runs with an l1 norm, gives intervals about debiased
+        coefficients; see `flower_fedcon.tables.statistics.debiased`. Random `site_effects` always
+        give the model's errors.
     heterogeneity : bool
-        With inference: whether clients also tell what each finds alone, where their policies allow
+        With inference: whether each client also reports a fit of its own rows, if its policy allows
         it, for `heterogeneity.csv`; see `flower_fedcon.tables.statistics.Heterogeneity`.
     """
 
@@ -109,7 +110,7 @@ class Plan:
             raise ConfigError(f"heterogeneity must be True or False, got {self.heterogeneity!r}")
         if self.heterogeneity and self.inference is None:
             raise ConfigError(
-                'heterogeneity compares with pooled estimates: give inference="model", too'
+                'heterogeneity compares clients with pooled estimates: give inference="model", too'
             )
         for callback in self.callbacks:
             if not callable(callback):

@@ -102,13 +102,13 @@ def _say_raw(private: Private, raw: Record | None) -> None:
         return
     if raw:
         _log.warning(
-            "epsilon bounds what the models reveal; no noise covers the columns %s, nor the audit "
-            "log: publish neither, or leave unsafe out",
+            "epsilon bounds what the models reveal. No noise protects the columns %s and the audit "
+            "log: do not publish them, or leave unsafe out",
             ", ".join(raw),
         )
     elif raw is None:
         _log.info(
-            "epsilon bounds what the models reveal. Values that no noise covers (objective, "
+            "epsilon bounds what the models reveal. Values that no noise protects (objective, "
             "residual, clients' metrics) are not recorded; unsafe=True records them, and epsilon "
             "does not count them"
         )
@@ -125,10 +125,10 @@ def _check_stops(callbacks: Sequence[Any]) -> None:
         raw = isinstance(callback, EarlyStopping) and callback.column not in ("epsilon", "clip")
         if raw and not callback.unsafe:
             raise ConfigError(
-                f"early stopping watches {callback.column!r}, which no noise covers, so that the "
-                "number of rounds would reveal something of it. With privacy=GaussianDP(...) give "
-                "rounds or a budget of epsilon, or EarlyStopping(..., unsafe=True), which epsilon "
-                "does not count"
+                f"early stopping watches {callback.column!r}, which no noise protects, so the "
+                f"number of rounds would reveal something of it. With privacy=GaussianDP(...) give "
+                f"rounds or a budget of epsilon, or EarlyStopping(..., unsafe=True), which epsilon "
+                f"does not count"
             )
 
 
@@ -136,8 +136,8 @@ def _record(server: Server, evaluation: Record, seconds: float) -> Record:
     objective = evaluation.get("objective", 0.0)
     if not math.isfinite(objective):
         raise DivergedError(
-            f"round {server.round}: the objective is {objective}: the run diverges. Take smaller "
-            "steps, or drop what is too long (norm_bound)"
+            f"round {server.round}: the objective is {objective}: the run diverges. Use smaller "
+            f"steps, or drop uploads that are too long (norm_bound)"
         )
     report = server.strategy.report(server.state)
     for name in evaluation.keys() & report.keys():

@@ -87,7 +87,7 @@ class Run:
         self._contest = Contest(strategy, rivals, engine, x0, self._options)
         if plan.certificates and strategy.privacy is not None:
             raise ConfigError(
-                "certificates are made of the clients' gradients, which no noise covers: with "
+                "certificates use the clients' gradients, which no noise protects: with "
                 "privacy=... leave certificates out"
             )
         self.inference = check_inference(plan, strategy, setup)
@@ -198,8 +198,8 @@ class Run:
                 if self._directory is None or not isinstance(error, StorageError):
                     raise
                 raise StorageError(
-                    f"{error}. The run is whole up to its last checkpoint: mend this, and go on "
-                    "with resume=True (--resume)"
+                    f"{error}. The run is complete up to its last checkpoint: fix this, and "
+                    f"continue with resume=True (--resume)"
                 ) from error
             self._save_model(history, ended=True)
             self._warn(history)
@@ -353,8 +353,8 @@ class Run:
         if self._contest.chosen:
             self._contest.give_up()
             _strategies_log.warning(
-                "%s: %s. What the race has chosen is given up: the run starts again from x0 with "
-                "%s, by its rules",
+                "%s: %s. The race's choice is dropped: the run starts again from x0 with %s and "
+                "its defaults",
                 old.strategy.title,
                 why,
                 self._contest.plain.title,
@@ -362,8 +362,8 @@ class Run:
         else:
             setup = sharper(setup)
             _strategies_log.warning(
-                "%s: %s. The clients' smoothness was estimated, and is taken as %.3g from here on: "
-                "the run starts again from x0",
+                "%s: %s. The clients' smoothness was estimated, and is now taken as %.3g: the run "
+                "starts again from x0",
                 old.strategy.title,
                 why,
                 setup.smoothness,
@@ -407,7 +407,7 @@ class Run:
         _log.info("resuming %s after round %d", directory.path, self.server.round)
         if self.server.round > plan.num_rounds:
             _log.warning(
-                "%s holds %d rounds, more than the %d asked for: this is its whole history",
+                "%s holds %d rounds, more than the requested %d: this is its whole history",
                 directory.path,
                 self.server.round,
                 plan.num_rounds,

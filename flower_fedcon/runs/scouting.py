@@ -43,8 +43,8 @@ def with_scales(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) 
     except UnknownScaleError as error:
         if strategy.privacy is not None:
             raise UnknownScaleError(
-                f"{error}. (It is not estimated here: with privacy=... no noise would cover the "
-                "gradients that it takes)"
+                f"{error}. (It is not estimated here, since with privacy=... no noise would "
+                f"protect the gradients needed)"
             ) from None
         if engine.ledgers():
             raise UnknownScaleError(
@@ -82,20 +82,20 @@ def with_scales(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) 
                 return [found[c]["gradient"] for c in range(n)]
         missing = [name for c, name in enumerate(setup.names) if c not in found]
         raise RoundError(
-            f"no gradient at the start from {', '.join(missing)}, of which {strategy.title} makes "
-            "its default settings: give them, or wait for these clients"
+            f"no gradient at the start from {', '.join(missing)}, which {strategy.title} needs for "
+            f"its default settings: give the settings, or wait for these clients"
         )
 
     scales = estimate(gradients, x0, n, rng, smoothness=unknown)
     if not np.isfinite([scales.steepest, *scales.smoothnesses]).all():
         raise ConfigError(
-            f"the clients' gradients at the start are not finite: {strategy.title} makes its "
-            "default settings of them: give it these, or another start"
+            f"the clients' gradients at the start are not finite, and {strategy.title} needs them "
+            f"for its default settings: give the settings, or another start"
         )
     if unknown:
         _log.info(
-            "%s: the clients do not state their smoothness: L is about %.3g, by their gradients "
-            "near the start; if the objective grows, steps become shorter",
+            "%s: the clients do not state their smoothness. L is about %.3g, by their gradients "
+            "near the start; if the objective grows, steps are shortened",
             strategy.title,
             max(scales.smoothnesses),
         )
@@ -154,7 +154,7 @@ class Guard:
         if not objective <= self._most < math.inf and not math.isnan(self._most):
             raise DivergedError(
                 f"round {server.round}: the objective has grown to {objective:.4g}: the run "
-                "diverges. Take smaller steps"
+                f"diverges. Use smaller steps"
             )
 
 

@@ -150,7 +150,7 @@ class Report:
         if x.ndim == 1:
             lines += joint_tests(found, preparation)
         if preparation.imputed:
-            lines.append("errors and tests take the cells that were filled in for observed values")
+            lines.append("errors and tests treat the filled-in cells as observed values")
         for name, value, error, p in () if ending.random is None else ending.random.parts:
             rows.append((name, value, value, math.nan))
             each.append([error, math.nan, p, math.nan, math.nan])
@@ -259,9 +259,9 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
     found = _by_arm(curves)
     medians = ", ".join(f"{arm} {curve.median:g}" for arm, curve in found.items())
     yield (
-        f"events are counted in {len(curves.times)} intervals, each up to one of curve_times, of "
-        f"rows trained on: adjusted_at_risk of {CURVES} is of an interval, less some of those "
-        "censored in it: no number at risk at a time"
+        f"events are counted over training rows in {len(curves.times)} intervals, each up to one "
+        f"of curve_times. adjusted_at_risk in {CURVES} belongs to an interval, minus some of its "
+        "censored rows: it is not a number at risk at a time"
         + (", and tests compare intervals, not single times" if len(found) > 1 else "")
     )
     yield f"median time to the event, up to the next of curve_times: {medians}"
@@ -337,8 +337,8 @@ def _lines(server: Server, ending: Ending) -> list[str]:
         lines.append(reached.text)
     if unheard := record.get("unheard"):
         lines.append(
-            f"not evaluated by {unheard:.0f} of {setup.num_clients} clients, who are named in the "
-            "log: so there is no objective, and nothing is pooled"
+            f"{unheard:.0f} of {setup.num_clients} clients, named in the log, have not evaluated "
+            f"the model, so there is no objective, and nothing is pooled"
         )
     if record:
         lines += [_metric(name, record, setup.names) for name in preparation.held_out]
@@ -357,13 +357,13 @@ def _lines(server: Server, ending: Ending) -> list[str]:
     if preparation.loss == "negative_binomial" and preparation.level:
         lines += _dispersion(alpha_of(np.asarray(ending.x)), preparation)
     if preparation.site_effects == OWN:
-        lines.append("each site has an intercept of its own, which has not left it")
+        lines.append("each site has its own intercept, which has not left the site")
         mute = [client.name for client in setup.clients if client.smoothness == 0]
         if mute:
             alike = "all 0" if preparation.loss == "poisson" else "all alike"
             lines.append(
-                f"outcomes are {alike} at {first_few(mute, what='site')}: an intercept of its own "
-                "is infinite there, and its rows tell nothing of the columns"
+                f"outcomes are {alike} at {first_few(mute, what='site')}: its own intercept is "
+                f"infinite, so its rows carry no information on the columns"
             )
     if ending.random is not None:
         lines.append(
@@ -372,9 +372,9 @@ def _lines(server: Server, ending: Ending) -> list[str]:
             else f"random intercepts: NOT CONVERGED: {ending.random.unfinished}"
         )
         lines.append(
-            "objective, KKT residual and history are of the fit without random intercepts, from "
-            "which theirs begins"
-            + "; rows held out are predicted for a site whose intercept is the mean one"
+            "objective, KKT residual and history are those of the fit without random intercepts, "
+            "where the fit with them starts"
+            + "; held-out rows are predicted for a site with the mean intercept"
             * bool(preparation.held_out)
         )
     lines += _columns_in_words(preparation)
@@ -416,14 +416,15 @@ def _rows_in_words(
             f"{name} {'fewer than its min_rows' if math.isnan(rows) else f'{rows:.0f}'}"
             for name, rows in zip(names, preparation.incomplete, strict=True)
         ]
-        yield f"rows left out, without a value in some column: {first_few(each, 20)}"
+        yield f"rows left out, with a missing value in some column: {first_few(each, 20)}"
     if schema is None or not schema.test_fraction:
         return
     each = [f"{name} {known[name]['rows']:.0f}" for name in names if name in known]
     yield (
-        f"held out, and in no coefficient: {first_few(each, 20) + ', ' if each else ''}"
-        f"{schema.test_fraction:g} of each client's rows, by split_seed = {schema.split_seed} "
-        "and their number (`fedcon predict --held-out` shows which)"
+        f"held out, and not used for coefficients: "
+        f"{first_few(each, 20) + ', ' if each else ''}{schema.test_fraction:g} of each client's "
+        f"rows, by split_seed = {schema.split_seed} and their number (`fedcon predict --held-out` "
+        f"shows which)"
     )
 
 
@@ -445,16 +446,16 @@ def _columns_in_words(preparation: Preparation) -> Iterator[str]:
     if preparation.imputed:
         words = {feature.name: feature.impute for feature in schema.features}
         filled = [f"{name} {cells} ({words[name]})" for name, cells in preparation.imputed.items()]
-        yield f"cells without a value, filled in: {first_few(filled, 20)}"
+        yield f"missing values, filled in: {first_few(filled, 20)}"
 
 
 def _dispersion(alpha: float, preparation: Preparation) -> Iterator[str]:
     """Yield alpha, and whether there is one."""
-    yield f"alpha {alpha:.6g}, of the variance mu + alpha mu^2"
+    yield f"alpha {alpha:.6g}, in the variance mu + alpha mu^2"
     if alpha * preparation.level[0] / math.fsum(preparation.weights) < _NO_DISPERSION:
         yield (
-            "the counts vary no more than Poisson's: there is no alpha > 0 of largest likelihood: "
-            'take loss = "poisson"'
+            "the counts vary no more than Poisson's, so the likelihood has no maximum at an alpha "
+            '> 0: use loss = "poisson"'
         )
 
 
@@ -486,7 +487,7 @@ def _metric(name: str, record: Record, clients: Sequence[str]) -> str:
         named = each and len(without) + len(each) == len(clients)  # as the run calls them
         where = clients_by_name(without) if named else "some clients" if each else "any client"
         parts.append(
-            f"not known at {where} (too few rows held out, no two to compare, or not told)"
+            f"not known at {where} (too few held-out rows, no two to compare, or not sent)"
         )
     return f"{name}: {'; '.join(parts)}"
 

@@ -57,7 +57,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     ConfigError
         If it is none, or nested more than 20 deep.
     """
-    too_deep = ConfigError("nested too deeply: no entry may lie more than 20 brackets deep")
+    too_deep = ConfigError("nested too deeply: use at most 20 levels of brackets")
     try:
         tables = tomllib.loads(text)
     except ValueError as error:  # of tomllib, or of a number with too many digits
@@ -320,7 +320,7 @@ def _own_table(value: Any) -> dict[str, Any]:
         If the class cannot be imported by name, or does not keep its arguments as attributes.
     """
     kind = type(value)
-    what = f"{' '.join(repr(value).split())[:80]} is an object of your own, and a file cannot state"
+    what = f"{' '.join(repr(value).split())[:80]} is your own object, and a file cannot state"
     if "<" in kind.__qualname__ or "." in kind.__qualname__:
         raise ConfigError(f"{what} it: define {kind.__name__} at the top level of a module")
     arguments = {}
@@ -335,7 +335,7 @@ def _own_table(value: Any) -> dict[str, Any]:
         same = False
     if not same:
         raise ConfigError(
-            f"{what} it: {kind.__name__}({', '.join(arguments)}) of its attributes is another one"
+            f"{what} it: {kind.__name__}({', '.join(arguments)}) of its attributes differs from it"
         )
     stated = {name: tabled(part) for name, part in arguments.items() if part is not None}
     return {"type": f"{module_of(kind)}:{kind.__qualname__}", **stated}

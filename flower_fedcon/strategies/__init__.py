@@ -1,7 +1,7 @@
 """The collection, server side: one strategy for each algorithm.
 
-An algorithm is registered by its line here. The registry, the exports, `fedcon list` and the
-README's table follow from it, in this order; so does the contract test.
+An algorithm is registered by its line here. The registry, the exports, `fedcon list`, the README's
+table and the contract test follow from these lines, in this order.
 """
 
 # ruff: isort: skip_file

@@ -20,15 +20,15 @@ least strong convexity of the clients; where it is unknown, theta = 1.
 State: x_i, y_i, ybar_i and u_i on the client; m on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: full.
-Lost state: y_i = ybar_i := 0, x_i := m. The term y_i/eta_y in step 5 heals the sum in one round.
-It is 0 in the mean as long as nobody has lost anything, and must not be left out.
+Lost state: y_i = ybar_i := 0, x_i := m. The term y_i/eta_y in step 5 restores sum y_i = 0 in one
+round. Its mean is 0 as long as no client has lost its state, and it must not be left out.
 
 Not for: absent clients, a psi or a constraint, and objectives without strong convexity.
 
 Source: Abdurakhmon Sadiev, Dmitry Kovalev, Peter Richtárik, "Communication Acceleration of Local
 Gradient Methods via an Accelerated Primal-Dual Algorithm with an Inexact Prox", NeurIPS 2022
 (arXiv:2207.03957). The steps are reconstructed; the parameters are those of Table 2 in the DualFL
-paper. The paper's stopping rule of step 3 is not known: give a fixed number of steps,
+paper. The paper's stopping rule for step 3 was not available: give a fixed number of steps,
 O(kappa^(1/3)) of gradient descent, or solve exactly.
 """
 
@@ -82,7 +82,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     ConfigError
         If an argument is out of range, or dual_damping is None and L unknown.
     ParticipationError
-        If somebody would be left out.
+        If the participation leaves clients out.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     name = "apdainexact"
     title = "APDA-Inexact"
     uplink = ("u",)
-    needs_exact = "its dual steps amplify errors: with error feedback it diverged"
+    needs_exact = "its dual steps amplify errors, and with error feedback it diverged in tests"
     needs_mean = "the dual variables sum to 0 only if m is the mean of the u_i"
     release = Release(about={"u": "m"})
     needs_independent = "its model is the last round's mean, and its duals add up the models"
@@ -131,8 +131,8 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
         mu, damping = self.setup.strong_convexity, self.dual_damping
         if mu is None:
             _log.warning(
-                "APDAInexact: the clients' strong convexity is unknown, so theta = 1, which may "
-                "be slow: state it as `strong_convexity` of the objectives"
+                "APDAInexact: the clients' strong convexity is unknown, so theta is 1, which may "
+                "be slow. State `strong_convexity` in the objectives"
             )
         contraction = 2 / (2 + (mu or 0.0) * self.primal_lr)
         return APDAInexactConstants(damping, max(contraction, 1 - damping * self.dual_lr))

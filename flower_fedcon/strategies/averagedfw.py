@@ -18,14 +18,14 @@ Symbols: K = local_steps.
 
 State: none on the client; x_bar on the server.
 Wire: 1 vector and 1 number down; 1 vector up.
-Participation: any; the limit is biased, if there is one.
+Participation: any; the limit, where one exists, is biased.
 Lost state: nothing to lose.
 
 Not for: anything but comparisons: use FedFW.
 
 Source: refuted in Appendix A of Ali Dadras, Karthik Prakhya, Alp Yurtsever, "Federated Frank-Wolfe
-Algorithm", FL-NeurIPS workshop 2022. The step is that of Frank-Wolfe's method; the paper's holds
-for any.
+Algorithm", FL-NeurIPS workshop 2022. The step size is that of the Frank-Wolfe method; the paper's
+counterexample holds for any.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     """
 
     name = "averagedfw"
-    needs_exact = "what is left of an upload would leave the set"
+    needs_exact = "a compressed upload would take the model out of the set"
     uplink = ("delta",)
-    needs_gradient = "its oracle looks at the direction of a gradient alone, which clipping leaves"
+    needs_gradient = "its oracle uses only a gradient's direction, which clipping does not change"
     release = Release()
-    needs_independent = "noise takes its model out of the set, where its clients begin"
+    needs_independent = "noise takes the model out of the set, in which clients must start"
 
     def __init__(
         self, constraint: ConstraintSet, *, local_steps: int = 1, **common: Unpack[Common]

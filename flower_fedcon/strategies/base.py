@@ -46,46 +46,46 @@ _ILL = 1000.0  # L/mu from which one round of a race says too little
 class FedConStrategy(Method[State], FlowerStrategy):
     """A strategy: hyperparameters, and the server's part of one algorithm.
 
-    An algorithm declares its `name` and what its clients `uplink`, and defines `initialize`,
-    `broadcast` and `aggregate` on an immutable state (a NamedTuple: the model first; a `Mirror`, if
-    it has one, is the only thing that changes in place). The strategy object itself holds
-    hyperparameters only: the state of a run lives in the run, and what follows from the setup (a
-    default step size, say) in `constants`. `flower_fedcon.core.method.Method` lists everything that
+    An algorithm declares its `name` and its `uplink`, the names of what its clients upload. It
+    defines `initialize`, `broadcast` and `aggregate` on an immutable state: a NamedTuple whose
+    first field is the model. Only a `Mirror`, where a state has one, changes in place. The strategy
+    object holds hyperparameters only. The run holds its state, and `constants` what follows from
+    the setup, such as a default step size. `flower_fedcon.core.method.Method` lists everything that
     an algorithm may declare and define.
 
     Parameters
     ----------
     participation : Participation (default: Full())
-        Who takes part in a round: `Full()`, `Sample(count=...)`, `Sample(fraction=...)`,
-        `Bernoulli(p)`, one client alone, `Only(client)`, with probabilities of their own,
-        `Weighted`, or as clients come and go: `Cyclic`, `Markov`, `Available`.
+        Who takes part in a round: everyone, `Full()`; a random cohort, `Sample(count=...)`,
+        `Sample(fraction=...)`, `Bernoulli(p)` or, with a probability for each client, `Weighted`;
+        one client, `Only(client)`; or clients that come and go, `Cyclic`, `Markov`, `Available`.
     batch_size : int, optional (default: None)
-        Rows in each of a client's gradients, drawn without replacement; None for all rows, and for
-        methods whose clients minimise. A client with fewer rows takes all of them.
+        Number of rows in each local gradient, drawn without replacement. None means all rows;
+        methods whose clients minimise accept only None. A client with fewer rows uses all of them.
     batch_order : {"round", "epoch"} (default: "round")
-        Each round begins with a new order of a client's rows, or goes on in that of the epoch that
-        is under way, counted over all rounds: for methods with a fixed number of local steps.
+        "round" draws a new order of a client's rows in each round. "epoch" goes through all rows
+        before it draws a new order, also across rounds; it is for methods with a fixed number of
+        local steps.
     clip : float, optional (default: None)
-        > 0: a client's gradient that is longer, of a minibatch or of all rows, is shortened to this
-        Euclidean norm in each local step, before the method adds anything to it. Refused by methods
-        whose steps need the gradient itself (`needs_gradient`).
+        Largest Euclidean norm of a client's gradient, > 0. In each local step a longer gradient, of
+        a minibatch or of all rows, is scaled to this norm, before the method adds its terms.
+        Refused by methods whose steps need the gradient itself (`needs_gradient`).
     min_replies : int, optional (default: None)
-        How many usable replies a round needs; with fewer, it changes nothing and the missing
-        clients are asked again. By default everyone, where the algorithm needs everyone, and
-        else one.
+        Number of usable replies that a round needs. With fewer the round changes nothing, and the
+        missing clients are asked again. By default all, if the algorithm needs everyone, else one.
     aggregation : Aggregation, optional (default: None)
-        What takes the place of the mean over the cohort, against false uploads: a rule of
-        `flower_fedcon.aggregation`. Refused by methods whose server step must be the mean.
+        A rule of `flower_fedcon.aggregation` that replaces the mean over the cohort, as a defence
+        against false uploads. Refused by methods whose server step must be the mean.
     norm_bound : float, optional (default: None)
-        > 0: an upload with an array of a larger Euclidean norm is dropped and counted (atoms lie in
-        their set anyway). By default only a node's upload is dropped whose numbers are too large to
-        compute with: from 5.6e102 on, in double precision.
+        Largest Euclidean norm of an uploaded array, > 0. An upload with a longer array is dropped
+        and counted; atoms lie in their set anyway. By default only uploads from nodes are dropped,
+        if their numbers are too large to compute with: from 5.6e102 on, in double precision.
     privacy : GaussianDP, optional
         `flower_fedcon.privacy.GaussianDP(...)`: clients clip what they release, and the server adds
         noise to the sum. Refused by methods whose server needs each upload (`release`).
     compression : EF21 or Compressor, optional
-        Of what clients upload: `EF21(TopK(fraction=0.1))`, say, of `flower_fedcon.compressors`.
-        Refused by methods for which it is not known to be right (`needs_exact`).
+        Compression of uploads, such as `EF21(TopK(fraction=0.1))` of `flower_fedcon.compressors`.
+        Refused by methods that may reach a wrong limit with it (`needs_exact`).
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -139,8 +139,9 @@ class FedConStrategy(Method[State], FlowerStrategy):
         self.aggregation = as_aggregation(aggregation)
         if aggregation is not None and self.needs_mean:
             raise ConfigError(
-                f"{self.title} takes no aggregation={aggregation!r}: {self.needs_mean}. A "
-                "norm_bound drops what is too long; `fedcon info` says which methods take a rule"
+                f"{self.title} takes no aggregation={aggregation!r}: {self.needs_mean}. Use "
+                f"norm_bound to drop uploads that are too long; `fedcon info` says which methods "
+                f"take a rule"
             )
         self.norm_bound = optional(positive, "norm_bound", norm_bound)
         self.privacy = privacy
@@ -152,10 +153,10 @@ class FedConStrategy(Method[State], FlowerStrategy):
     def _why_no_clip(self) -> str:
         """Return why the gradients of local steps cannot be clipped; "" if they can."""
         if "local_solver" in self.client_settings:
-            return "its clients minimise, by steps that local_solver=SGD(..., clip=...) clips"
+            return "its clients minimise, and local_solver=SGD(..., clip=...) clips their steps"
         if self.needs_gradient or "clip" in self.client_settings:
             return self.needs_gradient
-        return "its client does not declare `clip`, nor hand it to its local pass"
+        return "its client neither declares `clip` nor hands it to its local pass"
 
     begin_with: ClassVar[dict[str, float]] = {}
     """Of arguments whose rule needs L, what to begin with for train loops, which state none."""
@@ -163,9 +164,10 @@ class FedConStrategy(Method[State], FlowerStrategy):
     """What `client_lr="adaptive"` stands for."""
 
     def step_length(self, client_lr: Any) -> Any:
-        """Return a `client_lr` as a float, None, "auto" or, for methods that bear that, another.
+        """Return a checked `client_lr`.
 
-        That is a schedule, or with "adaptive" too what lets each client find its own steps.
+        It is a float, None, "auto" or, for methods that allow them, a schedule or each client's own
+        steps, such as "adaptive".
 
         Raises
         ------
@@ -176,9 +178,9 @@ class FedConStrategy(Method[State], FlowerStrategy):
         if isinstance(client_lr, OwnRate):
             if self.needs_common_lr:
                 raise ConfigError(
-                    f"{self.title} takes no client_lr={client_lr!r}, with which each client has "
-                    f"steps of its own: {self.needs_common_lr}. Give a number, or leave it to its "
-                    "rule; FedAvg and FedMiD take it"
+                    f"{self.title} takes no client_lr={client_lr!r}, with which each client finds "
+                    f"its own steps: {self.needs_common_lr}. Give a number, or leave client_lr out "
+                    f"for the default; FedAvg and FedMiD take it"
                 )
             return client_lr
         found = chosen(rate_or_schedule, "client_lr", client_lr)
@@ -197,14 +199,14 @@ class FedConStrategy(Method[State], FlowerStrategy):
         if self.compression is not None:
             return compressing.decoded(self, name, parts)
         if set(parts) != {""}:
-            raise ConfigError(f"{name!r} is made of {sorted(parts)}, expected one array")
+            raise ConfigError(f"{name!r} must be one array, got the parts {sorted(parts)}")
         return parts[""]
 
     def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return what finds an argument that is left out, by its name.
+        """Return the rules for arguments that are left out, by the argument's name.
 
-        A rule knows `setup`, and what the rules before it have found. One that needs the clients'
-        L asks `smoothness_for` for it.
+        A rule may use `setup` and the values of the rules before it. It gets the clients' L from
+        `smoothness_for`.
         """
         return {}
 
@@ -219,7 +221,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         return [name for name, value in values.items() if isinstance(value, str) and value == AUTO]
 
     def smoothness_for(self, name: str, about: str) -> float:
-        """Return L, of which the rule for the argument `name` makes `about`; 1 where it is 0.
+        """Return L for the rule of the argument `name`, whose value is `about`; 1 if L is 0.
 
         Raises
         ------
@@ -236,7 +238,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         return L or UNIT
 
     def within_prox(self, step: float, multiple: float = 1.0) -> float:
-        """Return a step, or a shorter one so that `multiple` times it is one of psi's prox."""
+        """Return a step, shortened if psi has no prox for `multiple` times the step."""
         modulus = 0.0 if self.regularizer is None else self.regularizer.weak_convexity
         longest = 0.9 * LONGEST / (modulus * multiple) if modulus else math.inf
         return min(step, longest)
@@ -249,7 +251,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
             if isinstance(given, str) and given == AUTO:
                 raise ConfigError(
                     f'{self.title}: {name}="auto" is chosen within a run, by simulate, start or '
-                    "`fedcon run`: here give a number, or leave it to its rule"
+                    f"`fedcon run`: here give a number, or leave it out for the default"
                 )
             if given is None and name not in theirs:
                 setattr(self, name, rule())
@@ -288,7 +290,8 @@ class FedConStrategy(Method[State], FlowerStrategy):
         bound.participation = self.participation.for_clients(setup.clients)
         if self.min_replies is not None and self.min_replies > setup.num_clients:
             raise ConfigError(
-                f"min_replies is {self.min_replies}, but there are {setup.num_clients} clients"
+                f"min_replies must be at most {setup.num_clients}, the number of clients, got "
+                f"{self.min_replies}"
             )
         if setup.sampled and self.needs_everyone:
             bound.refuse_participation(
@@ -300,7 +303,10 @@ class FedConStrategy(Method[State], FlowerStrategy):
         if self.batch_order != ORDERS[0]:
             steps = getattr(self, "local_steps", None)
             if "local_steps" in self.client_settings and steps is None:
-                raise ConfigError("batch_order needs a number of local_steps")
+                raise ConfigError(
+                    f"batch_order={self.batch_order!r} needs a number of "
+                    f"local_steps: give local_steps"
+                )
             if not {"local_steps", "stochastic"} & {*self.client_settings}:
                 raise ConfigError(
                     f"{self.title} draws the number of its local steps, and takes no batch_order="
@@ -329,26 +335,26 @@ class FedConStrategy(Method[State], FlowerStrategy):
 
 
 def _probabilities(strategy: FedConStrategy[Any]) -> Array | None:
-    """Return each client's probability of being in a cohort, where means weigh uploads by it.
+    """Return each client's probability of being in a cohort, if means weigh uploads by it.
 
     Raises
     ------
     ParticipationError
-        If they are to be weighed, and the method cannot bear it.
+        If the participation asks for weights, and the method must not use them.
     """
     rule, n = strategy.participation, strategy.setup.num_clients
     if not strategy.weighs(rule):
         if rule.unbiased:
-            reason = strategy.needs_uniform or "aggregation=... takes the place of the mean"
+            reason = strategy.needs_uniform or "aggregation=... replaces the mean"
             strategy.refuse_participation(
-                f"weighs no uploads by how often clients take part ({reason})",
+                f"cannot weigh uploads by how often clients take part ({reason})",
                 "unbiased=False, for plain means, or a method that weighs them (`fedcon info`)",
             )
         return None
     known = rule.inclusion(n)
     if known is None or known.shape != (n,) or not (known > 0).all():
         raise ParticipationError(
-            f"{type(rule).__name__} says unbiased, and inclusion({n}) is {known!r}: return each "
-            "client's probability of being in a cohort, > 0"
+            f"{type(rule).__name__} has unbiased=True, but inclusion({n}) returns {known!r}: "
+            f"return each client's probability of being in a cohort, > 0"
         )
     return known

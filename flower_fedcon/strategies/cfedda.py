@@ -2,10 +2,10 @@ r"""CFedDA, constrained federated dual averaging: FastFedDA within a ball around
 
     min_w (1/N) sum_i f_i(w) + psi(w)   s.t. ||w - w_0||_psi <= rho
 
-||.||_psi is the norm that psi is made of (for L1 the l1 norm). The ball keeps the iterates where a
-loss that is not strongly convex behaves as if it were (restricted strong convexity).
+||.||_psi is psi's norm (for L1 the l1 norm). A loss that is not strongly convex may be so on a part
+of the space (restricted strong convexity), and the ball keeps the iterates there.
 
-As in FastFedDA (see there), P(z, A) minimises a model of F + psi, here over the ball:
+As in FastFedDA (see there), P(z, A) minimises a model of F + psi, but over the ball:
     P(z, A) = argmin psi(w) + (c / 2A) ||w - z/c||^2  over the ball,   c = gamma + (mu/2) A.
 The points of the model are the server's iterates w_0, ..., w_{r-1}, each for K gradients, so that
 z = gamma w_0 + (mu/2) K (w_0 + ... + w_{r-1}) - (sum of gradients); A = r K all through round r.
@@ -21,16 +21,16 @@ Round r = 1, 2, ..., for a cohort S, from w = w_0 and z = (gamma + (mu/2) K) w_0
 
 Symbols: mu = strong_convexity, gamma = damping, K = local_steps, psi = regularizer, rho = radius.
 
-Over the ball, P is exact to rounding for L1, and iterated for other norms. It is not the prox
-followed by a projection, as in the authors' code, unless the ball is inactive, as it is with the
+Over the ball, P is exact to rounding for L1, and iterated for other norms. The authors' code takes
+the prox and then projects. That is the same only where the ball is inactive, as it is with the
 radii of the paper's experiments.
 
 State: none on the client; w, z, w_0 and the sum of the iterates on the server.
 Wire: 2 vectors (3 with a radius) and 1 number down; 1 vector up.
-Participation: any (the theory is for full). All that is remembered is on the server, and w_0, which
-the paper sends once, comes with each round of a run with a ball.
-Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem in which the rule of
-the gradients takes the place of their mean: the same only without heterogeneity.
+Participation: any (the theory is for full). Clients keep nothing between rounds. The paper sends
+w_0 once; here a run with a ball sends w_0 in each round.
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with the rule of the
+gradients in place of their mean, which is the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Not for: objectives without strong convexity, and high accuracy: the rate is sublinear where
@@ -72,17 +72,17 @@ class CFedDA(DualAveraging[CFedDAState]):
     Parameters
     ----------
     regularizer : Regularizer or ConstraintSet
-        psi; a set stands for its indicator, any object with `prox(v, step)` will do. With a
-        radius, one made of a norm: L1, L2Norm, L2Squared, GroupLasso or NuclearNorm.
+        psi: any object with `prox(v, step)`; a set stands for its indicator. With a radius, psi
+        must have a norm: L1, L2Norm, L2Squared, GroupLasso or NuclearNorm.
     strong_convexity : float or "auto", optional
-        mu > 0: of every f_i, or a guess of the restricted modulus; by default the clients' mu, and
-        L/1000 where that is 0 or unknown.
+        mu > 0, the strong convexity of every f_i, or a guess of the restricted one; by default the
+        clients' mu, and L/1000 where that is 0 or unknown.
     damping : float or "auto", optional
         gamma > 0; by default 5 L K.
     local_steps : int or "auto", optional
         K >= 1; by default 1.
     radius : float, optional
-        rho > 0, of the ball around the start in psi's own norm; by default there is none.
+        rho > 0, the radius of a ball around the start in psi's norm; by default there is no ball.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     batch_order, compression : see `FedConStrategy`
 
@@ -108,7 +108,9 @@ class CFedDA(DualAveraging[CFedDAState]):
     name = "cfedda"
     uplink = ("g",)
     needs_mean = needs_uniform = ""
-    needs_convex = "its models hold psi once for every step, and have one minimiser if it is convex"
+    needs_convex = (
+        "its models contain psi once for every step, and have one minimiser only if psi is convex"
+    )
     release = Release()
     needs_independent = ""
 

@@ -11,22 +11,23 @@ Round, from x_bar = x0 and c_i = 0, with T = eta_g eta K:
     4. upload delta_i = zh - P
     5. server:    x_bar := P + eta_g mean_S delta_i
 
-The prox steps grow inside a round and act on zh, which never contains prox: one prox in each
-round's output, no curse of primal averaging. sum c_i = 0, and at the optimum grad f_i + c_i is the
-same for all i: no floor under heterogeneity, unlike FedDualAvg and FedMiD. Step 2 gives c_i as the
-paper states it, (P - x_bar)/(eta_g eta K) minus the mean of the round's gradients, without keeping
-gradients. Symbols: eta = client_lr, eta_g = server_lr, K = local_steps.
+The prox steps grow inside a round and act on zh, which adds up plain gradient steps. So a round's
+output has one prox, and averages keep psi's structure (no curse of primal averaging). sum c_i = 0,
+and at the optimum grad f_i + c_i is the same for all i. So there is no floor under heterogeneity,
+unlike in FedDualAvg and FedMiD. Step 2 gives the paper's c_i, (P - x_bar)/(eta_g eta K) minus the
+mean of the round's gradients, but keeps no gradients. Symbols: eta = client_lr, eta_g = server_lr,
+K = local_steps.
 
 State: c_i, delta_i and P on the client; x_bar and a mirror of the c_i (N d numbers) on the server.
 With batch_size the noise of the gradients enters c_i.
 Wire: 1 vector (2 under sampling) down; 1 vector up.
 Participation: full (the paper), or cohorts of a fixed size C >= 2. Under sampling step 2 runs on
 the server, for S alone (a mirror of the c_i, N d numbers), and each client of the cohort gets its
-c_i beside x_bar. A cohort of one moves no c_i: C = 1 and Bernoulli cohorts are refused. Should
-replies be missing until one is left, that round moves x_bar alone.
-Lost state: sampled, nothing is lost, since c_i comes with every message. With everyone present c_i
-is sent back from the mirror; with mirror=False all start again from c_i = 0, and x_bar stays (a
-collective reset). A client that alone came back with zeros would bias the run forever.
+c_i beside x_bar. A cohort of one moves no c_i, so C = 1 and Bernoulli cohorts are refused. If only
+one reply arrives, that round moves x_bar alone.
+Lost state: under sampling nothing is lost, since c_i comes with every message. With everyone
+present c_i is sent back from the mirror; with mirror=False all start again from c_i = 0, and x_bar
+stays (a collective reset). A single client that returned with c_i = 0 would bias the run forever.
 
 Not for: cohorts of one client or of varying size: FedDR allows them.
 
@@ -66,7 +67,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     Parameters
     ----------
     regularizer : Regularizer or ConstraintSet
-        psi; a set stands for its indicator, any object with `prox(v, step)` will do.
+        psi: any object with `prox(v, step)`; a set stands for its indicator.
     client_lr : float or "auto", optional
         eta > 0; by default 1/(4 L K).
     local_steps : int or "auto", optional
@@ -102,18 +103,20 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     name = "compositefl"
     uplink = ("delta",)
     needs_gradient = ""
-    needs_exact = "its control variates amplify errors: with error feedback it diverged"
+    needs_exact = (
+        "its control variates amplify errors, and with error feedback it diverged in tests"
+    )
     needs_mean = "the c_i sum to 0 only if delta_bar is the mean of the delta_i"
-    needs_uniform = "its theory is of uniform cohorts of one size, by which the c_i sum to 0"
+    needs_uniform = "its theory needs uniform cohorts of one size, with which the c_i sum to 0"
     needs_convex = ""
     needs_server_lr = "the clients take delta_bar from x_bar, as server_lr times the mean"
     needs_constant_lr = "c_i and the model follow from x_bar by the step length of one round"
     needs_common_lr = (
-        "at the optimum all delta_i must be -eta K times one vector; with lengths T_i of the "
-        "clients' own they are -T_i times it, c_i moves on, and it ends elsewhere or nowhere"
+        "at the optimum all delta_i must be -eta K times one vector; with each client's own length "
+        "T_i they are -T_i times it, so c_i keeps moving, and the limit is wrong if there is one"
     )
     release = Release("with everyone and without mirror")
-    needs_independent = "its server takes a prox in each round, and its clients remember it"
+    needs_independent = "its server takes a prox in each round, and its clients build on the result"
     usual_steps = 5
     own_loop_decides = ()
 

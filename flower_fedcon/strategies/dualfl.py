@@ -30,26 +30,29 @@ Symbols: nu = strong_convexity in (0, mu], rho = momentum in [0, nu/L], psi = re
 z_j -> theta* - grad f_j(theta*)/nu. With l = 1 - reply_rate, for cohorts of C
 p = (1 - l) C/(N (1 - l^C)) and K = N/C, for Bernoulli(b) p = c/(1 - (1 - c)^N), c = (1 - l) b, and
 K = N/(bN + 1 - b); q = K rho/(K rho + 1 - rho).
-The model is theta, or prox(z + e, 1/nu). rho above nu/L: the paper's form only, nothing is proved;
-nor is it with `local_solver=SGD(...)`, which reaches none of the tolerances that they ask for.
+The model is theta, or prox(z + e, 1/nu). Only the paper's form takes rho above nu/L, for which
+nothing is proved. Nothing is proved either with `local_solver=SGD(...)`, which reaches none of the
+tolerances that the theorems need.
 
 State: z_j, and c_j or e_j, on the client; their means, and a mirror of both, on the server.
 Wire: 1 vector and 1 number down (accelerated: 7 numbers, and 2 vectors at first contact); 1 vector
 up.
-Participation: any. Everyone, without psi: the paper's form. Under sampling, and with psi, which is
-then at the server: the accelerated form, the paper's method where clients may be absent. Its rate
-needs p to be each client's probability of being used. In the block form, proximal gradient on a
-random block of the dual, rho = beta = 0 and r = K. A reply that is missing drops its term; the
-paper's form asks again.
+Participation: any. With everyone and without psi the paper's form runs. Under sampling, or with
+psi, which is then at the server, the accelerated form runs: it extends the paper's method to absent
+clients. Its rate needs p to be each client's probability of being used. The block form is proximal
+gradient on a random block of the dual, with rho = beta = 0 and r = K. A missing reply drops its
+term; the paper's form asks again.
 
 Gap rule (stopping="gap"): a local solve ends once its primal-dual gap is below tol_n, and theta_j
-is the primal point of the dual one whose gap this is: see `flower_fedcon.solvers.gap_tolerance`.
+is the primal point that belongs to the dual point of this gap: see
+`flower_fedcon.solvers.gap_tolerance`.
 Lost state: the mirror (2 N d numbers; N d in the block form) gives it back. Without it all start
-again, at z_j = theta or z + e, c_j = e_j = 0, t = 1 (a collective reset): exact, but what the z_j
-knew is lost. A client that alone starts again breaks theta = mean z_j forever: a wrong limit.
+again, at z_j = theta or z + e, c_j = e_j = 0, t = 1 (a collective reset). The limit stays exact,
+but the progress of the z_j is lost. A single client that starts again breaks theta = mean z_j
+forever, and the limit is wrong.
 
 Not for: clients whose steep directions are unrelated (FiveGCS or tuned FedDyn are faster there),
-nonconvex losses, and clients for whom a local minimisation is dear.
+nonconvex losses, and clients for whom a local minimisation costs too much.
 
 Source: Jongho Park, Jinchao Xu, "DualFL: A Duality-Based Federated Learning Algorithm with
 Communication Acceleration in the General Convex Regime", 2023 (arXiv:2305.10294), Algorithm 1,
@@ -83,8 +86,9 @@ class DualFL(DualProximalGradient[DualFLState]):
         nu > 0, at most the clients' mu (plus `regularization`), which is the default.
     momentum : float or "auto", optional
         rho. By default nu/L, and 0 if L is unknown, in the block form and with psi in the clients'
-        problems, where it must be 0. From nu/L to 1 the paper's form runs with a warning: no rate,
-        and no convergence, is proved. For large L/mu 0 is often faster to a low accuracy.
+        problems, where it must be 0. From nu/L to 1 the paper's form runs with a warning, since
+        neither a rate nor convergence is proved. For large L/mu the value 0 often reaches a low
+        accuracy sooner.
     regularizer : Regularizer, optional
         psi: at the server in the accelerated form, else in each client's problem, where the local
         solver must know its prox.
@@ -92,14 +96,14 @@ class DualFL(DualProximalGradient[DualFLState]):
         By default the paper's with everyone present, `reply_rate` 1 and no `regularizer`, else the
         accelerated.
     reply_rate : float (default: 1.0)
-        In (0, 1]: the probability with which a client that was asked replies, independently of the
-        others; that of the worst client. Rounds without any reply change nothing, and p allows for
-        them. A smaller one than the true one is slower; a larger one has no rate proved.
+        In (0, 1]: the probability that a client replies when asked, independently of the others;
+        for different clients the smallest. Rounds without any reply change nothing, which p
+        accounts for. A value below the true one is slower; above it no rate is proved.
     local_solver : str or LocalSolver (default: "exact")
         How step 2 is solved.
     stopping : {"solver", "gap"} (default: "solver")
-        When a local solve ends: as its solver says, or earlier by the gap rule, which the block
-        form has not, nor psi in the clients' problems.
+        When a local solve ends: by its solver's own rule, or earlier by the gap rule. The gap rule
+        is not available in the block form, nor with psi in the clients' problems.
     gap_gamma : float (default: 0.1)
         gamma > 0 of the gap rule.
     regularization : float (default: 0.0)
@@ -112,7 +116,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range or not this form's, or nu is not known.
+        If an argument is out of range or not for this form, or nu is unknown.
     ParticipationError
         If the paper's form is asked for under sampling.
 
@@ -131,12 +135,15 @@ class DualFL(DualProximalGradient[DualFLState]):
 
     name = "dualfl"
     uplink = ("theta",)
-    needs_exact = "its duals need the local solutions themselves: compressed, it missed the optimum"
+    needs_exact = (
+        "its dual variables need the exact local solutions, and with compression it "
+        "missed the optimum"
+    )
     needs_mean = "theta must stay the mean of all z_j, the dual variables"
-    needs_uniform = "its theory is of uniform cohorts"
+    needs_uniform = "its theory needs uniform cohorts"
     needs_convex = "it works on the dual problem, which holds the conjugate of psi"
     release = Release("without mirror", about={"theta": "theta"})
-    needs_independent = "its momentum gives each round another weight"
+    needs_independent = "its momentum gives each round a different weight"
 
     def initialize(self, x0: Array) -> DualFLState:
         """Start at x0."""

@@ -4,8 +4,8 @@ r"""FastFedDA: federated dual averaging with strong convexity in the model of F.
 
 The method minimises, after t steps with gradients G_s taken at the points w_s,
     sum_{s <= t} [ <G_s, w> + (mu/4) ||w - w_s||^2 + psi(w) ] + (gamma/2) ||w - w_0||^2:
-half of the strong convexity enters the model, hence mu/2 in what follows (mu in its place is
-another method). With z = gamma w_0 + sum_{s <= t} [ (mu/2) w_s - G_s ] the minimiser is
+half of the strong convexity enters the model, hence mu/2 below (mu instead gives another method).
+With z = gamma w_0 + sum_{s <= t} [ (mu/2) w_s - G_s ] the minimiser is
     P(z, t) = prox(z / c, t / c),   c = gamma + (mu/2) t.
 
 Round r = 1, 2, ..., for a cohort S, from z = gamma w_0 and w = w_0:
@@ -18,8 +18,8 @@ Round r = 1, 2, ..., for a cohort S, from z = gamma w_0 and w = w_0:
 
 Weights (Remark 2.1): with alpha_t = (t + a)^q each step counts alpha_t times,
     z_i := z_i - alpha_t (grad f_i(v) - (mu/2) v),   P(z, A_t) with A_t = sum_{s <= t} alpha_s.
-q = 0 is the above; q > 0 forgets the first steps, and with "average" the model is the mean of all
-points, (1/A_t) sum_s alpha_s w_s over steps and clients, which the theory is for.
+q = 0 is the method above; q > 0 forgets the first steps. With output="average" the model is the
+mean of all points, (1/A_t) sum_s alpha_s w_s over steps and clients, for which the theory holds.
 
 Each step adds a gradient together with its own point. (The authors' code also adds the server's
 point to the clients' last one, K + 1 points for K gradients, and does not converge exactly.)
@@ -32,9 +32,9 @@ W up. P needs them only as z = gamma w_0 + (mu/2) W - G: z alone is sent, for th
 
 State: none on the client; w and z on the server, and the sum of the points for the average.
 Wire: 2 vectors and 1 number down (2 numbers with weights); 1 vector up (2 for the average).
-Participation: any (the theory is for full). All that is remembered is on the server.
-Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem in which the rule of
-the gradients takes the place of their mean: the same only without heterogeneity.
+Participation: any (the theory is for full). Clients keep nothing between rounds.
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with the rule of the
+gradients in place of their mean, which is the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Not for: objectives without strong convexity, and high accuracy: the rate is sublinear where
@@ -86,10 +86,10 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     Parameters
     ----------
     regularizer : Regularizer or ConstraintSet
-        psi; a set stands for its indicator, any object with `prox(v, step)` will do.
+        psi: any object with `prox(v, step)`; a set stands for its indicator.
     strong_convexity : float or "auto", optional
-        mu > 0: of every f_i, or a guess of the restricted modulus; by default the clients' mu, and
-        L/1000 where that is 0 or unknown.
+        mu > 0, the strong convexity of every f_i, or a guess of the restricted one; by default the
+        clients' mu, and L/1000 where that is 0 or unknown.
     damping : float or "auto", optional
         gamma > 0; by default 5 L.
     local_steps : int or "auto", optional
@@ -124,7 +124,9 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     name = "fastfedda"
     uplink = ("z",)
     needs_mean = needs_uniform = ""
-    needs_convex = "its models hold psi once for every step, and have one minimiser if it is convex"
+    needs_convex = (
+        "its models contain psi once for every step, and have one minimiser only if psi is convex"
+    )
     release = Release(about={"z": "z"})
     needs_independent = ""
     own_loop_decides = ("local_steps",)

@@ -16,10 +16,10 @@ Wire: 1 vector down; 1 vector up.
 Participation: any; under heterogeneity, or with a nonsmooth psi, the fixed point is biased: this is
 the algorithm.
 Own steps: with `client_lr=DeltaSGD()`, "adaptive", client i finds its eta in step 2 from how its
-gradients change (`flower_fedcon.schedules`). A client of smaller L_i goes further: where clients
-share a minimiser it is the limit all the same, else clients weigh about as their steps T_i do.
+gradients change (`flower_fedcon.schedules`). A client with a smaller L_i moves further. If clients
+share a minimiser, it is still the limit; else clients weigh about in proportion to their steps T_i.
 Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then where the rule of the
-v_i - w is 0, not their mean: the same only without heterogeneity.
+v_i - w is 0 instead of their mean, which is the same only without heterogeneity.
 Compression: any. With EF21 the fixed point is the same; unbiased compressors alone leave a floor,
 since the v_i - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
@@ -70,8 +70,8 @@ class FedAvg(LocalSteps[FedAvgState]):
     Parameters
     ----------
     client_lr : float, Schedule, OwnRate, "auto" or "adaptive", optional
-        eta_c > 0, at most 1/L; by default 1/L. A schedule of `flower_fedcon.schedules` is
-        that of the round. "adaptive" is `DeltaSGD()` of the same: each client's own steps.
+        eta_c > 0, at most 1/L; by default 1/L. A schedule of `flower_fedcon.schedules` changes it
+        by the round. "adaptive" is the schedules' `DeltaSGD()`: each client finds its own steps.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_lr : float (default: 1.0)
@@ -79,8 +79,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     server_momentum : float or "auto" (default: 0.0)
         beta in [0, 1).
     server_optimizer : ServerOptimizer, optional
-        A rule of `flower_fedcon.optimizers`: what it makes of the mean takes the place of m. It
-        moves no fixed point.
+        A rule of `flower_fedcon.optimizers`, whose step replaces m. The fixed points stay the same.
     regularizer : Regularizer, optional
         psi; it needs a subgradient.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -128,13 +127,13 @@ class FedAvg(LocalSteps[FedAvgState]):
             raise ConfigError(f"server_momentum must be in [0, 1), got {server_momentum!r}")
         if self.server_momentum and self.server_optimizer is not None:
             raise ConfigError(
-                f"FedAvg takes server_momentum or a server_optimizer, got {server_momentum!r} and "
-                f"{self.server_optimizer!r}: leave one out"
+                f"FedAvg takes either server_momentum or server_optimizer, got {server_momentum!r} "
+                f"and {self.server_optimizer!r}: leave one out"
             )
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
 
     def smoothness_for(self, name: str, about: str) -> float:
-        """Return L and what psi bends by far out, as a square does, since psi has no prox here."""
+        """Return L plus psi's curvature far out, such as a square's, since psi has no prox here."""
         L = super().smoothness_for(name, about)
         if self.regularizer is None:
             return L
@@ -159,7 +158,9 @@ class FedAvg(LocalSteps[FedAvgState]):
     def why_independent(self) -> str:
         """Return why noise must be independent in each round, as the method is set; "" if not."""
         if self.server_momentum or self.server_optimizer is not None:
-            return "with server_momentum or a server_optimizer its model is no sum of the changes"
+            return (
+                "with server_momentum or a server_optimizer its model is not the sum of the changes"
+            )
         return ""
 
     def broadcast(self, state: FedAvgState) -> Payload:

@@ -25,8 +25,8 @@ Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularize
 State: none on the client; z and e on the server.
 Wire: 1 vector and 1 number down; 1 vector up.
 Participation: any (the theory is for full); with K > 1 heterogeneity leaves a floor.
-Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem in which the rule of
-the gradients takes the place of their mean: the same only without heterogeneity.
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with the rule of the
+gradients in place of their mean, which is the same only without heterogeneity.
 Compression: any. With EF21 the limit is the same; unbiased compressors alone leave a floor, since
 the z_i - z do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
@@ -35,9 +35,9 @@ Not for: high accuracy: the rate is sublinear, and with several local steps hete
 floor. CompositeFL and FedDR are exact.
 
 Source: Honglin Yuan, Manzil Zaheer, Sashank Reddi, "Federated Composite Optimization", ICML 2021
-(arXiv:2011.08474), Algorithm 3, Theorem 4.3. The server_prox_only form is reconstructed: a client
-that evaluates gradients at z itself never feels psi while the output's threshold grows, and the
-output tends to 0.
+(arXiv:2011.08474), Algorithm 3, Theorem 4.3. The server_prox_only form is reconstructed: if clients
+took gradients at z itself, psi would not act on them while the output's threshold grows, and the
+output would tend to 0.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     Parameters
     ----------
     regularizer : Regularizer or ConstraintSet
-        psi; a set stands for its indicator, any object with `prox(v, step)` will do.
+        psi: any object with `prox(v, step)`; a set stands for its indicator.
     client_lr : float, Schedule or "auto", optional
-        eta_c > 0; by default 1/(2 L K). By a schedule e_r is the sum of the steps that there were;
-        the theory is for one length.
+        eta_c > 0; by default 1/(2 L K). With a schedule e_r is the sum of the steps taken; the
+        theory is for a constant length.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_lr : float (default: 1.0)
@@ -80,7 +80,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     server_prox_only : bool (default: False)
         Take plain gradient steps on the clients.
     distance : {"euclidean", "entropy"} (default: "euclidean")
-        h; the entropy for vectors on a `Simplex`, from a start inside it.
+        h; "entropy" is for vectors on a `Simplex`, and needs a start inside it.
     server_optimizer : ServerOptimizer, optional
         Refused: see `fedcon info`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -89,7 +89,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range, or the entropy is asked for on another set.
+        If an argument is out of range, or distance="entropy" is given without a `Simplex`.
 
     Examples
     --------
@@ -111,7 +111,9 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     needs_mean = needs_uniform = ""
     needs_server_lr = "z and the step of its prox grow together, both by server_lr times the steps"
     needs_constant_lr = ""
-    needs_convex = "its prox step grows in every round, past any that such a psi has a prox for"
+    needs_convex = (
+        "its prox step grows in every round, and such a psi has a prox only for short steps"
+    )
     needs_exact = ""
     release = Release()
     needs_independent = ""
@@ -132,8 +134,8 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
             simplex = psi.constraint if isinstance(psi, Indicator) else None
             if not isinstance(simplex, Simplex) or server_prox_only:
                 raise ConfigError(
-                    'distance="entropy" is for a Simplex as regularizer, with the prox on the '
-                    f"clients, got {regularizer!r} and server_prox_only={server_prox_only}"
+                    'distance="entropy" needs regularizer=Simplex(...) and server_prox_only=False, '
+                    f"got {regularizer!r} and server_prox_only={server_prox_only}"
                 )
             self.simplex_radius = simplex.radius
 

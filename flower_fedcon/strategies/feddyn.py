@@ -12,26 +12,27 @@ Round, for a cohort S:
 
 h moves by 1/N over all clients, theta is a mean over S, and h uses the theta that was broadcast.
 Symbols: alpha = proximal. g_i and h start at 0; h is the mean of all g_i, and at the optimum h = 0,
-g_i = grad f_i. What is proved is for exact local minimisers; the paper's experiments take
+g_i = grad f_i. The theorems are for exact local minimisers. The paper's experiments take
 `local_solver=SGD(epochs, batch_size, lr)`, with which noise stays in every g_i.
 
 With `proximal="balanced"` alpha begins at its default, and is doubled or halved, at most 20 times,
 by clients' primal and dual residuals (2 numbers more up, 1 down). The g_i keep their meaning.
-alpha decides, and its default is no best one at a large condition. 12 quadratics of condition 1e4,
-one a round, relative distance to the optimum: where every client has an eigenbasis of its own, so
-that the mean is well conditioned, 1e-3 after 1,500 rounds by default, and 5e-16 with alpha = L;
-where the mean is as ill-conditioned as they are, 4e-3 and 0.81. "auto" tries both.
+The speed depends on alpha, and the default is not the best at a large condition number. An example:
+12 quadratics with condition number 1e4, one client a round, the relative distance to the optimum
+after 1,500 rounds. If every client has its own eigenbasis, so that the mean is well conditioned,
+the distance is 1e-3 by default, and 5e-16 with alpha = L. If the mean is as ill-conditioned as the
+clients, the distances are 4e-3 and 0.81. "auto" tries both.
 
 State: g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: any.
 Compression: EF21, of theta_i - theta, which vanishes at the optimum: g_i, the memory, moves by what
 the server reads, and h stays the mean of the g_i. The fixed point is the same.
-Lost state: g_i comes back from the mirror, in which the server repeats step 3. Without it everybody
-starts again with g_i = h = 0 and the model as it is (a collective reset, whose number travels in
-every broadcast). A client that alone starts from g_i = 0 leaves h off forever: a wrong limit.
+Lost state: g_i comes back from the mirror, in which the server repeats step 3. Without it all start
+again with g_i = h = 0, and the model stays (a collective reset, whose number travels in every
+broadcast). A single client that starts from g_i = 0 leaves h wrong forever, and so the limit.
 
-Not for: a psi or a constraint (FedDR), and clients for whom a local minimisation is dear.
+Not for: a psi or a constraint (FedDR), and clients for whom a local minimisation costs too much.
 
 Source: Durmus Alp Emre Acar, Yue Zhao, Ramon Matas, Matthew Mattina, Paul Whatmough, Venkatesh
 Saligrama, "Federated Learning Based on Dynamic Regularization", ICLR 2021 (arXiv:2111.04263),
@@ -79,8 +80,8 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
     ----------
     proximal : float, "auto" or "balanced", optional
         alpha > 0, from sqrt(mu L) to L; by default sqrt(mu L/p), where a share p of the clients is
-        in a round, of convex objectives with mu = 0 L/10, and 3 L where mu is unknown.
-        "balanced" begins there and balances residuals.
+        in a round, L/10 for convex objectives with mu = 0, and 3 L where mu is unknown. "balanced"
+        begins there and balances residuals.
     mirror : bool (default: True)
         Keep the clients' g_i on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
@@ -107,7 +108,7 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
     needs_shares = True
     uplink = ("theta",)
     needs_mean = "h must stay the mean of all g_i"
-    needs_uniform = "h is the mean of all g_i, whoever takes part"
+    needs_uniform = "h is the mean of all g_i, whichever clients take part"
     needs_exact = ""
     begin_with: ClassVar[dict[str, float]] = {"proximal": 0.1}
     release = Release("without mirror", about={"theta": "theta"})

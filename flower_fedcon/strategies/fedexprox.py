@@ -15,11 +15,11 @@ Extrapolation, with M_i = f_i(p_i) + ||x - p_i||^2/(2 gamma), the Moreau envelop
     "diversity"   alpha_k = mean_S ||p_i - x||^2 / ||mean_S(p_i - x)||^2            (GraDS)
     "polyak"      alpha_k = gamma mean_S(M_i - inf f_i) / ||mean_S(p_i - x)||^2     (StoPS)
 
-L_gamma is the smoothness of the mean of the Moreau envelopes; the default takes its bound. For
-cohorts of varying size C = 1 is taken, whose alpha is right for every size. alpha = 1 is FedProx
-with mu = 1/gamma. Once M_i - inf f_i is rounding (1e-12 |inf f_i|), "polyak" is "diversity". On
-quadratics the guarantee is no better than gradient descent's, as later work found. Symbols: gamma =
-step_size, alpha = extrapolation, inf f_i = infimum.
+L_gamma is the smoothness of the mean of the Moreau envelopes, for which the default takes the
+bound. Cohorts of varying size use C = 1, whose alpha is valid for every size. alpha = 1 is FedProx
+with mu = 1/gamma. Once M_i - inf f_i is at the level of rounding (1e-12 |inf f_i|), "polyak"
+becomes "diversity". On quadratics the guarantee is no better than gradient descent's, as later work
+found. Symbols: gamma = step_size, alpha = extrapolation, inf f_i = infimum.
 
 State: none on the client; x on the server.
 Wire: 1 vector down; 1 vector ("polyak": and 1 number) up.
@@ -66,17 +66,17 @@ class FedExProxConstants(NamedTuple):
 
 
 class FedExProx(LocalMinimization[FedExProxState]):
-    """FedExProx, with a constant or an adaptive extrapolation, the history's "extrapolation".
+    """FedExProx, with a constant or an adaptive extrapolation.
 
     Parameters
     ----------
     step_size : float or "auto", optional
         gamma > 0; by default 1/sqrt(mu L), at most 10/L, and 0.3/L where mu is unknown.
     extrapolation : float or {"constant", "diversity", "polyak"} (default: "constant")
-        alpha > 0, or how it is found; "constant" takes it from the clients' L_i.
+        alpha > 0, or the rule for it; "constant" computes it from the clients' L_i.
     infimum : float, optional
-        For "polyak": a number that is inf f_i of every client (0 for least squares that all rows
-        can satisfy); by default each client minimises f_i by its local solver, from 0.
+        For "polyak": inf f_i, the same for every client (0 for least squares that fit all rows
+        exactly); by default each client finds it by its local solver, from 0.
     max_extrapolation : float (default: 1000.0)
         The largest alpha_k of "diversity" and "polyak", > 0.
     local_solver : str or LocalSolver (default: "exact")
@@ -87,7 +87,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range, or alpha is to be found from L_i that are unknown.
+        If an argument is out of range, or the rule for alpha needs unknown L_i.
 
     Examples
     --------
@@ -105,7 +105,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     uplink = ("delta", "gap")
     numbers = ("gap",)
     needs_exact = "its extrapolation is computed for exact proximal steps"
-    needs_mean = "alpha is that of the mean, and would carry what is false further"
+    needs_mean = "alpha is derived for the mean, and would amplify false uploads"
     needs_uniform = "alpha is derived for uniform cohorts"
     release = Release("with a constant extrapolation")
     needs_independent = "its steps are extrapolated for exact means"
@@ -149,8 +149,8 @@ class FedExProx(LocalMinimization[FedExProxState]):
         alpha, polyak = self.extrapolation, self.extrapolation == "polyak"
         if polyak and self.setup.own_loops:
             raise ConfigError(
-                'FedExProx: extrapolation="polyak" needs values of the objectives, which train '
-                'loops of your own do not give: take "diversity" or a number'
+                'FedExProx: extrapolation="polyak" needs values of the objectives, which your own '
+                'train loops do not give: take "diversity" or a number'
             )
         if alpha == "constant":
             known = self.setup.smoothnesses
@@ -188,7 +188,8 @@ class FedExProx(LocalMinimization[FedExProxState]):
             if capped == 1:
                 _log.warning(
                     'FedExProx: the extrapolation is above max_extrapolation=%g: "%s" is for '
-                    "clients that share a minimiser; without one give extrapolation a number",
+                    'clients that share a minimiser; for others give '
+                    "extrapolation a number",
                     alpha, self.extrapolation,
                 )  # fmt: skip
         return FedExProxState(state.x + alpha * mean, alpha, capped)

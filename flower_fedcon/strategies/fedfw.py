@@ -12,7 +12,7 @@ Round t = 1, 2, ..., from x_i = x_bar = x0:
 
 The gradient carries 1/N and the penalty does not: the surrogate is
 (1/N) sum f_i(x_i) + (lambda_t/2) sum ||x_i - x_bar||^2. The local iterate x_i survives the round:
-a client that starts each round from x_bar has no penalty at all, and that scheme can fail.
+if clients started each round from x_bar, the penalty would be 0, and that scheme can fail.
 
 Schedules, with p = C/N the expected fraction of clients a round, lambda_0 = penalty:
     convex      eta_t = 2/(p(t-1) + 2),   lambda_t = lambda_0 sqrt(p(t-1) + 2)
@@ -21,22 +21,22 @@ Schedules, with p = C/N the expected fraction of clients a round, lambda_0 = pen
                 d_i := (1 - rho_t) d_i + rho_t (1/N) grad f_i(x_i; batch) for the gradient,
                 rho_t = 4/(p(t-1) + 8)^(2/3); with the nonconvex schedule rho = eta^(2/3)
 
-Penalty: lambda_0 = G/(N diam D), with G = max_i ||grad f_i(x0)||, is the rule. With lambda the
-clients stand about G/(N lambda) apart, which costs F at x_bar up to G^2/(N lambda), and a step
-costs eta lambda N (diam D)^2/2 through the penalty's curvature. The sum is least at
-    lambda = G/(N diam D) sqrt(2/eta_t),
+Penalty: lambda_0 = G/(N diam D), with G = max_i ||grad f_i(x0)||, is the rule. With the penalty
+    lambda the clients' iterates are about G/(N lambda) apart, which raises F at x_bar by up to
+    G^2/(N lambda). A step raises it by eta lambda N (diam D)^2/2 through the penalty's curvature.
+    The sum is least at lambda = G/(N diam D) sqrt(2/eta_t),
 which is the convex schedule's lambda_t with this lambda_0, and the nonconvex one's up to sqrt(2).
 
-Networks: eta_1 = 1 leaves nothing of the start, from which a network learns: it needs the nonconvex
-schedule. A layer that is to be free gets a ball around its start, L2Ball(r).shifted(w), where the
-oracle is a normalised gradient step: each step then is at most eta times the layer's diameter long.
+Networks need the nonconvex schedule, since eta_1 = 1 erases the start, from which a network learns.
+A layer without a constraint of its own gets a ball around its start, L2Ball(r).shifted(w), on which
+the oracle is a normalised gradient step. Each step then is at most eta times the layer's diameter
+long.
 
 State: x_i on the client; x_bar on the server, and a mirror of the x_i under sampling.
 Wire: 1 vector and 2 numbers down; 1 atom up.
-Participation: any; sampled, the exact mean of all iterates by a mirror. When some are left out,
-step 5 becomes the exact mean of all N iterates,
-    x_bar := x_bar + (eta_t/N) sum_{i in S} (s_i - x_i),
-for which the server repeats the clients' steps from their atoms ("mirror": N d numbers). Averaging
+Participation: any; under sampling a mirror gives the exact mean of all iterates. Step 5 then
+    becomes x_bar := x_bar + (eta_t/N) sum_{i in S} (s_i - x_i),
+for which the server repeats the clients' steps from their atoms (a mirror, N d numbers). Averaging
 over the cohort alone converges to a wrong point.
 Lost state: with a mirror x_i is sent back; with everyone present x_i := x_bar, and step 5 contracts
 the error like 1/t^2.
@@ -47,9 +47,9 @@ and CompositeFL are faster.
 Source: Ali Dadras, Karthik Prakhya, Alp Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS
 workshop 2022, Algorithm 1, Theorems 1 and 2; a longer version is Ali Dadras, Sourasekhar Banerjee,
 Karthik Prakhya, Alp Yurtsever, "Federated Frank-Wolfe Algorithm", ECML PKDD 2024
-(arXiv:2408.10090). Stochastic schedules, and those of the sampled form: the authors' code. The
-sampled update is reconstructed as randomised block Frank-Wolfe, rho of the nonconvex schedule as
-the convex one's.
+(arXiv:2408.10090). The schedules for stochastic gradients and for sampling are from the authors'
+code. The sampled update is reconstructed as randomised block Frank-Wolfe, rho of the nonconvex
+schedule as the convex one's.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class FedFW(FrankWolfe[FedFWState]):
     penalty : float or "auto", optional
         lambda_0 > 0; by default max_i ||grad f_i(x0)|| / (N diameter).
     schedule : {"convex", "nonconvex"} (default: "convex")
-        Steps that fall with t, or constant ones that need the number of rounds: for networks.
+        Step sizes that decrease with t, or constant ones, which need the number of rounds and are
+        for networks.
     gradient : {"full", "stochastic"} (default: "full")
         "stochastic" averages minibatch gradients (give `batch_size`).
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`

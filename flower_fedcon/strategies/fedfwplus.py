@@ -12,15 +12,16 @@ Round t = 1, 2, ..., FedFW's (see there), with a multiplier y_i of x_i = x_bar, 
 
 State: x_i and y_i on the client; x_bar on the server, and under sampling mirrors of both.
 Wire: 1 vector (2 under sampling) and 3 numbers down; 1 atom up.
-Participation: any; sampled, centred by y_bar, by mirrors (2 N d numbers). With everyone present
-sum_i y_i = 0 by itself. Under sampling it is not, and the multiplier acts through its part
+Participation: any; under sampling centred by y_bar, with mirrors (2 N d numbers). With everyone
+present sum_i y_i = 0 by itself. Under sampling it is not, and the multiplier acts through its part
 orthogonal to consensus: step 2b then uses y_i - y_bar, y_bar the mean over ALL clients before the
 round, which the server broadcasts.
 Lost state: with a mirror x_i and y_i are sent back. With everyone present all clients start again
 from x_i := x_bar, y_i := 0 (a collective reset; the model stays). Measured on least squares over
 an l1 ball (20 clients, 5,000 rounds, one client lost at round 1,000, lambda_0 = 0.1): the gap is
-5.1e-2 undisturbed and 5.1e-2 after this reset; it is 5.6e-1 if y alone is reset (x_bar is then not
-the mean of the x_i, and the difference adds up in sum y) and 5.7e-1 if the lost client alone is.
+5.1e-2 undisturbed and 5.1e-2 after this reset; it is 5.6e-1 if only the y_i are reset (x_bar is
+then not the mean of the x_i, and the difference adds up in sum y) and 5.7e-1 if only the lost
+client is reset.
 
 Not for: high accuracy: the rate is FedFW's, and it is not ahead of FedFW in all rounds.
 
@@ -61,7 +62,7 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
     penalty : float or "auto", optional
         lambda_0 > 0; by default FedFW's, max_i ||grad f_i(x0)|| / (N diameter).
     schedule : {"convex", "nonconvex"} (default: "convex")
-        Steps that fall with t, or constant ones that need the number of rounds.
+        Step sizes that decrease with t, or constant ones, which need the number of rounds.
     gradient : {"full", "stochastic"} (default: "full")
         "stochastic" averages minibatch gradients (give `batch_size`).
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`

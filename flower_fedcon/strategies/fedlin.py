@@ -7,10 +7,11 @@ Rounds come in pairs, from x = x0:
     2. broadcast x and g;  client i:  y = x;  H times  y := y - eta (grad f_i(y) - grad f_i(x) + g)
                            and uploads y - x;  server:  x := x + mean(y_i - x)
 
-The correction is what Scaffold's control variates come to: exact in every round, hence no state and
-no floor under heterogeneity, for one more exchange. By default eta = 1/(6 L H); two rounds then go
-about as far as one gradient step of 1/(6 L), whatever the H. With batch_size every gradient is of a
-minibatch, and their noise leaves a floor. Symbols: eta = client_lr, H = local_steps.
+The correction is the limit of Scaffold's control variates, computed exactly in every round. So
+there is no state and no floor under heterogeneity, at the price of one more exchange. By default
+eta = 1/(6 L H); two rounds then advance about as far as one gradient step of 1/(6 L), for any H.
+With batch_size every gradient is of a minibatch, and their noise leaves a floor. Symbols:
+eta = client_lr, H = local_steps.
 
 State: none on the client; x and g on the server.
 Wire: 1 vector down in a first round, 2 in a second; 1 vector up.
@@ -53,7 +54,7 @@ class FedLin(FedConStrategy[FedLinState]):
     local_steps : int or "auto", optional
         H >= 1; by default 5.
     client_lr : float, Schedule or "auto", optional
-        eta > 0; by default 1/(6 L H). A schedule of `flower_fedcon.schedules` is by rounds, which
+        eta > 0; by default 1/(6 L H). A schedule of `flower_fedcon.schedules` counts rounds, which
         come in pairs.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     batch_order, clip, compression : see `FedConStrategy`
@@ -61,9 +62,9 @@ class FedLin(FedConStrategy[FedLinState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range, or L unknown where a rule needs it.
+        If an argument is out of range, or L is unknown and a default needs it.
     ParticipationError
-        If somebody would be left out.
+        If the participation leaves clients out.
 
     Examples
     --------
@@ -82,8 +83,8 @@ class FedLin(FedConStrategy[FedLinState]):
     needs_exact = "its steps are corrected by the exact gradients of a first exchange"
     needs_mean = "the corrections sum to 0 only if g is the mean of the gradients"
     release = Release()
-    needs_independent = "its clients' steps are corrected by one round's gradient alone"
-    needs_everyone = "g and the steps that it corrects are of the same clients"
+    needs_independent = "its clients' steps are corrected by the gradient of one round only"
+    needs_everyone = "g and the steps that it corrects must come from the same clients"
 
     def __init__(
         self,

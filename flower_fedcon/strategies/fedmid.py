@@ -8,18 +8,19 @@ Round, for a cohort S:
     3. upload v - w
     4. server:    w := prox(w + eta_s mean_S(v_i - w), eta_s eta_c K)
 
-prox(v, step) = argmin_u psi(u) + ||u - v||^2 / (2 step). With `server_prox_only` step 2 goes
-without prox. Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps.
+prox(v, step) = argmin_u psi(u) + ||u - v||^2 / (2 step). With `server_prox_only` step 2 has no
+prox. Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps.
 
 State: none on the client; w on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: any (the theory is for full); the fixed point is biased. The prox runs on clients and
 server alike, so that the fixed point is biased even for K = 1: this is the algorithm.
 Own steps: with `client_lr=AdaPGM()`, "adaptive", client i finds its eta in step 2 from how its
-gradients change (`flower_fedcon.schedules`), and sends the sum T_i of its K steps, in units of the
-first, 1 number more; eta_c K in step 4 is their mean. Clients then weigh about as their T_i do.
+gradients change (`flower_fedcon.schedules`), and sends one number more: the sum T_i of its K steps,
+in units of the first. eta_c K in step 4 is their mean. Clients then weigh about in proportion to
+their T_i.
 Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then that of the prox of w
-plus the rule of the v_i - w, not their mean: the same only without heterogeneity.
+plus the rule of the v_i - w instead of their mean, which is the same only without heterogeneity.
 Compression: any. With EF21 the fixed point is the same; unbiased compressors alone leave a floor,
 since the v_i - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
@@ -57,10 +58,10 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     Parameters
     ----------
     regularizer : Regularizer or ConstraintSet
-        psi; a set stands for its indicator, any object with `prox(v, step)` will do.
+        psi: any object with `prox(v, step)`; a set stands for its indicator.
     client_lr : float, Schedule, OwnRate, "auto" or "adaptive", optional
-        eta_c > 0, at most 1/L; by default 1/L. A schedule of `flower_fedcon.schedules` is
-        that of the round. "adaptive" is `AdaPGM()` of the same: each client's own steps.
+        eta_c > 0, at most 1/L; by default 1/L. A schedule of `flower_fedcon.schedules` changes it
+        by the round. "adaptive" is the schedules' `AdaPGM()`: each client finds its own steps.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_lr : float (default: 1.0)
@@ -68,8 +69,8 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     server_prox_only : bool (default: False)
         Take the prox on the server alone.
     server_optimizer : ServerOptimizer, optional
-        `Momentum(...)` of `flower_fedcon.optimizers`: what it makes of the mean takes the mean's
-        place. It moves no fixed point; a step length for each entry would.
+        `Momentum(...)` of `flower_fedcon.optimizers`, whose step replaces the mean. The fixed
+        points stay the same; optimizers with a step length for each entry would move them.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     batch_order, clip, compression : see `FedConStrategy`
 
@@ -95,11 +96,15 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     needs_mean = needs_uniform = ""
     needs_convex = ""
     needs_server_lr = ""
-    needs_one_length = "its prox has one step for all entries, and w another fixed point without it"
+    needs_one_length = (
+        "its prox has one step for all entries; with others w has another fixed point"
+    )
     needs_constant_lr = needs_common_lr = ""
     needs_exact = ""
     release = Release()
-    needs_independent = "its server takes a prox in each round: no sum of rounds is left"
+    needs_independent = (
+        "its server takes a prox in each round, so the model is not a sum over rounds"
+    )
 
     def initialize(self, x0: Array) -> FedMiDState:
         """Start at x0."""

@@ -8,11 +8,11 @@ Round, for a cohort S:
     3. upload m_i: H_i, b_i and c_i of m_i(z) = z'H_i z / 2 - b_i'z + c_i
     4. server:    m := mean of all m_i;  x := argmin m(z) + psi(z)
 
-With everyone present m is about x, and (1/N) sum_i f_i(x) + psi(x) is known: where it is higher
-than at the last point w that was accepted, x := (x + w) / 2 instead, until it is not. Under
-sampling m_i is that of the client's last round (of the clients that have been heard), and there is
-no such guard. Converges quadratically; under sampling superlinearly, as soon as all have been
-heard, from a start that is near enough. With f_i quadratic it ends when all have been heard.
+With everyone present all m_i are about x, and (1/N) sum_i f_i(x) + psi(x) is known. While it is
+higher than at the last accepted point w, the server takes x := (x + w) / 2 instead. Under sampling
+m_i is from the client's last round (m is the mean over clients that have replied so far), and there
+is no such guard. The method converges quadratically. Under sampling it converges superlinearly once
+all clients have replied, from a start that is near enough; with quadratic f_i it is then finished.
 
 State: none on the client; x, w, m, the first m and, under sampling, all m_i on the server (N d^2/2
 numbers).
@@ -81,8 +81,8 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     Parameters
     ----------
     regularizer : Regularizer or ConstraintSet, optional (default: None)
-        psi; a set stands for its indicator, any object with `prox(v, step)` will do. With `Each`
-        the model is several side by side, whose objectives do not meet: Hessians are their blocks.
+        psi: any object with `prox(v, step)`; a set stands for its indicator. With `Each` the model
+        holds several independent models side by side, and Hessians are block diagonal.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     compression : see `FedConStrategy`
 
@@ -105,10 +105,10 @@ class FedNewton(FedConStrategy[FedNewtonState]):
 
     name = "fednewton"
     uplink = ("m",)
-    needs_gradient = "its models are made of exact gradients and second derivatives"
-    needs_exact = "it is exact, by second derivatives that an error would spoil"
+    needs_gradient = "its models consist of exact gradients and second derivatives"
+    needs_exact = "it is exact by its second derivatives, which errors would spoil"
     needs_mean = "m must stay the mean of the m_i: it is not a step, but a model of the objective"
-    needs_uniform = "m is the mean of the latest m_i of all clients, whoever takes part"
+    needs_uniform = "m is the mean of the latest m_i of all clients, whichever clients take part"
     needs_convex = "its server minimises a model that is convex only if psi is"
     release = Release("with everyone")
     needs_independent = "its server solves with each round's own Hessian"
@@ -123,10 +123,10 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         size = math.prod(shape[1:] if isinstance(self.regularizer, Each) else shape)
         if size > _LARGEST:
             raise ConfigError(
-                f"FedNewton sends the Hessians of a model of {size} entries, more than {_LARGEST}: "
-                "use FedMiD with server_optimizer=Momentum(0.9), server_lr=10, local_steps=1, "
-                "server_prox_only=True and client_lr=1/L, which an experiment on tables takes by "
-                "itself if [algorithm] is left out; or, for cohorts, CompositeFL"
+                f"FedNewton sends Hessians, for models of at most {_LARGEST} entries, got {size}: "
+                f"use FedMiD with server_optimizer=Momentum(0.9), server_lr=10, local_steps=1, "
+                "server_prox_only=True and client_lr=1/L, the default of an experiment on tables "
+                "without [algorithm]; or, for cohorts, CompositeFL"
             )
 
     def upload_shape(self, name: str, layout: Layout) -> tuple[int, ...]:
@@ -136,7 +136,9 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     def why_single(self) -> str:
         """Return why the server needs each upload in this run; "" if their sum is enough."""
         return (
-            "sampled, it keeps the m_i of earlier rounds: use Full()" if self.setup.sampled else ""
+            "under sampling it keeps the m_i of earlier rounds: use Full()"
+            if self.setup.sampled
+            else ""
         )
 
     def why_not_private(self) -> str:
@@ -195,17 +197,17 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         return after
 
     def renew(self, state: FedNewtonState) -> FedNewtonState:
-        """Minimise m + psi, of which psi may be new."""
+        """Minimise m + psi, with another psi if one is given."""
         if state.t == 1:
             return state
         found = [minimizer(*block) for block in self._blocks(state.m, state.x)]
         return state._replace(x=np.stack(found).reshape(state.x.shape))
 
     def apart(self, state: FedNewtonState) -> Array | None:
-        """Return the shares of the entries in use that are no combination of the others.
+        """Return the share of each entry that is no combination of the other entries in use.
 
-        See `flower_fedcon.solvers.quadratic_models.apart`; None before round 1, of models side by
-        side, and of more than 1000 entries.
+        See `flower_fedcon.solvers.quadratic_models.apart`. None before round 1, for models side by
+        side, and above 1000 entries.
         """
         weights = self.regularizer.entrywise(state.x.shape)
         many = state.x.size > _LOOKED_AT
@@ -214,11 +216,10 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         return apart(unpack(state.m, state.x.size).H, weights, state.x)
 
     def runaway(self, state: FedNewtonState) -> Array:
-        """Return the entries along which the clients' mean objective falls for ever.
+        """Return the entries along which the clients' mean objective decreases forever.
 
-        See `flower_fedcon.solvers.runaway`: of objectives of which that says that an outcome is
-        separated. None are found under sampling, of models side by side, and of more than 1000
-        entries.
+        They show that an outcome is separated: see `flower_fedcon.solvers.runaway`. None are found
+        under sampling, for models side by side, and above 1000 entries.
         """
         first, size = state.first, state.x.size
         if first is None or isinstance(self.regularizer, Each) or size > _LOOKED_AT:
@@ -228,7 +229,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     def hessian(self, state: FedNewtonState) -> Array | None:
         """Return the mean of the clients' Hessians at the start, or with cohorts their last ones.
 
-        None before round 1, of models side by side, and of more than 1000 entries.
+        None before round 1, for models side by side, and above 1000 entries.
         """
         size = state.x.size
         if state.t == 1 or isinstance(self.regularizer, Each) or size > _LOOKED_AT:

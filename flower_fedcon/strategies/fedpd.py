@@ -1,4 +1,4 @@
-r"""FedPD, federated primal-dual: clients keep a multiplier, and a coin may skip the communication.
+r"""FedPD, federated primal-dual: clients keep multipliers, and random rounds skip communication.
 
     min_x (1/N) sum_i f_i(x),   f_i smooth, nonconvex allowed
 
@@ -14,9 +14,9 @@ Round:
 Symbols: eta = step_size, q = skip_probability. x_i and lambda_i start at x0 and 0. After an exact
 step 2, lambda_i = -grad f_i(x_i). With q = 0 the iterates are those of FedDR without a regularizer
 and relaxation, and of FedDyn with alpha = 1/eta. With q > 0 clients drift apart in skipped rounds,
-and under heterogeneity x_0 keeps being thrown off the optimum: this is the algorithm. The paper's
-rate has a term for the error of step 2, which `SGD(epochs, batch_size, lr)`, its Oracle I with
-stochastic gradients, leaves there: the limit is a neighbourhood.
+and under heterogeneity x_0 stays in a neighbourhood of the optimum: this is the algorithm. The
+paper's rate has a term for the error of step 2. With `SGD(epochs, batch_size, lr)`, its Oracle I
+with stochastic gradients, this error stays, so the limit is a neighbourhood, too.
 
 With `step_size="balanced"` 1/eta is doubled or halved, at most 20 times, by clients' primal and
 dual residuals (2 numbers more up, 1 down); the lambda_i keep their meaning.
@@ -26,14 +26,14 @@ Wire: 1 vector and 1 number down (1 number after a skipped round); 1 vector up (
 round).
 Participation: full; the coin skips a round for everybody.
 Lost state: x_i := x_0i := x_0, the last mean, and lambda_i := 0. One exact step 2 and 3 gives
-lambda_i = -grad f_i(x_i) whatever lambda_i was, so that this heals.
+lambda_i = -grad f_i(x_i) for any earlier lambda_i, so the loss is repaired.
 
 Not for: absent clients, a psi or a constraint, and heterogeneity with skipped rounds.
 
 Source: Xinwei Zhang, Mingyi Hong, Sairaj Dhople, Wotao Yin, Yang Liu, "FedPD: A Federated Learning
 Framework with Optimal Rates and Adaptivity to Non-IID Data", 2020 (arXiv:2005.11418), Algorithm 1,
-and the authors' Python code. Their Matlab code takes the old lambda_i in step 4, which here takes
-74 rounds for what the new one reaches in 45.
+and the authors' Python code. Their Matlab code takes the old lambda_i in step 4, which in our test
+needs 74 rounds instead of 45.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class FedPD(Balanced[FedPDState]):
     ----------
     step_size : float, "auto" or "balanced", optional
         eta > 0; by default 1/sqrt(mu L), at most 10/L, and 0.3/L where mu is unknown. For convex
-        objectives and exact local solves any will do; the nonconvex theory asks for
+        objectives and exact local solves any value converges; the nonconvex theory needs
         eta < (sqrt(5) - 1)/(4L). "balanced" begins there and balances residuals.
     skip_probability : float (default: 0.0)
-        q in [0, 1): how often a round goes without communication.
+        q in [0, 1), the probability that a round skips communication.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -107,7 +107,7 @@ class FedPD(Balanced[FedPDState]):
     needs_exact = "after a skipped round client and server have no model in common; FedDR takes it"
     needs_mean = "the multipliers sum to 0 in the limit only if x_0 is the mean of the u_i"
     release = Release(about={"u": "x_0"})
-    needs_independent = "its server takes the last round's mean, and adds up none"
+    needs_independent = "its server takes the last round's mean, and adds up nothing"
     needs_everyone = "the server averages what all clients hold"
 
     def __init__(
@@ -125,7 +125,7 @@ class FedPD(Balanced[FedPDState]):
         if self.skip_probability and self.balances:
             raise ConfigError(
                 f"FedPD: step_size={self.step_size!r} balances residuals of a common model, which "
-                "skipped rounds lack: give a number, or 0 for skip_probability, got "
+                f"skipped rounds lack: give step_size a number, or skip_probability=0, got "
                 f"{skip_probability!r}"
             )
 
@@ -144,7 +144,7 @@ class FedPD(Balanced[FedPDState]):
 
     def why_not_private(self) -> str:
         """Return why noise in the sum of the uploads will not do; "" if it will."""
-        apart = "after a skipped round the u_i lie about no common point: give skip_probability=0"
+        apart = "after a skipped round the u_i have no common centre: give skip_probability=0"
         return apart if self.skip_probability else super().why_not_private()
 
     def initialize(self, x0: Array) -> FedPDState:

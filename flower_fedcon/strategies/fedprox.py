@@ -8,18 +8,18 @@ Round, for a cohort S:
     3. upload v_j
     4. server:    w := mean_S v_j
 
-Symbols: mu = proximal. Step 2 is as good as `local_solver` makes it. With mu = 0 the local
-minimisers are averaged (each f_j must then have one). With `SGD(epochs, batch_size, lr)`, as the
-paper's experiments have it, the paper's theorem holds as far as the local solutions are
-gamma-inexact, which no number of epochs promises: noise times lr leaves a floor.
+Symbols: mu = proximal. `local_solver` determines the accuracy of step 2. With mu = 0 the local
+minimisers are averaged (each f_j must then have one). The paper's experiments use
+`SGD(epochs, batch_size, lr)`. The theorem then needs gamma-inexact local solutions, which no number
+of epochs guarantees: noise times lr leaves a floor.
 
 State: none on the client; w on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: any. Cohorts are drawn uniformly, where the paper draws clients with probability
-proportional to their numbers of examples. Under heterogeneity the fixed point is biased, the less
-so the larger mu: this is the algorithm. One client alone does proximal point steps.
+proportional to their numbers of examples. Under heterogeneity the fixed point is biased, less for
+larger mu: this is the algorithm. With one client the method is the proximal point algorithm.
 Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then where the rule of the
-v_j - w is 0, not their mean: the same only without heterogeneity.
+v_j - w is 0 instead of their mean, which is the same only without heterogeneity.
 Compression: any, of v_j - w. With EF21 the fixed point is the same; unbiased compressors alone
 leave a floor, since the v_j - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
@@ -67,7 +67,7 @@ class FedProx(LocalMinimization[FedProxState]):
 
     Examples
     --------
-    Two clients with the minimisers 0 and 3 and the optimum 1: a bias stays.
+    Two clients have the minimisers 0 and 3; the optimum is 1, and a bias stays:
 
     >>> from flower_fedcon import FederatedProblem, simulate
     >>> from flower_fedcon.objectives import Quadratic
@@ -83,7 +83,7 @@ class FedProx(LocalMinimization[FedProxState]):
     needs_exact = ""
     begin_with: ClassVar[dict[str, float]] = {"proximal": 0.1}
     release = Release(about={"v": "w"})
-    needs_independent = "its server takes the mean of points, and adds up no changes"
+    needs_independent = "its server takes the mean of models, and does not add up changes"
 
     def __init__(
         self, *, proximal: float | str | None = None, **common: Unpack[MinimisationOptions]

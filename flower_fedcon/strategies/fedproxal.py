@@ -1,4 +1,4 @@
-r"""FedProxAL: an augmented Lagrangian for convex constraints of the clients' own.
+r"""FedProxAL: an augmented Lagrangian for each client's own convex constraint.
 
     min_w (1/N) sum_j f_j(w) + psi(w)   s.t. c_j(w) <= 0 for each client j,   all convex
 
@@ -14,11 +14,11 @@ Rounds of the stage k = 0, 1, ..., with the anchor w_k, from w_0 = x0 and mu_j =
                                        + sum_j (rho/2) ||w - u_j - lambda_j/rho||^2
 
 Here P_j(w) = f_j(w)/N + ([mu_j + beta c_j(w)]_+^2 - mu_j^2)/(2 beta) + (kappa/2) ||w - w_k||^2. A
-stage is a proximal step of the method of multipliers, its rounds are steps of ADMM for
-psi + sum P_j. kappa = 1/((N+1) beta). At the limit mu_j >= 0, mu_j c_j(w) = 0, and 0 lies in
-mean grad f_j + sum mu_j grad c_j + the subdifferential of psi. The rival of FedSGM, which keeps the
-mean of the constraints up to a tolerance, and has no multipliers. Symbols: beta = penalty,
-rho = coupling, s = accuracy.
+stage is a proximal step of the method of multipliers; its rounds are ADMM steps for psi + sum P_j.
+kappa = 1/((N+1) beta). At the limit mu_j >= 0, mu_j c_j(w) = 0, and 0 lies in mean grad f_j + sum
+mu_j grad c_j + the subdifferential of psi. FedSGM is the alternative: it satisfies the mean of the
+constraints up to a tolerance, and has no multipliers. Symbols: beta = penalty, rho = coupling,
+s = accuracy.
 
 State: u_j, lambda_j and w_k on the client; w, w_k and the mu_j (N numbers) on the server.
 Wire: 1 vector and 2 numbers down; 1 vector and 2 numbers up.
@@ -26,16 +26,16 @@ Participation: full.
 Lost state: the client begins the stage anew, at the w of the round and with the server's w_k; the
 mu_j are never lost.
 
-A shared constraint, sum_j c_j(w) <= 0, has no form here: [mu + beta sum_j c_j(w)]_+^2 is
-no sum of functions of one client each, as ADMM needs. With numbers z_j in the model, c_j(w) - z_j
-<= 0 is client j's own, and the half-space sum_j z_j <= 0 part of psi. A constraint of the server's
-is a set in psi.
+A shared constraint, sum_j c_j(w) <= 0, cannot be given directly: [mu + beta sum_j c_j(w)]_+^2 is
+not a sum over clients, as ADMM needs. Put numbers z_j into the model instead: c_j(w) - z_j <= 0 is
+client j's own constraint, and the half-space sum_j z_j <= 0 is part of psi. A constraint of the
+server is a set in psi.
 
-Not for: clients that come and go: everyone answers each round. A bound on a mean is FedSGM's.
+Not for: clients that come and go, since everyone answers each round. FedSGM bounds a mean.
 
 Source: Chuan He, Le Peng, Ju Sun, "Federated Learning with Convex Global and Local Constraints",
-TMLR 2024 (arXiv:2310.10117), without constraints of the server's; the steps are reconstructed, and
-the local accuracy is the solver's.
+TMLR 2024 (arXiv:2310.10117), without the server's constraints; the steps are reconstructed, and the
+solver sets the local accuracy.
 """
 
 from __future__ import annotations
@@ -75,20 +75,21 @@ class FedProxALConstants(NamedTuple):
 class FedProxAL(LocalMinimization[FedProxALState]):
     """The proximal augmented Lagrangian method.
 
-    An objective's constraint is `constraint_value(x)` <= 0, with `constraint_gradient(x)`; here
-    each client's own, not their mean: the problem is `FederatedProblem(..., constraints="each")`.
-    Clients without one are not bound. A history has the columns "stage" and "worst_constraint".
+    An objective's constraint is `constraint_value(x)` <= 0, with `constraint_gradient(x)`. Each
+    client's own constraint must hold, not their mean: the problem is
+    `FederatedProblem(..., constraints="each")`. Clients without a constraint are not bound. A
+    history has the columns "stage" and "worst_constraint".
 
     Parameters
     ----------
     regularizer : Regularizer or ConstraintSet, optional
         psi, on the server alone.
     penalty : float (default: 10.0)
-        beta > 0. A larger one takes fewer stages, of more rounds.
+        beta > 0. A larger value needs fewer stages, but more rounds in each.
     coupling : float or "auto", optional
         rho > 0; by default L/N.
     accuracy : float (default: 1.0)
-        s > 0, of the first stage.
+        s > 0, the accuracy of the first stage.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -99,11 +100,11 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     ConfigError
         If an argument is out of range, or coupling is None and L unknown.
     ParticipationError
-        If somebody would be left out.
+        If the participation leaves clients out.
 
     Examples
     --------
-    The minimum of (x - 1)^2 / 2 over x <= 0, which the first client demands:
+    The minimum of (x - 1)^2 / 2 over x <= 0, the first client's constraint:
 
     >>> from flower_fedcon import FederatedProblem, simulate
     >>> from flower_fedcon.objectives import Quadratic
@@ -131,7 +132,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
 
     def why_no_epochs(self) -> str:
         """Return why SGD is refused."""
-        return "its clients minimise an augmented Lagrangian, which is no mean over rows"
+        return "its clients minimise an augmented Lagrangian, which is not a mean over rows"
 
     def __init__(
         self,
@@ -191,14 +192,14 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     def doubts(
         self, state: FedProxALState, record: Mapping[str, float], unheard: Sequence[str]
     ) -> list[str]:
-        """Say so where a c_j is clearly above 0."""
+        """Warn if a c_j is clearly above 0."""
         worst = record.get("constraint", state.worst)
         if not worst > _CLEARLY:
             return []
         return [
-            f"a client's constraint is {worst:.3g} at the end, above 0: more rounds or another "
-            "penalty may help; or no model keeps the bounds, and the multipliers grow without end: "
-            "FederatedProblem.least_violation says by how much"
+            f"a client's constraint is {worst:.3g} at the end, above 0: try more rounds or another "
+            f"penalty. If no model satisfies the bounds, the multipliers grow without end; "
+            f"FederatedProblem.least_violation says by how much the bounds are violated"
         ]
 
     def readmit(self, state: FedProxALState, client: int) -> tuple[FedProxALState, Payload]:

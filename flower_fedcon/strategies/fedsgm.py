@@ -13,8 +13,8 @@ Round t = 0, 1, ..., for a cohort S:
 
 Symbols: eta = client_lr, E = local_steps, eps = tolerance, beta = sharpness, C_j =
 uplink_compressor, C_0 = downlink_compressor. One formula for w_bar serves both switches: 1 -
-sigma_t is 0 wherever ghat > eps. If no round has weight, w_bar is the last w. Minibatches replace
-grad f_j alone; g_j is always evaluated in full.
+sigma_t is 0 wherever ghat > eps. If all weights are 0, w_bar is the last w. Minibatches are for
+grad f_j only; g_j is always evaluated in full.
 
 Theorem: with D = ||w_0 - w*||, Lipschitz constants G, and q of C_j (E||C(x) - x||^2 <= q ||x||^2),
     Gamma = 2 E^2 + E q/(2 N),   eta = D / (G sqrt(2 E T Gamma)),   eps = D G sqrt(2 Gamma/(E T))
@@ -36,30 +36,32 @@ g_k(w_t) for any lambda_k >= 0 that sum to sigma_t, and are 0 where sigma(z_k) i
 switching on the clients' own constraints, the client that is violated most moves alone.
 
 Error feedback, whenever C_j is not unbiased or C_0 is not the identity: the server also keeps an
-exact x, from x_0 = w_0, client j what compression has held back, e_j = 0 at first, and
+exact x, from x_0 = w_0; client j keeps the error of compression e_j, 0 at first, and
     4'. Delta_j = C_j(e_j + (w_t - v)/eta),   e_j := e_j + (w_t - v)/eta - Delta_j
     5'. x_{t+1} = x_t - eta mean_S Delta_j,   m_t = C_0(x_{t+1} - w_t),   w_{t+1} = w_t + m_t
-Every compressor must then be contractive: RandK goes without its factor d/K. The increment m_t goes
-to clients that have just built on w_t, others get w_{t+1}: the iterates of a broadcast of m_t.
+Every compressor must then be contractive: RandK drops its factor d/K. Clients that hold w_t get the
+increment m_t, others get w_{t+1}, which gives the same iterates.
 
 State: none on the client, with error feedback w and e_j; x, w and the average's sums on the server.
 Wire: 1 vector (compressed with error feedback) and 1 number down (of several constraints 2 more for
 each active one); 1 vector (compressed) and 1 number (of m constraints 2 m) up.
-Participation: any; sampled, g(w_bar) <= eps holds up to the error of the estimate ghat. In the
-paper the theory is for full participation, and second-hand for hard switching under sampling. Of
-the clients' own constraints a cohort sees its own: a client is above eps, unseen, in at most
-N/C - 1 times as many rounds with weight as there are rounds with sigma = 1 (hard, in expectation).
-Aggregation: any rule of `flower_fedcon.aggregation`, without compression, for Delta_j and g_j:
-objective and constraint are then the rule's, not the means, the same only without heterogeneity.
+Participation: any; sampled, g(w_bar) <= eps holds up to the error of the estimate ghat. The paper's
+theory is for full participation; that for hard switching under sampling is second-hand. With each
+client's own constraint a cohort sees only its members' constraints. Let V be the number of rounds
+with sigma = 1: a client is above eps, unseen, in at most (N/C - 1) V rounds with weight (hard, in
+expectation).
+Aggregation: any rule of `flower_fedcon.aggregation`, without compression, for Delta_j and g_j: the
+rule then replaces the means in objective and constraint, which is the same only without
+heterogeneity.
 Lost state: nothing without error feedback. With it the client starts again from a dense w_t and
-e_j = 0: x - (eta/N) sum e_j moves once, and no bias stays.
+e_j = 0. Then x - (eta/N) sum e_j jumps once, and no bias stays.
 
-Not for: constraints that every client is to meet (FedProxAL), and high accuracy: the rate is
+Not for: constraints that every client must satisfy (FedProxAL), and high accuracy: the rate is
 1/sqrt(T).
 
 Source: Antesh Upadhyay, Sang Bin Moon, Abolfazl Hashemi, "Switching Gradient Methods for
 Constrained Federated Optimization", OPT workshop 2025, Algorithm 1. The weights of the soft
-average, which its proof forces, and several constraints are reconstructed. Sampling and error
+average, which follow from its proof, and several constraints are reconstructed. Sampling and error
 feedback are second-hand, from accounts of the long version, with Rustem Islamov, Yarden As, Ilyas
 Fatkhullin, "Safe-EF: Error Feedback for Non-smooth Constrained Optimization", ICML 2025
 (arXiv:2505.06053) (E = 1, hard).
@@ -95,15 +97,15 @@ class FedSGM(Switching[FedSGMState]):
     """The federated switching gradient method.
 
     The objectives need `constraint_value(x)` and `constraint_gradient(x)` (`NeymanPearson` and
-    `LossBound` have them), or with groups what `GroupLossBounds` has. A history has the columns
-    "constraint_estimate" (ghat of the round, nan of a cohort without constraint), "sigma",
-    "violations" (rounds so far that began with ghat > eps) and, where it is the theorem's,
-    "tolerance" (eps), and the output "average" (w_bar).
+    `LossBound` have them), or with groups the methods of `GroupLossBounds`. The history's columns
+    are "constraint_estimate" (ghat of the round, nan for a cohort without constraint), "sigma",
+    "violations" (rounds so far that began with ghat > eps) and, if the theorem gives it,
+    "tolerance" (eps). The history's output "average" is w_bar.
 
     Parameters
     ----------
     client_lr, tolerance : float, optional
-        eta > 0, and eps > 0, what g may exceed 0 by; by default the theorem's, from D and G.
+        eta > 0, and eps > 0, by which g may exceed 0; by default the theorem's, from D and G.
     distance, lipschitz : float, optional
         D >= ||w_0 - w*|| and G, the Lipschitz constant of every f_j and g_j; by default guesses, G
         the longest gradient of an f_j at the start, D = G/L.
@@ -114,9 +116,10 @@ class FedSGM(Switching[FedSGMState]):
     sharpness : float, optional
         beta > 0 of the soft switch; by default 2/eps, the least that the theory allows.
     output : {"last", "average"} (default: "last")
-        The model: w_t, or w_bar, which the theorem is for.
+        The model: w_t, or w_bar, for which the theorem holds.
     constraints : {"mean", "each", "groups"} (default: "mean")
-        g: the mean of the clients' constraints, the largest, or that of groups, as the problem's.
+        g: the mean of the clients' constraints, the largest of them, or the largest of groups; the
+        same as the problem's.
     groups : int, optional
         How many groups, m, with "groups".
     uplink_compressor : Compressor, optional
@@ -124,7 +127,7 @@ class FedSGM(Switching[FedSGMState]):
     downlink_compressor : Compressor, optional
         C_0, for the change of the model; by default `Identity()`.
     uplink, downlink : Compressor, optional
-        Older names of the two.
+        Older names of these two arguments.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     batch_order, compression : see `FedConStrategy`
 
@@ -155,7 +158,9 @@ class FedSGM(Switching[FedSGMState]):
     uplink = ("delta",)
     needs_mean = ""
     needs_gradient = "its bound on the violation is for the gradients of objective and constraint"
-    needs_constant_lr = "its average weighs rounds alike, as steps of one length allow"
+    needs_constant_lr = (
+        "its average weighs rounds equally, which is right only for steps of one length"
+    )
     needs_uniform = "its estimate of the constraint is the plain mean of a uniform cohort"
     queries = ("constraint",)
     constraints = "mean"

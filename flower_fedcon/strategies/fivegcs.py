@@ -8,22 +8,22 @@ Round, for a cohort S of C clients, with F_m(x) = (1/N) (f_m(x) - (mu/2) ||x||^2
     3.            upload Delta_m = grad F_m(y) - u_m;  u_m := u_m + Delta_m
     4. server:    x := xhat - gamma (N/C) sum_S Delta_m;  v := v + sum_S Delta_m
 
-Symbols: gamma = primal_lr, tau = dual_lr. N/C stands before the step of x, not of v, and C is the
-size that was drawn, also if replies are missing. u_m and v start at 0, x at x0; v = sum u_m over
-all clients, and at the optimum u_m = grad F_m, v = -mu x. The model is xhat.
+Symbols: gamma = primal_lr, tau = dual_lr. N/C scales the step of x, not of v. C is the drawn size,
+even if replies are missing. u_m and v start at 0, x at x0; v = sum u_m over all clients, and at the
+optimum u_m = grad F_m, v = -mu x. The model is xhat.
 
 By default gamma = (3/16) sqrt(C/(L mu N)) and tau = 1/(2 gamma N), which is then
 (8/3) sqrt(L mu/(N C)). O((N/C + sqrt(N kappa/C)) log(1/eps)) rounds, kappa = L/mu, if step 2 makes
-K >= ((3/4) sqrt(C L/(N mu)) + 2) log(4 kappa) gradient steps. N times step 2 is what a client
-solves: f_m(y) + ((N tau - mu)/2) ||y - xhat||^2 - <N u_m + mu xhat, y>, which needs N tau >= mu.
+K >= ((3/4) sqrt(C L/(N mu)) + 2) log(4 kappa) gradient steps. A client solves N times step 2:
+f_m(y) + ((N tau - mu)/2) ||y - xhat||^2 - <N u_m + mu xhat, y>, which needs N tau >= mu.
 
 State: u_m on the client; x, v and a mirror of the u_m on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: cohorts of one size, uniform.
 Compression: EF21, of Delta_m, whose memory is u_m: it moves by what the server reads, and v stays
 the sum of the u_m. The fixed point is the same.
-Lost state: as in FedDyn; the server repeats step 3's update ("mirror": N d numbers), or else
-everybody starts again with u_m = v = 0 and the same xhat.
+Lost state: as in FedDyn. The server repeats step 3's update (a mirror, N d numbers); without the
+mirror all start again with u_m = v = 0 and the same xhat.
 
 Not for: cohorts of varying size, a psi or a constraint, and objectives without strong convexity.
 
@@ -76,7 +76,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     Parameters
     ----------
     smoothness : float, optional
-        L, only used for primal_lr's default; by default what the clients state.
+        L, used only for the default of primal_lr; by default what the clients state.
     strong_convexity : float, optional
         mu > 0, or less than the true one; by default what the clients state.
     primal_lr : float or "auto", optional
@@ -93,7 +93,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range, or is missing and its default not known.
+        If an argument is out of range, or is left out and has no default here.
     ParticipationError
         If cohorts vary in size.
 
@@ -111,11 +111,11 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     title = "5GCS"
     uplink = ("delta",)
     needs_mean = "v must stay the sum of all u_m"
-    needs_uniform = "its theory is of uniform cohorts"
+    needs_uniform = "its theory needs uniform cohorts"
     needs_exact = ""
     release = Release("without mirror")
     needs_independent = (
-        "its model is made of the last round and of the sum of all, with other weights"
+        "its model combines the last round and the sum of all rounds with different weights"
     )
     constants: FiveGCSConstants
 
@@ -166,8 +166,8 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         gamma, tau = self.primal_lr, self.dual_lr
         if n * tau < mu:
             raise ConfigError(
-                f"dual_lr must be at least mu/N = {mu / n:.3g}, got {tau:.3g}: a larger "
-                "dual_lr, or a smaller primal_lr where dual_lr is left to its default"
+                f"dual_lr must be at least mu/N = {mu / n:.3g}, got {tau:.3g}: give a larger "
+                f"dual_lr, or a smaller primal_lr if dual_lr is left to its default"
             )
         return FiveGCSConstants(mu, gamma, tau, size)
 
@@ -203,6 +203,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         mu = self.strong_convexity or self.setup.strong_convexity
         if not mu:
             raise ConfigError(
-                "5GCS needs strong_convexity=...: not all clients state one that is > 0"
+                "5GCS needs strong_convexity > 0, which not all clients state: give "
+                "strong_convexity=..."
             )
         return mu

@@ -22,8 +22,8 @@ State: x_i, u_i, d_i and copies of y and v on the client; y, v, d_bar and a mirr
 numbers) on the server.
 Wire: 1 vector and 1 number down; 1 compressed vector up.
 Participation: full.
-Lost state: u_i from the mirror, y and v from the server, and x_i := y. A client that alone came
-back with u_i = 0 would bias the run forever.
+Lost state: u_i comes from the mirror, y and v from the server, and x_i := y. A single client that
+returned with u_i = 0 would bias the run forever.
 
 Not for: absent clients, and a psi or a constraint.
 
@@ -72,14 +72,14 @@ class LoCoDLConstants(NamedTuple):
 
 
 class LoCoDL(FedConStrategy[LoCoDLState]):
-    """Local training and compression, both of which accelerate.
+    """Accelerated local training with compression.
 
     Parameters
     ----------
     uplink_compressor : Compressor, optional
         C_i, unbiased; by default `Identity()`.
     share : float (default: 0.5)
-        s in (0, 1): how much of the strong convexity is g's.
+        s in (0, 1), the share of the strong convexity that g takes.
     strong_convexity : float, optional
         mu > 0, or less than the true one; by default what the clients state.
     client_lr : float or "auto", optional
@@ -92,9 +92,9 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range, or is missing and its default not known.
+        If an argument is out of range, or is left out and has no default here.
     ParticipationError
-        If somebody would be left out.
+        If the participation leaves clients out.
 
     Examples
     --------
@@ -109,12 +109,12 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
 
     name = "locodl"
     uplink = ("d",)
-    needs_gradient = "its steps take the share of f_i that is g off the whole gradient"
+    needs_gradient = "its steps subtract g's gradient, a share of f_i's, from the whole gradient"
     needs_constant_lr = "its duals move by the step length of the round before"
     needs_exact = "it has its own, uplink_compressor"
     needs_mean = "the u_i and v balance only if d_bar is half the mean of the d_i"
-    release = Release(single="its mirror holds what each client has sent")
-    needs_everyone = "all share one coin, and y and v"
+    release = Release(single="its mirror needs each client's own upload")
+    needs_everyone = "all clients share one coin, and y and v"
     constants: LoCoDLConstants
 
     def __init__(
@@ -161,7 +161,8 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         mu = self.strong_convexity or self.setup.strong_convexity
         if not mu:
             raise ConfigError(
-                "LoCoDL needs what not all clients state: give strong_convexity > 0 (mu)"
+                "LoCoDL needs strong_convexity > 0 (mu), which not all clients state: give "
+                "strong_convexity=..."
             )
         return mu
 

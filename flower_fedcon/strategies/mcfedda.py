@@ -6,19 +6,18 @@ Round r = 1, ..., R_s of stage s = 1, 2, ...:
     CFedDA's (see there), with multiple_s psi and radius rho_s, from the last stage's w:
     w_0 := w, gradients and iterates forgotten, r := 1
 
-The multiples do not increase and the last is 1, so that psi is what is minimised in the end; the
-last stage goes on until the run ends. In the paper's terms lambda_s = multiple_s lambda; its theory
-halves lambda and rho from stage to stage, and the last stage takes most of the rounds.
-
-A large weight keeps the first iterates sparse, where the loss is well conditioned.
+The multiples do not increase and the last is 1, so that the last stage minimises with psi itself;
+it continues until the run ends. In the paper's terms lambda_s = multiple_s lambda; its theory
+halves lambda and rho from stage to stage, and the last stage takes most of the rounds. A large
+weight keeps the first iterates sparse, and for sparse points the loss is well conditioned.
 
 Symbols: stages = [(multiple, rho, R), ...]; mu, gamma, K and psi as in CFedDA.
 
 State: none on the client; CFedDA's, and the stage, on the server.
 Wire: 2 vectors and 2 numbers down (3 of each with a radius); 1 vector up.
 Participation: any (the theory is for full).
-Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem in which the rule of
-the gradients takes the place of their mean: the same only without heterogeneity.
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with the rule of the
+gradients in place of their mean, which is the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Not for: problems for which no first radius is known: CFedDA needs none.
@@ -72,10 +71,10 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     Parameters
     ----------
     regularizer : Regularizer or ConstraintSet
-        psi of the last stage, the one that is minimised; with a radius, as for `CFedDA`.
+        psi of the last stage, which is minimised; with a radius, as for `CFedDA`.
     strong_convexity : float or "auto", optional
-        mu > 0: of every f_i, or a guess of the restricted modulus; by default the clients' mu, and
-        L/1000 where that is 0 or unknown.
+        mu > 0, the strong convexity of every f_i, or a guess of the restricted one; by default the
+        clients' mu, and L/1000 where that is 0 or unknown.
     damping : float or "auto", optional
         gamma > 0; by default 5 L K.
     local_steps : int or "auto", optional
@@ -111,9 +110,11 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     name = "mcfedda"
     uplink = ("g",)
     needs_mean = needs_uniform = ""
-    needs_convex = "its models hold psi once for every step, and have one minimiser if it is convex"
+    needs_convex = (
+        "its models contain psi once for every step, and have one minimiser only if psi is convex"
+    )
     release = Release()
-    needs_independent = "its stages begin anew, and forget the sums of those before"
+    needs_independent = "each stage begins anew, without the sums of earlier stages"
 
     constants: MCFedDAConstants
 

@@ -9,18 +9,20 @@ Round r = 1, 2, ..., from x_bar = x0 and h_i = 0:
     4. upload v_i = xhat_i - (gamma/p) h_i
     5. server:    v_bar = mean v_i;  x_bar := prox(v_bar, gamma/p)
 
-One coin serves all clients, since all communicate when it falls. K_r has mean 1/p: O(kappa log)
-gradients and, with p = 1/sqrt(kappa), O(sqrt(kappa) log) rounds. After step 2 the mean of the h_i
-is -(p/gamma)(v_bar - x_bar), which is 0 without psi and else lies in the negative subdifferential
-of psi at x_bar. Symbols: gamma = client_lr, p = communication_probability, kappa = L/mu.
+One coin serves all clients, since all communicate in the same rounds. K_r has mean 1/p: O(kappa
+log) gradients and, with p = 1/sqrt(kappa), O(sqrt(kappa) log) rounds. After step 2 the mean of the
+h_i is -(p/gamma)(v_bar - x_bar), which is 0 without psi and else lies in the negative
+subdifferential of psi at x_bar. Symbols: gamma = client_lr, p = communication_probability,
+kappa = L/mu.
 
 State: h_i and xhat_i on the client; x_bar on the server.
 Wire: 1 vector and 1 number down; 1 vector up.
 Participation: full.
 Compression: EF21, of v_i - x_bar: the client puts the v_i that the server reads into step 2, so
 that the h_i sum to 0. The fixed point is the same.
-Lost state: h_i := 0. Step 4 carries h_i, so the sum repairs itself in one round. Uploading xhat_i
-"because the h_i sum to 0" would make the loss permanent, and the round with psi wrong.
+Lost state: h_i := 0. Step 4 uploads h_i with xhat_i, so the sum repairs itself in one round.
+Uploading xhat_i alone "because the h_i sum to 0" would make the loss permanent, and the round with
+psi wrong.
 
 Not for: absent clients (TAMUNA allows them), and rounds that must have a fixed length.
 
@@ -78,7 +80,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     ConfigError
         If an argument is out of range, or client_lr is None and L unknown.
     ParticipationError
-        If somebody would be left out.
+        If the participation leaves clients out.
 
     Examples
     --------
@@ -94,11 +96,11 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     needs_constant_lr = "the h_i move by the step length of the round before"
     needs_gradient = ""
     needs_mean = "the h_i sum to 0 only if v_bar is the mean of the v_i"
-    needs_convex = "the h_i converge since the prox of a convex psi expands no distance"
+    needs_convex = "the h_i converge because the prox of a convex psi expands no distance"
     needs_exact = ""
     release = Release(about={"v": "x_bar"})
-    needs_independent = "its server takes a prox of each round's mean, and adds up none"
-    needs_everyone = "all share one coin"
+    needs_independent = "its server takes a prox of each round's mean, and adds up nothing"
+    needs_everyone = "all clients share one coin"
 
     constants: ScaffnewConstants
 

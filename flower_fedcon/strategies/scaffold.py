@@ -11,21 +11,21 @@ Round, for a cohort S, from c = c_i = 0:
     4. upload y - x and dc_i
     5. server:    x := x + eta_g mean_S(y_i - x);  c := c + (1/N) sum_S dc_i
 
-Symbols: eta_l = client_lr, eta_g = server_lr, K = local_steps. c moves by 1/N and stays the mean
-of ALL c_i; by 1/|S| it would not, and cohorts of varying size would lead elsewhere.
+Symbols: eta_l = client_lr, eta_g = server_lr, K = local_steps. c moves by 1/N and stays the mean of
+ALL c_i. With 1/|S| it would not, and with cohorts of varying size the limit would be wrong.
 
 State: c_i on the client; x, c and, with a mirror, the c_i (N d numbers) on the server.
-Wire: 2 vectors down; 1 vector up (2 in option "I", without mirror, and from train loops of one's
-own that leave local_steps open).
+Wire: 2 vectors down; 1 vector up (2 in option "I", without mirror, and from your own train loops if
+local_steps is left out).
 Participation: any. With a mirror, option "II" sends no dc_i: it follows from what the server knows.
 Compression: EF21, of y - x and dc_i, which vanish at the optimum: c_i, the memory, moves by what
 the server reads, and c stays the mean of the c_i. The fixed point is the same.
 Lost state: c_i from the mirror; without it all start again from c = c_i = 0 (a collective reset; x
-stays). A client that alone came back with zeros would leave c off the mean of the c_i forever: on
-the tests' quadratics 0.14 to 0.24 from the optimum.
+stays). If a single client returned with c_i = 0, c would differ from the mean of the c_i forever:
+on the tests' quadratics the limit is then 0.14 to 0.24 from the optimum.
 
-Not for: a psi that is not smooth (CompositeFL), and clients that are met once: their variates are
-then stale.
+Not for: a psi that is not smooth (CompositeFL), and clients that take part rarely: their control
+variates are stale.
 
 Source: Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank Reddi, Sebastian Stich, Ananda
 Theertha Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020
@@ -65,15 +65,15 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     Parameters
     ----------
     client_lr : float, Schedule or "auto", optional
-        eta_l > 0; by default 1/(4 L K). A schedule of `flower_fedcon.schedules` is that of the
+        eta_l > 0; by default 1/(4 L K). A schedule of `flower_fedcon.schedules` changes it by the
         round.
     local_steps : int or "auto", optional
         K >= 1; by default 5.
     server_lr : float (default: 1.0)
         eta_g > 0.
     server_optimizer : ServerOptimizer, optional
-        A rule of `flower_fedcon.optimizers`: what it makes of the mean takes the mean's place in x.
-        It moves no fixed point, and leaves c and the c_i alone.
+        A rule of `flower_fedcon.optimizers`, whose step replaces the mean in the update of x. It
+        changes neither fixed points, nor c and the c_i.
     option : {"I", "II"} (default: "II")
         c_i is a gradient at the broadcast model, or the mean of the local steps' gradients.
     mirror : bool (default: True)
@@ -100,12 +100,12 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     uplink = ("delta", "dc")
     needs_gradient = ""
     needs_mean = "c must stay the mean of all c_i"
-    needs_uniform = "c is the mean of all c_i, whoever takes part, and corrects every step"
+    needs_uniform = "c is the mean of all c_i, whichever clients take part, and corrects every step"
     needs_server_lr = ""
     needs_constant_lr = ""
     needs_exact = ""
     release = Release("without mirror")
-    needs_independent = "its control variates hold the noise of each round, beside the model"
+    needs_independent = "its control variates also keep the noise of each round"
     usual_steps = 5
 
     def __init__(
@@ -128,7 +128,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         if self.option == "I" and self.setup.own_loops:
             raise ConfigError(
                 'Scaffold: option="I" needs the gradient at the broadcast model, which clients '
-                'with a train loop of their own cannot give: use option="II"'
+                'with their own train loop cannot give: use option="II"'
             )
         c = np.zeros_like(x0)
         return ScaffoldState(x0, c, resets=0, mirror=self.mirrored(self.mirror, c=c))

@@ -1,4 +1,4 @@
-r"""S-DANE: local minimisation with corrected gradients, about centres that move by gradients.
+r"""S-DANE: local minimisation with corrected gradients, around centres that move by gradients.
 
     min_x (1/N) sum_i f_i(x),   f_i convex with a modulus mu >= 0, and L-smooth
 
@@ -12,21 +12,21 @@ Rounds come in pairs, with one cohort S for both, from x = v = x0 and alpha = 0:
                   x := y + mean_S(x_i - y);  v := (v + mu s x - s h)/(1 + mu s)
                   alpha := (alpha + s)/(1 + mu s) in the accelerated form; it stays 0 in the plain
 
-The plain form has s = 1/lambda and y = v; with exact local solves then v = x, and it is DANE. With
-stopping="relative" a local solve ends once its gradient is at most (lambda/2) ||x_i - y||.
+The plain form has s = 1/lambda and y = v. With exact local solves v = x, and the method is DANE.
+With stopping="relative" a local solve ends once its gradient is at most (lambda/2) ||x_i - y||.
 
 Theorem, for everyone and delta^2 ||x - y||^2 >= mean_i ||grad (f - f_i)(x) - grad (f - f_i)(y)||^2:
 with lambda >= delta/sqrt(2) and exact local solves, or lambda >= 2 delta and stopping="relative",
 after k pairs the plain form has ||v - x*||^2 <= D/(1 + mu/lambda)^k, D = ||x0 - x*||^2, and the
 accelerated F(x) - F* <= (lambda D/2) min{(1 + sqrt(mu/lambda))^(1 - k), 4/k^2}; docs/sdane.md has
-the proof. Always delta <= L/2, which makes the defaults lambda = L/sqrt(8) and, with "relative" or
+the proof. Always delta <= L/2. So the default of lambda is L/sqrt(8) and, with "relative" or
 another solver than "exact", L. Symbols: lambda = proximal, mu = strong_convexity.
 
 State: none on the client; x, v, g and alpha on the server.
 Wire: 1 vector down in a first round, 2 in a second; 1 vector up in a first round, 2 in a second.
-Participation: any. Sampled, g and the steps are a cohort's, and a floor under heterogeneity stays,
-the lower the larger lambda; where all clients share a minimiser there is none. A reply that is
-missing in one of the two rounds adds to that noise; with everyone it is asked for again.
+Participation: any. Under sampling g and the steps are a cohort's, and heterogeneity leaves a floor,
+lower for larger lambda; if all clients share a minimiser there is none. A missing reply in one of
+the two rounds adds to that noise; with everyone present the client is asked again.
 Lost state: nothing to lose.
 
 Not for: a psi or a constraint, and clients that cannot answer twice a round.
@@ -76,21 +76,21 @@ class SDANE(LocalMinimization[SDANEState]):
     form : {"accelerated", "plain"}, optional
         By default the accelerated one with everyone present, and the plain one under sampling.
     proximal : float or "auto", optional
-        lambda > 0; by default L/sqrt(8), and L for inexact local solves. Clients that are alike
-        allow a smaller one, about delta, the theorem's: "auto" looks for it.
+        lambda > 0; by default L/sqrt(8), and L for inexact local solves. Similar clients allow a
+        smaller value, about the theorem's delta, which "auto" looks for.
     strong_convexity : float, optional
         mu >= 0, at most the true one; by default what the clients state, or 0.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     stopping : {"solver", "relative"} (default: "solver")
-        When a local solve ends: as its solver says, or as soon as the theorem allows.
+        When a local solve ends: by its solver's own rule, or as soon as the theorem allows.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     compression : see `FedConStrategy`
 
     Raises
     ------
     ConfigError
-        If an argument is out of range, or L unknown where a rule needs it.
+        If an argument is out of range, or L is unknown and a default needs it.
 
     Examples
     --------
@@ -104,12 +104,12 @@ class SDANE(LocalMinimization[SDANEState]):
     name = "sdane"
     title = "S-DANE"
     uplink = ("gradient", "delta", "end_gradient")
-    needs_gradient = "its clients minimise, with corrections by exact gradients"
-    needs_exact = "its corrections cancel by exact gradients of a first exchange"
+    needs_gradient = "its clients minimise with corrections from exact gradients"
+    needs_exact = "its corrections cancel only with exact gradients of a first exchange"
     needs_mean = "the corrections sum to 0 only if g is the mean of the gradients"
-    needs_uniform = "its theory is of uniform cohorts"
+    needs_uniform = "its theory needs uniform cohorts"
     release = Release()
-    needs_independent = "its clients' corrections are made of one round's gradient alone"
+    needs_independent = "its clients' corrections use the gradient of one round only"
     constants: SDANEConstants
 
     def __init__(
@@ -157,7 +157,11 @@ class SDANE(LocalMinimization[SDANEState]):
 
     def why_not_private(self) -> str:
         """Return why noise in the sum of the uploads will not do."""
-        return "private cohorts are drawn anew in each round" if self.setup.sampled else ""
+        return (
+            "private cohorts are drawn anew in each round, and it needs one cohort for two rounds"
+            if self.setup.sampled
+            else ""
+        )
 
     def broadcast(self, state: SDANEState) -> Payload:
         """Step 1 or 2."""

@@ -12,16 +12,17 @@ Round r = 1, 2, ..., from x_bar = x0 and h_i = 0, for a cohort S of c clients:
                   h_i := h_i + (eta/gamma) q_i (x_bar - x_i)   for who has sent
 
 Row k of q has its ones in the columns k s, ..., k s + s - 1 (mod c), which go to the clients of S
-in random order. The mean is that over those who sent the entry: sum h_i stays 0 also if replies are
-missing (divided by s, it would not). With c = s = N all is sent, and this is Scaffnew.
+in random order. The mean is over the clients that sent the entry, so sum h_i stays 0 even if
+replies are missing (with division by s it would not). With c = s = N all entries are sent, and the
+method is Scaffnew.
 
 By default gamma = 2/(L + mu), s = c, eta = p N (s-1)/(s (N-1)), and p =
 min(1, sqrt((1 - (1 - gamma mu)^2) (N-1)/(s-1))). Symbols: gamma = client_lr,
 p = communication_probability, s = copies.
 
-State: none on the client; x_bar and the h_i (N d numbers) on the server, which knows all that h_i
-is made of. The paper's clients keep h_i, and get x_bar before and after a round instead.
-Wire: 2 vectors and 2 numbers down; 1 vector (of it s entries in c) up.
+State: none on the client; x_bar and the h_i (N d numbers) on the server, which can compute the h_i.
+The paper's clients keep h_i, and get x_bar before and after a round instead.
+Wire: 2 vectors and 2 numbers down; 1 vector (s of every c entries) up.
 Participation: full, or cohorts of one size c >= s, uniform; s >= 2.
 Lost state: nothing to lose.
 
@@ -82,7 +83,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     communication_probability : float or "auto", optional
         p in (0, 1]; by default as above where mu > 0 is known, else 0.1.
     copies : int, optional (default: None)
-        s, how many of a cohort send an entry, from 2 to c; None for c, all of them.
+        s, the number of clients of a cohort that send each entry, from 2 to c; None means c.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     batch_order, clip, compression : see `FedConStrategy`
 
@@ -109,8 +110,8 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     needs_gradient = ""
     needs_exact = "it has its own: each client sends copies / C of the entries"
     needs_mean = "the h_i sum to 0 only if x_bar is the mean of what was sent"
-    needs_uniform = "its theory is of uniform cohorts"
-    release = Release(single="each client sends other entries, for an h_i of its own")
+    needs_uniform = "its theory needs uniform cohorts"
+    release = Release(single="each client sends different entries, for its own h_i")
     constants: TAMUNAConstants
 
     def __init__(

@@ -1,6 +1,6 @@
 """Survival over sites that keep their rows: Kaplan-Meier curves and log-rank tests.
 
-What a site sends is events and rows at risk in the intervals of a shared grid of times, small cells
+A site sends events and rows at risk in the intervals of a shared grid of times, with small cells
 merged: `flower_fedcon.tables.risk_counts`. For regression on times, see
 `flower_fedcon.estimators.FederatedCoxRegression`.
 """

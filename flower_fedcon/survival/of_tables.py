@@ -1,4 +1,4 @@
-"""Curves and tests of tables that a schema describes."""
+"""Curves and tests for tables with a schema."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def curves_of_tables(
     min_rows: int = 1,
     stratified: bool = False,
 ) -> tuple[dict[str, KaplanMeier], LogRank | None]:
-    """Return the curve of each arm, of the rows that are trained on, and the test between them.
+    """Return the curve of each arm, over the training rows, and the test between them.
 
     Parameters
     ----------
     clients : sequence of Table
-        Of a schema for "cox".
+        Tables with a schema for "cox".
     names : sequence of str
         The clients'.
     by : str, optional
-        The categorical feature whose categories are the arms; else all rows are one, "all".
+        The categorical feature whose categories are the arms; by default one arm, "all".
     grid, min_rows, stratified : see `flower_fedcon.survival.logrank`
 
     Returns
@@ -45,14 +45,14 @@ def curves_of_tables(
     Raises
     ------
     ConfigError
-        If the schema is for another loss, `by` is no categorical feature of it, or missing in a
+        If the schema is for another loss, or `by` is not a categorical feature, or is missing in a
         row.
     """
     schema = clients[0].schema
     if schema.loss != "cox":
         raise ConfigError(
-            f'curves are of times to events, and the schema is for loss = "{schema.loss}": name '
-            'the column of the event, event = "COLUMN"'
+            f'curves need times to events, and the schema has loss = "{schema.loss}": name the '
+            f'column of the event, event = "COLUMN"'
         )
     rows = [table.training_rows for table in clients]
     marks = [np.full(len(own), ALL) for own in rows]
@@ -65,8 +65,8 @@ def curves_of_tables(
         for name, column in zip(names, marks, strict=True):
             if (column == "").any():
                 raise ConfigError(
-                    f"column {by!r} is missing in {(column == '').sum()} rows of {name}: curves by "
-                    "it are of rows that have it; fill it in, or remove these rows"
+                    f"column {by!r} is missing in {(column == '').sum()} rows of {name}, and "
+                    f"curves by it need a value in each row: fill it in, or remove these rows"
                 )
     labels, arm = np.unique(np.concatenate(marks), return_inverse=True)
     y = np.concatenate([table.targets[own] for table, own in zip(clients, rows, strict=True)])

@@ -1,4 +1,4 @@
-"""Curves and tests of rows of times, dealt to their sites."""
+"""Curves and tests for rows of times, divided among their sites."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ def kaplan_meier(
     *,
     alpha: float = 0.05,
 ) -> KaplanMeier:
-    """Return the Kaplan-Meier curve of all sites' rows, of sums that each site could send.
+    """Return the Kaplan-Meier curve of all sites' rows, from sums that each site could send.
 
     Parameters
     ----------
     time : array, shape (rows,)
-        Until the event, or until the row was last seen; >= 0.
+        Time until the event, or until the last observation; >= 0.
     event : array, shape (rows,)
         1 or True for an event, 0 or False for a censored row.
     groups : array, shape (rows,), optional
-        The site of each row, as estimators take it; one by default.
+        The site of each row, as for estimators; one site by default.
     grid : array, shape (intervals,), optional
-        The times at which sites count, each later than the one before: months, say. By default
-        all times of events, with which the curve is that of the pooled rows. On a coarser grid an
-        event counts at the next point. There the curve is exact without censoring; else it is
-        between the two that count all censored rows of an interval, or none, as gone before its
-        events, which is the error of the grid.
+        Ascending times at which sites count, such as months. By default all times of events, which
+        gives the curve of the pooled rows. On a coarser grid an event counts at the next point. At
+        these points the curve is exact without censoring. With censoring it lies between two
+        curves: in one all rows censored in an interval leave before its events, in the other none;
+        the difference is the grid's error.
     min_rows : int (default: 1)
-        No count below it leaves a site, but for 0: intervals are merged with the next.
+        The smallest count, except 0, that leaves a site: intervals are merged until counts reach
+        it.
     alpha : float (default: 0.05)
         1 - alpha is the coverage of the intervals.
 
@@ -82,13 +83,13 @@ def logrank(
     grid: Any = None,
     min_rows: int = 1,
 ) -> LogRank:
-    """Return the log-rank test of arms over all sites' rows, of sums that each site could send.
+    """Return the log-rank test of arms over all sites' rows, from sums that each site could send.
 
     Parameters
     ----------
     time, event, groups, grid, min_rows : see `kaplan_meier`
     by : array, shape (rows,)
-        The arm of each row, of two arms or more.
+        The arm of each row; at least two arms.
     stratified : bool (default: False)
         Whether each site is a stratum: rows are compared with those of their own site.
 
@@ -99,8 +100,8 @@ def logrank(
     Raises
     ------
     ConfigError
-        As `kaplan_meier` does, if there is one arm alone, or no event comes where rows of two arms
-        are at risk.
+        As `kaplan_meier`; also if there is only one arm, or no event while rows of two arms are at
+        risk.
 
     Examples
     --------
@@ -118,7 +119,7 @@ def logrank(
         raise ConfigError(f"stratified must be True or False, got {repr_of(stratified)}")
     arms, arm = clients_of(by, len(times), "by")
     if len(arms) < 2:
-        raise ConfigError(f"by must have two arms or more, got {arms.tolist()[0]!r} in all rows")
+        raise ConfigError(f"by must have at least two arms, got {arms.tolist()[0]!r} in all rows")
     _, _, n, d = counts_of_sites(times, events, arm, len(arms), groups, grid, min_rows)
     return LogRank.of_counts(n, d, arms, bool(stratified))
 
@@ -156,7 +157,8 @@ def checked(time: Any, event: Any) -> tuple[Array, Array]:
     times, events = given
     if len(times) != len(events):
         raise ConfigError(
-            f"time and event must be of the same rows, got {len(times)} and {len(events)}"
+            f"time and event must have one value for each row, got {len(times)} and {len(events)} "
+            f"values"
         )
     if (times < 0).any():
         row = int(np.argmax(times < 0))
@@ -166,8 +168,8 @@ def checked(time: Any, event: Any) -> tuple[Array, Array]:
     other = events[(events != 0) & (events != 1)]
     if other.size:
         raise ConfigError(
-            f"event must be 1 for an event and 0 for none, got {other[0]:g}: where 2 stands for an "
-            "event, give event == 2"
+            f"event must be 1 for an event and 0 for none, got {other[0]:g}: if 2 stands for an "
+            f"event, give event == 2"
         )
     return times, events == 1
 
@@ -193,9 +195,9 @@ def counts_of_sites(
     points = np.unique(times[events]) if grid is None else float_array("grid", grid, ndim=1)
     if not points.size:
         raise ConfigError(
-            "event is 0 in all rows: there is no event, and no time at which anything changes"
+            "event is 0 in all rows, so the curve never changes: check the column of events"
             if grid is None
-            else "grid must have one time or more"
+            else "grid must have at least one time"
         )
     if points[0] < 0 or (np.diff(points) <= 0).any():
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""Tables of rows that stay where they are: their schema, and how they become objectives.
+"""Tables whose rows never move: their schema, and how they become objectives.
 
-`Schema` says what the columns mean, `read_table` reads a file by it, and a `Preparation` is what
+`Schema` says what the columns mean, and `read_table` reads a file by it. A `Preparation` is what
 the nodes agree on before round 1: categories, means and scales. See
 `flower_fedcon.problems.tables`.
 """

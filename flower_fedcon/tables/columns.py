@@ -1,4 +1,4 @@
-"""Columns as they stand in a file, as numbers and categories; or what does not fit in them."""
+"""A file's columns as numbers and categories, with everything that does not fit the schema."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DOMAINS = {  # of transforms
 
 
 class Columns:
-    """The columns of one file, or of one client's rows in it, and all that does not fit in them.
+    """The columns of one file, or of one client's rows in it, and the misfits in them.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ class Columns:
     schema : Schema
     misfits : list of Misfit
     notes : list of str
-        What fits, and is worth saying.
+        Remarks on what fits.
     counts : dict of dict of int
-        By column of marks: how often each text occurs in it, as it stands in the file.
+        For each column of categories: how often each text occurs in it, as written in the file.
     numbers : dict of array, shape (m,)
-        By column of numbers, before any transform; NaN where a value is missing.
+        For each numeric column its values before any transform; NaN where a value is missing.
     incomplete : dict of int
-        By column how many of the rows that a schema of complete cases leaves out lack its value.
+        For each column: how many of the rows left out by a schema of complete cases lack its value.
     """
 
     def __init__(self, cells: Cells, schema: Schema, sparse: Any = None) -> None:
@@ -77,14 +77,15 @@ class Columns:
     def table(
         self, known: Mapping[str, Sequence[str]] | None = None, *, outcome: bool = True
     ) -> Table:
-        """Return the table, once; of the columns their numbers and counts stay.
+        """Return the table, once; afterwards only numbers and counts of the columns remain.
 
         Parameters
         ----------
         known : dict, optional
-            By feature the categories that may occur where the schema lists none; by default any.
+            For each feature without listed categories those that may occur; by default any.
         outcome : bool
-            Whether the rows have outcomes and weights; else these are not read, and are 0 and none.
+            Whether the rows have outcomes and weights. If not, they are not read: outcomes are 0,
+            and there are no weights.
 
         Raises
         ------
@@ -105,9 +106,7 @@ class Columns:
             raise error
         rows = len(self._cells[wanted[0]])
         if rows == 0:
-            raise DataError(
-                f"{self._path}: it has no rows: at least one is expected below the header"
-            )
+            raise DataError(f"{self._path}: found no rows, expected at least one below the header")
         places = self._complete(wanted) if schema.complete_cases and outcome else None
         left_out, rows = (0, rows) if places is None else (rows - len(places), len(places))
         targets = self._targets() if outcome else np.zeros((rows, 2) if schema.event else rows)
@@ -135,7 +134,7 @@ class Columns:
             cluster_names=called,
         )
         if weights is not None and not weights[table.training_rows].any():
-            found = f"the weight 0 in each of the {table.num_examples} rows that are trained on"
+            found = f"the weight 0 in each of the {table.num_examples} training rows"
             remedy = "correct the weights, or leave this client out of the data"
             misfit = Misfit(schema.weight, 0, found, "a weight above 0 in one of them", remedy)
             raise DataError.of(self._path, [misfit])
@@ -173,8 +172,8 @@ class Columns:
         if not there.any():
             lacking = first_few([f"{name} {cells}" for name, cells in self.incomplete.items()], 20)
             raise DataError(
-                f"{self._path}: no row has a value in every column (cells without one: {lacking}): "
-                "leave a column out of the schema, or complete_cases"
+                f"{self._path}: no row has a value in every column (missing values: {lacking}): "
+                f"leave a column out of the schema, or leave complete_cases out"
             )
         self._rows = self._rows[there]
         self._cells = {name: column[there] for name, column in self._cells.items()}
@@ -206,20 +205,23 @@ class Columns:
         if schema.loss == "cox":
             time = self._numbers(name, "a time")
             remedy = (
-                "correct it, or name in the schema the value for an event that was not seen and "
-                "the one for an event that was, such as event_values = [1, 2]"
+                "correct it, or name in the schema the value without an event and the one with it, "
+                "such as event_values = [1, 2]"
             )
             known = dict(zip(schema.event_values, (0.0, 1.0), strict=True))
             return np.stack([time, self._labels(schema.event, known, remedy)], axis=1)
         if schema.loss == "gamma":
-            remedy = 'correct the cell, or model zeros apart (loss = "logistic" of amounts above 0)'
+            remedy = (
+                'correct the cell, or model zeros separately (loss = "logistic" for amounts '
+                "above 0)"
+            )
             return self._above_zero(name, "an amount", remedy)
         return self._numbers(name, "a count" if schema.loss in LOG_LINK else "")
 
     def _labels(
         self, name: str, known: Mapping[str, float], remedy: str, others: bool = False
     ) -> Array:
-        """Return a number for each row, by its mark; with `others`, -1 for marks not known."""
+        """Return a number for each row, by its mark; with `others`, -1 for unknown marks."""
         marks, missing = self._marks(name, ())
         self._expect(~missing, name, "a value in every row", "remove the row, or fill it in")
         booleans = _truths(known)
@@ -235,7 +237,7 @@ class Columns:
         ]
         if otherwise:
             self.notes.append(
-                f"column {name!r}: read as true or false, which the schema's values say: "
+                f"column {name!r}: read as true or false, like the schema's values: "
                 f"{_listed(otherwise)}"
             )
         if others and not (booleans and any(number_in(mark) is None for mark in known)):
@@ -248,8 +250,8 @@ class Columns:
                 )
             if odd := [mark for mark in unknown if looks_missing(mark, outcome=True)]:
                 self.notes.append(
-                    f"column {name!r}: {_listed(odd)} count as 0: if they stand for a missing "
-                    "value, remove such rows, since no target may be missing"
+                    f"column {name!r}: {_listed(odd)} count as 0. If they stand for a missing "
+                    f"value, remove these rows, since no target may be missing"
                 )
         expected = f"one of {', '.join(known)}"
         if booleans:
@@ -259,7 +261,7 @@ class Columns:
         return np.array([found[mark] or 0.0 for mark in marks.tolist()])
 
     def _numbers(self, name: str, positive: str) -> Array:
-        """Return numbers, none of them missing, and none negative where they are `positive`."""
+        """Return numbers, none of them missing, and none negative if they must be `positive`."""
         values = self._feature(Feature(name))
         if positive:
             inside = np.isnan(values) | ((values >= 0.0) & (values <= 1e300))
@@ -288,7 +290,7 @@ class Columns:
                 self._expect(np.abs(values) <= 1e6, schema.offset, expected, remedy)
             total = total + values
         if schema.exposure:
-            remedy = "correct the cell, or remove the row: over nothing nothing is counted"
+            remedy = "correct the cell, or remove the row: an exposure of 0 allows no count"
             values = self._above_zero(schema.exposure, "an exposure", remedy)
             with np.errstate(divide="ignore", invalid="ignore"):
                 total = total + np.log(values)
@@ -346,7 +348,7 @@ class Columns:
         return transformed
 
     def _expect_usable(self, name: str, values: Array, cells: Any) -> None:
-        """Refuse numbers whose squares no sum can bear; note whole ones that lose digits."""
+        """Refuse numbers whose squares overflow a sum; note whole ones that lose digits."""
         with np.errstate(invalid="ignore"):
             expected = f"a number from -{_LARGEST:g} to {_LARGEST:g}, after its transform"
             remedy = "correct the cell, or write the column in another unit"
@@ -417,7 +419,7 @@ def _is_missing(cell: Any, marks: set[str], numbers: set[float | None]) -> bool:
 
 
 def _truths(known: Mapping[str, float]) -> dict[bool | None, float]:
-    """Return the number of true and of false, if all marks that are known say one or the other."""
+    """Return the number of true and of false marks, if all known marks are spellings of these."""
     if not all(boolean_in(mark) is (value > 0) for mark, value in known.items()):
         return {}
     false = [value for value in known.values() if value <= 0]
@@ -429,9 +431,9 @@ def _listed(marks: Sequence[str]) -> str:
 
 
 def _parsed(cells: Sequence[Any], marks: set[str]) -> tuple[Array, Any]:
-    """Return cells as numbers, NaN for the missing; and which of them are one or the other.
+    """Return cells as numbers, NaN for the missing; and which of them are numbers or missing.
 
-    Of a column that has no other values, true and false are 1 and 0.
+    In a column without other values, true and false are 1 and 0.
     """
     values = np.full(len(cells), np.nan)
     odd: dict[int, str] = {}

@@ -1,8 +1,8 @@
 """Decimal commas: the numbers of a file that separates its columns by semicolons or tabs.
 
-Which mark a program writes shows in the file where a number can be read in one way only: 2,5 and
-0,125 have a decimal comma, 2.5 a decimal point. Where all of them could be thousands, 1,234 or
-1.234, and where both marks occur, nothing is read.
+A file's decimal mark follows from numbers that can be read in only one way: 2,5 and 0,125 have a
+decimal comma, 2.5 a decimal point. If all of them could be thousands, 1,234 or 1.234, or if both
+marks occur, the file is refused.
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ from flower_fedcon.tables.schema import Schema
 _NUMBER = re.compile(r"[+-]?([0-9]+([.,])[0-9]*|([.,])[0-9]+)([eE][+-]?[0-9]+)?")
 _EITHER = re.compile(r"[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}")
 _NO_FRACTION = re.compile(r"[+-]?[0-9]+,0+")
-_ONE_WAY = (
-    "write the numbers of a file with one mark between whole part and fraction, and without any "
-    "between thousands"
-)
+_ONE_WAY = "write the numbers of a file with one decimal mark, and no mark between thousands"
 
 
 def with_points(cells: Cells, schema: Schema) -> Cells:
     """Return the cells of a file with a point in each decimal number.
 
-    Files with commas between their columns, and files that are no text, are returned as they are.
+    Files with commas between columns, and files that are not text, are returned unchanged.
 
     Raises
     ------
@@ -60,7 +57,7 @@ def with_points(cells: Cells, schema: Schema) -> Cells:
         (mark,) = unclear
         name, place, text = marks[mark]
         whole, _, rest = text.partition(mark)
-        expected = f"{whole}{rest}, or beside it numbers that show what {mark!r} stands for"
+        expected = f"{whole}{rest}, or other numbers that show the meaning of {mark!r}"
         raise _unclear(cells, name, place, text, expected)
     if "," not in marks:
         return cells
@@ -70,7 +67,7 @@ def with_points(cells: Cells, schema: Schema) -> Cells:
         shape = _NUMBER if column in numeric else _NO_FRACTION
         texts = [_pointed(cell, shape, missing) for cell in own.tolist()]
         columns[column] = np.array(texts, dtype=object)
-    note = f"numbers are read with a decimal comma: {text!r} in column {name!r}, say"
+    note = f"numbers are read with a decimal comma, such as {text!r} in column {name!r}"
     return replace(cells, columns=columns, notes=(*cells.notes, note))
 
 

@@ -1,7 +1,7 @@
 """The columns of terms: what nodes agree on for them, and how they follow from a table's columns.
 
-Where a schema has `terms`, or features whose missing values become more than means, the exchanges
-of `tables.preparation` go on, each of sums over the rows that a node trains on. With K columns:
+If a schema has `terms`, or features whose missing values become more than means, further exchanges
+follow those of `tables.preparation`. Each is of sums over a node's training rows. With K columns:
 
     5. (twice) of each feature with knots or a median by quantiles the rows in intervals, by groups
        of `min_rows`, see `tables.quantiles`
@@ -9,12 +9,12 @@ of `tables.preparation` go on, each of sums over the rows that a node trains on.
     7. of each column how many rows it has, and their sum (2 K numbers)
     8. of each column the sum of (value - mean)^2 (K numbers)
 
-A missing value is filled in first, and terms are of what it has become. Which levels of a category
+A missing value is filled in first, and terms use the filled-in value. Which levels of a category
 have columns within a term depends on the other terms, as in patsy: see `codings`.
 
 A node on which a cell of a term's categories, crossed, holds a few rows (fewer than its policy's
-`min_rows`) tells nothing of the term's columns: they are their means over all nodes there. So is a
-column that is one number in all but a few rows.
+`min_rows`) sends nothing of the term's columns: on this node they are their means over all nodes.
+The same holds for a column that is one number in all but a few rows.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Design:
     Parameters
     ----------
     fill : dict of float
-        By numeric feature what a missing value becomes.
+        For each numeric feature: the value that replaces a missing one.
     shares : dict of tuple of float
-        By categorical feature what a missing value is in the column of each level.
+        For each categorical feature: the value in each level's column that replaces a missing one.
     knots : dict of tuple of float
         By spline, as it is written.
     powers : dict of tuple
@@ -109,7 +109,7 @@ class Design:
         Raises
         ------
         ConfigError
-            If it is something else.
+            If it is in another form.
         """
         try:
             powers = {
@@ -125,7 +125,9 @@ class Design:
             fill = {str(name): float(value) for name, value in stated["fill"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
-                f"a preparation whose terms are in another form ({error!r})"
+                f"a preparation whose terms are in another form ({error!r}): run one version of "
+                f"flower-fedcon: run one version of "
+                f"flower-fedcon"
             ) from None
         return cls(fill, lists["shares"], lists["knots"], powers)
 
@@ -600,7 +602,7 @@ def agree_on_terms(
     categories: Mapping[str, tuple[str, ...]],
     ask: Ask,
 ) -> Agreement:
-    """Play the exchanges of a schema's terms.
+    """Run the exchanges of a schema's terms.
 
     Parameters
     ----------
@@ -616,7 +618,7 @@ def agree_on_terms(
     Raises
     ------
     ConfigError
-        If knots are tied.
+        If knots coincide.
     """
     for feature in schema.categorical:
         if feature.impute == INDICATOR:
@@ -643,8 +645,8 @@ def agree_on_terms(
         empty = [name for name, own in zip(names, counts, strict=True) if not own.any()]
         if empty:
             raise ConfigError(
-                f"no quantile of {empty[0]!r} is known: it has no values, or no node as many as "
-                "its min_rows; leave it out"
+                f"no quantile of {empty[0]!r} is known, since it has no values, or no node has "
+                f"min_rows of them: leave it out"
             )
         ends = np.stack([second_ends(*pair) for pair in zip(counts, ends, strict=True)])
         counts = asked(INTERVALS_OF, design, size, ends=ends.ravel())["counts"]
@@ -694,7 +696,7 @@ def _apart(factor: Factor, knots: Sequence[float]) -> tuple[float, ...]:
     if len(set(knots)) < len(knots):
         said = ", ".join(f"{knot:.6g}" for knot in knots)
         raise ConfigError(
-            f"{factor.text}: knots are tied, at {said}: take fewer, or give them, such as "
+            f"{factor.text}: knots coincide, at {said}: use fewer knots, or give them, such as "
             f"rcs({factor.feature}, [1, 2, 3])"
         )
     return tuple(knots)
@@ -727,7 +729,7 @@ def _orthonormal(factor: Factor, moments: Array) -> tuple[tuple[float, ...], ...
     if not enough:
         raise ConfigError(
             f"{factor.text}: {factor.feature!r} has too few values over all nodes for this degree: "
-            "take a lower one"
+            f"use a lower degree"
         )
     rows = np.linalg.inv(lower) / lengths
     return tuple(tuple(row) for row in rows[1:].tolist())

@@ -2,8 +2,8 @@
 
 Rows without a wide feature (one with more than `WIDE` categories) are an array whose columns have
 the mean 0 and the variance 1. With one they are a sparse matrix, which has an entry for each
-category that a row has: numeric columns are as above, those of categories are divided by their
-scale and not centred. An intercept takes that up, and so do the risk sets of a Cox model: no
+category that a row has. Numeric columns are as above; those of categories are divided by their
+scale and not centred. The intercept, or in a Cox model the risk sets, absorb the difference: no
 coefficient changes.
 """
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from flower_fedcon.tables.table import Table
 
 WIDE = 200
-"""The most categories of a feature whose columns are an array's."""
+"""The largest number of categories of a feature with dense columns."""
 OTHER = ""
-"""The category of a wide feature's rows that have none, or one that nobody tells."""
+"""The category of a wide feature's rows without a category, or with one that no node sends."""
 
 
 def is_wide(categories: tuple[str, ...]) -> bool:
-    """Return whether a feature of these categories, which are agreed on, is a wide one."""
+    """Return whether a feature with these agreed categories is a wide one."""
     return OTHER in categories
 
 
@@ -44,7 +44,7 @@ def dummies(feature: Feature, categories: Sequence[str]) -> list[str]:
 
 
 def codes(marks: np.ndarray[Any, Any], categories: tuple[str, ...]) -> Any:
-    """Return which category each row has; -1 for one that is not known.
+    """Return each row's category by its place; -1 for an unknown one.
 
     >>> codes(np.array(["b", "", "a"]), ("a", "b")).tolist()
     [1, -1, 0]
@@ -59,10 +59,11 @@ def codes(marks: np.ndarray[Any, Any], categories: tuple[str, ...]) -> Any:
 def unknown_here(places: Any, columns: Sequence[int], rows: Any, least: int) -> list[int]:
     """Return the categories whose columns are unknown on a node: too few of its rows are in them.
 
-    A column of one row tells that row: its outcome is the column's part of a gradient. So such a
-    column is the mean over all nodes in every row of this node, and the row looks like those in no
-    category with a column. If these, or those without a value, are few, the columns of the next
-    smallest categories are unknown, too: what is common to all others would tell of them.
+    A column that is 1 in one row reveals this row, since the column's part of a gradient is the
+    row's outcome. So on this node such a column is the mean over all nodes in every row, and the
+    row looks like those in no category with a column. If these rows, or those without a value, are
+    few, the columns of the next smallest categories are unknown, too: otherwise the sums of all
+    others would reveal them.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ def unknown_here(places: Any, columns: Sequence[int], rows: Any, least: int) -> 
     rows : array of int
         Those trained on.
     least : int
-        As many rows, or none.
+        A category needs as many rows.
 
     Examples
     --------
@@ -99,7 +100,7 @@ def unknown_here(places: Any, columns: Sequence[int], rows: Any, least: int) -> 
 def encoded(table: Table, preparation: Preparation, least: int = 1) -> Any:
     """Return all rows of a table, shape (m, columns): an array, or a sparse matrix.
 
-    What stands on fewer than `least` of the rows that are trained on is unknown: the column's mean.
+    Columns based on fewer than `least` training rows are unknown, and are the column's mean.
     """
     schema, known = table.schema, preparation.categories
     found = []
@@ -139,8 +140,9 @@ def _with_column(feature: Feature, categories: tuple[str, ...]) -> list[int]:
 def known_numbers(table: Table, least: int) -> Any:
     """Return the numeric columns, as far as a node of this threshold uses them.
 
-    One in which all but a few rows are alike, or none, is unknown. Where a few rows lack a value,
-    it is the mean of this node's others: a mean of the server's choice would tell them apart.
+    A column in which all but a few rows are alike, or that has no value, is unknown. If a few rows
+    lack a value, they get the mean of this node's others: a mean of the server's choice would tell
+    them apart.
     """
     found = table.numeric
     if least == 1:
@@ -158,10 +160,10 @@ def known_numbers(table: Table, least: int) -> Any:
 
 
 def of_enough_rows(A: Any, rows: Any, least: int) -> Any:
-    """Return a sparse matrix without the columns that tell few rows from all others.
+    """Return a sparse matrix without columns that separate few rows from all others.
 
-    Such a column is 0: one that is not 0 in few of the rows that are trained on, or is another
-    number in few of them.
+    A column becomes 0 if only a few training rows have a value other than 0, or differ from the
+    others.
 
     Examples
     --------

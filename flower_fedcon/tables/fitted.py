@@ -1,6 +1,6 @@
-"""A model of a run on tables: what it predicts for other rows, and the file in which it is kept.
+"""A model of a run on tables: its predictions for other rows, and its file.
 
-`model.json` is one JSON object that needs nothing of this package to be read:
+`model.json` is one JSON object that can be read without this package:
 
     format, version   "flower-fedcon model" and 1; a later version only adds keys
     loss, link        the inverse link of the linear predictor is the prediction: "identity" (mean),
@@ -105,7 +105,7 @@ _PREPARED = ("means", "scales", "kept", "groups")
 
 
 class Rows(NamedTuple):
-    """Rows to predict for: their table, and columns of theirs as they stand in the file."""
+    """Rows to predict: their table, and columns as they are in the file."""
 
     table: Table
     kept: dict[str, Any]
@@ -120,18 +120,19 @@ class FittedModel:
     schema : Schema
     preparation : Preparation
     x : array, shape (entries,) or (entries, classes)
-        Of prepared columns, the intercept, and of a negative binomial loss log alpha.
+        The coefficients of prepared columns, the intercept, and for a negative binomial loss log
+        alpha.
     covariance : array, shape (coefficients, coefficients), optional
-        Of the coefficients in the columns' own units, by column, and of the intercept; of a
-        multinomial loss by column and class.
+        The covariance of the coefficients in the columns' own units, by column, and of the
+        intercept; for a multinomial loss by column and class.
     clients : sequence of str
-        Who has taken part.
+        The clients that have taken part.
     versions : dict
         Of Python and packages.
     site_sd, residual_sd : float
-        Of random intercepts, and of residuals beside them: the standard deviations; else NaN.
+        Standard deviations of random intercepts, and of the residuals; else NaN.
     estimates : Estimates, optional
-        Of the run's inference: the coefficients in the columns' own units.
+        The estimates of the run's inference, in the columns' own units.
 
     Examples
     --------
@@ -163,7 +164,7 @@ class FittedModel:
 
     @property
     def classes_(self) -> Array:
-        """What columns of `predict_proba` stand for: 0 and 1, or the schema's classes.
+        """The classes of the columns of `predict_proba`: 0 and 1, or the schema's classes.
 
         Raises
         ------
@@ -175,7 +176,7 @@ class FittedModel:
         if self.schema.loss == "multinomial":
             return np.array(self.schema.classes)
         raise ConfigError(
-            f"a {self.schema.loss} loss has no classes, and so no probabilities: take predict"
+            f"a {self.schema.loss} loss has no classes, so it has no probabilities: use predict"
         )
 
     def rows(
@@ -191,15 +192,15 @@ class FittedModel:
         Parameters
         ----------
         source : path, pandas.DataFrame, or dict of arrays
-            Its columns are called as the schema calls them; others are not read.
+            Columns have the schema's names; others are not read.
         unknown : {"refuse", "missing"}
-            What becomes of a category that the model does not have: an error, or a missing value.
-            (A feature with more than 200 categories has a column for all others.)
+            What happens to a category that the model does not have: an error, or it counts as a
+            missing value. (A feature with more than 200 categories has a column for all others.)
         keep : sequence of str
-            Columns that are returned as they stand.
+            Columns that are returned unchanged.
         held_out : bool
-            Whether these are all rows of a client of the run, outcomes too, of which those are
-            returned that the run held out.
+            Whether to return only the rows that the run held out. The source must have all rows of
+            one of its clients, with outcomes.
 
         Raises
         ------
@@ -233,19 +234,22 @@ class FittedModel:
     def _held_out(self, path: Path, table: Table) -> Table:
         """Return the rows that the run held out of a client's."""
         if not self.schema.test_fraction:
-            raise ConfigError("no rows were held out: the run's schema has no test_fraction")
+            raise ConfigError(
+                "no rows were held out, since the run's schema has no test_fraction: "
+                "predict all rows instead"
+            )
         if table.num_examples not in self.preparation.rows:
             known = first_few([str(rows) for rows in self.preparation.rows])
             raise DataError(
-                f"{path}: {table.num_examples} of its rows would be trained on, and no client of "
-                f"the run has so many ({known}): held-out rows are known only for the run's own "
-                "files, each with all its rows"
+                f"{path}: it has {table.num_examples} training rows, and no client of the run has "
+                f"as many ({known}): held-out rows are known only for the run's own files, each "
+                f"with all its rows"
             )
         rows = table.held_out_rows
         return replace(table.of_rows(rows), places=table.numbers_of(rows) - 1)
 
     def _look_at_units(self, table: Table) -> None:
-        """Warn of columns whose numbers are far outside those of the fit."""
+        """Warn of columns whose values are far outside the fit's."""
         for feature, column in zip(self.schema.numeric, table.numeric.T, strict=True):
             mean, spread = self.preparation.seen.get(feature.name, (0.0, 0.0))
             known = column[~np.isnan(column)]
@@ -257,8 +261,8 @@ class FittedModel:
             if not rows and (moved <= _MOVED or len(known) < _SEVERAL):
                 continue
             _log.warning(
-                "column %r: %s, while those of the fit had the mean %.4g and the standard "
-                "deviation %.3g: in another unit?",
+                "column %r: %s, and the fit's values had the mean %.4g and the standard deviation "
+                "%.3g: in another unit?",
                 feature.name,
                 f"{rows} of {len(known)} values are more than {_FAR_OUT:g} standard deviations "
                 f"away, up to {known[away.argmax()]:.4g}"
@@ -271,8 +275,9 @@ class FittedModel:
     def linear_predictor(self, source: Any, *, unknown: str = "refuse") -> Array:
         """Return the linear predictor of rows, shape (rows,) or (rows, classes); see `rows`.
 
-        In a Cox model it is the log hazard ratio to a row of zeros, and where sites have intercepts
-        of their own the difference from a row of zeros of the same site (the log odds ratio, say).
+        In a Cox model it is the log hazard ratio to a row of zeros. If sites have their own
+        intercepts, it is the difference from a row of zeros of the same site, such as the log odds
+        ratio.
         """
         table, x = self._table(source, unknown), self.x
         scores = linear_predictors(table.matrix(self.preparation), x, table.offset)
@@ -285,8 +290,8 @@ class FittedModel:
     def standard_errors(self, source: Any, *, unknown: str = "refuse") -> Array:
         """Return the standard errors of rows' linear predictors, shape (rows,).
 
-        They are those of R's ``predict(fit, newdata, se.fit = TRUE)``: of the expected value, by
-        the covariance of the run's inference, and not of a new outcome.
+        They are those of R's ``predict(fit, newdata, se.fit = TRUE)``: errors of the expected
+        value, by the covariance of the run's inference, not of a new outcome.
 
         Parameters
         ----------
@@ -299,8 +304,8 @@ class FittedModel:
         """
         if not self._has_errors:
             raise ConfigError(
-                'the run has no covariance of a linear predictor: play it with inference = "model" '
-                'or "robust", without a penalty, and another loss than "multinomial"'
+                'the run has no covariance of a linear predictor: run it with inference = "model" '
+                'or "robust", without a penalty, and with another loss than "multinomial"'
             )
         assert self.covariance is not None  # noqa: S101  (checked above)
         table, prepared = self._table(source, unknown), self.preparation
@@ -453,11 +458,11 @@ class FittedModel:
     def predict(self, source: Any, *, unknown: str = "refuse") -> Array:
         """Return the predictions for rows, shape (rows,).
 
-        The expected value, or of classes the likeliest one: 1 where the outcome is one of the
-        schema's `positive`, else 0; or one of `classes`. In a Cox model the log hazard ratio to a
-        row of zeros. Of a run on complete cases a row with a missing value has NaN, or no class.
-        With random intercepts it is that of a site, or group, whose intercept is the
-        mean one, and no mean over sites.
+        The prediction is the expected value, or the likeliest class: 1 for the schema's `positive`,
+        else 0; or one of `classes`. In a Cox model it is the log hazard ratio to a row of zeros.
+        After a run on complete cases a row with a missing value gets NaN, or no class. With random
+        intercepts the prediction is for a site, or group, with the mean intercept; it is not a mean
+        over sites.
 
         Parameters
         ----------
@@ -466,7 +471,7 @@ class FittedModel:
         Raises
         ------
         ConfigError
-            If sites have intercepts of their own, or rows do not fit (`DataError`).
+            If sites have their own intercepts, or rows do not fit (`DataError`).
         """
         self._expect_intercept()
         return self._predicted(self.linear_predictor(source, unknown=unknown))
@@ -474,9 +479,9 @@ class FittedModel:
     def _expect_intercept(self) -> None:
         if self.preparation.site_effects == OWN:
             raise ConfigError(
-                "each site keeps its own intercept, so that a row has no prediction but its "
-                "difference from a row of zeros of the same site: take linear_predictor, or run "
-                'with site_effects = "common"'
+                "each site keeps its own intercept, so only the difference from a row of zeros of "
+                "the same site can be predicted: use linear_predictor, or run with site_effects = "
+                '"common"'
             )
 
     def predict_proba(self, source: Any, *, unknown: str = "refuse") -> Array:
@@ -489,8 +494,8 @@ class FittedModel:
         Raises
         ------
         ConfigError
-            Of a loss without classes, of sites with intercepts of their own, or rows that do not
-            fit (`DataError`).
+            If the loss has no classes, sites have their own intercepts, or rows do not fit
+            (`DataError`).
         """
         _ = self.classes_
         self._expect_intercept()
@@ -499,10 +504,10 @@ class FittedModel:
     def columns_of(self, source: Any, *, unknown: str = "refuse") -> dict[str, Array]:
         """Return what `fedcon predict` writes of each row, by the name of its column.
 
-        "prediction", "linear_predictor" and "probability" (that the outcome is positive); of a
-        multinomial loss "prediction" and "probability [class]" for each class. Where sites have
-        intercepts of their own, "linear_predictor" alone. Of a run with inference "std_error", of
-        the linear predictor, is last.
+        The columns are "prediction", "linear_predictor" and "probability" (of a positive outcome);
+        for a multinomial loss "prediction" and "probability [class]" for each class. If sites have
+        their own intercepts, there is only "linear_predictor". After a run with inference,
+        "std_error", of the linear predictor, is last.
         """
         scores = self.linear_predictor(source, unknown=unknown)
         errors = {}
@@ -635,7 +640,7 @@ class FittedModel:
         }
 
     def _missing(self) -> dict[str, Any]:
-        """Return by feature what a missing value becomes."""
+        """Return for each feature the value that replaces a missing one."""
         design, categories = self.preparation.design, self.preparation.categories
         assert design is not None  # noqa: S101  (the caller's case)
         shares = {
@@ -651,30 +656,37 @@ class FittedModel:
         Raises
         ------
         ConfigError
-            If there is none, it is damaged, of a later version, or holds no finite numbers.
+            If there is no file, or it is damaged, of a later version, or has numbers that are not
+            finite.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(
-                f"cannot read {path}: {error.strerror}: a run on tables writes {NAME} into its "
-                "folder when it ends"
+                f"cannot read {path}: {error.strerror}. A run on tables writes {NAME} into its "
+                f"folder when it ends: finish the run, or name another folder"
             ) from None
         except (ValueError, RecursionError):
-            raise ConfigError(f"{path} is damaged: play the run again") from None
+            raise ConfigError(f"{path} is damaged: repeat the run") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ConfigError(f"{path} holds no model of flower-fedcon")
+            raise ConfigError(
+                f"{path} does not hold a model of flower-fedcon: name the folder of a run on tables"
+            )
         if content.get("version") not in (VERSION, WITH_TERMS):
             raise ConfigError(
                 f"{path} has version {content.get('version')!r}, and this flower-fedcon reads "
-                f"versions {VERSION} and {WITH_TERMS}: install the one that wrote it, or a later"
+                f"versions {VERSION} and {WITH_TERMS}: install the version that wrote it, or a "
+                f"later one"
             )
         if content.get("x") is None:
-            raise ConfigError(f"{path}: the run has diverged, its model predicts nothing")
+            raise ConfigError(
+                f"{path}: the run has diverged, so its model predicts nothing: "
+                f"repeat it with shorter steps"
+            )
         try:
             return cls._of_content(content)
         except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
-            raise ConfigError(f"{path} is damaged ({error!r}): play the run again") from None
+            raise ConfigError(f"{path} is damaged ({error!r}): repeat the run") from None
 
     @classmethod
     def _of_content(cls, content: Mapping[str, Any]) -> FittedModel:
@@ -755,7 +767,7 @@ def _dense(rows: Any) -> Array:
 
 
 def load_model(run_dir: str | Path) -> FittedModel:
-    """Return the model that a run on tables has left in its folder.
+    """Return the model in the folder of a run on tables.
 
     Parameters
     ----------
@@ -776,9 +788,9 @@ def load_model(run_dir: str | Path) -> FittedModel:
 def write_held_out(
     folder: Path, name: str, table: Table, preparation: Preparation, x: Array
 ) -> None:
-    """Write a node's predictions for its own rows held out into a folder of its own.
+    """Write a node's predictions for its own held-out rows into a folder on the node.
 
-    The file bears the node's name. It holds the columns of `FittedModel.columns_of`, the number of
+    The file has the node's name. It holds the columns of `FittedModel.columns_of`, the number of
     each row among the node's, and its outcome.
 
     Parameters
@@ -787,9 +799,9 @@ def write_held_out(
     name : str
     table : Table
     preparation : Preparation
-        As a node has been sent it.
+        As sent to the node.
     x : array
-        The model, with the node's own intercept where it has one.
+        The model, with the node's own intercept if it has one.
     """
     rows, schema = table.held_out_rows, table.schema
     known = replace(preparation.of_schema(schema), site_effects=COMMON)
@@ -810,11 +822,10 @@ def write_held_out(
 
 
 def write_effects(folder: Path, name: str, table: Table, effects: Array) -> None:
-    """Write a node's predictions of its groups' random intercepts into a folder of its own.
+    """Write a node's predictions of its groups' random intercepts into a folder on the node.
 
-    The file bears the node's name, and ".effects". It holds of each group, which is a label of the
-    schema's cluster or the whole node, its rows that are trained on, and its intercept less the
-    mean one.
+    The file has the node's name, and ".effects". For each group (a label of the schema's cluster,
+    or the whole node) it holds the number of training rows, and the intercept minus the mean one.
 
     Parameters
     ----------
@@ -844,7 +855,7 @@ def _cells(path: Path, source: Any, wanted: Sequence[str]) -> Cells:
     frame = hasattr(source, "columns") and hasattr(source, "iloc")
     if not frame and not isinstance(source, Mapping):
         raise ConfigError(
-            f"rows to predict for must be a file, a data frame or a dict of arrays, got "
+            f"rows to predict must be a file, a data frame or a dict of arrays, got "
             f"{type(source).__name__}"
         )
     names = [str(name) for name in (source.columns if frame else source)]
@@ -853,12 +864,15 @@ def _cells(path: Path, source: Any, wanted: Sequence[str]) -> Cells:
         if name not in wanted:
             continue
         if name in columns:
-            raise DataError(f"{path}: {names.count(name)} columns are called {name!r}: name one so")
+            raise DataError(
+                f"{path}: {names.count(name)} columns have the name {name!r}: rename "
+                f"or remove all but one"
+            )
         given = source.iloc[:, place] if frame else source[name]
         columns[name] = _column(given)
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:
-        raise ConfigError(f"columns of rows to predict for have different lengths: {lengths}")
+        raise ConfigError(f"columns of rows to predict must have one length, got {lengths}")
     rows = lengths.pop() if lengths else 0
     return Cells(path, tuple(names), columns, np.arange(1, rows + 1))
 
@@ -867,7 +881,7 @@ def _column(given: Any) -> Any:
     """Return a column as `raw_cells` has it: numbers, or objects, None where nothing is."""
     array = np.asarray(given)
     if array.ndim != 1:
-        raise ConfigError(f"a column of rows to predict for has one axis, got {array.ndim}")
+        raise ConfigError(f"a column of rows to predict must have one axis, got {array.ndim}")
     if array.dtype.kind in "fiu":
         return array
     absent = getattr(given, "isna", None)

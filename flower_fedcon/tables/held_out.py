@@ -1,4 +1,4 @@
-"""What a model is worth on the rows that a node holds out."""
+"""A model's metrics on the rows that a node holds out."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from flower_fedcon.wire.digests import LATER
 class HeldOut:
     """The metrics of a model on rows that it was not trained on.
 
-    Called with a model it returns pairs (value, weight) by name. Pooled over nodes, a metric is the
-    mean of the values by these weights. For a mean over rows the weight is the number of rows, and
-    the pooled value is that on all rows together. "test_auc" and "test_concordance" have as weight
-    the number of pairs of rows that they compare: pooled, they are the share of concordant pairs
-    among all pairs of rows *of one node*. The AUC of all rows together also compares rows of
-    different nodes, for which their scores would have to leave them.
+    Called with a model it returns pairs (value, weight) by name. The pooled metric is the mean of
+    the nodes' values with these weights. For a mean over rows the weight is the number of rows, and
+    the pooled value is the mean over all rows together. The weight of "test_auc" and
+    "test_concordance" is the number of pairs of rows that they compare: pooled, they are the share
+    of concordant pairs among all pairs of rows *of one node*. The AUC of all rows together would
+    also compare rows of different nodes, so their scores would have to leave the nodes.
 
-    What a node cannot compute (of no rows, or without a pair to compare), or must not tell, has
-    weight 0: the pooled value is that of the others.
+    A metric that a node cannot compute (without rows, or without a pair to compare), or must not
+    send, has weight 0: the pooled value is that of the other nodes.
 
     Parameters
     ----------
@@ -34,14 +34,14 @@ class HeldOut:
         m may be 0.
     y : array, shape (m,), or (m, 2)
     least : int
-        With fewer rows, or rows of either class, nothing is told: the weight is 0.
+        With fewer rows, or fewer rows of either class, nothing is sent: the weight is 0.
     offset : array, shape (m,), optional
-        What is added to the linear predictors.
+        Added to the linear predictors.
     own : Profiled, optional
-        Of a site that has an intercept for itself: its rows that are trained on, which say what
-        that is. Where it is infinite nothing is told.
+        For a site with its own intercept: its training rows, from which the intercept follows. If
+        it is infinite, nothing is sent.
     cell : int
-        The fewest rows of a class that are counted in a bin of `tables.quality`, if any.
+        The least number of rows of a class in a bin of `tables.quality`, unless it is 0.
     """
 
     loss: str
@@ -202,7 +202,7 @@ def concordance(
 ) -> tuple[float, float]:
     """Return Harrell's share of concordant pairs, and the number of pairs that can be compared.
 
-    A row of weight w stands for w rows: a pair counts as often as the product of its weights.
+    A row of weight w stands for w rows: a pair counts as the product of its weights.
 
     >>> concordance(np.array([3.0, 2.0, 1.0]), np.array([1.0, 2.0, 3.0]), np.array([1, 0, 1]))
     (1.0, 2.0)

@@ -21,16 +21,16 @@ class LogRank:
     Attributes
     ----------
     statistic : float
-        Chi-squared with `degrees` degrees of freedom where the hazards are the same.
+        Chi-squared with `degrees` degrees of freedom if the hazards are the same.
     degrees : int
     pvalue : float
     arms : array, shape (arms,)
     observed, expected : arrays, shape (arms,)
-        Events, and how many there would be with one hazard.
+        Events, and the expected number with one hazard.
     covariance : array, shape (arms, arms)
         Of observed - expected.
     stratified : bool
-        Whether rows are compared within a site alone.
+        Whether rows are compared only within a site.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class LogRank:
             What each site sends; see `flower_fedcon.tables.risk_counts`.
         arms : array, shape (arms,)
         stratified : bool
-            Whether a site is a stratum, so that it could send its sums over the intervals.
+            Whether each site is a stratum.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class LogRank:
         if not degrees:
             raise ConfigError(
                 "no event comes where rows of two arms are at risk"
-                + (" at one site: compare across sites, stratified=False" if stratified else "")
+                + (" at one site: compare across sites with stratified=False" if stratified else "")
                 + ", so there is nothing to test"
             )
         difference = observed - expected

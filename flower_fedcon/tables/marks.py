@@ -1,4 +1,4 @@
-"""Marks: categories, outcomes and clients as text, and what a mark may be mistaken for."""
+"""Marks: categories, outcomes and clients as text, and how marks can be confused."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _OPPOSITES = _PAIRS | {no: yes for yes, no in _PAIRS.items()}
 
 
 def canonical(value: object) -> str:
-    """Return a category, or another mark, as text without the blanks around it.
+    """Return a category, or another mark, as text without surrounding blanks.
 
     "1" and "1.0" are the same, since a column of whole numbers with a missing value is often saved
-    so; nothing else is: "01", "1.00" and "1e0" are what they are.
+    as "1.0". No other texts are equated: "01", "1.00" and "1e0" stay distinct.
 
     >>> [canonical(value) for value in (1, 1.0, "1.0", " b ", "01067", "1E2", True)]
     ['1', '1', '1', 'b', '01067', '1E2', 'True']
@@ -49,7 +49,7 @@ def number_in(text: str) -> float | None:
 
 
 def boolean_in(mark: str) -> bool | None:
-    """Return what a mark says, if it is a usual spelling of true or false; or None.
+    """Return True or False for a mark that is a usual spelling of it; else None.
 
     >>> boolean_in("TRUE"), boolean_in("No"), boolean_in("0"), boolean_in("2")
     (True, False, False, None)
@@ -58,7 +58,7 @@ def boolean_in(mark: str) -> bool | None:
 
 
 def opposite(mark: str) -> str:
-    """Return the other word of a pair, written alike; "" if the mark is of none.
+    """Return the other word of a pair, in the same spelling; "" for a mark without a pair.
 
     >>> opposite("yes"), opposite("FALSE"), opposite("True"), opposite("1"), opposite("ill")
     ('no', 'TRUE', 'False', '0', '')
@@ -68,7 +68,7 @@ def opposite(mark: str) -> str:
 
 
 def text_of(cell: object) -> str | None:
-    """Return a cell as text; None if it is missing by its kind, not by a mark.
+    """Return a cell as text; None for a null, as opposed to a mark of a missing value.
 
     >>> text_of(" 01 "), text_of(7), text_of(True), text_of(None), text_of(float("nan"))
     (' 01 ', '7', 'True', None, None)
@@ -92,9 +92,8 @@ def unfit_mark(cell: object) -> str:
 def folded(mark: str) -> str:
     r"""Return a mark without what is easily overlooked: case, accents, blanks, signs in words.
 
-    Signs that cannot be seen do not count, a quote before a mark, by which spreadsheets tell texts
-    from numbers, neither, and a decimal comma is a point. Signs that mean something stay: "A+" is
-    not "A-", and "<5" not ">5".
+    Invisible signs are dropped, and so is a quote before a mark, with which spreadsheets mark text;
+    a decimal comma becomes a point. Meaningful signs stay: "A+" is not "A-", and "<5" not ">5".
 
     >>> folded("North-East "), folded("Zürich"), folded("A+"), folded("A-"), folded("01")
     ('northeast', 'zurich', 'a+', 'a-', '1.0')
@@ -119,10 +118,10 @@ def folded(mark: str) -> str:
 
 
 def near_duplicates(marks: Iterable[str]) -> list[list[str]]:
-    """Return the groups of marks that may well mean one thing.
+    """Return the groups of marks that probably mean the same.
 
-    They differ in what `folded` leaves out, or one is the first letter of the only other word that
-    begins with it (Roman numerals are no words), or all marks are spellings of true and false.
+    They differ only in what `folded` drops; or one is the first letter of the only other word that
+    begins with it (Roman numerals are not words); or all marks are spellings of true and false.
 
     >>> near_duplicates(["M", "m", "male", "f", "female", "01", "1.00"])
     [['M', 'm', 'male'], ['f', 'female'], ['01', '1.00']]
@@ -151,7 +150,7 @@ def near_duplicates(marks: Iterable[str]) -> list[list[str]]:
 
 
 def looks_missing(mark: str, *, outcome: bool = False) -> bool:
-    """Return whether a mark looks as if it stood for a missing value.
+    """Return whether a mark looks like a code for a missing value.
 
     In an `outcome`, which has few codes, 9 and 99 do, too.
 
@@ -166,7 +165,7 @@ def looks_missing(mark: str, *, outcome: bool = False) -> bool:
 
 
 def fills_in(value: float) -> bool:
-    """Return whether a number looks as if it stood for a missing value: nines, or eights.
+    """Return whether a number looks like a code for a missing value: nines, or eights.
 
     >>> [fills_in(value) for value in (-999.0, 99.0, -99.9, 9999.0, -8.0, 9.0, 989.0)]
     [True, True, True, True, True, False, False]

@@ -1,4 +1,4 @@
-"""What does not fit in a table: said in full where it is, and without its cells elsewhere."""
+"""What does not fit in a table: in full where the table is, and without cells elsewhere."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Misfit:
     Parameters
     ----------
     column : str
-        As the schema calls it.
+        The column's name in the schema.
     row : int
-        From 1, the first below the header; 0 for the column as a whole.
+        From 1, the first row below the header; 0 for the column as a whole.
     found, expected, remedy : str
     also : int
-        How many more rows of the column are like that.
+        How many more rows of the column have the same misfit.
     """
 
     column: str
@@ -42,8 +42,8 @@ class Misfit:
 class DataError(ConfigError):
     """A table that does not fit its schema.
 
-    Its text names file, row and column, what was found and what was expected. A server is told
-    only which columns of the schema do not fit (`told`): no cell, row or name of a file.
+    Its text names file, row and column, what was found and what was expected. A server learns only
+    which columns of the schema do not fit (`told`): no cell, row or file name.
 
     Parameters
     ----------
@@ -62,18 +62,18 @@ class DataError(ConfigError):
 
     @classmethod
     def of(cls, file: str | Path, misfits: Sequence[Misfit]) -> DataError:
-        """Return the error of a file in which all this does not fit."""
+        """Return the error of a file with these misfits."""
         more = len(misfits) - 1
         others = f" ({more} more; `fedcon data check {file}` names them all)" if more else ""
         return cls(f"{file}: {misfits[0]}{others}", misfits)
 
     @classmethod
     def lacking(cls, file: str | Path, names: Sequence[str], known: Sequence[str]) -> DataError:
-        """Return the error of a file without these columns, in one line however many they are."""
+        """Return the error of a file without these columns, in one line for any number of them."""
         if origin := written_by(known):
             return cls(
-                f"{file}: it is no client's table, {origin} has written it: move it out of the "
-                "folder, or name the files of data such that it is none of them",
+                f"{file}: it is not a client's table, since {origin} has written it: move it out "
+                f"of the folder, or name the files of data without it",
                 columns=names,
             )
         found = []
@@ -90,7 +90,7 @@ class DataError(ConfigError):
 
     @property
     def told(self) -> str:
-        """What a server is told."""
+        """The text for a server."""
         where = f" in column {', '.join(map(repr, self.columns[:10]))}" if self.columns else ""
         return (
             f"its table cannot be read as the schema says{where}: the node's own log has the "

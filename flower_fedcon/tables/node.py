@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 def table_of_node(
     schema: Schema | str | Path | Mapping[str, Any] | None = None,
 ) -> Callable[[Context], Table]:
-    """Return what loads a node's table, for `flower_fedcon.client_app`.
+    """Return a function that loads a node's table, for `flower_fedcon.client_app`.
 
-    The node's configuration names the file, `data="cleveland.csv"`; may name a schema of its own,
-    which goes before the app's, `schema="schema.toml"`; and in a file of several clients' rows the
-    column that says whose they are, with the client, `client-column="site" client="north"`.
+    The node's configuration names the file, `data="cleveland.csv"`. It may name the node's own
+    schema, which overrides the app's, `schema="schema.toml"`. For a file with rows of several
+    clients it names the column of clients, and the client, `client-column="site" client="north"`.
 
     Parameters
     ----------
     schema : Schema, path or dict, optional
-        The schema that all nodes share, a file of the app's folder, say.
+        The schema that all nodes share, such as a file in the app's folder.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How good a model is on rows held out that are private: noisy counts, and the area they leave.
+"""How good a model is on private held-out rows: noisy counts, and the AUC from them.
 
 A site tells, once for a model, how many of its rows held out lie in each of `NOISY_BINS` bins of
 the predicted probability, without the event and with it, each count with the discrete Gaussian
@@ -31,7 +31,7 @@ from flower_fedcon.wire.payloads import Payload
 
 NOISY_BINS = 20
 SHAPES: dict[str, tuple[int, ...]] = {"noisy": (2, NOISY_BINS), "known": (2,)}
-"""Of what a site tells: the counts; and the number of rows held out and each count's deviation."""
+"""What a site sends: the counts; and the number of held-out rows and each count's deviation."""
 
 
 def told_noisily(objective: Any, down: Payload, least: int = 1) -> Payload:
@@ -40,18 +40,18 @@ def told_noisily(objective: Any, down: Payload, least: int = 1) -> Payload:
     Raises
     ------
     RefusedError
-        If its rows are not private, or it tells nothing of those that are held out.
+        If its rows are not private, or it sends nothing of held-out ones.
     """
     tell: Callable[[Array], Payload] | None = getattr(unscaled(objective), "noisy_quality", None)
     if tell is None:
-        raise RefusedError("refused: no noise covers what this node could tell of rows held out")
+        raise RefusedError("refused: no noise protects what this node could send of held-out rows")
     return tell(down["x"])
 
 
 def bins_of(f: LinearModel, x: Array) -> Array:
     """Return the bin of each row, from that row alone: by class, then by probability.
 
-    One whose probability no arithmetic can tell, at a model too large for it, counts as 0.
+    A row whose probability overflows, since the model is too large, counts as 0.
 
     >>> from flower_fedcon.objectives import LogisticRegression
     >>> f = LogisticRegression(np.array([[0.0], [9.0], [9.0]]), np.array([1.0, -1.0, 1.0]))
@@ -83,7 +83,7 @@ def noisy_counts(places: Array, grid: Grid) -> Array:
 
 
 def as_binned(told: Mapping[str, Array], bins: int) -> Array:
-    """Return noisy counts in the form of `quality.binned_counts`, of so many finer bins."""
+    """Return noisy counts in the form of `quality.binned_counts`, with so many finer bins."""
     wide = bins // NOISY_BINS
     found = np.zeros((4, bins))
     ends = np.arange(wide - 1, bins, wide)

@@ -47,20 +47,20 @@ _LEAST_SPREAD = 1e-2  # of a range, that a column's standard deviation is at lea
 
 @dataclass(frozen=True, eq=False)
 class PrivateTable(Table):
-    """One node's rows, of which nothing but noisy sums and gradients leaves.
+    """One node's rows, of which only noisy sums and gradients leave the node.
 
     Parameters
     ----------
     privacy : ExampleDP
     ledger : Ledger
-        Of these rows: what they spend before round 1 counts in it, too.
+        The ledger of these rows: what they spend before round 1 counts, too.
     note, keep : callable
-        What was answered to a question, by its digest, "" for nothing; and to keep it.
+        The earlier answer to a question, by its digest, "" for none; and a function to keep it.
 
     Raises
     ------
     ConfigError
-        If the schema leaves open what must be public, or its loss has no gradient of each row.
+        If the schema does not state what must be public, or its loss has no gradient of each row.
     """
 
     privacy: ExampleDP | None = None
@@ -80,7 +80,7 @@ class PrivateTable(Table):
 
     @property
     def told_digest(self) -> str:
-        """What a server is told of the rows: nothing."""
+        """What a server learns of the rows: nothing."""
         return ""
 
     def _summary(self, rows: Any, least: int) -> dict[str, Any]:
@@ -165,15 +165,15 @@ class PrivateTable(Table):
     def objective(self, preparation: Preparation, least: int = 1) -> Any:
         """Return this node's objective, whose gradients are noisy.
 
-        No column is unknown for standing on few rows: whether it is would tell of them, and noise
-        covers what it tells.
+        Columns based on few rows stay known: hiding them would reveal that they are few, and noise
+        protects them anyway.
         """
         assert self.privacy is not None  # noqa: S101
         if preparation.site_effects != COMMON:
             raise ConfigError(
-                f"site_effects = {preparation.site_effects!r} beside ExampleDP: an intercept of a "
-                "site's own follows from all its rows, so that no row's part of a gradient can be "
-                'bounded: take site_effects = "common"'
+                f"site_effects = {preparation.site_effects!r} cannot be used with ExampleDP: a "
+                f"site's own intercept follows from all its rows, so no row's part of a gradient "
+                f'can be bounded. Use site_effects = "common"'
             )
         self._check_units(preparation)
         plain = super().objective(preparation)
@@ -183,9 +183,9 @@ class PrivateTable(Table):
         return found
 
     def _check_units(self, preparation: Preparation) -> None:
-        """Raise if what the schema allows is beyond arithmetic in the server's means and scales.
+        """Raise if values that the schema allows overflow in the server's means and scales.
 
-        Else whether a row is there that overflows would tell of it, without noise.
+        Otherwise an overflow would reveal that a row exists, without noise.
 
         Raises
         ------
@@ -201,8 +201,8 @@ class PrivateTable(Table):
             usable = (np.abs(reach) / made.scales[:, None] <= LARGEST).all()
         if not usable:
             raise ConfigError(
-                "the server prepares columns with means and scales in which what the schema's "
-                f"ranges allow is beyond {LARGEST:g}: let it send what its preparation gives"
+                f"the server's means and scales put values within the schema's ranges beyond "
+                f"{LARGEST:g}: let the server send what its preparation gives"
             )
 
     def _quality(self, preparation: Preparation, x: Array) -> Payload:
@@ -211,19 +211,19 @@ class PrivateTable(Table):
         Raises
         ------
         RefusedError
-            If nothing is, or the budget is spent.
+            If this node sends none, or the budget is spent.
         """
         held, rule = self.held_out_rows, self.privacy
         assert rule is not None  # noqa: S101
         if not rule.quality:
             raise RefusedError(
-                "refused: this node's examples are private, rows held out, too: "
-                "privacy.quality = true on it tells noisy counts of them"
+                "refused: this node's examples are private, and so are held-out rows: "
+                "privacy.quality = true on this node sends noisy counts of them"
             )
         if self.schema.loss != "logistic" or not len(held):
             raise RefusedError(
-                "refused: noisy counts are those of a logistic loss's rows held out: give the "
-                "schema a test_fraction"
+                "refused: noisy counts need a logistic loss and held-out rows: give the schema a "
+                "test_fraction"
             )
         f = self._loss(self.matrix(preparation)[held], self.targets[held], held)
         assert isinstance(f, LinearModel)  # noqa: S101
@@ -263,24 +263,25 @@ def check_public(schema: Schema) -> None:
     """
     problems = []
     if schema.sparse:
-        problems.append('features = "all" says nothing of columns: name them in [features]')
+        problems.append('features = "all" does not describe the columns: name them in [features]')
     if schema.loss == "cox":
         problems.append('loss = "cox" compares rows with each other: use another loss')
     if schema.loss == "negative_binomial":
-        problems.append(f'loss = "{schema.loss}" fits alpha, too: use loss = "poisson"')
+        problems.append(f'loss = "{schema.loss}" also fits alpha: use loss = "poisson"')
     if schema.complete_cases:
         problems.append(
-            "no noise covers how many rows complete_cases leaves: fill missing values in"
+            "no noise protects the number of rows that complete_cases leaves: let missing values "
+            "be filled in"
         )
     if schema.design:
         problems.append(
-            "no noise covers what nodes agree on for terms, medians and indicators of missing "
+            "no noise protects what nodes agree on for terms, medians and indicators of missing "
             "values: leave them out"
         )
     if schema.offsets:
         problems.append(
-            f"nothing bounds what {', '.join(map(repr, schema.offsets))} does to gradients: "
-            "leave offset and exposure out"
+            f"the effect of {', '.join(map(repr, schema.offsets))} on gradients is unbounded: "
+            f"leave offset and exposure out"
         )
     if schema.weight:
         problems.append(
@@ -290,16 +291,16 @@ def check_public(schema: Schema) -> None:
         names = [feature.name for feature in schema.numeric if not feature.range]
         problems.append(
             f"the range of {', '.join(map(repr, names))} is not public: write "
-            f'{names[0]} = {{type = "numeric", range = [0, 120]}}, from what is known without the '
-            "data"
+            f'{names[0]} = {{type = "numeric", range = [0, 120]}}, from knowledge other than '
+            "the data"
         )
     for feature in schema.numeric:
         with np.errstate(all="ignore"):
             usable = not feature.range or bool(np.isfinite(bounds(feature)).all())
         if not usable:
             problems.append(
-                f"range = {list(feature.range)} of {feature.name!r} has no end after transform = "
-                f"{feature.transform!r}: give one inside of what the transform takes"
+                f"range = {list(feature.range)} of {feature.name!r} is infinite after transform = "
+                f"{feature.transform!r}: give a range within the transform's domain"
             )
     for feature in schema.categorical:
         if not feature.categories:
@@ -311,5 +312,6 @@ def check_public(schema: Schema) -> None:
             problems.append(f"{feature.name!r} has more than {WIDE} categories: give fewer")
     if problems:
         raise ConfigError(
-            "with ExampleDP a table needs a schema that says what is public: " + "; ".join(problems)
+            "with ExampleDP a table needs a schema that states what is public: "
+            + "; ".join(problems)
         )

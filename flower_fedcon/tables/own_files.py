@@ -1,4 +1,4 @@
-"""The tables that this package writes, which a pattern such as "*.csv" may take for clients'."""
+"""The tables that this package writes, which a pattern such as "*.csv" may also match."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EARLIER_CURVES = ("arm", "time", "at_risk", *CURVES[3:])
 
 
 def written_by(names: Sequence[str]) -> str:
-    """Return what has written a file with these columns; "" if it is none of the package's.
+    """Return the command that writes files with these columns; "" for other files.
 
     >>> written_by(["lambda", *PATH, "age per sd"]), written_by(["age", "sex"])
     ('`fedcon path --output`', '')

@@ -1,4 +1,4 @@
-"""Text on the wire: what is no number in the exchanges of tables, as bytes of JSON."""
+"""Text on the wire: names in the exchanges of tables, as bytes of JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unpacked_text(array: Any) -> Any:
         If it is something else.
     """
     if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.size > _TEXT:
-        raise ConfigError("it holds no list of categories")
+        raise ConfigError("it does not hold a list of categories")
     try:
         return json.loads(array.tobytes())
     except (ValueError, RecursionError):

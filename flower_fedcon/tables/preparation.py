@@ -1,6 +1,6 @@
 """What nodes agree on before round 1: categories, means and scales of their columns.
 
-Two exchanges, each of sums over the rows that a node trains on. With p numeric and q categorical
+There are two exchanges, each of sums over a node's training rows. With p numeric and q categorical
 features, c_1, ..., c_q their categories, and n the rows:
 
     1. up    n; of each numeric column how many values it has, and their sum (2 p + 1 numbers);
@@ -19,26 +19,26 @@ Where the schema has `curve_times`, an exchange more is of events and rows at ri
 between them (2 numbers for each time and arm), see `flower_fedcon.tables.risk_counts`; a node's
 policy must list it.
 
-A node says nothing that stands on fewer of its rows than its policy's `min_rows`: such a column
-counts as not observed, such a category as absent, and of its outcome it says nothing. Where a class
-has no row over all nodes there is no best model, and none is sought; what stands out among nodes is
-said (`flower_fedcon.tables.standing_out`), by these sums.
+A node sends nothing based on fewer rows than its policy's `min_rows`: such a column counts as not
+observed, such a category as absent, and the outcome's sums are left out. If a class has no row over
+all nodes, no model can be fitted, and the run ends. `flower_fedcon.tables.standing_out` reports
+what stands out among nodes, from these sums.
 
-The rows' weights count in the model's loss alone: means, scales and shares are of rows, each alike,
-as SimpleImputer and StandardScaler find them without `sample_weight`. The sum of a node's weights
-is its part of the pooled loss, sum_i w_i loss_i / sum_i w_i, where clients are weighted by
-examples.
+The rows' weights count only in the model's loss: in means, scales and shares rows count equally, as
+in SimpleImputer and StandardScaler without `sample_weight`. The sum of a node's weights is its part
+of the pooled loss, sum_i w_i loss_i / sum_i w_i, where clients are weighted by examples.
 
 A categorical feature has a column, 0 or 1, for each category but the reference. A missing value
-becomes the column's mean over all nodes: of a numeric column, or of those 0s and 1s. Its variance
-is that after this step, as scikit-learn's SimpleImputer and StandardScaler find it on pooled rows.
-A column without values, or with one value only, is left out of the model.
+becomes the column's mean over all nodes, of a numeric column or of these 0s and 1s. The variance is
+computed after this step, as by scikit-learn's SimpleImputer and StandardScaler on pooled rows. A
+column without values, or with only one value, is left out of the model.
 
-A feature with more than 200 categories is a wide one. It has a column more, "feature=(other)", for
-rows without a value, or with a category that no node tells; and with one the rows are sparse, see
-`flower_fedcon.tables.encoding`.
+A feature with more than 200 categories is a wide one. It has an additional column,
+"feature=(other)", for rows without a value, or with a category that no node sends. With a wide
+feature the rows are sparse, see `flower_fedcon.tables.encoding`.
 
-SVMlight files have columns, and nothing is missing: 1. up rows and columns, down the most columns;
+SVMlight files have numbered columns, and no missing values: 1. up rows and columns, down the most
+columns;
 2. up the sum of squares of each column. Columns are divided by their root mean square, and never
 centred, so that they stay sparse.
 """
@@ -94,17 +94,17 @@ class Preparation:
     groups : tuple of int
         For each column the number of its feature.
     means, scales : array, shape (columns,)
-        Over the rows of all nodes that are trained on; a scale is 1 without standardisation.
+        Over the training rows of all nodes; a scale is 1 without standardisation.
     kept : array of int, shape (columns,)
         Which of the encoded columns they are.
     categories : dict
-        Of each categorical feature, all that some node has.
+        For each categorical feature the categories of all nodes.
     left_out : dict
-        The columns without a use, and why: "empty" or "constant".
+        The columns left out, and why: "empty" or "constant".
     rows : tuple of int
-        Of each client, those trained on.
+        Each client's number of training rows.
     weights : tuple of float
-        Of each client, the sum of the weights of these rows; their number without weights.
+        For each client the sum of the weights of these rows; without weights their number.
     width : int
         Columns of SVMlight files; 0 for others.
     numeric : int
@@ -115,7 +115,7 @@ class Preparation:
     classes : tuple of str
         The schema's, of a multinomial loss.
     held_out : tuple of str
-        The names of the metrics on rows held out; none where there are no such rows.
+        The names of the metrics on held-out rows; empty without such rows.
     uplink_bytes, downlink_bytes : int
         Of the two exchanges, and that of curves, all clients together.
     stated : Schema, optional
@@ -123,24 +123,25 @@ class Preparation:
     curves : Curves, optional
         Events and rows at risk at the schema's `curve_times`.
     seen : dict of tuple of float
-        By numeric feature the mean and the standard deviation of its values, after its transform.
+        For each numeric feature the mean and the standard deviation of its values, after its
+        transform.
     imputed : dict of int
-        By feature how many cells without a value are filled in.
+        For each feature the number of missing values that are filled in.
     incomplete : tuple of float
-        Of each client, with a schema of complete cases, the rows left out; NaN of one that does not
-        say it, since they are few.
+        With a schema of complete cases: for each client the number of rows left out; NaN if it does
+        not send it, since they are few.
     design : Design, optional
-        What the columns of terms are made of, where the schema has such.
+        What the columns of terms consist of, if the schema has terms.
     level : tuple of float
-        Of a loss with a log link the sums of outcomes, of exposures and of squared outcomes over
+        For a loss with a log link the sums of outcomes, of exposures and of squared outcomes over
         all clients.
     outcomes : tuple of tuple of float
         Of each client how many of the rows trained on have each of `Schema.outcomes`; NaN of one
         that does not say it, since they are few.
     site_effects : {"common", "own", "random"}
-        Whether the model has an intercept, or each site one for itself, which nobody is told.
-        "random", which nodes need not know: a common one in the rounds, and then the mean of normal
-        intercepts; see `flower_fedcon.runs.final_intercepts`.
+        Whether the model has an intercept, or each site its own, which it never sends. "random",
+        which nodes need not know, means a common intercept in the rounds, and then the mean of
+        normal intercepts; see `flower_fedcon.runs.final_intercepts`.
     """
 
     schema: str
@@ -193,17 +194,17 @@ class Preparation:
         return start
 
     def of_schema(self, schema: Schema) -> Preparation:
-        """Return it with what a node that has been sent it knows of its schema."""
+        """Return it with what a node knows of its own schema."""
         return replace(
             self, numeric=len(schema.numeric), standardized=schema.standardize, stated=schema
         )
 
     @property
     def centers(self) -> Array:
-        """What is taken from each column: its mean, or 0 where a column stays as it is.
+        """What is subtracted from each column: its mean, or 0 for columns that are not centred.
 
-        Without standardisation numeric columns are centred all the same, and not scaled: beside an
-        intercept that changes no coefficient, and a column far from 0 keeps its digits.
+        Without standardisation numeric columns are still centred, but not scaled: with an intercept
+        that changes no coefficient, and a column far from 0 keeps its digits.
         """
         if self.design is not None:
             wide = self._wide
@@ -229,7 +230,7 @@ class Preparation:
         return [f"{row} [{mark}]" for row in rows for mark in self.classes]
 
     def in_units(self, x: Array) -> Array:
-        """Return a model whose columns are in their own units, and its intercept for rows of zeros.
+        """Return a model with columns in their own units, and its intercept for rows of zeros.
 
         Parameters
         ----------
@@ -246,7 +247,7 @@ class Preparation:
 
     @cached_property
     def payload(self) -> Payload:
-        """What a node needs of it, as it is sent with each message."""
+        """What a node needs of it, which is sent with each message."""
         about: dict[str, Any] = {
             "schema": self.schema,
             "categories": {k: list(v) for k, v in self.categories.items()},
@@ -264,12 +265,12 @@ class Preparation:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it adds to each message."""
+        """The bytes that it adds to each message."""
         return payload_bytes(self.payload)
 
     @classmethod
     def from_payload(cls, payload: Payload) -> Preparation:
-        """Return what a node has been sent.
+        """Return the preparation that a node has been sent.
 
         Raises
         ------
@@ -283,11 +284,17 @@ class Preparation:
             schema, effects = str(about["schema"]), about.get("site_effects", COMMON)
             design = about.get("design")
         except (KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"a preparation in another form ({error!r})") from None
+            raise ConfigError(
+                f"a preparation in another form ({error!r}): run one version of flower-fedcon: run "
+                f"one version of flower-fedcon"
+            ) from None
         if means.ndim != 1 or means.shape != scales.shape or kept.shape != means.shape:
-            raise ConfigError("a preparation whose means and scales differ in number")
+            raise ConfigError(
+                "a preparation with different numbers of means and scales: run one "
+                "version of flower-fedcon"
+            )
         if not (np.isfinite(means).all() and np.isfinite(scales).all() and (scales >= LEAST).all()):
-            raise ConfigError("a preparation whose means or scales are no usable numbers")
+            raise ConfigError("a preparation with unusable means or scales")
         if effects not in (COMMON, OWN):
             raise ConfigError(
                 f"a preparation with site_effects = {effects!r}: run one version of flower-fedcon"
@@ -303,7 +310,7 @@ class Preparation:
 
 
 def expected(schema: Schema, first: Agreed | None) -> dict[str, int | None]:
-    """Return what nodes are to send, and how many numbers of each; None for any number."""
+    """Return what nodes must send, and how many numbers of each; None for any number."""
     if first is not None and schema.sparse:
         return {"squares": first.width}
     p = len(schema.numeric)
@@ -325,7 +332,7 @@ def expected(schema: Schema, first: Agreed | None) -> dict[str, int | None]:
 
 @dataclass(frozen=True, eq=False)
 class Agreed:
-    """What the first exchange has given."""
+    """The result of the first exchange."""
 
     rows: tuple[int, ...]
     weights: tuple[float, ...]
@@ -352,7 +359,7 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
     Raises
     ------
     ConfigError
-        If a node's categories are in no form that can be used.
+        If a node's categories are in an unusable form.
     """
     rows = tuple(int(answer["rows"]) for answer in answers)
     counted = "weight" if schema.weight else "rows"
@@ -491,7 +498,7 @@ def _of_terms(
 ) -> Preparation:
     """Return the preparation of a schema's terms, by exchanges of their own."""
     if ask is None:
-        raise ConfigError("the schema has terms, for which nodes have to be asked more")
+        raise ConfigError("the schema has terms, which need further exchanges with nodes")
     categories, total = first.categories, float(sum(first.rows))
     known: Agreement = agree_on_terms(schema, said["seen"], shares, categories, ask)
     columns = term_columns(schema, categories)
@@ -527,7 +534,7 @@ def _of_terms(
 
 
 def left_out_in_words(left_out: Mapping[str, str]) -> str:
-    """Return in words which columns are left out and why, the first ones by name.
+    """Return in words which columns are left out and why, naming the first ones.
 
     >>> left_out_in_words({"a": "empty", "b": "constant"})
     'a (empty), b (constant)'
@@ -546,10 +553,10 @@ def categories_of(packed: Any, schema: Schema) -> dict[str, list[str]]:
     told = unpacked_text(packed)
     known = {feature.name for feature in schema.categorical}
     if not isinstance(told, dict) or not told.keys() <= known:
-        raise ConfigError("its categories are of other columns than the schema's")
+        raise ConfigError("its categories belong to other columns than the schema's")
     for marks in told.values():
         if not isinstance(marks, list) or not all(isinstance(m, str) and m for m in marks):
-            raise ConfigError("its categories are no lists of names")
+            raise ConfigError("its categories are not lists of names")
     return told
 
 

@@ -27,7 +27,7 @@ class KaplanMeier:
         it, less as many of those censored in it as give each site's own curve, so that it is no
         number at risk to stand below a figure. What a site merges counts in the next interval.
     survival : array, shape (intervals,)
-        The estimate after each time; NaN where no site tells of rows at risk any more.
+        The estimate after each time; NaN where no site sends rows at risk any more.
     std_error : array, shape (intervals,)
         Greenwood's; NaN where the estimate is 0.
     lower, upper : arrays, shape (intervals,)
@@ -37,7 +37,7 @@ class KaplanMeier:
     groups : array
         The sites.
     left_out : array
-        Those of them that send nothing, since all they have is fewer than `min_rows`.
+        The sites that send nothing, since their counts are below `min_rows`.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class KaplanMeier:
     def at(self, times: Any) -> Array:
         """Return the estimate at any times, in their shape.
 
-        It is 1 before the grid's first point, and changes at its points alone.
+        It is 1 before the grid's first point, and changes only at the grid's points.
         """
         wanted = plain_array("times", times).astype(float)
         after = np.concatenate([[1.0], self.survival])
@@ -113,7 +113,7 @@ class KaplanMeier:
     def quantile(self, share: float) -> float:
         """Return the first time after which at most 1 - share are without an event.
 
-        Infinite if the curve does not come down so far.
+        It is infinite if the curve does not fall so far.
 
         Raises
         ------

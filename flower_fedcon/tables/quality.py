@@ -1,6 +1,6 @@
-"""How good a model is on the rows that sites hold out: sums that a site tells, and what they say.
+"""How good a model is on the rows that sites hold out: the sums that a site sends, and the results.
 
-A site tells, at a model, of its n rows held out (`NUMBERS`):
+For a model a site sends of its n held-out rows (`NUMBERS`):
 
 numbers : 11 numbers
     n; the sum of the outcomes; the deviance, and that of the site's own mean; the sum of squared
@@ -17,16 +17,16 @@ counts : 4 x 1,000 numbers, of a logistic loss
     its last one, and the fourth row says where it begins: after the one before it. Zeros where
     fewer rows of a class are held out than that.
 
-A site with fewer rows than `min_rows`, or of a logistic loss with fewer of either class, tells
+A site with fewer rows than `min_rows`, or for a logistic loss with fewer of either class, sends
 zeros.
 
-Of the counts over sites follow the pooled ROC curve and AUC, in which rows of different sites are
-compared, too. A pair whose order the bins do not tell counts half: the AUC is known up to half the
-share of such pairs. The calibration line is the generalized linear model of the outcome on the
-linear predictor: intercept and slope (0 and 1 of a model that is calibrated), and the intercept
-with the slope held at 1 (calibration in the large); an offset is added as it is, beside the slope
-times the rest. For the pooled one sites tell score and
-information, 7 numbers, at each step of Newton's method (`calibration_sums`).
+The pooled ROC curve and AUC follow from the counts over sites; they also compare rows of different
+sites. A pair whose order the bins do not show counts half, so the AUC is known up to half the share
+of such pairs. The calibration line is the generalized linear model of the outcome on the linear
+predictor: intercept and slope (0 and 1 of a model that is calibrated), and the intercept with the
+slope held at 1 (calibration in the large); an offset is added as it is, beside the slope times the
+rest. For the pooled line sites send score and information, 7 numbers, at each step of Newton's
+method (`calibration_sums`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from flower_fedcon.wire.payloads import Payload
 
 BINS = 1000
 MOST_COUNTS = 4 * BINS
-"""How many numbers an array holds at most that a site tells."""
+"""The largest size of an array that a site sends."""
 NUMBERS = (
     "rows", "outcomes", "deviance", "null_deviance", "squares", "exposed", "auc", "intercept",
     "slope", "in_the_large", "calibrated",
@@ -59,17 +59,17 @@ CALIBRATION = 7
 LOSSES = ("logistic", "squared", "huber", *LOG_LINK)
 _NO_NULL = ("logistic", "negative_binomial")  # with an offset: its null model is no mean
 _WHY_NOT = {
-    "multinomial": "accuracy and loss alone are offered of a multinomial model",
-    "cox": "the concordance alone is offered of a Cox model, whose baseline hazards stay at sites",
+    "multinomial": "a multinomial model has only accuracy and loss",
+    "cox": "a Cox model has only the concordance, since its baseline hazards stay at sites",
 }
-_FEW = "fewer rows of a class are held out than its node counts in a bin (policy.min-cell)"
+_FEW = "it holds out fewer rows of a class than its policy.min-cell"
 _STEPS, _SMALL = 50, 1e-10  # of Newton's method, and a step that ends it
 _FAR = 1e3  # a slope beyond which the line runs away: outcomes are separated
 _GROUPS = 10  # points of a calibration curve
 
 
 def why_absent(loss: str, held_out: Sequence[str]) -> str:
-    """Return why nothing of this is known of a model; "" if it is.
+    """Return why quality is not known for a model; "" if it is.
 
     >>> why_absent("logistic", ["test_auc"]), why_absent("squared", [])
     ('', 'no rows are held out: give the schema a test_fraction')
@@ -89,7 +89,7 @@ def shapes_of(loss: str) -> dict[str, tuple[int, ...]]:
 
 
 def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
-    """Return what a site tells of a model; see the module.
+    """Return what a site sends for a model; see the module.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
 
 
 def calibration_sums(held: HeldOut, x: Array, at: Array) -> dict[str, Array]:
-    """Return what a site tells at a step towards the pooled calibration line.
+    """Return what a site sends at a step towards the pooled calibration line.
 
     Parameters
     ----------
@@ -140,15 +140,17 @@ def calibration_sums(held: HeldOut, x: Array, at: Array) -> dict[str, Array]:
 
 
 def told_quality(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return what a site tells of the model "x"; see `quality_sums`."""
+    """Return what a site sends for the model "x"; see `quality_sums`."""
     return quality_sums(_held_out(objective, least), down["x"])
 
 
 def told_calibration(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return what a site tells at a step "at" towards the calibration line of the model "x"."""
+    """Return what a site sends at a step "at" towards the calibration line of the model "x"."""
     at = np.asarray(down["at"], dtype=np.float64)
     if at.shape != (3,) or not np.isfinite(at).all():
-        raise ConfigError(f"a calibration line is asked for at {at.shape}, expected 3 numbers")
+        raise ConfigError(
+            f"a calibration line must be requested at 3 numbers, got shape {at.shape}"
+        )
     return calibration_sums(_held_out(objective, least), down["x"], at)
 
 
@@ -165,8 +167,8 @@ def _held_out(objective: Any, least: int) -> HeldOut:
     while not isinstance(held := getattr(objective, "metrics", None), HeldOut):
         if is_private(objective):
             raise RefusedError(
-                "refused: this node's examples are private (ExampleDP), and no noise covers what "
-                "this tells of rows held out"
+                "refused: this node's examples are private (ExampleDP), and no noise protects what "
+                "this reveals of held-out rows"
             )
         if type(objective) is not Scaled:
             raise ConfigError("no rows are held out here: give the schema a test_fraction")
@@ -273,7 +275,7 @@ class Line:
     ----------
     intercept, slope, in_the_large : float
     intercept_bse, slope_bse, in_the_large_bse : float
-        By the information; of a squared loss for residuals of variance 1.
+        From the information; for a squared loss with residuals of variance 1.
     steps : int
         Of Newton's method.
     """
@@ -288,7 +290,7 @@ class Line:
 
     @classmethod
     def fit(cls, sums: Callable[[Array], Array | None]) -> Line | None:
-        """Return the line whose scores vanish; None where there is none.
+        """Return the line whose scores vanish; None if there is none.
 
         Parameters
         ----------
@@ -323,23 +325,23 @@ def _singular(information: Array) -> bool:
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a model is on rows held out, at each site and over all.
+    """How good a model is on held-out rows, at each site and over all sites.
 
     Attributes
     ----------
     loss : str
     sites : dict of dict
-        By site its numbers: "rows", "auc" (exact), "calibration_intercept", "calibration_slope",
-        "calibration_in_the_large", "brier" or "mse", "deviance_explained".
+        The numbers of each site: "rows", "auc" (exact), "calibration_intercept",
+        "calibration_slope", "calibration_in_the_large", "brier" or "mse", "deviance_explained".
     pooled : dict
-        The same over all sites' rows, with "auc_error", the most by which "auc" can be wrong, and
-        standard errors of the calibration line ("..._bse"), and of the AUC where noise is in it.
+        The same over all sites' rows, with "auc_error", a bound on the error of "auc", and standard
+        errors of the calibration line ("..._bse"), and of the AUC if it contains noise.
     roc : dict
         "false_positive_rate", "true_positive_rate", "threshold", pooled.
     curve : dict
-        Of tenths of the rows by probability: "predicted" and "observed" shares, and "rows".
+        For tenths of the rows by probability: "predicted" and "observed" shares, and "rows".
     absent : dict
-        By site, or "pooled" and quantity, why something is not known.
+        For a site, or "pooled" and a quantity, why it is not known.
     """
 
     loss: str
@@ -367,12 +369,12 @@ class Quality:
         told : dict of dict
             By site.
         calibration : callable
-            Returns the sum over sites of their `calibration_sums` at a point; None where one has
+            Returns the sum over sites of their `calibration_sums` at a point; None if a site has
             not answered.
         absent : dict, optional
-            By site why it has told nothing.
+            For each site that sends nothing the reason.
         noisy : dict of dict, optional
-            By site what those with private rows have told; see `tables.noisy_quality`.
+            For each site with private rows what it has sent; see `tables.noisy_quality`.
         alpha : float
             Of a negative binomial loss.
         """
@@ -384,7 +386,9 @@ class Quality:
         absent, sites = dict(absent or {}), {}
         for site, own in numbers.items():
             if not own["rows"]:
-                absent[site] = "too few rows held out, or of one class (the node's min_rows)"
+                absent[site] = (
+                    "too few held-out rows, or too few of one class (the node's min_rows)"
+                )
                 continue
             sites[site] = _of_site(loss, own)
             if not own["calibrated"]:
@@ -400,13 +404,15 @@ class Quality:
             binned = as_binned(of_bins, BINS)
             counts.append(binned)
             sites[site] = {"rows": float(of_bins["known"][0]), **_area([binned], [of_bins])}
-            absent[f"{site}: all but the AUC"] = "noise covers counts of its rows held out alone"
+            absent[f"{site}: all but the AUC"] = (
+                "noise protects only the counts of its held-out rows"
+            )
         if not sites:
             return cls(loss, {}, {}, absent=absent)
         pooled = _pooled(loss, using, alpha) if using else {"rows": 0.0}
         if min((own["null_deviance"] for own in using), default=0.0) < 0:
             absent["pooled: deviance explained"] = (
-                f"with an offset the null model of a {loss} loss is no mean of outcomes"
+                f"with an offset the null model of a {loss} loss is not a mean of outcomes"
             )
         pooled["rows"] += sum(sites[site]["rows"] for site in noisy)
         line = Line.fit(calibration) if using else None
@@ -428,7 +434,7 @@ class Quality:
         if counts:
             area = _area(counts, list(noisy.values()))
             if not area:
-                absent["pooled: auc"] = "noise is larger than the counts of rows held out"
+                absent["pooled: auc"] = "the noise exceeds the counts of held-out rows"
             pooled |= area
             together = np.maximum(np.sum(counts, axis=0), 0.0)  # noisy ones may be below
             if together[:2].any(axis=1).all():
@@ -445,18 +451,20 @@ class Quality:
 
     @property
     def lines(self) -> list[str]:
-        """What a report says of it, a line each."""
+        """The lines of a report."""
         if not self.pooled and "all" in self.absent:
-            return [f"no more is known of rows held out: {self.absent['all']}"]
+            return [f"nothing more is known of held-out rows: {self.absent['all']}"]
         if not self.pooled:
-            return [f"quality on rows held out: of no site ({first_few(list(self.absent))})"]
+            return [
+                f"quality on held-out rows: not known at any site ({first_few(list(self.absent))})"
+            ]
         found = []
         pooled = self.pooled
         if "auc" in pooled:
             noise = f" (s.e. {pooled['auc_bse']:.2g} for noise)" if "auc_bse" in pooled else ""
             found.append(
-                f"AUC of all sites' rows together: {pooled['auc']:.4f}{noise}, by binned scores: "
-                f"at most {pooled['auc_error']:.2g} off"
+                f"AUC of all sites' rows together: {pooled['auc']:.4f}{noise}, from binned scores, "
+                f"with an error of at most {pooled['auc_error']:.2g}"
             )
         parts = (("calibration_slope", "calibration slope"),
                  ("calibration_intercept", "calibration intercept"),
@@ -475,7 +483,7 @@ class Quality:
         return found
 
 
-_NO_LINE = "no line: outcomes are separated by the predictions, or these are all alike"
+_NO_LINE = "there is no calibration line: the predictions separate the outcomes, or are all alike"
 
 
 def _of_site(loss: str, own: Mapping[str, float]) -> dict[str, float]:
@@ -499,7 +507,7 @@ def _shares(loss: str, sums: Mapping[str, float], null: float) -> dict[str, floa
 def _pooled(
     loss: str, sites: Sequence[Mapping[str, float]], alpha: float = 0.0
 ) -> dict[str, float]:
-    """Return what sums over sites say; deviances are about the mean of all."""
+    """Return the pooled results of the sites' sums; deviances are about the mean over all sites."""
     sums = {name: math.fsum(own[name] for own in sites) for name in NUMBERS[:6]}
     mean = sums["outcomes"] / sums["exposed"]
     null = sums["null_deviance"]
@@ -514,7 +522,7 @@ def _pooled(
 
 
 def pooled_auc(counts: Sequence[Array]) -> tuple[float, float]:
-    """Return the AUC over all sites' rows by their binned counts, and how far it may be off.
+    """Return the AUC over all sites' rows from their binned counts, and a bound on its error.
 
     Parameters
     ----------
@@ -573,7 +581,7 @@ def _roc(counts: Array) -> dict[str, list[float]]:
 
 
 def _curve(counts: Array) -> dict[str, list[float]]:
-    """Return predicted and observed shares of tenths of the rows, as nearly as bins tell."""
+    """Return predicted and observed shares of tenths of the rows, to the accuracy of the bins."""
     rows = counts[0] + counts[1]
     middle = np.cumsum(rows) - 0.5 * rows
     group = np.minimum((_GROUPS * middle / rows.sum()).astype(np.intp), _GROUPS - 1)

@@ -2,14 +2,14 @@
 
 Two exchanges. In the first the intervals go from ten standard deviations below the mean to ten
 above, in the second from the 1 % to the 99 % quantile that the first has found: some thousand
-intervals each. A node tells how many of its rows lie in each. Where its policy has `min_rows` or
-`min_cell`, it first puts its values, in their order, into groups of so many (the last takes what is
-over), and counts each group where its mean is: whatever intervals it is asked about, and however
-often, all that follows of its answers is means of groups.
+intervals each. A node sends how many of its rows lie in each. If its policy has `min_rows` or
+`min_cell`, it first divides its sorted values into groups of this size (the last group takes the
+rest), and counts each group at its mean. So for any intervals, and any number of requests, its
+answers reveal only means of groups.
 
-A quantile is the least end of an interval with at least that share of the values at or below it. So
-it is a round number within a thousandth of the values' spread, and no value of a row, and it is the
-same however rows are dealt out to nodes without such groups.
+A quantile is the smallest end of an interval with at least that share of the values at or below it.
+So it is a round number within a thousandth of the values' spread, not a value of a row. Without
+groups it does not depend on how rows are divided among nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from flower_fedcon.validation import Array
 
 INTERVALS = 2500
-"""How many ends of intervals there are for each column; one more holds what is above."""
+"""The number of interval ends for each column; one more interval holds larger values."""
 _REACH = 10.0  # standard deviations: beyond there are at most one in a hundred rows
 _TAILS = 0.01
 _SLACK = 1e-9  # of a share of rows

@@ -1,8 +1,8 @@
-"""The cells of a file, column by column, as they stand there: CSV, Parquet or NPZ.
+"""The unchanged cells of a file, column by column: CSV, Parquet or NPZ.
 
-All kinds of files go by the same rules. A name is taken without the blanks around it, and a column
-that is asked for and named twice is refused. Only columns that are asked for are kept. A cell of a
-CSV file is its text; a row whose number of cells is not the header's is refused, and so is a NUL.
+The same rules hold for all kinds of files. Names lose surrounding blanks, and a requested column
+that occurs twice is refused. Only requested columns are kept. A cell of a CSV file is its text; a
+row whose number of cells differs from the header's is refused, and so is a NUL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flower_fedcon.tables.misfits import DataError, Misfit
 SPARSE = (".svm", ".svmlight", ".libsvm")
 _NO_HEADER = re.compile(r"#|//|sep=", re.IGNORECASE)
 _WHOLE = re.compile(r"[+-]?\d+")
-_FEWER = "a cell is lost: write an empty cell for a missing value"
+_FEWER = "a cell is missing: write an empty cell for a missing value"
 _MORE = (
     "write decimals with a point, and give a column of row names a name (R: write.csv(..., "
     "row.names = FALSE))"
@@ -35,7 +35,7 @@ _BETWEEN = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The columns of a file that were asked for.
+    """The requested columns of a file.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ class Cells:
     names : tuple of str
         Of all of the file's columns.
     columns : dict of array, shape (m,)
-        By name, those that were asked for and that the file has: numbers, or objects (text, None
-        where the file has nothing, and whatever else a Parquet file may hold).
+        By name, the requested columns that the file has: numbers, or objects (text, None for
+        nothing, and anything else that a Parquet file may hold).
     rows : array of int, shape (m,)
-        The number of each row in the file, from 1, the first below the header.
+        The number of each row in the file, from 1 for the first below the header.
     delimiter : str
-        What stands between the cells of a file of text.
+        The separator of the cells in a text file.
     notes : tuple of str
-        What is worth saying of how they were read.
+        Remarks on how the cells were read.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class Cells:
 
 
 def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
-    """Return the wanted columns of a file; those that it lacks are not among them.
+    """Return the wanted columns of a file; those that it lacks are left out.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
 
 
 def suffix_of(path: Path) -> str:
-    """Return what a file's name says that it is.
+    """Return a file's kind, by its name.
 
     >>> suffix_of(Path("Ward.7.CSV.gz"))
     '.csv'
@@ -94,7 +94,7 @@ def suffix_of(path: Path) -> str:
 
 
 def opened(path: Path, read: Callable[[], Any]) -> Any:
-    """Return what `read` reads; all that it raises is a fault of the file.
+    """Return what `read` reads; any exception counts as an error in the file.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def opened(path: Path, read: Callable[[], Any]) -> Any:
     except MissingExtraError as error:
         raise DataError(f"{path}: {error}") from None
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file (seen from {Path.cwd()})") from None
+        raise DataError(f"{path}: no such file (relative paths start from {Path.cwd()})") from None
     except OSError as error:
         text = " ".join(str(error.strerror or error).split())
         raise DataError(f"{path}: it cannot be read: {text}") from None
@@ -162,7 +162,7 @@ def _csv(path: Path, wanted: Sequence[str]) -> Cells:
         try:
             header = next((row for row in reader if not _is_blank(row)), None)
             if header is None:
-                raise DataError(f"{path}: it cannot be read: it is empty, without a header line")
+                raise DataError(f"{path}: it cannot be read: it is empty; write a header line")
             names = [name.strip() for name in header]
             places = _places(path, names, wanted)
             if not places:
@@ -199,10 +199,10 @@ def _csv(path: Path, wanted: Sequence[str]) -> Cells:
 
 
 def _delimiter(path: Path, first: Sequence[str]) -> str:
-    """Return what stands between the cells, as the first line of a file shows.
+    """Return the separator of the cells, by the first line of a file.
 
-    That is a tab in `.tsv` files. Else it is the comma, unless there is none in that line, outside
-    of quotes, but semicolons, as Excel writes them in Europe, or tabs.
+    It is a tab in `.tsv` files. Else it is the comma, unless that line has no comma outside of
+    quotes, but semicolons (as Excel writes in Europe) or tabs.
 
     >>> [_delimiter(Path("a.csv"), [line]) for line in ("a,b;c", "a;b", '"a;b"', "a")]
     [',', ';', ',', ',']
@@ -239,7 +239,7 @@ def _is_blank(row: list[str]) -> bool:
 def _misshapen(
     path: Path, header: list[str], misshapen: list[tuple[int, int, list[str]]], delimiter: str
 ) -> DataError:
-    """Return what is said of rows with more or fewer cells than the header."""
+    """Return the message for rows with more or fewer cells than the header."""
     number, line, row = misshapen[0]
     also = f" (and {len(misshapen) - 1} more rows like that)" if len(misshapen) > 1 else ""
     remedy = _FEWER
@@ -284,7 +284,7 @@ def _npz(path: Path, wanted: Sequence[str]) -> Cells:
         arrays = [content[name] for name in raw]
     lengths = {len(array) for array in arrays if array.ndim == 1}
     if len(lengths) != 1 or any(array.ndim != 1 for array in arrays):
-        raise ValueError("its arrays are not columns: one axis each, of one length")
+        raise ValueError("its arrays must be columns, with one axis each and of one length")
     names = [name.strip() for name in raw]
     columns = {}
     for name, j in _places(path, names, wanted).items():

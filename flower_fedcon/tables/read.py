@@ -1,4 +1,4 @@
-"""Files of tables, and whose rows are whose in them."""
+"""Files of tables, and the client of each row."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def read_table(
     Parameters
     ----------
     path : path
-        A file .csv, .tsv (or .csv.gz), .parquet, .npz (an array of one axis for each column) or
-        .svm, .svmlight, .libsvm (features 1, 2, ...; the schema says ``features = "all"``).
+        A file .csv, .tsv (or .csv.gz), .parquet, .npz (an array with one axis for each column) or
+        .svm, .svmlight, .libsvm (features 1, 2, ...; the schema has ``features = "all"``).
     schema : Schema
     column : str, optional
-        The column that says whose row it is.
+        The column that states the client of each row.
     client : object, optional
-        With `column`, whose rows are taken.
+        With `column`: the client whose rows are read.
 
     Raises
     ------
@@ -65,9 +65,9 @@ def read_table(
 
 
 def _digest_of(path: Path, client: str = "") -> str:
-    """Return a digest of what a file holds, and of whose rows of it are meant.
+    """Return a digest of a file's content, and of the client whose rows are meant.
 
-    The lines of a text count in any order, and however they end.
+    The order of a text's lines, and their line endings, do not matter.
     """
     content = path.read_bytes()
     if path.suffix.lower() == ".gz":
@@ -80,12 +80,12 @@ def _digest_of(path: Path, client: str = "") -> str:
 
 
 def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Table]:
-    """Return the tables of all clients in a file, by what stands in this column.
+    """Return the tables of all clients in a file, by the values of this column.
 
     Raises
     ------
     DataError
-        As `read_table` does, or if a row is nobody's.
+        As `read_table`, or if a row has no client.
     """
     path = Path(path)
     parts, notes = guarded(path, columns_by_client, path, schema, column)
@@ -93,18 +93,18 @@ def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Tab
 
 
 def log_notes(tables: Iterable[Table]) -> None:
-    """Log what stands out in the rows of tables, where these may be seen."""
+    """Log what stands out in the rows of tables, where the rows may be seen."""
     lines = list(
         dict.fromkeys(f"{table.file}: {note}" for table in tables for note in table.notes())
     )
     for line in lines[:_SAID]:
         _log.warning("%s", line)
     if len(lines) > _SAID:
-        _log.warning("%s more things stand out, see `fedcon data check`", len(lines) - _SAID)
+        _log.warning("%s more remarks: see `fedcon data check`", len(lines) - _SAID)
 
 
 def columns_of(path: Path, schema: Schema, also: tuple[str, ...] = ()) -> Columns:
-    """Return a file's columns, unchecked; with others, which are left as they stand.
+    """Return a file's columns, unchecked, and other columns unchanged.
 
     Raises
     ------
@@ -119,15 +119,18 @@ def columns_of(path: Path, schema: Schema, also: tuple[str, ...] = ()) -> Column
 def columns_by_client(
     path: Path, schema: Schema, column: str
 ) -> tuple[dict[str, Columns], list[str]]:
-    """Return each client's columns, unchecked; and what is worth saying of the clients' names.
+    """Return each client's columns, unchecked, and remarks on the clients' names.
 
     Raises
     ------
     DataError
-        If the file cannot be read, or a row is nobody's.
+        If the file cannot be read, or a row has no client.
     """
     if suffix_of(path) in SPARSE:
-        raise DataError(f"{path}: rows of an SVMlight file have no {column!r}: one each")
+        raise DataError(
+            f"{path}: an SVMlight file has no column {column!r} for clients: give one "
+            f"file for each client"
+        )
     cells = _dense(path, schema, (column,))
     owners = owners_of(cells, schema, column)
     names, place = np.unique(owners.astype(str), return_inverse=True)
@@ -140,12 +143,12 @@ def columns_by_client(
 
 
 def owners_of(cells: Cells, schema: Schema, column: str) -> np.ndarray[Any, Any]:
-    """Return whose row each is, as text.
+    """Return the client of each row, as text.
 
     Raises
     ------
     DataError
-        If the column is not there, or says nothing in some row.
+        If the column is missing, or has no value in a row.
     """
     if column not in cells.columns:
         raise DataError.lacking(cells.path, [column], cells.names)
@@ -154,7 +157,7 @@ def owners_of(cells: Cells, schema: Schema, column: str) -> np.ndarray[Any, Any]
     misfits = []
     for wrong, expected, remedy in (
         ([o in ("", *schema.missing) for o in owners], "a client in every row",
-         "say whose row it is, or remove it"),
+         "fill in the row's client, or remove the row"),
         ([bool(unfit_mark(cell)) for cell in found], "the client as text",
          "write the column anew as text"),
     ):  # fmt: skip
@@ -169,7 +172,7 @@ def owners_of(cells: Cells, schema: Schema, column: str) -> np.ndarray[Any, Any]
 
 
 def guarded(path: Path, read: Callable[..., Found], *arguments: Any) -> Found:
-    """Return what `read` finds in a file; whatever it raises names the file.
+    """Return what `read` finds in a file; any error names the file.
 
     Raises
     ------
@@ -207,12 +210,12 @@ def _svmlight(path: Path) -> Any:
 
 
 def _table(columns: Columns, notes: Sequence[str] = ()) -> Table:
-    """Return the table of columns, which says what stands out in them when it is asked."""
+    """Return the table of columns, which can also list what stands out in them."""
     return replace(columns.table(), notes=lambda: [*notes, *columns.notes, *seen_in_rows(columns)])
 
 
 def _alike(column: str, texts: dict[str, None]) -> list[str]:
-    """Return what is said of clients whose names are easily confused."""
+    """Return remarks on clients whose names are easily confused."""
 
     def confused(names: Iterable[str], by: Callable[[str], str]) -> Iterator[tuple[str, int]]:
         groups: dict[str, list[str]] = {}

@@ -1,17 +1,17 @@
 """What a site sends of its rows' times: events and rows at risk in the intervals of a shared grid.
 
-Interval k of a grid g_1 < ... < g_K is (g_(k-1), g_k], the first one reaches down to time 0. Its
-events count at g_k. Its rows at risk are so many that 1 - events / at risk is the site's own
-Kaplan-Meier estimate over the interval, rounded to a whole number: those at its start, less some of
-those that are censored in it (without events, less all that are censored before g_k). So the counts
-are those of the rows themselves where the grid holds every event's time; and without censoring, or
-of one site but for the rounding, the estimate is exact at the grid's points, whatever the grid.
+Interval k of a grid g_1 < ... < g_K is (g_(k-1), g_k]; the first one begins at time 0. Its events
+count at g_k. Its number at risk is chosen so that 1 - events / at risk is the site's own
+Kaplan-Meier estimate over the interval, and is rounded to a whole number. It is the number at the
+interval's start minus some of the rows censored in it (without events, minus all rows censored
+before g_k). If the grid has every event's time, the counts are those of the rows themselves.
+Without censoring, or with one site up to rounding, the estimate is exact at the points of any grid.
 
-Small cells do not leave the site: an interval with fewer than `min_rows` at risk, or with events
-that are fewer, is merged with the next, and the next, until neither is so. What is still too small
-at the grid's end is not sent: these rows count as censored where the last interval that is sent
-ends. Of several arms the intervals are merged for all together, so that their events are compared
-at the same times; an arm that is left with fewer than `min_rows` rows ends there, alone.
+Small cells do not leave the site: an interval with fewer than `min_rows` at risk, or with fewer
+events (but not 0), is merged with the next ones until both are large enough. Counts that are still
+too small at the grid's end are not sent: these rows count as censored at the end of the last
+interval sent. Intervals are merged for all arms together, so that their events are compared at the
+same times; an arm with fewer than `min_rows` rows left ends there, and the others go on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flower_fedcon.validation import Array
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """What clients have counted.
+    """The clients' counts.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def risk_counts(
     grid : array, shape (intervals,)
         Ascending.
     min_rows : int
-        >= 1: the least number that is sent, but for 0.
+        >= 1: the smallest number that is sent, except 0.
 
     Examples
     --------

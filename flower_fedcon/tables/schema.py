@@ -35,7 +35,7 @@ LOSSES = (
 LOG_LINK = ("poisson", "negative_binomial", "gamma")
 """The losses whose expected outcome is the exponential of the linear predictor."""
 COMMON, OWN, RANDOM = SITE_EFFECTS = "common", "own", "random"
-"""One intercept for all sites; one that each has for itself, and that stays there; normal ones."""
+"""One intercept for all sites; each site's own, which stays there; normal ones."""
 PROFILED = ("squared", "logistic", "poisson")
 """The losses from which a site's own coefficients are eliminated; see `objectives.Profiled`."""
 _MISSING = ("", "?", "NA", "NaN", "nan")
@@ -50,17 +50,18 @@ class Feature:
     name : str
     type : {"numeric", "categorical"}
     categories : sequence, optional
-        In their order; by default those that the nodes have, sorted, on which they agree before
-        round 1. They are text without blanks around it: "01067" is not "1067", and "M" is not "m";
-        "1" and "1.0" alone are one.
+        The categories in their order; by default the nodes agree before round 1 on those that
+        occur, sorted. They are text without surrounding blanks: "01067" is not "1067", and "M" is
+        not "m"; only "1" and "1.0" are the same.
     reference : str, optional
-        The category without a column of its own; by default the first.
+        The category without a column; by default the first.
     missing : sequence, or {"mean", "median", "indicator"}, optional
-        Marks of a missing value in this column, beside the schema's; or what `impute` is.
+        Marks of a missing value in this column, in addition to the schema's; or a value of
+        `impute`.
     impute : {"mean", "median", "indicator"} (default: "mean")
-        What a missing value becomes: the mean over all nodes, of a category the share of each; of a
-        numeric column the median (`flower_fedcon.tables.quantiles`); or "indicator", the mean, or 0
-        for each category, beside a column more that is 1 in such rows.
+        What replaces a missing value: "mean", the mean over all nodes, for categories the share of
+        each; "median", for numeric columns (`flower_fedcon.tables.quantiles`); or "indicator", the
+        mean (0 for each category) and an additional column that is 1 in such rows.
     range : [least, largest], optional
         Of a numeric column's values.
     transform : {"none", "log", "log1p", "sqrt", "square"}
@@ -84,7 +85,7 @@ class Feature:
             object.__setattr__(self, "missing", ())
         if choice("impute", self.impute, IMPUTED) == MEDIAN and self.type == CATEGORICAL:
             raise ConfigError(
-                'impute = "median" is for numeric features: take "mean", which gives each category '
+                'impute = "median" is for numeric features: use "mean", which gives each category '
                 'its share, or "indicator"'
             )
         choice("transform", self.transform, TRANSFORMS)
@@ -112,20 +113,19 @@ class Feature:
 
 @dataclass(frozen=True)
 class Schema:
-    """The schema of a table: its outcome, its features, and what to do with them.
+    """The schema of a table: its outcome, its features, and how they are treated.
 
     Parameters
     ----------
     target : str
-        The column of the outcome (for "cox" that of the time).
+        The column of the outcome (for "cox" the time).
     features : dict, or "all"
-        By the column's name "numeric", "categorical", or a dict of the arguments of `Feature`.
+        For each column's name "numeric", "categorical", or a dict of the arguments of `Feature`.
         Other columns of a file are not read. "all" is for SVMlight files, whose columns have
-        numbers.
+        numbers as names.
     terms : sequence of str, optional
-        What the model is made of, in place of the features alone: "age", "age:sex", "rcs(bmi, 4)",
-        "poly(dose, 2)", "missing(bmi)"; see `flower_fedcon.tables.terms`. Features in no term are
-        not read.
+        The model's terms, by default the features: "age", "age:sex", "rcs(bmi, 4)", "poly(dose,
+        2)", "missing(bmi)"; see `flower_fedcon.tables.terms`. Features in no term are not read.
     formula : str, optional
         Another way to write `terms`: "age * sex + rcs(bmi, 4)"; needs the extra `formula`.
     loss : str, optional
@@ -134,51 +134,50 @@ class Schema:
         link) or "cox". By default "logistic" with `positive`, "multinomial" with `classes`, "cox"
         with `event`, and "squared".
     positive, negative : sequence, optional
-        The target's values that count as 1, and as 0, in a logistic regression; without `negative`
-        all others count as 0, but for those that differ from a positive one in case or signs
-        alone, which are refused. If the values that are given say true and false ("yes" and "no",
-        1 and 0, true and false, "T" and "F", ...), then any such spelling will do, in any case;
-        so it is for `event_values`.
+        The target's values that count as 1, and as 0, in a logistic regression. Without `negative`
+        all others count as 0; values that differ from a positive one only in case or signs are
+        refused. If the given values mean true and false ("yes" and "no", 1 and 0, "T" and "F",
+        ...), any such spelling is accepted, in any case. The same holds for `event_values`.
     classes : sequence, optional
         The target's values in a multinomial regression, in their order.
     event : str, optional
-        The column that says whether the event was seen, for "cox".
+        For "cox": the column that says whether the event was observed.
     event_values : [not seen, seen] (default: 0, 1)
-        Its two values, such as ``[1, 2]`` where 2 stands for the event.
+        The values without and with an event, such as ``[1, 2]`` if 2 stands for the event.
     ties : {"breslow", "efron"} (default: "breslow")
-        How events at one time are treated, for "cox": see `flower_fedcon.objectives.CoxRegression`.
+        For "cox": the treatment of tied events, see `flower_fedcon.objectives.CoxRegression`.
     curve_times : sequence of float, optional
-        For "cox", times at which nodes count events and rows at risk before round 1, each later
-        than the one before: the run's report then has Kaplan-Meier curves. A node's policy must
-        allow it; see `flower_fedcon.tables.risk_counts` for what is counted.
+        For "cox": ascending times at which nodes count events and rows at risk before round 1. The
+        run's report then has Kaplan-Meier curves. A node's policy must allow it;
+        `flower_fedcon.tables.risk_counts` says what is counted.
     curve_by : str, optional
-        The categorical feature whose categories have a curve each, and are compared.
+        The categorical feature whose categories get a curve each, and are compared.
     weight : str, optional
-        The column of the rows' weights, >= 0. They count in the model's loss, as `sample_weight` of
-        scikit-learn; in means, scales and metrics of rows held out each row counts alike.
+        The column of the rows' weights, >= 0. They count in the model's loss, like scikit-learn's
+        `sample_weight`; in means, scales and metrics of held-out rows all rows count equally.
     offset : str, optional
-        The column of numbers that are added to the linear predictor as they are, without a
-        coefficient; not for "multinomial". It is needed for predictions, too.
+        The column of numbers that are added to the linear predictor, without a coefficient; not for
+        "multinomial". Predictions need it, too.
     exposure : str, optional
-        With a log link, the column of what outcomes are counted over (years, inhabitants), > 0: its
-        logarithm is added to the linear predictor, beside an offset.
+        With a log link: the column of the exposure of counts (years, inhabitants), > 0. Its
+        logarithm is added to the linear predictor, in addition to any offset.
     cluster : str, optional
-        The column that says to which cluster a row belongs (a patient, a practice), for
-        inference = "cluster" and site_effects = "random": clusters are within a client. Its values
-        never leave the node.
+        The column of each row's cluster (a patient, a practice), for inference = "cluster" and
+        site_effects = "random". Clusters are within a client. The column's values never leave the
+        node.
     complete_cases : bool (default: False)
-        Whether rows without a value in some column of the schema, the outcome's included, are left
-        out, as R's ``na.omit`` does it; how many is said of each node. Else missing values of
-        features are filled in, and other columns must have none.
+        Whether to leave out rows with a missing value in any column of the schema, the outcome's
+        included, like R's ``na.omit``; their number is reported for each node. Otherwise missing
+        values of features are filled in, and other columns must have none.
     missing : sequence (default: "", "?", "NA", "NaN", "nan")
-        Marks of a missing value. What a Parquet file has as null is missing without a mark.
+        Marks of a missing value. A null in a Parquet file is missing without a mark.
     standardize : bool (default: True)
         Whether columns have mean 0 and variance 1, over the rows of all nodes.
     test_fraction : float (default: 0)
-        In [0, 1): the part of each node's rows that is held out, and only evaluated on; one row at
-        least is trained on.
+        In [0, 1): the share of each node's rows that is held out for evaluation; at least one row
+        is for training.
     split_seed : int (default: 0)
-        With the number of a node's rows it says which.
+        Together with the number of a node's rows it determines which rows.
 
     Raises
     ------
@@ -226,19 +225,19 @@ class Schema:
         for loss, key in (("multinomial", "classes"), ("cox", "event"), ("logistic", "positive")):
             if (self.loss == loss) != bool(given[loss]):
                 raise ConfigError(
-                    f'loss = "{self.loss}" and {key} = {given[loss]!r} do not go together: {key} '
-                    f'is for loss = "{loss}", which needs it'
+                    f'loss = "{self.loss}" and {key} = {given[loss]!r} contradict: {key} is for '
+                    f'loss = "{loss}", which needs it: leave one of them out'
                 )
         both = set(self.positive) & set(self.negative)
         if both:
             raise ConfigError(f"positive and negative must differ, both hold {min(both)!r}")
         if len(set(self.event_values)) != 2 or len(self.event_values) != 2:
             raise ConfigError(
-                "event_values must be two values, for an event that was not seen and for one that "
-                f"was, such as [0, 1], got {list(self.event_values)!r}"
+                f"event_values must be two values, without and with an event, such as [0, 1], got "
+                f"{list(self.event_values)!r}"
             )
         if self.event_values != ("0", "1") and not self.event:
-            raise ConfigError("event_values is for the column that event names: name it, too")
+            raise ConfigError("event_values describes the column that event names: give event, too")
         if choice("ties", self.ties, TIES) != TIES[0] and not self.event:
             raise ConfigError(
                 f'ties = "{self.ties}" is for loss = "cox": name the column of the event, or leave '
@@ -259,18 +258,21 @@ class Schema:
             if not isinstance(column, str) or (name == "target" and not column):
                 raise ConfigError(f"{name} must be the name of a column, got {column!r}")
             if column in self.names:
-                raise ConfigError(f"{column!r} is the {name} and cannot be a feature too")
+                raise ConfigError(
+                    f"{column!r} is the {name} and cannot be a feature, too: leave "
+                    f"it out of the features"
+                )
         roles = self._roles
         if len(set(roles)) != len(roles):
             raise ConfigError(
-                "target, event, weight, cluster, offset and exposure must be different columns, "
+                f"target, event, weight, cluster, offset and exposure must be different columns, "
                 f"got {', '.join(roles)}"
             )
 
     def _set_terms(self) -> None:
         """Write the terms, of a list or of a formula, in one form; keep the features in them."""
         if self.formula and self.terms:
-            raise ConfigError("terms and formula say the same: give one of them")
+            raise ConfigError("terms and formula both define the model: give one of them")
         listed = _listed("terms", self.terms)
         found = formula_terms(self.formula, self.target) if self.formula else terms_of(listed)
         what = f"formula = {self.formula!r}" if self.formula else "terms"
@@ -304,7 +306,7 @@ class Schema:
 
     @property
     def groups(self) -> list[str]:
-        """What the model's columns belong to: its features, or its terms."""
+        """The groups of the model's columns: its features, or its terms."""
         return [term.text for term in self.design] or self.names
 
     @property
@@ -316,7 +318,7 @@ class Schema:
         if self.exposure and self.loss not in LOG_LINK:
             raise ConfigError(
                 f"exposure is for losses with a log link ({', '.join(LOG_LINK)}), got loss = "
-                f'"{self.loss}": give offset, which is added to the linear predictor'
+                f'"{self.loss}": use offset, which is added to the linear predictor'
             )
         if self.offset and self.loss == "multinomial":
             raise ConfigError(
@@ -328,14 +330,17 @@ class Schema:
         if not self.complete_cases:
             return
         if self.sparse:
-            raise ConfigError('complete_cases: with features = "all" no value is missing')
+            raise ConfigError(
+                'complete_cases has no effect with features = "all", since no value '
+                "is missing: leave it out"
+            )
         filled = [feature.name for feature in self.features if feature.impute != MEAN]
         filled += [f.feature for term in terms_of(self.terms) for f in term.factors
                    if f.basis == MISSING]  # fmt: skip
         if filled:
             raise ConfigError(
-                f"complete_cases leaves out rows without a value of {filled[0]!r}, so that none is "
-                "left to fill in or to indicate: leave one of the two out"
+                f"complete_cases and impute of {filled[0]!r} contradict, since complete_cases "
+                f"leaves out its missing values: leave one of the two out"
             )
 
     def _check_curves(self) -> None:
@@ -357,7 +362,7 @@ class Schema:
                 f"{nearest(str(self.curve_by), by)}"
             )
         if self.curve_by and not self.curve_times:
-            raise ConfigError("curve_by is for the curves whose times curve_times gives: give both")
+            raise ConfigError("curve_by needs curve_times, the times of the curves: give both")
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> Schema:
@@ -396,7 +401,7 @@ class Schema:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """What `load` makes this schema of: a table of an experiment file, or JSON.
+        """The form from which `load` makes this schema: a table of an experiment file, or JSON.
 
         >>> Schema("ill", {"age": "numeric", "sex": "categorical"}, positive=["yes"]).stated
         {'target': 'ill', 'features': {'age': 'numeric', 'sex': 'categorical'}, 'positive': ['yes']}
@@ -444,7 +449,7 @@ class Schema:
 
     @property
     def predictors(self) -> list[str]:
-        """The columns that rows to predict for must have."""
+        """The columns that rows to predict must have."""
         return self.offsets + self.names
 
     @property
@@ -455,9 +460,9 @@ class Schema:
 
     @property
     def outcomes(self) -> list[str]:
-        """What is said of a row of each class, of a loss that has classes; for "cox" events.
+        """A description of each class, for a loss with classes; for "cox" of events.
 
-        Their rows are counted before round 1: without any of one class there is no best model.
+        Their rows are counted before round 1: if a class has no rows, no model can be fitted.
         """
         target = f"a target {self.target!r}"
         if self.loss == "logistic":
@@ -473,7 +478,7 @@ class Schema:
     def model_shape(self, columns: int, site_effects: str = COMMON) -> tuple[int, ...]:
         """Return the shape of a model of so many columns, a common intercept included.
 
-        Of a negative binomial loss the last entry is log alpha.
+        For a negative binomial loss the last entry is log alpha.
         """
         if self.loss == "cox" or site_effects == OWN:
             return (columns,)
@@ -490,7 +495,7 @@ class Schema:
         found = choice("site_effects", wanted, SITE_EFFECTS)
         if found != COMMON and self.loss not in PROFILED:
             remedy = "leave it out" + (
-                ": each site is a stratum with a baseline hazard of its own"
+                ": each site is a stratum with its own baseline hazard"
                 if self.loss == "cox"
                 else ", or give sites a column"
             )
@@ -502,7 +507,7 @@ class Schema:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits that stand for the schema: nodes must share it."""
+        """The schema's digest of 16 hexadecimal digits, which must be the same on all nodes."""
         content = asdict(self)
         later: dict[str, Any] = {"offset": "", "exposure": "", "terms": (), "formula": ""}
         later["complete_cases"] = False

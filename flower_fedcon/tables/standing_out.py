@@ -1,6 +1,6 @@
-"""What stands out among the clients of a table, from the sums that they tell before round 1.
+"""What stands out among the clients of a table, from the sums that they send before round 1.
 
-A node's owner, or a researcher, also sees what a file itself shows: `flower_fedcon.tables.survey`.
+`flower_fedcon.tables.survey` adds what only the files themselves show.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 NOTHING_TOLD = (
-    "outcomes are all alike at every client, so that beside intercepts of their own no rows can be "
-    'compared: take site_effects = "common"'
+    "all outcomes are alike at every client, so with each client's own intercept no rows can be "
+    'compared: use site_effects = "common"'
 )
 _FACTOR = 100.0  # scales that differ by so much are in other units
 _ALIKE = 8.0  # and by so much, where spread and mean differ by nearly the same factor
@@ -31,18 +31,18 @@ _SHOWN = 6
 
 
 def check_outcomes(schema: Schema, told: Sequence[Payload]) -> None:
-    """Refuse outcomes of which no model can be fitted.
+    """Refuse outcomes to which no model can be fitted.
 
     Parameters
     ----------
     schema : Schema
     told : sequence of dict
-        What the clients have told in the first exchange.
+        What the clients have sent in the first exchange.
 
     Raises
     ------
     ConfigError
-        If a class has no row over all clients. Where a client tells no numbers of rows, nothing is
+        If a class has no row over all clients. If a client sends no numbers of rows, nothing is
         refused.
     """
     if not schema.outcomes:
@@ -51,17 +51,17 @@ def check_outcomes(schema: Schema, told: Sequence[Payload]) -> None:
     for outcome, total in zip(schema.outcomes, totals.tolist(), strict=True):
         if total == 0:
             raise ConfigError(
-                f"no row of any client has {outcome}, so that there is no best model: correct "
-                "the schema or the tables; `fedcon data check` lists the values of each"
+                f"no row of any client has {outcome}, so no model can be fitted: correct the "
+                f"schema or the tables; `fedcon data check` lists the values of each"
             )
 
 
 def check_comparable(
     schema: Schema, smoothness: Iterable[float | None], site_effects: str = COMMON
 ) -> None:
-    """Refuse tables within which no rows can be compared, where only such are.
+    """Refuse tables without comparable rows, for models that compare rows only within a site.
 
-    So it is of survival times, and beside intercepts that sites have for themselves.
+    These are models of survival times, and those in which each site has its own intercept.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def standing_out(
         The clients'.
     first : Agreed
     told, spread : sequence of dict
-        What they have told in the first and in the second exchange.
+        What they have sent in the first and in the second exchange.
     """
     found = []
     for place, outcome in enumerate(schema.outcomes):
@@ -138,17 +138,15 @@ def standing_out(
 
 
 def _missing(column: str, names: Sequence[str], observed: Array) -> list[str]:
-    """Say where a column that others have tells of no value."""
+    """Name the clients that send no values of a column that others have."""
     where = [name for name, n in zip(names, observed.tolist(), strict=True) if n == 0]
     if not where or len(where) == len(names):
         return []
-    return [
-        f"column {column!r}: no value is told by {first_few(where)}: the others' mean stands in"
-    ]
+    return [f"column {column!r}: no values from {first_few(where)}, so the others' mean is used"]
 
 
 def _years(column: str, names: Sequence[str], observed: Array, sums: Array) -> list[str]:
-    """Say where years have two digits, and at others four, by their means.
+    """Find years with two digits at some clients and four at others, by their means.
 
     >>> _years("born", ["a", "b", "c"], np.array([2, 1, 0]), np.array([3970.0, 85.0, 0.0]))
     ["column 'born': years of two digits at b (mean 85), and of four elsewhere (mean 1985)?"]
@@ -173,11 +171,11 @@ def scales(
     squares: Array,
     mean: float,
 ) -> list[str]:
-    """Say where values look as if they were in another unit than those of the others.
+    """Find clients whose values seem to be in another unit than the others'.
 
-    They are a hundred times those of the others, or a hundredth; or eight times, or an eighth, with
-    a spread that is so, too, and no larger than the mean (months and years); or the means are far
-    apart for the spread of both (degrees of Fahrenheit and Celsius).
+    Their values are a hundred times the others', or a hundredth; or eight times, or an eighth, with
+    a spread that differs likewise and is at most the mean (months and years); or the means are far
+    apart compared with both spreads (Fahrenheit and Celsius).
 
     Parameters
     ----------
@@ -185,7 +183,7 @@ def scales(
     names : sequence of str
         The clients'.
     observed, sums, squares : array, shape (clients,)
-        How many values each has, their sum, and the sum of (value - mean)^2.
+        Each client's number of values, their sum, and the sum of (value - mean)^2.
     mean : float
         That of all clients.
     """
@@ -231,7 +229,7 @@ def _spread(own: float, square: float, mean: float) -> float:
 def _another_unit(
     name: str, ratio: float, means: dict[str, float], spreads: dict[str, float]
 ) -> bool:
-    """Return whether the others' values times `ratio` look like those of a client.
+    """Return whether the others' values times `ratio` look like a client's.
 
     Parameters
     ----------
@@ -288,7 +286,7 @@ def _size(transform: str, own: float, square: float, mean: float) -> float:
 def _categories(
     feature: Feature, known: Sequence[str], names: Sequence[str], counts: Array
 ) -> list[str]:
-    """Say what stands out among the categories of a column, with rows by client and category."""
+    """Find what stands out among a column's categories, with rows by client and category."""
     found, column = [], f"column {feature.name!r}"
     total = dict(zip(known, counts.sum(axis=0).tolist(), strict=True))
     present = [category for category in known if total[category]]
@@ -304,8 +302,8 @@ def _categories(
     reference = feature.reference or (feature.categories[0] if feature.categories else "")
     if reference and present and not total.get(reference):
         found.append(
-            f"{column}: its reference {reference!r} occurs in no row, so that the columns of the "
-            f"other categories sum to 1: name one that occurs ({first_few(present)})"
+            f"{column}: its reference {reference!r} occurs in no row, so the columns of the other "
+            f"categories sum to 1: name one that occurs ({first_few(present)})"
         )
     whole = counts.sum(axis=0)
     apart = [

@@ -1,8 +1,8 @@
-"""What the owners of tables, or a researcher, see of them where they lie, before anything is sent.
+"""A summary of tables for their owners, or a researcher, before anything is sent.
 
-Of each client's columns the numbers of values and of missing ones, the least, the mean and the
-greatest, and the categories with their rows; and what stands out: what the clients' sums show
-(`flower_fedcon.tables.standing_out`), and what only the rows do.
+For each client's columns it has the numbers of values and of missing ones, minimum, mean and
+maximum, and the categories with their rows. Remarks say what stands out: in the clients' sums
+(`flower_fedcon.tables.standing_out`), and in the rows themselves.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ class Client:
 
 @dataclass(frozen=True)
 class Line:
-    """What one client's column holds; numbers are None where they mean nothing.
+    """The content of one client's column; numbers without a meaning are None.
 
     Parameters
     ----------
     column, client : str
     values, missing : int
     least, mean, greatest : float, optional
-        Of a column of numbers, as they stand in the file.
+        For a numeric column, in the file's units.
     categories : tuple of (str, int)
-        With their rows, the most frequent first; of features, outcomes and events.
+        Categories of features, outcomes and events with their rows, the most frequent first.
     told : str
-        What a server is told of it before round 1.
+        What the server learns of it before round 1.
     """
 
     column: str
@@ -77,13 +77,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found.
+    """The result of `survey`.
 
     Parameters
     ----------
     lines : tuple of Line
     findings : tuple of str
-        What stands out, a sentence each.
+        Remarks on what stands out, a sentence each.
     refusals : tuple of str
         Why no model could be fitted.
     """
@@ -107,13 +107,13 @@ class Survey:
 
 
 def survey(clients: Sequence[Client], least: int = 1) -> Survey:
-    """Return what the clients' tables hold, and what stands out.
+    """Return the content of the clients' tables, and what stands out.
 
     Parameters
     ----------
     clients : sequence of Client
     least : int
-        What the policy of every node says of `min_rows`.
+        The `min_rows` of every node's policy.
     """
     schema = clients[0].table.schema
     names = [client.name for client in clients]
@@ -141,7 +141,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
             known = np.concatenate(values)
             if why == "constant" and len(np.unique(known[~np.isnan(known)])) > 1:
                 why = "constant up to rounding"
-            findings.append(f"column {column!r} is {why} over all clients, and left out")
+            findings.append(f"column {column!r} is {why} over all clients, and is left out")
         tables = [client.table for client in clients]
         findings += filter(None, [_unsought(tables, preparation, _WORK)])
         findings += collinear(tables, preparation)
@@ -214,7 +214,10 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
     for column, values in outcomes.items():
         sizes = np.array([float(len(own)) for own in values])
         if len(np.unique(np.concatenate(values))) == 1 and column == schema.target:
-            yield f"target {column!r} is {values[0][0]:g} in all rows: there is nothing to fit"
+            yield (
+                f"target {column!r} is {values[0][0]:g} in all rows, so there is nothing to "
+                f"fit: name another target"
+            )
             return
         sums = np.array([math.fsum(own.tolist()) for own in values])
         mean = float(sums.sum() / sizes.sum())
@@ -228,7 +231,7 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
     Parameters
     ----------
     columns : Columns
-        Whose table has been made.
+        The columns; `table` must have been called.
     """
     for column, values in columns.numbers.items():
         known = values[~np.isnan(values)]
@@ -239,32 +242,34 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
             if fills_in(value):
                 remedy = "add it to missing in the schema"
                 if column not in columns.schema.names:
-                    remedy = "remove such rows, since no target, time or weight may be missing"
+                    remedy = "remove these rows, since no target, time or weight may be missing"
                 yield f"{where}: if it stands for a missing value, {remedy}"
             else:
-                yield f"{where} is far from all others ({rest[0]:g} to {rest[-1]:g}): is it right?"
+                yield (
+                    f"{where} is far from all others ({rest[0]:g} to {rest[-1]:g}): is it correct?"
+                )
         if column in columns.schema.names and _counts_rows(column, known, distinct):
             yield (
-                f"column {column!r} has another whole number in each row: is it an identifier? "
-                "Leave it out"
+                f"column {column!r} has a different whole number in each row: is it an identifier? "
+                f"Leave it out"
             )
         part = known[known != np.floor(known)]
         if column == columns.schema.target and columns.schema.loss in _COUNTED and part.size:
             yield (
                 f"column {column!r}: {part.size} of {known.size} values, such as {part[0]:g}, are "
-                "no whole numbers: are they counts? Of a rate give the count, and its exposure"
+                f"not whole numbers: are they counts? For a rate give the count and its exposure"
             )
     for column, texts in columns.counts.items():
         dates = [text for text in texts if _DATE.match(text)]
         if column in columns.schema.names and len(dates) > max(_FEW, len(texts)) / 2:
             yield (
-                f"column {column!r}: {dates[0]!r} is a date, and each date a category: write days "
-                "since some day, as numbers, or leave it out"
+                f"column {column!r}: {dates[0]!r} is a date, and each date becomes a category: "
+                f"write the number of days since a fixed day, or leave the column out"
             )
 
 
 def _far_out(values: list[float]) -> Iterator[tuple[float, list[float]]]:
-    """Yield least and greatest values that are far from the others, each with the others.
+    """Yield extreme values that are far from the others, each with the others.
 
     Parameters
     ----------
@@ -298,7 +303,7 @@ def _counts_rows(column: str, known: Array, distinct: Array) -> bool:
 
 
 def _taken_as_one(clients: Sequence[Client]) -> Iterator[str]:
-    """Yield which texts of a column are one mark."""
+    """Yield the texts of a column that count as one mark."""
     schema = clients[0].table.schema
     for column in schema.columns:
         texts: dict[str, dict[str, None]] = {}
@@ -311,7 +316,7 @@ def _taken_as_one(clients: Sequence[Client]) -> Iterator[str]:
 
 
 def same_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
-    """Yield which clients hold the rows of others, in any order, or each of their own repeatedly.
+    """Yield the clients that hold rows of others, in any order, or their own rows repeatedly.
 
     Parameters
     ----------
@@ -327,10 +332,10 @@ def same_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
         counts.append(times)
         same.setdefault(keys.tobytes() + times.tobytes(), []).append(name)
         if len(keys) >= _FEW and times[0] > 1 and (times == times[0]).all():
-            yield f"each row is there {times[0]} times at {name}: is it counted twice?"
+            yield f"each row occurs {times[0]} times at {name}: are rows counted repeatedly?"
     for group in same.values():
         if len(group) > 1:
-            yield f"the same rows, all of them, are held by {first_few(group)}"
+            yield f"{first_few(group)} hold exactly the same rows"
     alike = {name: group[0] for group in same.values() for name in group}
     owners = np.repeat(np.arange(len(held)), [len(keys) for keys in held])
     whole = np.concatenate(held)
@@ -346,8 +351,8 @@ def same_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
             continue
         if alike[names[fewer]] != alike[names[more]]:
             yield (
-                f"{shared} of the {rows} rows of {names[fewer]} are held by {names[more]}, too: "
-                "are they counted twice?"
+                f"{shared} of the {rows} rows of {names[fewer]} are also held by {names[more]}: "
+                f"are they counted twice?"
             )
 
 
@@ -374,7 +379,7 @@ def collinear(
     tables : sequence of Table
     preparation : Preparation
     work : float
-        How many multiplications it may take; else nothing is sought.
+        The largest number of multiplications; if more are needed, combinations are not sought.
     """
     names = preparation.names
     if _unsought(tables, preparation, work):
@@ -383,7 +388,7 @@ def collinear(
 
 
 def dependent(names: Sequence[str], triangle: Array, rounding: float = 1e-10) -> Iterator[str]:
-    """Yield what is said of columns that are combinations of others; see `combinations`."""
+    """Yield remarks on columns that are combinations of others; see `combinations`."""
     for column, others in combinations(names, triangle, rounding):
         if len(others) == 1:
             yield f"columns {column!r} and {others[0]!r} are exactly collinear: leave one out"
@@ -396,14 +401,14 @@ def _unsought(tables: Sequence[Table], preparation: Preparation, work: float) ->
     """Return why combinations of columns are not sought; "" if they are."""
     columns, rows = len(preparation.names), sum(preparation.rows)
     if preparation.width:
-        return "whether some of the model's columns are combinations was not sought: it is sparse"
+        return "collinear columns were not searched for, since the model's columns are sparse"
     if columns >= rows:
         return (
-            f"the model has {columns} columns, and {rows} rows to train on: some columns are "
-            "always combinations of others then"
+            f"the model has {columns} columns and only {rows} training rows, so some columns are "
+            f"combinations of others"
         )
     if columns**2 * (rows + columns * len(tables)) > work:
-        return f"whether some of the model's {columns} columns are combinations was not sought"
+        return f"collinear columns were not searched for among the model's {columns} columns"
     return ""
 
 
@@ -430,7 +435,7 @@ def combinations(
     triangle : array, shape (rows, columns)
         A matrix whose columns have the scalar products of the data's.
     rounding : float
-        How long, of a column of length 1, what is no combination may be.
+        The largest rest, of a column of length 1, that still counts as a combination.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The rows of one node: what it says of them before round 1, and the objective they become."""
+"""The rows of one node: what it sends of them before round 1, and the objective they become."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SUMMARY, SPREAD, CURVES = "summary", "spread", "curves"
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One node's rows, read and checked, as they are before anything is agreed on.
+    """One node's rows, read and checked, before nodes have agreed on anything.
 
     Parameters
     ----------
@@ -58,22 +58,22 @@ class Table:
     sparse : scipy.sparse.csr_array, shape (m, columns), optional
         The features of an SVMlight file.
     clusters : array of int, shape (m,), optional
-        To which cluster each row belongs, where the schema names a column of them.
+        Each row's cluster, if the schema names a column of clusters.
     cluster_names : sequence of str
-        What the column calls each of these clusters.
+        The column's name for each of these clusters.
     offset : array, shape (m,), optional
-        What is added to the rows' linear predictors: the schema's offset, and the logarithm of its
+        Added to the rows' linear predictors: the schema's offset, and the logarithm of its
         exposure.
     rows_digest : str
-        A digest of these rows as they stand in the file, whatever the schema takes of them; "" for
-        rows of no file.
+        A digest of these rows in the file, including columns that the schema does not use; "" for
+        rows without a file.
     places : array of int, optional
-        Of a schema of complete cases the number of each row, from 0, among all of the node's.
+        With a schema of complete cases the number of each row, from 0, among all of the node's.
     left_out : int
-        How many rows are left out then.
+        With a schema of complete cases the number of rows left out.
     notes : callable
-        Returns what stands out in the rows, for whoever may see them: cells may be named. A node
-        logs it once in a run.
+        Returns what stands out in the rows, for readers who may see cells. A node logs it once in a
+        run.
     """
 
     file: str
@@ -93,7 +93,7 @@ class Table:
 
     @cached_property
     def _split(self) -> tuple[Any, Any]:
-        """The rows that are trained on, and those that are held out; each in the file's order."""
+        """The training rows, and the held-out rows; each in the file's order."""
         m, fraction = len(self.targets), self.schema.test_fraction
         held = np.zeros(m, dtype=bool)
         rng = np.random.default_rng([self.schema.split_seed, m])
@@ -111,12 +111,12 @@ class Table:
 
     @property
     def told_digest(self) -> str:
-        """The digest that a server is told, by which it knows the rows again."""
+        """The digest by which a server recognises the rows."""
         return self.resume_key
 
     @property
     def outcome(self) -> Array:
-        """The target of each row; in a Cox model whether the event was seen."""
+        """The target of each row; in a Cox model whether the event was observed."""
         return self.targets[:, 1] if self.targets.ndim > 1 else self.targets
 
     def of_rows(self, rows: Any) -> Table:
@@ -144,29 +144,29 @@ class Table:
 
     @property
     def training_rows(self) -> Any:
-        """The rows that are trained on, by number from 0."""
+        """The training rows, by number from 0."""
         return self._split[0]
 
     @property
     def held_out_rows(self) -> Any:
-        """The rows that are held out, by number from 0."""
+        """The held-out rows, by number from 0."""
         return self._split[1]
 
     @property
     def num_examples(self) -> int:
-        """The number of rows that are trained on."""
+        """The number of training rows."""
         return len(self._split[0])
 
     @property
     def total_weight(self) -> float:
-        """What these rows count together: the sum of their weights, or without any their number."""
+        """The weight of these rows: the sum of their weights, or without weights their number."""
         own = self.weights
         return float(self.num_examples) if own is None else math.fsum(own[self.training_rows])
 
     # --- what it says of them before round 1 ---------------------------------------------------
 
     def answer(self, stage: str, down: dict[str, Any], least: int = 1) -> dict[str, Any]:
-        """Return what the server adds up, over the rows that are trained on.
+        """Return the sums for the server, over the training rows.
 
         Parameters
         ----------
@@ -175,8 +175,8 @@ class Table:
         down : dict
             What the server has sent: nothing, or the means and categories agreed on.
         least : int
-            Nothing leaves the node that stands on fewer rows: a column with fewer values, or a
-            category with fewer rows, counts as if it were not there.
+            Nothing leaves the node that is based on fewer rows: a column with fewer values, or a
+            category with fewer rows, counts as absent.
         """
         rows = self._split[0]
         if stage == SUMMARY:
@@ -188,7 +188,10 @@ class Table:
         if stage in OF_TERMS and self.schema.design:
             found: dict[str, Any] = told_of_terms(self, stage, down, least)
             return found
-        raise ConfigError(f"a server asks to prepare {stage!r}: run one version of flower-fedcon")
+        raise ConfigError(
+            f"the server asks for the unknown preparation step {stage!r}: run one "
+            f"version of flower-fedcon"
+        )
 
     def _summary(self, rows: Any, least: int) -> dict[str, Any]:
         answer: dict[str, Any] = {"rows": float(len(rows))}
@@ -287,18 +290,19 @@ class Table:
     # --- what they become ----------------------------------------------------------------------
 
     def objective(self, preparation: Preparation, least: int = 1) -> Objective:
-        """Return this node's objective, with the metrics of the rows held out.
+        """Return this node's objective, with the metrics of held-out rows.
 
         Raises
         ------
         ConfigError
-            If the preparation is of another schema.
+            If the preparation belongs to another schema.
         DataError
             If the rows do not fit the loss.
         """
         if preparation.schema != self.schema.digest:
             raise ConfigError(
-                "the server prepares tables of another schema than this node's: give both the same"
+                "the server prepares tables with another schema than this node's: give both the "
+                "same schema"
             )
         A = self.matrix(preparation, least)
         train, test = self._split
@@ -318,8 +322,7 @@ class Table:
     def matrix(self, preparation: Preparation, least: int = 1) -> Any:
         """Return all rows as the model sees them, shape (m, columns).
 
-        A column that stands on fewer than `least` rows is its mean over all nodes; see
-        `tables.encoding`.
+        A column based on fewer than `least` rows is its mean over all nodes; see `tables.encoding`.
         """
         if self.sparse is not None:
             from scipy import sparse

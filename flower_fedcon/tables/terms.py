@@ -1,6 +1,6 @@
-"""Terms of a model: what is made of a table's columns, as a list, or as a formula that says it.
+"""Terms of a model, made of a table's columns: a list, or a formula.
 
-A term is a feature, a basis of a numeric one, or a product of these:
+A term is a feature, a basis of a numeric feature, or a product of these:
 
     age              the column itself; of a category a column for each level but the reference
     rcs(bmi, 4)      a restricted cubic spline with so many knots (3 to 7), as `rms::rcs` has it
@@ -9,7 +9,7 @@ A term is a feature, a basis of a numeric one, or a product of these:
     missing(bmi)     1 where the value is missing, else 0
     age:sex          the products of the columns of both
 
-A name that is no word stands in backticks.
+Names that are not single words stand in backticks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUANTILES = {
     6: (0.05, 0.23, 0.41, 0.59, 0.77, 0.95),
     7: (0.025, 0.1833, 0.3417, 0.5, 0.6583, 0.8167, 0.975),
 }
-"""By the number of knots the shares of values below them: Harrell's."""
+"""Harrell's quantiles of the knots, by their number."""
 _WORD = re.compile(r"[^\W\d][\w.]*")
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\((.*)\)", re.DOTALL)
 _INSTEAD = {
@@ -50,16 +50,16 @@ _INSTEAD = {
 
 @dataclass(frozen=True)
 class Factor:
-    """A feature in a term, and what is made of it.
+    """A feature in a term, with its basis.
 
     Attributes
     ----------
     feature : str
     basis : {"", "rcs", "poly", "missing"}
     number : int
-        Of knots, or the degree.
+        The number of knots, or the degree.
     knots : tuple of float
-        Those that are given.
+        The given knots.
     raw : bool
         Whether polynomials are powers.
     """
@@ -100,7 +100,7 @@ class Term:
 
     @property
     def key(self) -> frozenset[Factor]:
-        """What tells terms apart: their order does not."""
+        """A key that does not depend on the order of factors."""
         return frozenset(self.factors)
 
 
@@ -133,7 +133,7 @@ def formula_terms(formula: str, target: str) -> tuple[Term, ...]:
     Parameters
     ----------
     formula : str
-        With the target on its left, or the right-hand side alone.
+        With the target on its left, or only the right-hand side.
     target : str
 
     Raises
@@ -153,8 +153,10 @@ def formula_terms(formula: str, target: str) -> tuple[Term, ...]:
         raise ConfigError(f"formula must be text, got {formula!r}")
     if bars := re.search(r"\(([^()|]*)\|([^()|]*)\)", formula):
         raise ConfigError(
-            f"{bars[0]!r} in formula = {formula!r} is no term of a schema: for random intercepts "
-            f'write site_effects = "random" in [problem] and cluster = "{bars[2].strip()}" in the '
+            f"{bars[0]!r} in formula = {formula!r} is not a term of a schema: for random "
+            f"intercepts write"
+            f' site_effects = "random" in [problem] and cluster = '
+            f'"{bars[2].strip()}" in the '
             "schema"
         )
     try:
@@ -167,13 +169,13 @@ def formula_terms(formula: str, target: str) -> tuple[Term, ...]:
         raise ConfigError(f"formula = {formula!r} cannot be read: {said}") from None
     if left and left != [target]:
         raise ConfigError(
-            f"formula = {formula!r} is of {', '.join(left)}, and the schema's target is "
-            f"{target!r}: write that, or the right-hand side alone"
+            f"formula = {formula!r} has the target {', '.join(left)}, and the schema's is "
+            f"{target!r}: write that, or only the right-hand side"
         )
     if "1" not in map(str, right):
         raise ConfigError(
-            f"formula = {formula!r} leaves out the intercept, which models of tables have: remove "
-            "- 1, or 0 +"
+            f"formula = {formula!r} leaves out the intercept, which models of tables always have: "
+            f"remove - 1, or 0 +"
         )
     found: dict[frozenset[Factor], Term] = {}
     for term in right:
@@ -191,7 +193,7 @@ def formula_terms(formula: str, target: str) -> tuple[Term, ...]:
 def check_terms(
     terms: Sequence[Term], numeric: Sequence[str], categorical: Sequence[str], what: str
 ) -> None:
-    """Raise unless terms are of features, with bases of numeric ones.
+    """Raise unless terms consist of features, with bases only for numeric ones.
 
     Raises
     ------
@@ -202,12 +204,12 @@ def check_terms(
             if factor.feature not in (*numeric, *categorical):
                 known = nearest(factor.feature, [*numeric, *categorical])
                 raise ConfigError(
-                    f"{what}: {factor.feature!r} (in {term.text}) is no feature: {known}"
+                    f"{what}: {factor.feature!r} (in {term.text}) is not a feature: {known}"
                 )
             if factor.basis in (SPLINE, POLYNOMIAL) and factor.feature in categorical:
                 raise ConfigError(
-                    f"{what}: {factor.text} is of a categorical feature: {factor.basis} is for "
-                    f"numeric ones, write {factor.feature}"
+                    f"{what}: {factor.text} has a categorical feature, and {factor.basis} is for "
+                    f"numeric ones: write {factor.feature}"
                 )
         names = [factor.feature for factor in term.factors]
         if len(set(names)) != len(names):
@@ -237,20 +239,21 @@ def _factor(text: str, whole: str) -> Factor:
     call = _CALL.fullmatch(own)
     if call is None:
         raise ConfigError(
-            f"{own!r} in {whole!r} is no term: write a feature, rcs(x, 4), poly(x, 2), missing(x), "
-            "or products such as age:sex; a name that is no word stands in backticks"
+            f"{own!r} in {whole!r} is not a term: write a feature, rcs(x, 4), poly(x, 2), "
+            f"missing(x), or products such as age:sex; put names that are not single words in "
+            f"backticks"
         )
     kind, inner = call.groups()
     if kind not in BASES:
         remedy = _INSTEAD.get(kind, "rcs(x, 4), poly(x, 2) or missing(x)")
-        raise ConfigError(f"{kind}() in {whole!r} is not offered: write {remedy}")
+        raise ConfigError(f"{kind}() in {whole!r} is not available: write {remedy}")
     first, *rest = _split(inner, ",")
     name = _name(first)
     if name is None:
         raise ConfigError(f"{own!r} in {whole!r}: {first!r} is not a name of a feature")
     if kind == MISSING:
         if rest:
-            raise ConfigError(f"{own!r} in {whole!r}: missing takes a feature alone")
+            raise ConfigError(f"{own!r} in {whole!r}: missing takes only a feature")
         return Factor(name, MISSING)
     values = [_value(part, own) for part in rest]
     return _spline(name, values, own) if kind == SPLINE else _polynomial(name, values, own)
@@ -264,7 +267,7 @@ def _spline(name: str, values: list[tuple[str, object]], own: str) -> Factor:
     if isinstance(given, list):
         knots = tuple(float(knot) for knot in given)
         if len(knots) < 3 or any(a >= b for a, b in pairwise(knots)):
-            raise ConfigError(f"{own!r}: knots must be three or more, each larger than the last")
+            raise ConfigError(f"{own!r}: give at least three knots, in ascending order")
         return Factor(name, SPLINE, len(knots), knots)
     if given not in QUANTILES:
         raise ConfigError(f"{own!r}: the number of knots must be from 3 to 7, got {given!r}")
@@ -279,7 +282,8 @@ def _polynomial(name: str, values: list[tuple[str, object]], own: str) -> Factor
         raise ConfigError(f"{own!r}: write poly(x, 2), or poly(x, 2, raw=True)")
     if not 1 <= int(degree) <= MOST_DEGREE or not isinstance(raw, bool):  # type: ignore[call-overload]
         raise ConfigError(
-            f"{own!r}: the degree must be from 1 to {MOST_DEGREE}, got {degree!r}: take rcs(x, 5)"
+            f"{own!r}: the degree must be from 1 to {MOST_DEGREE}, got {degree!r}: use rcs(x, 5) "
+            f"for more flexible curves"
         )
     return Factor(name, POLYNOMIAL, int(degree), raw=raw)  # type: ignore[call-overload]
 

@@ -1,4 +1,4 @@
-"""PyTorch: train loops of your own, and models as objectives.
+"""PyTorch: your own train loops, and modules as objectives.
 
 Needs the extra `flower-fedcon[torch]`; the rest of the package does without PyTorch.
 """

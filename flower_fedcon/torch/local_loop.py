@@ -17,7 +17,7 @@ from flower_fedcon.validation import Array
 
 
 class TorchTraining(LocalTraining):
-    """What a train function gets as `method`; see `flower_fedcon.torch.train_step`."""
+    """The `method` that a train function gets; see `flower_fedcon.torch.train_step`."""
 
     how_to_correct = (
         "current_method().begin(model, optimizer) before the loop, or "
@@ -27,21 +27,22 @@ class TorchTraining(LocalTraining):
     def begin(
         self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
     ) -> TorchCorrection:
-        """Have the gradients of a loop corrected (FedProx, Scaffold, FedDyn, FedAvg).
+        """Correct the gradients of a loop (FedProx, Scaffold, FedDyn, FedAvg).
 
         Parameters
         ----------
         model : torch.nn.Module
-            With the message's arrays loaded; also within `DistributedDataParallel`, or compiled.
+            The model with the message's arrays loaded; also within `DistributedDataParallel`, or
+            compiled.
         optimizer : torch.optim.Optimizer, optional
-            Its `step()` then corrects the gradients first, after clipping and a `GradScaler`, until
-            the round is over. Without it, call `apply_gradients` of what is returned.
+            Until the round is over, its `step()` corrects the gradients first, after clipping and a
+            `GradScaler`. Without an optimizer, call `apply_gradients` of the result.
 
         Raises
         ------
         ConfigError
-            If it is another model, the optimizer does not move all of it, or the method is no
-            correction of gradients.
+            If it is another model, the optimizer does not move all of it, or the method does not
+            correct gradients.
         """
         self.added()
         return TorchCorrection(self, self._parameters(model), optimizer)
@@ -49,8 +50,8 @@ class TorchTraining(LocalTraining):
     def optimizer(self, params: Iterable[Tensor], lr: float | None = None) -> MethodOptimizer:
         """Return the method's step, in place of an optimizer.
 
-        For FedMiD, FedDualAvg, FastFedDA and CompositeFL, whose step is the method; FedAvg and
-        Scaffold with `client_lr` have it too.
+        It is for FedMiD, FedDualAvg, FastFedDA and CompositeFL, which take their own steps, and for
+        FedAvg and Scaffold with `client_lr`.
 
         Parameters
         ----------
@@ -68,9 +69,9 @@ class TorchTraining(LocalTraining):
         every = list(params)
         if not all(isinstance(tensor, Tensor) for tensor in every):
             raise ConfigError(
-                f"{self.name}: method.optimizer takes model.parameters(), in their order: its step "
-                "is one for the whole model, and has no groups with rates or decays of their own "
-                "(what a regularizer does is the strategy's)"
+                f"{self.name}: method.optimizer takes model.parameters(), in their order: it has "
+                f"one step for the whole model, without groups that have their own rates or decays "
+                f"(give regularizers to the strategy)"
             )
         tensors = [tensor for tensor in every if tensor.requires_grad]
         shapes = tuple(tuple(t.shape) for t in tensors)
@@ -81,8 +82,8 @@ class TorchTraining(LocalTraining):
                     [n for n, t in zip(names, every, strict=True) if not t.requires_grad], "frozen"
                 )
             raise ConfigError(
-                f"{self.name}: method.optimizer was given parameters of shapes {shapes}, the "
-                f"server's model has {self.layout.shapes}: give it model.parameters(), all of them"
+                f"{self.name}: method.optimizer got parameters of shapes {shapes}, and the "
+                f"server's model has {self.layout.shapes}: give it all of model.parameters()"
             )
         self._check_loaded(tensors)
         return MethodOptimizer(self, tensors)
@@ -158,8 +159,8 @@ class TorchCorrection(LoopCorrection):
             moved = {id(p) for group in optimizer.param_groups for p in group["params"]}
             if any(id(p) not in moved for p in parameters):
                 self._refuse(
-                    "the optimizer that begin was given does not move all parameters of the model: "
-                    "with several optimizers call correction = method.begin(model), and "
+                    "the optimizer given to begin does not move all parameters of the model: with "
+                    "several optimizers call correction = method.begin(model), and "
                     "correction.apply_gradients(model) before their steps"
                 )
             climbing = [group for group in optimizer.param_groups if group.get("maximize")]
@@ -186,7 +187,7 @@ class TorchCorrection(LoopCorrection):
         """
         if self.by_itself:
             self._refuse(
-                "the optimizer that begin was given corrects the gradients in its step(): leave "
+                "the optimizer given to begin corrects the gradients in its step(): leave "
                 "apply_gradients out"
             )
         each = zip(self._parameters, self._left, strict=False)
@@ -195,7 +196,7 @@ class TorchCorrection(LoopCorrection):
             for p, (left, version) in each
         ):
             self._refuse(
-                "apply_gradients was called twice after one backward(): once is right, also before "
+                "apply_gradients was called twice after one backward(): call it once, also before "
                 "the steps of several optimizers"
             )
         self._apply()
@@ -240,8 +241,8 @@ class TorchCorrection(LoopCorrection):
             asked += 1
             if asked > 1:
                 self._refuse(
-                    f"{type(optimizer).__name__} asks for several gradients and values in a step, "
-                    "which a correction of gradients does not serve: use a first-order optimizer"
+                    f"{type(optimizer).__name__} needs several gradients and values in a step, "
+                    f"which cannot be corrected: use a first-order optimizer"
                 )
             loss = closure()
             self._apply()
@@ -264,7 +265,7 @@ class TorchCorrection(LoopCorrection):
 class MethodOptimizer(torch.optim.Optimizer):
     """The step of a method that is more than a gradient step, in place of an optimizer's.
 
-    A step's prox is taken on the CPU, on the model as one vector of NumPy.
+    The prox is computed on the CPU, on the model as one NumPy vector.
     """
 
     def __init__(self, training: TorchTraining, params: list[Tensor]) -> None:
@@ -284,8 +285,8 @@ class MethodOptimizer(torch.optim.Optimizer):
         if "initial_lr" in group or group.get("lr") != self._rate:
             raise ConfigError(
                 f"{self._training.name}: a scheduler, or the train function, sets the rate of "
-                f"method.optimizer, whose steps are the method, of one length ({self._rate!r}): "
-                "leave it out, here, or use a method that corrects your own optimizer's gradients"
+                f"method.optimizer, whose steps all have the length {self._rate!r}: leave the "
+                f"scheduler out, or use a method that corrects your own optimizer's gradients"
             )
         loss = None
         if closure is not None:

@@ -56,7 +56,7 @@ def _by_layer(layers: Sequence[str], parts: Mapping[str, Any]) -> dict[str, Any]
 def separable(module: nn.Module, parts: Mapping[str, Any]) -> Separable:
     """Return the regularizer of a module's trained parameters by their names; the rest is free.
 
-    It is what a method with a prox takes for a network, in a train loop or of `TorchObjective`s.
+    A method with a prox takes it for a network, in a train loop or with `TorchObjective`s.
 
     Parameters
     ----------
@@ -64,8 +64,8 @@ def separable(module: nn.Module, parts: Mapping[str, Any]) -> Separable:
         Parameters with `requires_grad=False` are left out; in a train loop declare them,
         `start(buffers=["head.*"])`.
     parts : dict
-        Regularizers, or sets for their indicators, by name or pattern ("fc*.weight"). Of two that
-        fit a name the last counts.
+        Regularizers, or sets for their indicators, by name or pattern ("fc*.weight"). If two fit a
+        name, the last counts.
 
     Returns
     -------
@@ -97,13 +97,13 @@ class TorchObjective(Objective, Stackable):
     """The mean loss of a module over a client's rows, plus l2/2 times the squared norm of x.
 
     The model x is the list of the module's trained parameters, in their order and type; its layers
-    bear their names. The module is copied and evaluated in its `eval` mode: dropout and the
-    statistics of batch normalisation are switched off, so that f is one function.
+    have their names. The module is copied and evaluated in `eval` mode, which switches off dropout
+    and the statistics of batch normalisation, so that f is one function.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Parameters with `requires_grad=False` stay as they are.
+        Parameters with `requires_grad=False` are not trained.
     loss : callable
         `loss(outputs, targets)` returns the mean over rows, as `torch.nn.CrossEntropyLoss()` does.
     data : (inputs, targets)
@@ -113,9 +113,9 @@ class TorchObjective(Objective, Stackable):
     device : str or torch.device, optional
         Where the module and the data are; by default the module's device.
     chunk : int (default: 4096)
-        How many rows are taken at once.
+        The largest number of rows in one pass.
     measures : dict of callables, optional
-        Numbers by name, `measure(outputs, targets)`, that a deployed client evaluates as well.
+        Functions by name, `measure(outputs, targets)`, which a deployed client also evaluates.
 
     Raises
     ------
@@ -152,7 +152,9 @@ class TorchObjective(Objective, Stackable):
         if device is not None:
             self._module.to(device)
         if not (named := _trained(self._module)):
-            raise ConfigError("TorchObjective(module): it has no parameter that is trained")
+            raise ConfigError(
+                "TorchObjective(module): no parameter is trained: set requires_grad=True"
+            )
         kinds = {p.dtype for _, p in named}
         if not kinds <= {torch.float32, torch.float64} or len(kinds) > 1:
             raise ConfigError(
@@ -176,7 +178,8 @@ class TorchObjective(Objective, Stackable):
         self.num_examples = len(self._inputs)
         if self.num_examples == 0 or len(self._targets) != self.num_examples:
             raise ConfigError(
-                f"TorchObjective(data): {self.num_examples} inputs and {len(self._targets)} targets"
+                f"TorchObjective(data) must have as many inputs as targets, got "
+                f"{self.num_examples} and {len(self._targets)}"
             )
         self._loss, self._measures = loss, dict(measures or {})
         self._untouched = self._never_called()
@@ -222,8 +225,8 @@ class TorchObjective(Objective, Stackable):
         parts : dict
             Sets by name or pattern.
         rest : ConstraintSet, optional
-            That of every other layer. A Frank-Wolfe method needs a bounded one for each; where the
-            rest is to be free, give a method with a prox `separable` of the same sets.
+            The set of every other layer. A Frank-Wolfe method needs a bounded set for each layer;
+            to leave the rest free, use a method with a prox and `separable` of the same sets.
 
         Raises
         ------
@@ -361,13 +364,13 @@ class TorchObjective(Objective, Stackable):
         kind = type(self)
         own = [name for name in _FORMS if owner_of(kind, name) not in (TorchObjective, Objective)]
         if own:
-            return f"it defines its own {own[0]}, which gradients of single rows know nothing of"
+            return f"it defines its own {own[0]}, which gradients of single rows do not use"
         for name, part in self._module.named_modules():
             said = f"its layer {name or 'itself'!r} ({type(part).__name__})"
             if isinstance(part, nn.modules.batchnorm._BatchNorm):
                 return (
-                    f"{said} normalises by statistics of many rows, which no noise covers: use "
-                    "GroupNorm or LayerNorm"
+                    f"{said} normalises by statistics of many rows, which no noise protects: use "
+                    f"GroupNorm or LayerNorm"
                 )
             if isinstance(part, nn.modules.instancenorm._InstanceNorm) and part.track_running_stats:
                 return (
@@ -376,13 +379,13 @@ class TorchObjective(Objective, Stackable):
                 )
         if isinstance(getattr(self._loss, "weight", None), Tensor):
             return (
-                f"its loss ({type(self._loss).__name__}) has weights, whose sum every row changes: "
-                "leave weight out"
+                f"its loss ({type(self._loss).__name__}) has weights, and every row changes their "
+                f"sum: leave weight out"
             )
         if (reduction := getattr(self._loss, "reduction", "mean")) != "mean":
             return (
-                f"its loss ({type(self._loss).__name__}) has reduction={reduction!r}, and a mean "
-                'over rows is expected: give reduction="mean"'
+                f"its loss ({type(self._loss).__name__}) must be a mean over rows, got "
+                f'reduction={reduction!r}: give reduction="mean"'
             )
         return ""
 

@@ -1,4 +1,4 @@
-"""Train loops of your own: a method's corrections in a loop that this package does not run.
+"""Your own train loops: a method's corrections in a loop that this package does not run.
 
 `flower_fedcon.torch` has the same for PyTorch; `flower_fedcon.train_step` puts a loop into a
 Flower app.

@@ -1,4 +1,4 @@
-"""One round of a method in a train loop of your own, whatever framework the loop is written in."""
+"""One round of a method in your own train loop, in any framework."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _CURRENT: ContextVar[LocalTraining] = ContextVar("current_method")
 
 
 def current_method() -> Any:
-    """Return the `method` of the round in whose train function this is called.
+    """Return the current round's `method`, within a train function.
 
-    For a loop that stands apart from the function under `train_step`, which then need not hand
-    `method` on to it: `train(message, context)` is enough.
+    A loop outside the function under `train_step` can call it, so that `method` need not be passed
+    on: `train(message, context)` is enough.
 
     Raises
     ------
     ConfigError
-        If no round is under way: in another thread than the train function's, or without it.
+        If no round is running: in another thread than the train function's, or outside of it.
 
     Examples
     --------
@@ -44,13 +44,13 @@ def current_method() -> Any:
     except LookupError:
         raise ConfigError(
             "current_method() was called outside a train function that stands under @train_step, "
-            "or in a thread that this function has started: call it there, or hand on the method "
-            "that train(message, context, method) gets"
+            "or in a thread that this function has started: call it within the function, or pass "
+            "on the method of train(message, context, method)"
         ) from None
 
 
 class LocalTraining:
-    """A round's local pass, by a loop of the user's own.
+    """A round's local pass, by a user's own loop.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class LocalTraining:
     Attributes
     ----------
     steps : int
-        How many the loop has taken so far, as far as the method has seen them.
+        The number of steps so far that the method has seen.
     """
 
     how_to_correct: ClassVar[str] = (
@@ -150,8 +150,8 @@ class LocalTraining:
         """
         if self._added.is_the_method:
             self._refuse(
-                "the step itself is the method, and takes the place of the optimizer's: use "
-                "method.optimizer(parameters, lr), and neither begin nor apply_gradients"
+                "its step replaces the optimizer's: use method.optimizer(parameters, lr) instead "
+                "of begin and apply_gradients"
             )
         return self._added
 
@@ -174,7 +174,7 @@ class LocalTraining:
         """Raise unless the method has steps of its own, of this length."""
         if self._added.solver is not None:
             self._refuse(
-                "it has no step of its own: use your optimizer, with correction = "
+                "it only corrects gradients: use your optimizer, with correction = "
                 "method.begin(model) and correction.apply_gradients(model) before its step"
             )
         known = self.rate
@@ -228,8 +228,8 @@ class LocalTraining:
         known = added.steps or None
         if known is not None and self.steps not in (0, known):
             self._refuse(
-                f"the strategy has local_steps={known}, the train function took {self.steps}: make "
-                "the two equal, or leave local_steps out where the method allows it"
+                f"the strategy has local_steps={known}, and the train function took {self.steps} "
+                f"steps: make the two equal, or leave local_steps out if the method allows it"
             )
         z = self._z if self._z is not None else self.packed(end)
         if gradient is not None and known is not None:
@@ -244,8 +244,8 @@ class LocalTraining:
         if np.linalg.norm(moved - expected) > _PLAIN * np.linalg.norm(expected):
             self._refuse(
                 f"the strategy has client_lr={lr!r} and local_steps={self.steps}, and the train "
-                "function's steps are others (another rate, momentum, weight decay): leave both "
-                "out, and the mean of its gradients is taken as it is"
+                f"function takes other steps (another rate, momentum, weight decay): leave both "
+                f"out, and the method uses the mean of the function's gradients"
             )
 
     def _refuse(self, reason: str) -> NoReturn:

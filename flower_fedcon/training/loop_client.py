@@ -1,4 +1,4 @@
-"""A client whose local pass is a loop of the user's own."""
+"""A client whose local pass is a user's own loop."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
         except ConfigError as error:
             place = own_places(error) or self._place
             raise ConfigError(f"{error} ({place})" if place else str(error)) from error
-        raise ConfigError(f"{training.name}: this client has no examples, and counts for nothing")
+        raise ConfigError(f"{training.name}: this client has no examples, so it does not count")
 
 
 class _NoObjective:
@@ -83,14 +83,14 @@ class _NoObjective:
 
     def value(self, x: Array) -> float:
         raise ConfigError(
-            "this client trains by a loop of its own, and has no objective to evaluate: give its "
-            "app an @app.evaluate() function"
+            "this client has its own train loop, and no objective to evaluate: give its app an "
+            "@app.evaluate() function"
         )
 
     def gradient(self, x: Array) -> Array:
         raise ConfigError(
-            "this client trains by a loop of its own, and cannot say a gradient at the model: "
-            "leave out what needs one (certificates), or use flower_fedcon.client_app"
+            "this client has its own train loop, and cannot compute a gradient at the model: leave "
+            "out what needs one (certificates), or use flower_fedcon.client_app"
         )
 
 
@@ -112,9 +112,9 @@ def own_loop(algorithm: str) -> type[Any]:
     if not _in_loops(kind):
         able = sorted(n for n in names() if _in_loops(client_class(n)))
         raise ConfigError(
-            f"{algorithm} is no correction of a train loop: the methods that are, are "
-            f"{', '.join(able)}. For the others give flower_fedcon.client_app an objective, such "
-            "as flower_fedcon.torch.TorchObjective"
+            f"{algorithm} cannot correct a train loop; the methods that can are {', '.join(able)}. "
+            f"For others give flower_fedcon.client_app an objective, such as "
+            f"flower_fedcon.torch.TorchObjective"
         )
     return type(f"OwnLoop{kind.__name__}", (OwnLoop, kind), {})
 

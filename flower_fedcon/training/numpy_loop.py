@@ -12,12 +12,12 @@ from flower_fedcon.validation import Array
 
 
 class ArrayTraining(LocalTraining):
-    """What the train function of a loop on arrays gets: a model is a list of arrays, its layers.
+    """The `method` for a train loop on arrays, in which a model is a list of arrays, its layers.
 
     Examples
     --------
-    The loop of a method that adds to gradients (FedProx, Scaffold, FedDyn, FedAvg), and of one
-    whose step is the method (FedMiD, FedDualAvg, FastFedDA, CompositeFL):
+    The loop of a method that corrects gradients (FedProx, Scaffold, FedDyn, FedAvg), and of one
+    that takes its own steps (FedMiD, FedDualAvg, FastFedDA, CompositeFL):
 
     >>> def proximal(method, model, gradients, lr):
     ...     correction = method.begin(model)
@@ -43,7 +43,7 @@ class ArrayTraining(LocalTraining):
         Raises
         ------
         ConfigError
-            If it is another one, or the method is no correction of gradients.
+            If it is another model, or the method does not correct gradients.
         """
         self._check(model)
         return ArrayCorrection(self)

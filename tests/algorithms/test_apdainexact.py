@@ -71,9 +71,9 @@ def test_primal_dual_defaults(caplog):
         OpenRun(PRIMAL_DUAL, unknown())
     strategy = APDAInexact(primal_lr=0.1, dual_damping=1 / 20)
     assert OpenRun(strategy, unknown()).play(3).server.info.settings["theta"] == 1.0
-    assert [r.message for r in caplog.records if "theta = 1" in r.message] == [
-        "APDAInexact: the clients' strong convexity is unknown, so theta = 1, which may be slow: "
-        "state it as `strong_convexity` of the objectives"
+    assert [r.message for r in caplog.records if "theta is 1" in r.message] == [
+        "APDAInexact: the clients' strong convexity is unknown, so theta is 1, which may be slow. "
+        "State `strong_convexity` in the objectives"
     ]
     with pytest.raises(ConfigError, match="takes no batch_size"):
         APDAInexact(primal_lr=0.1, batch_size=2)

@@ -174,13 +174,13 @@ def test_units_do_not_matter(power, height, seed):
 
 
 def test_refusals():
-    with pytest.raises(ConfigError, match="0 for skip_probability"):
+    with pytest.raises(ConfigError, match="or skip_probability=0"):
         FedPD(step_size="balanced", skip_probability=0.5)
     with pytest.raises(ConfigError, match="must be a number"):
         FedDyn(proximal="balancing")
     with pytest.raises(ConfigError, match="up to inf"):
         FedDR(MCP(1.0, 3.0), step_size="balanced")
     private = FedPD(step_size="balanced", privacy=GaussianDP(1.0, 1.0, 1e-5))
-    with pytest.raises(ConfigError, match="no noise covers"):
+    with pytest.raises(ConfigError, match="no noise protects"):
         simulate(private, q6(), 1)
     assert FedDR(Zero(), step_size=0.1).balances is False

@@ -48,9 +48,9 @@ def test_both_distances_find_one_optimum(rule):
 
 def test_the_entropy_needs_a_simplex_and_a_start_inside():
     steps = {"client_lr": 0.1, "local_steps": 1, "distance": "entropy"}
-    with pytest.raises(ConfigError, match="is for a Simplex as regularizer"):
+    with pytest.raises(ConfigError, match="needs regularizer=Simplex"):
         FedDualAvg(L1(0.1), **steps)
-    with pytest.raises(ConfigError, match="is for a Simplex as regularizer"):
+    with pytest.raises(ConfigError, match="needs regularizer=Simplex"):
         FedDualAvg(Simplex(), server_prox_only=True, **steps)
     corner = FederatedProblem(
         [Quadratic(np.eye(2), np.ones(2))], constraint=Simplex(), x0=np.array([1.0, 0.0])

@@ -140,7 +140,7 @@ def test_all_others_say_why_they_do_not_clip():
         elif "local_solver" in client_class(kind.name).fields:
             assert "SGD" in said
         else:
-            assert "not declared" not in kind.needs_gradient
+            assert "does not declare" not in kind.needs_gradient
     with pytest.raises(ConfigError, match=r"FedSGM takes no clip=1.0: its bound on the violation"):
         FedSGM(client_lr=0.1, local_steps=2, tolerance=0.1, clip=1.0)
     with pytest.raises(ConfigError, match=r"FedDyn takes no clip=1.0: .*local_solver=SGD"):

@@ -129,7 +129,9 @@ def test_train_loops_of_one_s_own_are_refused():
 
     for kind in (FedAvg, Scaffold):
         made = kind(client_lr=0.1, local_steps=1, compression=RULE)
-        with pytest.raises(ConfigError, match=r"takes no compression=\.\.\. here: train loops"):
+        with pytest.raises(
+            ConfigError, match=r"takes no compression=\.\.\. here, since your own train"
+        ):
             by_loops(made, q6(), 1, loop)
 
 

@@ -48,7 +48,7 @@ def test_a_bound_that_is_kept_draws_no_warning(caplog):
 
 def test_the_augmented_lagrangian_says_so_too(caplog):
     (told,) = warnings(caplog, FedProxAL(), apart(0.3), 100)
-    assert "no model keeps the bounds, and the multipliers grow" in told
+    assert "no model satisfies the bounds, the multipliers grow" in told
 
 
 class Unknown(Quadratic):

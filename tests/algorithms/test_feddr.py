@@ -170,7 +170,7 @@ def test_feddr_without_a_mirror_refuses():
     run, calm = (OpenRun(FedDR(None, mirror=m, **some), q6()).play(10) for m in (False, True))
     assert run.x.tobytes() == calm.x.tobytes()
     lose(run, 0)
-    with pytest.raises(StateLostError, match=r"FedDR cannot re-admit a client without its"):
+    with pytest.raises(StateLostError, match=r"FedDR cannot re-admit a client that has lost its"):
         run.play(30)
 
 

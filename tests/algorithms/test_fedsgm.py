@@ -282,7 +282,7 @@ def test_compressors_have_older_names(older):
     assert older not in known
     for both in ({name: one, older: two}, {name: one, older: one}):
         with pytest.raises(
-            ConfigError, match=f"^{name} and {older} are one argument: give one of them"
+            ConfigError, match=f"^{name} and {older} are two names of one argument: give one of"
         ):
             FedSGM(**FIVE, **both)
     runs = [simulate(FedSGM(**FIVE, **{given: one}), q6_limited(), 10).x for given in (name, older)]

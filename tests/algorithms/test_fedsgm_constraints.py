@@ -312,8 +312,8 @@ def test_a_weight_that_a_node_is_told_is_on_the_objective_alone():
     ("settings", "words"),
     [
         ({"constraints": "all"}, "constraints must be one of 'mean', 'each', 'groups', got 'all'"),
-        ({"constraints": "groups"}, "groups is how many constraints.*groups=None"),
-        ({"groups": 3}, "goes with constraints='groups', got constraints='mean', groups=3"),
+        ({"constraints": "groups"}, "groups is the number of constraints.*groups=None"),
+        ({"groups": 3}, "belongs to constraints='groups', got constraints='mean', groups=3"),
         ({"constraints": "groups", "groups": 0}, "groups must be a whole number >= 1, got 0"),
         ({"constraints": "each", "aggregation": CoordinateMedian()}, "only for the mean"),
     ],
@@ -332,7 +332,7 @@ def test_problem_and_strategy_must_mean_the_same():
     with pytest.raises(FedConError, match=r"this client has 2 groups.*groups=3"):
         simulate(FedSGM(**{**TWO, "groups": 3}, tolerance=0.1), two_groups([0.0, 0.0]), 1)
     with pytest.raises(
-        ConfigError, match=r"leave out the constraints \(constraint_value\) of clients 0, 1"
+        ConfigError, match=r"ignores the constraints \(constraint_value\) of clients 0, 1"
     ):
         FederatedProblem(two_limited().objectives, constraints="groups")
     f = Quadratic([[1.0]], [0.0])

@@ -115,7 +115,7 @@ def test_refused_arguments():
 def test_constants_that_no_client_states():
     flat = LogisticRegression(np.array([[1.0, 2.0]]), np.array([1.0]))  # mu = 0
     problem = FederatedProblem([flat, flat])
-    with pytest.raises(ConfigError, match=r"5GCS needs strong_convexity=\.\.\.: not all clients"):
+    with pytest.raises(ConfigError, match=r"5GCS needs strong_convexity > 0, which not all"):
         simulate(FiveGCS(), problem, 1)
 
     class Unknown:

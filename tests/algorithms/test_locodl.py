@@ -59,7 +59,7 @@ class Unknown:
         ({"share": 1.0}, "share must be in"),
         ({"communication_probability": 1.5}, "communication_probability must be in"),
         ({"strong_convexity": 1.0}, "L is unknown: give client_lr, less than 2/L"),
-        ({"client_lr": 0.1}, "give strong_convexity > 0"),
+        ({"client_lr": 0.1}, "LoCoDL needs strong_convexity > 0"),
     ],
 )
 def test_arguments_out_of_range(settings, words):

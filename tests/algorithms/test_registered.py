@@ -72,7 +72,7 @@ def test_a_node_lists_what_it_accepts():
     told = str(caught.value)
     assert "the algorithm 'own_momentum' is not accepted here; accepted: apdainexact, " in told
     assert f"{max(registry.names())}. Install the package that has it, or call flower" in told
-    with pytest.raises(ConfigError, match=r"is made known by flower_fedcon\.register"):
+    with pytest.raises(ConfigError, match=r"Register your own by flower_fedcon\.register"):
         strategy_class("own_momentum")
     with pytest.raises(ConfigError, match="'own_momentum' is not accepted here"):
         simulate(Own(**STEPS), q6(), 1)

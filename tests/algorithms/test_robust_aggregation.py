@@ -43,7 +43,7 @@ def test_a_card_says_what_a_rule_does_or_why_there_is_none(name):
         assert text.startswith("any rule of `flower_fedcon.aggregation`")
         assert "only without heterogeneity" in text
         return
-    assert text == f"the mean alone: {kind.needs_mean}"
+    assert text == f"only the mean: {kind.needs_mean}"
     with pytest.raises(ConfigError, match=rf"takes no aggregation=Coord.*{kind.needs_mean}\."):
         strategy(name, FIRST[name], aggregation=CoordinateMedian())
 
@@ -167,7 +167,7 @@ def test_a_norm_bound_drops_what_is_longer(caplog):
 
 def test_a_model_that_is_not_finite_is_not_applied():
     run = OpenRun(FedAvg(client_lr=0.5, local_steps=1, server_lr=1e308), points())
-    words = r"^round 1: its replies lead to a model that is not finite, and are not applied"
+    words = r"^round 1: the replies lead to a model that is not finite, and are not applied"
     with np.errstate(over="ignore"), pytest.raises(FedConError, match=words):
         run.play()
     assert run.x.tolist() == [0, 0]
@@ -200,7 +200,7 @@ def test_a_strategy_of_one_s_own_must_say_so():
         needs_mean = FedConStrategy.needs_mean
 
     with pytest.raises(
-        ConfigError, match="not declared to be right with another rule than the mean"
+        ConfigError, match="does not declare that another rule than the mean is right"
     ):
         Silent(client_lr=0.1, local_steps=1, aggregation=CoordinateMedian())
 

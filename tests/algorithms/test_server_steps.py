@@ -106,7 +106,9 @@ def test_info_says_what_a_part_is_and_who_takes_it(run_command):
         assert (code, error) == (0, "")
         shown = " ".join(out.split())
         assert all(word in shown for word in words), shown
-    assert "--size is for an algorithm" in refusal(run_command, "info", "Adam", "--size", "5")
+    assert "--size counts the bytes of an algorithm" in refusal(
+        run_command, "info", "Adam", "--size", "5"
+    )
     assert "Adam" in refusal(run_command, "info", "Adan")
 
 

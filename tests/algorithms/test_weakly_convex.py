@@ -39,7 +39,7 @@ def test_who_takes_them(name):
         assert "weakly convex" in kind.card().regularizer
         assert made(kind, MCP(0.1)).regularizer == MCP(0.1)
         return
-    assert kind.card().regularizer == f"convex alone: {kind.needs_convex}"
+    assert kind.card().regularizer == f"only convex: {kind.needs_convex}"
     for psi in (MCP(0.1), SCAD(0.1), WithIntercept(MCP(0.1))):
         with pytest.raises(ConfigError, match=r"needs a convex regularizer.*modulus 0\.3") as told:
             made(kind, psi)
@@ -122,7 +122,7 @@ def minimiser(Q, b, psi):
 
 def test_what_would_certify_a_minimum_refuses():
     problem = FederatedProblem(random_quadratics(0, d=5), regularizer=MCP(0.3))
-    with pytest.raises(ConfigError, match=r"not convex: no solver .* \(reference = false\)"):
+    with pytest.raises(ConfigError, match=r"not convex, so no solver .* \(reference = false\)"):
         _ = problem.optimum
     with pytest.raises(ConfigError, match="not convex"):
         solve(problem.objectives, SCAD(0.1), np.zeros(5))
@@ -131,5 +131,5 @@ def test_what_would_certify_a_minimum_refuses():
     strategy = FedDR(L1(0.3), step_size=0.2)
     strategy.regularizer = MCP(0.3, gamma=0.1)  # what a path would do
     problem = FederatedProblem(random_quadratics(0, d=5), regularizer=strategy.regularizer)
-    with pytest.raises(ConfigError, match="has a prox for steps below"):
+    with pytest.raises(ConfigError, match="has a prox only for steps below"):
         simulate(strategy, problem, 1)

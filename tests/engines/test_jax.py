@@ -134,7 +134,7 @@ def test_reasons_that_are_known_before():
     assert why_not_traceable(FedAvg(**steps), mixed) is None
     reason = why_not_traceable(FedAvg(participation=Sample(count=2), **steps), mixed)
     assert reason == (
-        "the clients' objectives differ in type or shape, and each round samples others"
+        "the clients' objectives differ in type or shape, and each round samples other clients"
     )
     many = FederatedProblem([LeastSquares(np.ones((m, 2)), np.ones(m)) for m in range(1, 18)])
     assert why_not_traceable(FedAvg(**steps), many) is None  # rows of weight 0 make five lengths

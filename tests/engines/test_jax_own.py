@@ -1,4 +1,4 @@
-"""What is of another package is not compiled: its lines may mean something else when traced."""
+"""What is from another package is not compiled: its lines may mean something else when traced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def problem(**psi):
 def stacked_instead(strategy, given, caplog, name):
     with caplog.at_level(logging.WARNING, "flwr"):
         found = simulate(strategy, given, 20, engine="jax", evaluate_every=10)
-    assert f"{name} is of another package" in caplog.text
+    assert f"{name} is from another package" in caplog.text
     assert "running on the stacked engine" in caplog.text
     there = simulate(strategy, given, 20, engine="stacked", evaluate_every=10)
     assert found.x.tobytes() == there.x.tobytes()

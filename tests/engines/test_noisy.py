@@ -72,7 +72,7 @@ def test_compiled_rounds_say_that_they_take_none(caplog):
     pytest.importorskip("jax")
     made = FedAvg(client_lr=0.1, local_steps=2)
     there = simulate(made, _problem(), 3, seed=1, engine="jax")
-    assert "their noise is drawn from streams" in caplog.text
+    assert "their noise comes from each client's own stream" in caplog.text
     np.testing.assert_allclose(there.x, simulate(made, _problem(), 3, seed=1).x, rtol=1e-12)
 
 
@@ -129,7 +129,7 @@ def test_a_problem_with_noise_in_python_and_in_a_file(tmp_path):
 def test_solvers_with_a_tolerance_are_refused():
     with pytest.raises(ConfigError, match=r"Noisy objectives local_solver=Exact\(\).*use SGD"):
         simulate(FedProx(proximal=1.0), _problem(), 1)
-    with pytest.raises(ConfigError, match=r"FedNewton fits a model to exact .*Noisy.*CompositeFL"):
+    with pytest.raises(ConfigError, match=r"FedNewton needs exact .*Noisy.*CompositeFL"):
         simulate(FedNewton(), _problem(), 1)
     with pytest.raises(ConfigError, match=r"Noisy\(std\) must be .*got -1"):
         Noisy(_losses(1)[0], -1.0)

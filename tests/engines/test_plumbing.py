@@ -74,7 +74,7 @@ def test_rates():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (Sample, "either count=... or fraction=..., and not both"),
+        (Sample, "either count=... or fraction=...: give exactly one"),
         (lambda: Sample(count=1, fraction=0.5), "and not both"),
         (lambda: Sample(count=0), r"Sample\(count\) must be a whole number >= 1, got 0"),
         (lambda: Sample(count=1.5), r"Sample\(count\) must be a whole number"),
@@ -83,7 +83,7 @@ def test_rates():
         (lambda: Bernoulli(0), r"Bernoulli\(p\) must be finite and > 0"),
         (lambda: Bernoulli(1.01), r"Bernoulli\(p\) must be in \(0, 1\], got 1.01"),
         (lambda: Bernoulli("half"), r"Bernoulli\(p\) must be a number, got 'half'"),
-        (lambda: Sample(count=4).size(3), "asks for more clients than the 3 there are"),
+        (lambda: Sample(count=4).size(3), "is more than the 3 clients"),
     ],
 )
 def test_participation_refusals(make, words):
@@ -305,7 +305,7 @@ def test_optimum_is_found_once_and_recorded_from_then_on():
         ({"names": ["a"]}, "names must be 2 different texts"),
         ({"names": ["a", "a"]}, "names must be 2 different texts"),
         ({"x0": np.zeros(2)}, r"x0 has shape \(2,\), the clients' model \(3,\)"),
-        ({"x0": np.full(3, np.nan)}, "x0 holds a value that is not finite"),
+        ({"x0": np.full(3, np.nan)}, "x0 has a value that is not finite"),
         (
             {"objectives": [*quadratics(1), Quadratic(np.eye(2), np.ones(2))], "names": ["x", "y"]},
             r"client y has a model of shape \(2,\), client x \(3,\): all clients must share",
@@ -325,7 +325,7 @@ def test_objectives_without_a_shape_need_a_start():
         def gradient(self, x):
             return 2 * x
 
-    with pytest.raises(ConfigError, match="state no shape: give x0"):
+    with pytest.raises(ConfigError, match="do not state the model's shape: give x0"):
         FederatedProblem([Plain()])
     problem = FederatedProblem([Plain()], x0=np.ones(2))
     history = simulate(FedAvg(client_lr=0.25, local_steps=1), problem, 2)

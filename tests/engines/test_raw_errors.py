@@ -95,7 +95,7 @@ def test_folders_and_changes_that_are_none(tmp_path):
             simulate(STRATEGY, problem(), 1, run_dir=name)
     simulate(STRATEGY, problem(), 1, run_dir=tmp_path / "run")
     again = {"run_dir": tmp_path / "run", "resume": True}
-    with pytest.raises(ConfigError, match=r"'nonsense', which no run has: .*client_lr"):
+    with pytest.raises(ConfigError, match=r"the unknown name 'nonsense': .*client_lr"):
         simulate(STRATEGY, problem(), 2, allow_changes=["nonsense"], **again)
     longer = FedAvg(client_lr=0.2, local_steps=1)
     assert len(simulate(longer, problem(), 2, allow_changes=["client_lr"], **again)) >= 1

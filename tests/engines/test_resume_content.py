@@ -97,7 +97,7 @@ def own(regularizer: Any) -> tuple[FedMiD, FederatedProblem]:
 
 
 STEPS = FedAvg(client_lr=1e-4, local_steps=1)
-DATA = "data is not what it was: that of 1 of 2 clients is other, the first is client 1"
+DATA = "data has changed: that of 1 of 2 clients differs, the first is client 1"
 
 
 def federated(*objectives: Any, **more: Any) -> FederatedProblem:
@@ -113,7 +113,7 @@ CHANGES = {
     "weights": Change(
         (STEPS, federated(squares(0), squares(1))),
         (STEPS, federated(squares(0), squares(1), weights=[1, 2])),
-        "that of 2 of 2 clients is other, the first is client 0",
+        "that of 2 of 2 clients differs, the first is client 0",
     ),
     "class": Change((STEPS, federated(Own(0), Own(1))), (STEPS, federated(Own(0), Other(1))), DATA),
     "own data": Change(
@@ -122,12 +122,12 @@ CHANGES = {
     "bound": Change(
         (box(1.0), federated(squares(0), constraint=box(1.0).constraint)),
         (box(2.0), federated(squares(0), constraint=box(2.0).constraint)),
-        r"constraint is Box\(.*\) as before, but its content is another",
+        r"constraint is Box\(.*\) as before, but its content has changed",
     ),
     "group": Change(
         (groups(500), federated(squares(0), regularizer=groups(500).regularizer)),
         (groups(501), federated(squares(0), regularizer=groups(501).regularizer)),
-        r"regularizer .* content is another",
+        r"regularizer .* content has changed",
     ),
     "regularizer": Change(
         own(OwnL1(0.1)),

@@ -113,7 +113,7 @@ def test_what_evaluates_a_model_cannot_change_it(engine):
 def test_early_stopping():
     problem = q6()
     plain = simulate(avg(), problem, 5)
-    with pytest.raises(ConfigError, match=r"no column 'residual': .* ask for problem\.optimum"):
+    with pytest.raises(ConfigError, match=r"no column 'residual': .* compute problem\.optimum"):
         plain["residual"]
     with pytest.raises(ConfigError, match=r"watches 'residual', which is not .* problem\.optimum"):
         EarlyStopping(0.1)(plain.rows[0])
@@ -192,8 +192,8 @@ def test_resuming_with_fewer_rounds_is_said(tmp_path, caplog):
     with caplog.at_level("WARNING", logger="flwr"):
         history = simulate(avg(), q6(), 2, run_dir=tmp_path / "run", resume=True)
     assert history["round"][-1] == 4
-    assert "run holds 4 rounds, more than the 2 asked for" in caplog.text
-    with pytest.raises(ConfigError, match=r"go on with resume=True \(--resume\)"):
+    assert "run holds 4 rounds, more than the requested 2" in caplog.text
+    with pytest.raises(ConfigError, match=r"continue it with resume=True \(--resume\)"):
         simulate(avg(), q6(), 4, run_dir=tmp_path / "run")
 
 

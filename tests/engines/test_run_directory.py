@@ -107,7 +107,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on(tmp_path):
     """A file may not grow beyond 6,000 bytes, in a process of its own."""
     done = in_a_process("-c", FULL, tmp_path)
     assert done.stdout.startswith(f"cannot write {tmp_path}/history.csv: File too large. "), done
-    assert "go on with resume=True" in done.stdout
+    assert "continue with resume=True" in done.stdout
     assert untimed(resumed(tmp_path, 100)) == untimed(simulate(avg(), q6(), 100))
     assert not list(tmp_path.glob(".*"))
 

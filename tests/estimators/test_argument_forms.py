@@ -94,7 +94,7 @@ def test_masks_give_the_weight_that_row_numbers_give():
         ([PAIRS[0], (np.arange(-49, 0), np.arange(3))], "fold 1 has row -49"),
         (
             [(PAIRS[0][0].astype(float), PAIRS[0][1])],
-            r"got float64: `rows.astype\(int\)`",
+            r"got float64: convert it, for example by `rows.astype\(int\)`",
         ),
         ([(np.ones(5, bool), np.ones(N, bool))], "mask of 5 rows, and the data have 48"),
         ([(np.zeros(N, bool), np.ones(N, bool))], "fold 0 has no rows to fit"),
@@ -122,7 +122,7 @@ def test_one_fold_has_no_standard_error(cv):
         model = lasso(cv)
         assert "least mean loss" in repr(model.cv_)
         assert np.isnan(model.cv_.standard_error).all()
-        with pytest.raises(ConfigError, match='rule="1se" needs two folds or more'):
+        with pytest.raises(ConfigError, match='rule="1se" needs at least two folds'):
             lasso(cv, rule="1se")
     with pytest.raises(ConfigError, match="no standard error"):
         _ = model.cv_.one_standard_error
@@ -230,7 +230,7 @@ def test_clients_with_names_of_several_kinds():
     both = pd.Series([pd.NA, *GROUPS[1:]], dtype="Int64")
     for groups, match in (
         (both, "no value for 1 rows, the first of them row 0"),
-        ([("1", 1)[k % 2] for k in range(N)], "1 and '1', which are written alike"),
+        ([("1", 1)[k % 2] for k in range(N)], "1 and '1', which look the same"),
         (np.c_[GROUPS, GROUPS], r"one label for each row, got shape \(48, 2\)"),
         ([[k] for k in range(N)], r"groups has \[0\] in row 0"),
         ("a" * N, "one label for each row"),
@@ -242,10 +242,10 @@ def test_clients_with_names_of_several_kinds():
 def test_groups_of_a_search_reach_the_clients_or_a_warning_says_that_they_do_not():
     grid = {"alpha": [0.1, 1.0]}
     for cv in (GroupKFold(3), KFold(2)):
-        with pytest.warns(UserWarning, match="groups given to a search .* to its splitter alone"):
+        with pytest.warns(UserWarning, match="passes groups only to its splitter"):
             search = GridSearchCV(FederatedLasso(), grid, cv=cv).fit(X, Y, groups=GROUPS)
         assert len(search.best_estimator_.groups_) == 1
-    with pytest.warns(UserWarning, match="all rows are of one client"):
+    with pytest.warns(UserWarning, match="all rows belong to one client"):
         cross_val_score(FederatedLasso(0.1), X, Y, groups=GROUPS, cv=GroupKFold(3))
     with sklearn.config_context(enable_metadata_routing=True), warnings.catch_warnings():
         warnings.simplefilter("error")

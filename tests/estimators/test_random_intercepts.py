@@ -200,7 +200,7 @@ def test_institutions_that_do_not_differ():
     np.testing.assert_array_equal(model.coef_, common.coef_)
     np.testing.assert_array_equal(model.bse_, common.bse_)
     assert model.aic_ == common.aic_ + 2
-    assert "at the boundary, so that it has no standard error" in model.summary()
+    assert "at the boundary, so it has no standard error" in model.summary()
 
 
 def test_groups_without_a_variance_in_a_linear_model():
@@ -229,7 +229,7 @@ def test_a_test_at_the_boundary_is_of_half_a_chi_squared(grunfeld):
     assert df == 1
     np.testing.assert_allclose(found, 2 * (model.loglik_ - smaller.loglik_))
     np.testing.assert_allclose(model.pvalues_, 2 * norm.sf(np.abs(model.coef_ / model.bse_)))
-    with pytest.raises(ConfigError, match="site_sd_test_ of the first is that test"):
+    with pytest.raises(ConfigError, match="use site_sd_test_ of the first"):
         model.likelihood_ratio(common)
     restricted = FederatedElasticNet(0, reml=True, **RANDOM).fit(X, y, firm)
     with pytest.raises(ConfigError, match="reml=False"):
@@ -276,7 +276,7 @@ def test_a_site_tells_nothing_of_the_few_rows_in_groups_of_one_size(statistic):
     down |= {"nodes": 7.0} if statistic == "marginal" else {"ratio": 0.5}
     f.clusters = np.array([0, 0, 1, 1, 2, 2, 3, 4, 5, 6])
     assert sums_of(f, down, 4)["numbers"][0] == 10
-    with pytest.raises(RefusedError, match="fewer rows than 5 here"):
+    with pytest.raises(RefusedError, match="fewer than 5 rows here"):
         sums_of(f, down, 5)
     f.clusters = None
     assert sums_of(f, down, 5)["numbers"][0] == 10
@@ -285,15 +285,15 @@ def test_a_site_tells_nothing_of_the_few_rows_in_groups_of_one_size(statistic):
 def test_what_random_intercepts_are_not_for_is_refused(randhie):
     X, y, plan, family, _ = (v[:400] for v in randhie)
     random = {"site_effects": "random"}
-    with pytest.raises(ConfigError, match="need two groups or more, and there is one"):
+    with pytest.raises(ConfigError, match="need at least two groups, and there is one"):
         FederatedPoissonRegressor(0, **random).fit(X, y)
-    with pytest.raises(ConfigError, match="need two groups or more, and there is one"):
+    with pytest.raises(ConfigError, match="need at least two groups, and there is one"):
         FederatedElasticNet(0, **random).fit(X, y)
     with pytest.raises(ConfigError, match="400 groups for 400 rows"):
         FederatedElasticNet(0, **random).fit(X, y, plan, clusters=np.arange(400))
-    with pytest.raises(ConfigError, match="there is a penalty: take alpha=0"):
+    with pytest.raises(ConfigError, match="needs a fit without a penalty: give alpha=0"):
         FederatedLasso(0.1, **random).fit(X, y, plan)
-    with pytest.raises(ConfigError, match="by the model alone, got inference='robust'"):
+    with pytest.raises(ConfigError, match="model's standard errors, got inference='robust'"):
         FederatedPoissonRegressor(0, inference="robust", **random).fit(X, y, plan)
     with pytest.raises(ConfigError, match="has a gamma loss here"):
         FederatedGammaRegressor(0, **random).fit(X, y + 1, plan)
@@ -301,11 +301,11 @@ def test_what_random_intercepts_are_not_for_is_refused(randhie):
         FederatedPoissonRegressor(0, nodes=8, **random).fit(X, y, plan)
     with pytest.raises(ConfigError, match="reml=True is for linear models"):
         FederatedPoissonRegressor(0, reml=True, **random).fit(X, y, plan)
-    with pytest.raises(ConfigError, match='take site_effects="own"'):
+    with pytest.raises(ConfigError, match='fit with site_effects="own"'):
         FederatedElasticNet(0, **RANDOM).fit(X[:, :1], y, family).heterogeneity()
     with pytest.raises(ConfigError, match="without inference"):
         FederatedElasticNet(0, **random).fit(X[:, :1], y, family).summary()
-    with pytest.raises(ConfigError, match="leave no residuals that have"):
+    with pytest.raises(ConfigError, match="are too few for"):
         FederatedElasticNet(0, **random).fit(X, X @ np.arange(5.0), family)
     with pytest.raises(ConfigError, match="has no finite estimate: outcomes are all alike"):
         FederatedLogisticRegression(C=np.inf, **random).fit(X[:, :1], family > "2", family)

@@ -374,7 +374,7 @@ def test_an_empty_loader_is_an_empty_client(strategy, weighting, caplog, monkeyp
     assert row["accuracy"] == 1.0
     assert "accuracy/1" not in row
     assert all(np.isfinite(value).all() for value in after.values())
-    assert f"{strategy.title}: this client has no examples, and counts for nothing" in caplog.text
+    assert f"{strategy.title}: this client has no examples, so it does not count" in caplog.text
 
 
 def some_rows(place):

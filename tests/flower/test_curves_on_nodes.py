@@ -70,7 +70,7 @@ def test_nodes_count_what_this_process_counts(sites):
     time, event, arm, site = (study[name] for name in ("time", "cens", "horTh", "tgrade"))
     test = logrank(time, event, arm, site, stratified=True, grid=SCHEMA["curve_times"], min_rows=5)
     assert f"stratified by client: chi2 {test.statistic:.5g}, degrees" in here.report.text
-    assert "no number at risk at a time" in here.report.text
+    assert "not a number at risk at a time" in here.report.text
     header, *rows = csv.reader(Path("here/curves.csv").read_text().splitlines())
     assert header[2] == "adjusted_at_risk"  # less some of the rows censored in the interval
     assert [row[0] for row in rows] == ["no"] * 5 + ["yes"] * 5

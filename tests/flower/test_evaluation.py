@@ -147,7 +147,7 @@ def test_the_server_checks_metrics_whatever_the_node_does(caplog):
 
     more = []
     for odd, words in (
-        ({f"m{i}": 1.0 for i in range(101)}, "it has 101 metrics, at most 100"),
+        ({f"m{i}": 1.0 for i in range(101)}, "it has 101 metrics, and at most 100"),
         ({"m": math.nan}, "its m is nan, not a usable number"),
         ({"m": [1.0, 2.0]}, "its m is [1.0, 2.0], not a usable number"),
         ({"m": "a" * 10**6}, "its m is 'aaaa"),

@@ -154,7 +154,7 @@ def test_clients_that_do_not_fit_are_named():
 @on_grid
 def test_flowers_own_loop():
     strategy, grid = avg(), FakeGrid(q6_objectives())
-    with pytest.raises(FedConError, match="no run is under way"):
+    with pytest.raises(FedConError, match="no run has been started"):
         strategy.configure_train(1, None, None, grid)
     arrays = strategy.start(grid, num_rounds=0).arrays
     for server_round in (1, 2):
@@ -168,7 +168,7 @@ def test_flowers_own_loop():
     assert found["objective"] == pytest.approx(q6().objective(x))
     with pytest.raises(FedConError, match="round 5 was asked for after round 2"):
         strategy.configure_train(5, arrays, ConfigRecord(), grid)
-    with pytest.raises(ConfigError, match="train_config and evaluate_config are for train and"):
+    with pytest.raises(ConfigError, match="train_config and evaluate_config are for the app's own"):
         strategy.start(grid, train_config=ConfigRecord({"lr": 0.1}))
 
 

@@ -50,7 +50,7 @@ def test_a_run_tests_hazards_as_r_does(folder, tmp_path):
     np.testing.assert_allclose(file["chi2"], R_LOG, rtol=1e-6)
     assert file["df"].tolist() == [1, 1, 1, 3]
     assert "age: chi2 8.567, p = 0.00342" in found.text
-    assert "of rows held out" not in found.text  # there are none
+    assert "of held-out rows" not in found.text  # there are none
     d = rossi()
     model = FederatedCoxRegression(0.0, ties="efron", share_baseline=True)
     model.fit(d[COLUMNS], d[["week", "arrest"]], d["race"])
@@ -86,9 +86,9 @@ def test_nodes_tell_what_their_policy_lists(folder, monkeypatch):
         server.setattr(
             final_exchanges, "final_hazards", lambda s, e, t: final_hazards(s, e, t - 0.5)
         )
-        assert there(one, one).text.count("refused: baseline hazards are told at the schema") == 2
+        assert there(one, one).text.count("refused: this node sends baseline hazards only at") == 2
     # With few events in an interval the hazard waits until there are enough.
     few = {"policy.phases": BOTH, "policy.min-rows": 25}
     merged = there(few, few).hazards
     assert merged.baselines["race1"][0] == 0 < merged.baselines["race1"][-1]
-    assert "fewer than 25, what this node's policy" in merged.test  # of race0's 12 events
+    assert "fewer than 25 events, the least by its policy" in merged.test  # of race0's 12 events

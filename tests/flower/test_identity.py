@@ -110,7 +110,7 @@ def test_a_client_that_comes_back_with_other_data_is_refused(said, told, tmp_pat
     options = {"evaluate_every": 1, "callbacks": [move], "run_dir": tmp_path}
     history = avg().start(grid, num_rounds=3, **options).history
     assert history["replies"].tolist() == ([6, 5, 5] if said else [6, 6, 6])
-    line = f"client 2 came back with other data than this run began with{told}"
+    line = f"client 2 came back with different data than at the start of this run{told}"
     assert any(line in message for message in log.messages) == bool(said)
 
 
@@ -146,7 +146,7 @@ def test_who_comes_later_is_for_a_later_run(log):
     options = {"num_clients": 5, "evaluate_every": 1}
     history = avg().start(grid, num_rounds=8, **options).history
     assert set(history["cohort"].tolist()) == {5}
-    told = "client 5 was not there when this run began"
+    told = "client 5 joined after this run began"
     assert any(told in message for message in log.messages)
 
 

@@ -114,7 +114,7 @@ def test_secure_aggregation_refuses_errors_before_round_1(tmp_path):
     files = written(tmp_path)
     problem = tables(data=f"{tmp_path}/s*.csv", schema=STATED)
     method = FedAvg(client_lr=0.1, local_steps=1, regularizer=problem.regularizer)
-    with pytest.raises(ConfigError, match="inference='robust' beside secure_aggregation"):
+    with pytest.raises(ConfigError, match="inference='robust' cannot be used with secure_agg"):
         method.start(
             make_grid(files, SCHEMA), num_rounds=1, schema=SCHEMA, weighting="examples",
             inference="robust", secure_aggregation=SecAggPlus(clipping_range=100.0),

@@ -124,7 +124,7 @@ def test_what_is_missing_is_said():
         def __init__(self, objective, context):
             self.objective = objective
 
-    with pytest.raises(ConfigError, match="do not say what their model is: give x0"):
+    with pytest.raises(ConfigError, match="do not describe their model: give x0"):
         run(as_legacy_strategy(FedProx(proximal=1.0)), 1, manager())
     proxy = next(iter(manager(Bare).all().values()))
     with pytest.raises(ConfigError, match=r"client\.context = context in client_fn"):

@@ -75,7 +75,7 @@ def test_a_new_app_with_a_train_loop_learns_in_its_own_rounds(algorithm, tmp_pat
 
 
 def test_a_method_that_is_none_for_train_loops_says_why():
-    with pytest.raises(ConfigError, match=r"fedfw is no correction of a train loop.*client_app an"):
+    with pytest.raises(ConfigError, match=r"fedfw cannot correct a train loop.*client_app an"):
         new_app.files("my-app", "fedfw", "torch")
 
 
@@ -196,7 +196,7 @@ def test_a_study_s_app_finds_what_the_study_finds(loss, lines, said, files, tmp_
     [
         ('name = "tables"', 'name = "lasso"', ['name = "tables"', "'lasso'"]),
         ("[problem]", "[problem]\nl3 = 1.0", ["unknown key 'l3'"]),
-        ("[problem]", '[problem]\npenalty = "group"', ["penalty is not for an app"]),
+        ("[problem]", '[problem]\npenalty = "group"', ["an app has no setting penalty"]),
         ("rounds = 7", "", ["rounds is missing"]),
         ("[run]", '[algorithm]\nname = "FedProx"\n[run]', ["[algorithm]", "server_app.py"]),
         ('schema = "no.toml"', "", ["the schema is missing"]),

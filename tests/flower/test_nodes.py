@@ -129,7 +129,7 @@ def test_the_run_starts_with_the_minimum_asked_for(log):
 def test_nothing_is_counted_before_a_node_has_said_how_many_there_are(log):
     grid = FakeGrid(q6_objectives(), hidden=range(990, 1001))
     FedProx(proximal=1.0).start(grid, num_rounds=1)
-    assert "no client is here yet" in log.messages
+    assert "no client has answered yet" in log.messages
     assert not any(
         "0 of 1" in message or "missing: client 0" in message for message in log.messages
     )

@@ -171,7 +171,7 @@ def test_more_may_be_asked_for_than_suffice():
     """`min_replies` leaves room for those whose shares a server knows."""
     dies = [(2, STAGES[2]), (3, STAGES[2])]
     grid = SecureGrid(q6_objectives(), dies=dies)
-    with pytest.raises(FedConError, match="0 usable replies of 6, 5 needed"):
+    with pytest.raises(FedConError, match="0 usable replies of 6, and 5 are needed"):
         fedavg(fewest=3, min_replies=5).start(
             grid, num_rounds=1, max_retries=0, secure_aggregation=SECURE
         )
@@ -343,7 +343,7 @@ def test_a_node_counts_its_sums_itself(tmp_path):
 
 @pytest.mark.parametrize("text", ["{}", "[]", "7", '{"sums": [[2.0, 0]], "distance": 0}', "\0"])
 def test_a_damaged_count_of_sums_is_refused(text):
-    with pytest.raises(StorageError, match="it does not say in how many noisy sums"):
+    with pytest.raises(StorageError, match="does not state in how many noisy sums"):
         SumsLedger(text, "it")
 
 
@@ -354,7 +354,7 @@ def test_a_damaged_count_of_sums_is_refused(text):
 @pytest.mark.parametrize(
     ("made", "secure", "words"),
     [
-        (fedavg(), None, r"needs secure aggregation, since each upload has a share"),
+        (fedavg(), None, r"needs secure aggregation, since each upload has only a share"),
         (fedavg(noise_by="server"), SECURE, r'let the clients do both, GaussianDP\(noise_by="cli'),
         (fedavg(), SecAggPlus(8.0), "clipping_range=8.0 beside GaussianDP"),
         (fedavg(), SecAggPlus(quantization_range=64), "quantization_range=64 beside GaussianDP"),
@@ -374,7 +374,7 @@ def test_what_contradicts_itself_is_refused(made, secure, words):
 
 @on_grid
 def test_weights_are_refused_as_ever():
-    with pytest.raises(ConfigError, match="weights by numbers of examples would be released"):
+    with pytest.raises(ConfigError, match="weights by numbers of examples would be revealed"):
         fedavg().start(
             FakeGrid(q6_objectives()), num_rounds=1, weighting="examples", secure_aggregation=SECURE
         )

@@ -304,7 +304,7 @@ def test_states_of_old_runs_are_removed(tmp_path):
     assert runs(tmp_path) == ["b", "c", "d", "e", "n"]
     tidy(tmp_path, "d" * 32, Policy(max_state_bytes=199))
     assert runs(tmp_path) == ["c", "d", "e", "n"]  # the oldest, until there is room
-    words = "states of other runs take 100 bytes on this node, its policy has policy.max-state-b"
+    words = "states of other runs take 100 bytes on this node, and its policy has policy.max-st"
     with pytest.raises(RefusedError, match=words):  # c is in use: a run that begins cannot end it
         tidy(tmp_path, "d" * 32, Policy(max_state_bytes=99))
     assert runs(tmp_path) == ["c", "d", "e", "n"]

@@ -150,7 +150,7 @@ def with_layer(layer):
         (lambda: objective(module=with_layer(nn.InstanceNorm1d(4, track_running_stats=True))),
          r"layer '1' \(InstanceNorm1d\) keeps running statistics"),
         (lambda: objective(loss=nn.CrossEntropyLoss(weight=torch.ones(CLASSES).double())),
-         "CrossEntropyLoss.* has weights, whose sum every row changes: leave weight out"),
+         "CrossEntropyLoss.* has weights, and every row changes their sum: leave weight"),
         (lambda: objective(loss=nn.CrossEntropyLoss(reduction="sum")), "reduction='sum'"),
         (lambda: OwnGradient(net(), nn.CrossEntropyLoss(), (np.ones((2, D)), np.zeros(2, int))),
          "OwnGradient: it defines its own gradient"),

@@ -161,9 +161,9 @@ def test_the_same_question_is_answered_alike_and_costs_nothing(tmp_path):
         ({"features": {**FEATURES, "dx": "categorical"}}, r"categories of 'dx' are not public"),
         ({"weight": "w"}, "leave weight out"),
         ({"features": "all"}, "name them in"),
-        ({"terms": ["age", "rcs(age, [30, 50, 70])"]}, "no noise covers what nodes agree on for"),
+        ({"terms": ["age", "rcs(age, [30, 50, 70])"]}, "no noise protects what nodes agree on for"),
         ({"exposure": "w", "loss": "poisson", "positive": []}, "leave offset and exposure out"),
-        ({"features": {**FEATURES, "dose": {"range": [0, 9], "transform": "log"}}}, "has no end"),
+        ({"features": {**FEATURES, "dose": {"range": [0, 9], "transform": "log"}}}, "is infinite"),
     ],
     ids=["range", "categories", "weight", "all", "terms", "exposure", "log of 0"],
 )
@@ -210,7 +210,7 @@ def test_a_budget_holds_before_round_1(tmp_path):
     files = [written(tmp_path)]
     strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=3)
     least = RULE.epsilon({1.0: 1})
-    with pytest.raises(FedConError, match=r"one more gradient exceeds it"):
+    with pytest.raises(FedConError, match=r"one more gradient would exceed it"):
         strategy.start(
             grid_of(files, tmp_path, **{"privacy.budget": 1.1 * least}), num_rounds=2,
             schema=SCHEMA, max_retries=0,
@@ -224,7 +224,7 @@ def test_a_server_that_asks_about_other_categories_learns_nothing(tmp_path):
         table.answer("spread", down)
     assert not table.ledger.spent
     rule = replace(RULE, budget=1e-3)
-    with pytest.raises(RefusedError, match="one more gradient exceeds it"):
+    with pytest.raises(RefusedError, match="one more gradient would exceed it"):
         private(table, rule).answer("summary", {})
 
 
@@ -343,7 +343,7 @@ def test_the_error_of_an_area_is_that_of_its_noise():
     drowned = {"noisy": -exact, "known": known}
     quality = Quality.of("logistic", {}, lambda at: None, noisy={"a": drowned})
     assert "auc" not in quality.pooled
-    assert "noise is larger" in quality.absent["pooled: auc"]
+    assert "the noise exceeds" in quality.absent["pooled: auc"]
 
 
 def test_a_run_s_last_exchange_is_counted_and_kept(tmp_path):
@@ -358,7 +358,7 @@ def test_a_run_s_last_exchange_is_counted_and_kept(tmp_path):
     assert abs(pooled["auc"] - exact) < 5 * pooled["auc_bse"] + pooled["auc_error"]
     assert 0 < pooled["auc_bse"] < 0.05
     assert "brier" not in pooled
-    assert "noise covers counts" in stated["absent"]["a: all but the AUC"]
+    assert "noise protects only the counts" in stated["absent"]["a: all but the AUC"]
     kept = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert [sum(n for *_, n in own["gradients"]) for own in kept.values()] == [2 + 4 + 1] * 2
 

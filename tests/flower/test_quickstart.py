@@ -123,12 +123,12 @@ def at_once(monkeypatch):
     ("variant", "strategy", "changed", "said"),
     [
         (None, FedProx(proximal=0.1), {}, r"write @train_step .* under its @app.train\(\)"),
-        ("fedprox", FedFW(L1Ball(9.0), penalty=1.0), {}, "fedfw is no correction of a train loop"),
+        ("fedprox", FedFW(L1Ball(9.0), penalty=1.0), {}, "fedfw cannot correct a train loop"),
         (
             "fedprox",
             FedProx(proximal=0.1),
             {"initial_arrays": None},
-            "give initial_arrays, such",
+            "give initial_arrays, for example",
         ),
         ("fedprox", FedProx(proximal=0.1), {"certificates": True}, "certificates need"),
         ("fedprox", FedProx(proximal=0.1), {"buffers": ["nrm.*"]}, "'nrm.*' fits none of initial_"),

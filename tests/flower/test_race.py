@@ -124,7 +124,7 @@ def test_values_that_diverge_are_out(caplog):
     with caplog.at_level(logging.INFO):
         history = simulate(FedAvg(client_lr="auto"), scaled, 80)
     assert history["objective"][-1] - scaled.optimum.value < 1e-6 * abs(scaled.optimum.value)
-    assert "goes on, at" in caplog.text
+    assert "continues, at" in caplog.text
 
 
 def test_a_level_that_is_reached_in_the_race_ends_the_run():
@@ -159,7 +159,7 @@ def test_a_choice_that_grows_is_given_up_once_and_for_all(caplog, tmp_path):
     problem = quadratics(clients=4, columns=24, condition=100.0, directions="aligned", seed=1)
     with caplog.at_level(logging.WARNING):
         whole = simulate(FedAvg(client_lr="auto"), problem, 200)
-    assert caplog.text.count("is given up: the run starts again from x0 with FedAvg") == 1
+    assert caplog.text.count("is dropped: the run starts again from x0 with FedAvg") == 1
     others = [row["why"] for row in whole.race if row["label"] != "client_lr=0.04"]
     assert "given up" not in others
     assert len(others) == len(whole.race) - 1

@@ -152,7 +152,7 @@ def plain_arrays():
 
 def test_a_sum_gives_away_no_part():
     column = Summed("delta", np.ones(2), 3, 10)
-    with pytest.raises(AlgorithmError, match="'delta' was asked for, of which the server holds"):
+    with pytest.raises(AlgorithmError, match="'delta', and the server has only the sum"):
         column.part(0)
 
 
@@ -403,7 +403,7 @@ def test_no_other_answer_than_an_upload_is_summed():
     ("values", "words"),
     [
         *(
-            ({"v": np.array([far, 0])}, "an entry of its upload lies beyond the range that can be")
+            ({"v": np.array([far, 0])}, "an entry of its upload lies beyond the range of the sum")
             for far in (4.01, np.nan, np.inf)
         ),
         ({"w": np.zeros(2)}, r"this client uploads \['w'\], the server asked for \['v'\]"),

@@ -72,7 +72,7 @@ def test_what_needs_single_uploads_is_refused_before_round_1(strategy, words):
 
 @on_grid
 def test_certificates_are_refused():
-    with pytest.raises(ConfigError, match="certificates are made of each client's gradient"):
+    with pytest.raises(ConfigError, match="certificates use each client's gradient"):
         FedAvg(client_lr=0.1, local_steps=3).start(
             FakeGrid(q6_objectives()), num_rounds=1, secure_aggregation=SECURE, certificates=True
         )

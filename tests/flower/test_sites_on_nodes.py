@@ -44,7 +44,7 @@ def test_nodes_find_the_numbers_of_this_process(folder, tmp_path):
     assert there.quality.pooled == here.quality.pooled
     grid = make_grid(files, schema)
     free = FedNewton(WithIntercept(L1(0.1)))
-    with pytest.raises(ConfigError, match=r"last entry .* no intercept but a column"):
+    with pytest.raises(ConfigError, match=r"last entry .* is a column, not an intercept"):
         free.start(grid, num_rounds=1, **how)
     # A node writes probabilities with its intercept for its own rows.
     own = pd.read_csv(tmp_path / "own" / "s0.csv")
@@ -150,8 +150,8 @@ def test_nodes_have_a_say_in_random_intercepts(folder, tmp_path):
     p, rows = len(COLUMNS) + 1, min(len(pd.read_csv(file)) for file in files)
     for policy, why in (
         (Policy(max_parameters=(p + 0.5) / rows, min_cell=1), f"there are {p + 1} and {rows} rows"),
-        (Policy(min_cell=30), "have fewer rows than 30 here (policy.min-rows and min-cell)"),
-        (Policy(min_rows=30, min_cell=1), "have fewer rows than 30 here"),
+        (Policy(min_cell=30), "have fewer than 30 rows here (policy.min-rows and min-cell)"),
+        (Policy(min_rows=30, min_cell=1), "have fewer than 30 rows here"),
         (Policy(phases="train,prepare,evaluate"), "phases = train, prepare, evaluate, not stat"),
     ):
         report = there(policy)
@@ -161,7 +161,7 @@ def test_nodes_have_a_say_in_random_intercepts(folder, tmp_path):
     with pytest.raises(ConfigError, match='needs weighting="examples"'):
         there(weighting="uniform")
     method = FedAvg(client_lr=0.1, local_steps=1)
-    with pytest.raises(ConfigError, match="site_effects='random' beside secure_aggregation"):
+    with pytest.raises(ConfigError, match="site_effects='random' cannot be used with secure"):
         method.start(
             make_grid(files, schema), num_rounds=1, schema=schema, weighting="examples",
             site_effects="random", secure_aggregation=SecAggPlus(clipping_range=100.0),

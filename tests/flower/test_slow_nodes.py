@@ -55,7 +55,7 @@ def test_a_client_that_hangs_is_left_out_for_a_while_and_named(log):
     rounds = [asked(m)["round"] for m in grid.pushed
               if asked(m)["action"] == "train" and asked(m)["client"] == 2]  # fmt: skip
     assert rounds == [1, 2, 6]  # left out of 3 to 5, then of 7 to 12
-    assert any("client 2 has failed again and again (now: no reply in" in m for m in log.messages)
+    assert any("client 2 has failed repeatedly (now: no reply in" in m for m in log.messages)
     assert any("[ROUND 4/12] 5 of 6 replies" in m and "client 2 (it is left out until round 6" in m
                for m in log.messages)  # fmt: skip
 
@@ -80,7 +80,7 @@ def test_a_round_is_asked_again_until_its_deadline(monkeypatch):
     grid = Hung(q6_objectives())
     options = {"timeout": 0.001, "round_deadline": 0.3}
     with pytest.raises(
-        RoundError, match=r"round 1: 5 usable replies of 6, 6 needed, after \d+ att"
+        RoundError, match=r"round 1: 5 usable replies of 6, and 6 are needed, after \d+ att"
     ):
         avg(min_replies=6).start(grid, num_rounds=1, **options)
     attempts = sum(asked(m)["action"] == "train" and asked(m)["client"] == 2 for m in grid.pushed)

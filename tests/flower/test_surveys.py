@@ -99,7 +99,7 @@ def test_a_server_s_own_preparation_is_refused(path, tmp_path, durable):
     for _ in range(2):
         value, why = node.loss(forged([0, 0]), [0, 1, 0])
         assert np.isnan(value)
-        assert "taken no part in this preparation" in why
+        assert "not taken part in this preparation" in why
         honest = node.prepare()  # and so it is after another
     value, why = node.loss(honest, np.zeros(len(honest.names) + 1))
     assert np.isfinite(value)
@@ -140,7 +140,7 @@ def test_no_number_of_it_can_be_changed_afterwards(tmp_path_factory, what, at, b
         own = payload[what]
         own[at] = {"means": own[at] + by, "scales": abs(own[at] + by) + 1e-3, "kept": 1 - at}[what]
     changed = Preparation.from_payload(payload)
-    assert "taken no part" in node.loss(changed, np.zeros(len(changed.names) + 1))[1]
+    assert "not taken part" in node.loss(changed, np.zeros(len(changed.names) + 1))[1]
 
 
 def test_exchange_3_takes_only_what_exchange_2_was_about(path):
@@ -150,7 +150,7 @@ def test_exchange_3_takes_only_what_exchange_2_was_about(path):
     none = np.zeros(1, dtype=np.int64)
     request = Request([0], 3, none, other, none, phase=PREPARE)
     (reply,) = node.answer(request)
-    assert "was not asked about these means and categories" in reply.error
+    assert "these means and categories were not prepared" in reply.error
 
 
 def test_knots_and_fills_are_those_that_a_node_was_asked_about(path, monkeypatch):
@@ -167,7 +167,7 @@ def test_knots_and_fills_are_those_that_a_node_was_asked_about(path, monkeypatch
         own[next(iter(own))] = change
         other = replace(honest, design=replace(design, **{name: own}))
         (reply,) = node.answer(Request([0], 3, none, other.payload, none, phase=PREPARE))
-        assert "was not asked about these means and categories" in reply.error
+        assert "these means and categories were not prepared" in reply.error
 
 
 @pytest.mark.parametrize(("least", "cell"), [(1, 3), (5, 5)])

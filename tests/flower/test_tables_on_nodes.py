@@ -62,7 +62,7 @@ def test_exchanges_before_round_1_count_as_requests(tmp_path):
         options = {"num_rounds": 1, "schema": schema, "evaluate_every": 0, "max_retries": 0}
         strategy = FedAvg(client_lr=0.1, local_steps=1)
         if most == 1:
-            with pytest.raises(FedConError, match=r"policy\.max-requests = 1, and so many"):
+            with pytest.raises(FedConError, match=r"policy\.max-requests = 1, and it has answered"):
                 strategy.start(grid, **options)
             continue
         strategy.start(grid, **options)
@@ -135,10 +135,10 @@ def test_nodes_that_tell_no_statistics_are_named(tmp_path):
     found = FedNewton(PSI).start(make_grid(HEART, **options), **run).history.report
     assert found.quality.pooled == {}
     assert all("policy.phases = train" in why for why in found.quality.absent.values())
-    assert "quality on rows held out: of no site" in found.text
+    assert "quality on held-out rows: not known at any site" in found.text
     few = FedNewton(PSI).start(make_grid(HEART, **{"policy.min-rows": 20}), **run).history.report
     assert list(few.quality.sites) == ["cleveland", "hungarian"]  # the others have 2 and 14 without
-    assert "not known: switzerland: too few rows held out" in few.text
+    assert "not known: switzerland: too few held-out rows" in few.text
 
 
 @on_grid
@@ -199,7 +199,7 @@ def test_what_crosses_the_wire_before_round_1():
 def test_the_server_says_what_stands_out(log):
     """By the sums that it has; a class that nobody has is refused."""
     FedDR(PSI, step_size=3.0).start(make_grid(HEART), num_rounds=1, schema=SCHEMA)
-    assert "tables: column 'chol': no value is told by switzerland: the others' mean" in log.text
+    assert "tables: column 'chol': no values from switzerland, so the others' mean" in log.text
     other = Schema("age", {"sex": "categorical"}, positive=["old"])
     with pytest.raises(FedConError, match="no row of any client has a target 'age' of 'old'"):
         FedDR(PSI, step_size=3.0).start(make_grid(HEART, other), num_rounds=1, schema=other)
@@ -265,7 +265,7 @@ BAD = {
     "no header": ("4711,SECRET\n51,1\n", "no columns 'ill', 'age': it has 4711"),
     "a long row": ("age,ill\n51,1\n52,1,SECRET\n", "it cannot be read"),
     "thousands": ("age;ill\n4,711;1\n", "row 1, column 'age': found '4,711', expected 4711, or"),
-    "no rows": ("age,ill\n", "it has no rows"),
+    "no rows": ("age,ill\n", "found no rows"),
     "nothing": ("", "it cannot be read"),
     "bytes": ("age,ill\n\udcff,1\n", "it cannot be read"),
     "quotes": ('age,ill\n"SECRET,1\n', "it cannot be read"),

@@ -97,7 +97,7 @@ def test_uploads_of_loops_are_weighted():
 def test_what_weights_cannot_be(monkeypatch):
     with pytest.raises(ConfigError, match="weighting must be one of 'uniform', 'examples'"):
         started(FedAvg(), 1, weighting="m")
-    with pytest.raises(ConfigError, match="both take the place of the plain mean"):
+    with pytest.raises(ConfigError, match="both replace the plain mean"):
         started(FedAvg(aggregation=TrimmedMean(0.3)), 1, weighting="examples")
     monkeypatch.setitem(globals(), "KNOWN", False)
     with pytest.raises(ConfigError, match=r"Scaffold with .* before round 1, and client 0"):
@@ -122,9 +122,9 @@ class Boasting(FakeGrid):
 @on_grid
 def test_no_client_owns_the_model_by_a_claim_of_examples(log):
     strategy = FedAvg(client_lr=0.1, local_steps=1)
-    with pytest.raises(ConfigError, match=r"client .* has 1e\+18 examples, and with weighting="):
+    with pytest.raises(ConfigError, match=r"client .* states 1e\+18 examples, and with weighting="):
         strategy.start(Boasting(objectives()), num_rounds=1, weighting="examples")
     grid = Boasting(objectives())
     grid.claims = 10**9
     strategy.start(grid, num_rounds=1, weighting="examples")
-    assert "of the model, by the number of examples that it says it has" in log.text
+    assert "of the weight, by the number of examples that it states" in log.text

@@ -91,7 +91,9 @@ def test_info_of_data_files_says_how_to_write_and_name_them(fedcon: Command) -> 
     assert 'data = "clients/*.npz"' in out
     assert "num_classes" in out
     assert "did you mean 'digits'" in refusal(fedcon, "info", "digts")
-    assert "--size is for an algorithm's" in refusal(fedcon, "info", "digits", "--size", "5")
+    assert "--size counts the bytes of an algorithm's" in refusal(
+        fedcon, "info", "digits", "--size", "5"
+    )
 
 
 def test_info_states_the_bytes_of_a_round(fedcon: Command) -> None:
@@ -184,7 +186,7 @@ def test_bad_data_are_refused(fedcon: Command, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(BUILDERS, "not_finite", not_finite)
     for name, words in (
         ("mismatched", "client 1 has a model of shape (3,), client 0 (2,)"),
-        ("not_finite", "Quadratic(b) holds a value that is not finite (nan) at (1,)"),
+        ("not_finite", "Quadratic(b) has a value that is not finite (nan) at (1,)"),
     ):
         Path("bad.toml").write_text(
             f'[problem]\nname = "{name}"\n[run]\nrounds = 2\n'

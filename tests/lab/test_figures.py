@@ -168,7 +168,7 @@ def test_plot_takes_all_that_a_comparison_left(fedcon: Command) -> None:
     everything = sorted(map(str, Path("runs/small").iterdir()))
     code, out, error = fedcon("plot", *everything, "-o", "all.png")
     assert (code, error) == (0, "")
-    assert "no folders, and skipped: config.toml, figure.pdf, figure.png" in out
+    assert "skipped, since they are not folders: config.toml, figure.pdf, figure.png" in out
     assert "runs/small/config.toml is a file: name the folder" in refusal(
         fedcon, "plot", "runs/small/config.toml", "-o", "all.png"
     )

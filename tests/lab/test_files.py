@@ -73,7 +73,7 @@ def test_data_that_cannot_be_used(folder, capsys):
     assert "client client-4.npz has a model of shape (49,), client client-0.npz (50,)" in text
     np.savez("client-4.npz", A=np.where(data["A"] > 1, np.nan, data["A"]), b=data["b"])
     text = complaint(capsys, "mine.toml")
-    assert "client-4.npz: LeastSquares(A) holds a value that is not finite (nan) at (0, " in text
+    assert "client-4.npz: LeastSquares(A) has a value that is not finite (nan) at (0, " in text
     np.savez("client-4.npz", A=data["A"])
     assert "holds ['A'], expected A, and b or y" in complaint(capsys, "mine.toml")
     np.savez("client-4.npz", A=np.array([{}]), b=data["b"])

@@ -91,7 +91,7 @@ def test_a_partition_deals_the_images_out(tmp_path: Path) -> None:
     assert [f.num_examples for f in stated.objectives] == [
         f.num_examples for f in problem.objectives
     ]
-    with pytest.raises(ConfigError, match="partition: no column 'writer' says whose"):
+    with pytest.raises(ConfigError, match="partition: no column 'writer' states the client"):
         mnist(**told, partition={"by": "natural", "column": "writer"})
 
 

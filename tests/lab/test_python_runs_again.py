@@ -124,7 +124,7 @@ def test_what_no_file_can_state_says_why(run_command, own):
     text = Path("first/config.toml").read_text()
     assert "decorated with flower_fedcon.problems.stated" in text
     assert "# regularizer: " in text
-    assert "Halved(weight) of its attributes is another one" in text
+    assert "Halved(weight) of its attributes differs from it" in text
     told = refusal(run_command, "run", "first/config.toml")
     assert "name is missing: it says which problem. A run started in Python writes it" in told
 
@@ -205,7 +205,7 @@ def test_columns_are_numbers_under_new_names():
     made = FedAvg(client_lr=0.5, local_steps=1)
     for found, message in (
         ({"objective": 1.0}, "is a column of the history"),
-        ({"gradients": 1.0}, "'gradients', which is a column already"),
+        ({"gradients": 1.0}, "'gradients', which is already a column"),
         ({"size": "x"}, "metric 'size' is 'x', expected a number"),
         (3.0, "must return numbers by name, or None, got 3.0"),
     ):

@@ -217,7 +217,7 @@ def test_the_page_s_commands(run_command, tmp_path):
     assert len(written.labels) == 3
     assert written.participation() == Sample(fraction=0.5)
     assert run_command(*compare.split()[1:-1], "2")[0] == 0
-    assert "best.toml is there already" in refusal(run_command, *recommend.split()[1:])
+    assert "best.toml exists already" in refusal(run_command, *recommend.split()[1:])
     measure = blocks("bash", "docs/choosing.md")[1].split()[1:]
     assert "--measure needs -o" in refusal(run_command, *measure[:-2])
 
@@ -258,7 +258,7 @@ def test_questions_stand_in_for_a_file():
 
 
 def test_what_it_refuses(run_command):
-    assert "call this on a terminal" in refusal(run_command, "recommend")
+    assert "run the command in a terminal" in refusal(run_command, "recommend")
     assert "cannot read none.toml" in refusal(run_command, "recommend", "none.toml")
     Path("bad.toml").write_text('[problem]\nname = "digts"\n')
     assert "did you mean 'digits'" in refusal(run_command, "recommend", "bad.toml")

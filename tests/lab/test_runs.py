@@ -284,7 +284,7 @@ def test_settings_of_all_algorithms_or_one(fedcon: Command) -> None:
     assert participation("Mirror, 2 steps.participation.sample=1") == [two, "full", one]
     assert "alone" not in "".join(said)
     assert participation("algorithm.participation.sample=3") == [three, "full", "full"]
-    assert "changes FedFW alone; --set participation.sample=3 would change all" in said[-1]
+    assert "changes FedFW alone; --set participation.sample=3 changes all" in said[-1]
     for words in ("sample 3", "full"):  # who takes part stands in the table
         assert words in said[-1][said[-1].index("Participation") :]
     assert "unknown table 'FedFWPlu'" in refusal(

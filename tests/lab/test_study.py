@@ -358,8 +358,8 @@ def test_refusals(fedcon: Command, sweep: str, words: str) -> None:
 
 def test_options_that_are_of_single_runs(fedcon: Command) -> None:
     written()
-    assert "has its seeds in [sweep]" in refusal(fedcon, "compare", "study.toml", "--seeds", "0,1")
+    assert "has its seeds in its file" in refusal(fedcon, "compare", "study.toml", "--seeds", "0,1")
     words = refusal(fedcon, "compare", "study.toml", "--log-json", "a.json")
-    assert "--log-json is of single runs" in words
+    assert "--log-json is for single runs" in words
     with pytest.raises(ConfigError, match="unknown key"):
         Experiment.load("study.toml", ["sweeps=1"])

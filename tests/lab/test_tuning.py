@@ -208,7 +208,7 @@ def test_the_least_spent_to_a_level_is_best(fedcon: Command) -> None:
     code, out, error = fedcon("tune", "grid.toml", "--workers", "1", "--run-dir", "other")
     assert (code, error) == (1, "")
     assert out.count("never") == 8  # a line and a cell for each value
-    assert "no best.toml: no run brought residual down to 1e-09; nearest was penalty=0.05" in out
+    assert "no run brought residual down to 1e-09; the nearest was penalty=0.05" in out
     assert not Path("other/fedfw/best.toml").exists()
     Path("grid.toml").write_text(unreached.replace("uplink_bytes", "uplink_byte"))
     words = refusal(fedcon, "tune", "grid.toml", "--workers", "1", "--run-dir", "other")

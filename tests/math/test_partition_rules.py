@@ -119,11 +119,11 @@ def test_no_row_goes_to_two_clients(labels, rule, clients):
         ({"by": "shards", "clients": 3, "shards": 20}, "need 60 rows, and there are 40"),
         ({"by": "classes", "clients": 3, "classes": 5}, "at most 4, got 5"),
         ({"by": "classes", "clients": 3, "classes": 1, "mode": "x"}, "mode must be"),
-        ({"by": "classes", "clients": 40, "classes": 4}, "are to share the"),
-        ({"by": "sizes", "sizes": [30, 11]}, "add up to 41, of 40 rows"),
+        ({"by": "classes", "clients": 40, "classes": 4}, "would share the"),
+        ({"by": "sizes", "sizes": [30, 11]}, "at most 40, the number of rows, got 41"),
         ({"by": "sizes", "sizes": 3}, "must be a list"),
-        ({"by": "exponential", "clients": 20}, "leaves client 0 no row"),
-        ({"by": "natural", "column": "site"}, "needs the column"),
+        ({"by": "exponential", "clients": 20}, "leaves client 0 none of the"),
+        ({"by": "natural", "column": "site"}, "needs column, which"),
     ],
 )
 def test_bad_rules_are_named(rule, message):
@@ -143,7 +143,7 @@ def test_a_file_of_arrays_is_dealt_out(tmp_path):
     assert [f.num_examples for f in shards.objectives] == [10] * 4
     with pytest.raises(ConfigError, match="no array 'sit': did you mean 'site'"):
         files(data=path, partition={"by": "natural", "column": "sit"})
-    with pytest.raises(ConfigError, match="for one file, data names 2"):
+    with pytest.raises(ConfigError, match="one file, and data names 2"):
         files(data=[path, path], partition={"by": "iid", "clients": 2})
 
 
@@ -153,7 +153,7 @@ def test_digits_by_dirichlet_shares():
     sizes = [f.num_examples for f in found.objectives]
     assert (len(sizes), sum(sizes)) == (5, 1500)
     assert len({*sizes}) > 1
-    with pytest.raises(ConfigError, match="no column 'x' says whose"):
+    with pytest.raises(ConfigError, match="no column 'x' states the client"):
         digits(partition={"by": "natural", "column": "x"})
 
 

@@ -197,7 +197,7 @@ def test_failures_say_what_was_reached():
         solve([Bare(LeastSquares(A, b))], L1(0.05), ZERO, max_iterations=2)
     with pytest.raises(FedConError, match="eigenvalue -1 < 0"):
         solve([Quadratic(np.diag([1.0, -1.0]), np.zeros(2))], Zero(), np.zeros(2))
-    with pytest.raises(FedConError, match="linear along some direction"):
+    with pytest.raises(FedConError, match="linear along a direction"):
         solve([Quadratic(np.diag([1.0, 0.0]), np.ones(2))], Zero(), np.zeros(2))
     # The same quadratic has a minimiser on a set.
     found = solve([Quadratic(np.diag([1.0, 0.0]), np.ones(2))], Indicator(Box(-3, 3)), np.zeros(2))

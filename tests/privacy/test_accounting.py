@@ -144,7 +144,7 @@ def test_a_private_run_says_which_columns_no_noise_covers(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level("INFO", "flwr"):
         simulate(fedavg(), problem(3), 1, unsafe=True)
-    assert "epsilon bounds what the models reveal; no noise covers the columns obj" in caplog.text
+    assert "epsilon bounds what the models reveal. No noise protects the columns obj" in caplog.text
 
 
 def test_without_noise_epsilon_is_infinite():
@@ -197,7 +197,7 @@ def test_before_a_first_checkpoint_too(tmp_path):
 def test_a_damaged_count_is_not_taken_for_none(tmp_path):
     simulate(fedavg(), problem(3), 2, run_dir=tmp_path)
     (tmp_path / asked_rounds.NAME).write_bytes(b"nothing")
-    with pytest.raises(FedConError, match="what this run has spent is not known"):
+    with pytest.raises(FedConError, match="not known what this run has spent"):
         simulate(fedavg(), problem(3), 3, run_dir=tmp_path, resume=True)
 
 

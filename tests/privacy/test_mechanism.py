@@ -77,7 +77,7 @@ def test_what_else_is_refused_says_why():
     problem = pulled(0, 1)
     for made, said in (
         (lambda: fedavg(NOISY, aggregation=CoordinateMedian()), "adds noise to a sum"),
-        (lambda: fedavg(NOISY, participation=Only(0)), "what other draws leak"),
+        (lambda: fedavg(NOISY, participation=Only(0)), "leakage of other draws"),
         (
             lambda: Scaffnew(client_lr=0.1, privacy=NOISY, participation=Sample(count=1)),
             "every client",
@@ -195,7 +195,7 @@ def test_a_single_upload_is_in_nobodys_reach():
     round_ = Round.begin(run.server)
     while (request := round_.next_request()) is not None:
         round_.take(run.answer(request))
-    with pytest.raises(AlgorithmError, match="a single client's 'delta' was asked for"):
+    with pytest.raises(AlgorithmError, match="asked for a single client's 'delta'"):
         round_.uploads()["delta"]
 
 
@@ -205,7 +205,7 @@ def test_a_path_and_workers_are_not_private():
         regularization_path(FederatedProblem(pulled(1, 2).objectives), L1(0.1), strategy=private)
     rule = ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
     rows = [PrivateObjective(LeastSquares(np.eye(2), np.ones(2)), rule) for _ in range(2)]
-    with pytest.raises(ConfigError, match="workers=2: what private examples have spent"):
+    with pytest.raises(ConfigError, match="workers=2: the processes would forget what private"):
         simulate(fedavg(), FederatedProblem(rows), 1, workers=2)
 
 

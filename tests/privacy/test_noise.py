@@ -309,7 +309,7 @@ def test_an_objective_of_ones_own_is_asked_for_one_row_at_a_time():
 
 
 def test_noise_that_is_none_is_refused():
-    with pytest.raises(ConfigError, match="too little to be told from none"):
+    with pytest.raises(ConfigError, match="too small for the grid"):
         Grid(1.0, 1e-19, 10)
 
 

@@ -445,7 +445,7 @@ def test_the_command_says_what_the_history_does(tmp_path, capsys):
 def test_methods_that_add_up_no_uploads_refuse_by_name(case, mechanism):
     name, settings = case
     first, reason = suited(name, settings), strategy_class(name).needs_independent
-    assert "not declared" not in reason
+    assert "does not declare" not in reason
     settings = {**settings, "privacy": rule(mechanism, min_separation=1), "participation": Full()}
     if reason:
         with pytest.raises(ConfigError, match=r"takes no GaussianDP\(mechanism=") as found:
@@ -458,8 +458,8 @@ def test_methods_that_add_up_no_uploads_refuse_by_name(case, mechanism):
 
 def test_what_else_is_refused_says_why():
     for made, said in (
-        (lambda: fedavg(rule(), server_momentum=0.5), "no sum of the changes"),
-        (lambda: fedavg(rule(), server_optimizer=Momentum(0.5)), "no sum of the changes"),
+        (lambda: fedavg(rule(), server_momentum=0.5), "not the sum of the changes"),
+        (lambda: fedavg(rule(), server_optimizer=Momentum(0.5)), "not the sum of the changes"),
         (lambda: fedavg(rule(), Sample(count=2)), "or min_separation"),
         (lambda: fedavg(rule(), Cyclic(4, unbiased=True)), "give the participation unbiased=False"),
         (lambda: fedavg(rule("banded"), Only(1)), "or min_separation"),
@@ -472,7 +472,7 @@ def test_what_else_is_refused_says_why():
         (lambda: fedavg(rule("banded", restart=2)), r"restart\) is for mechanism='tree'"),
         (lambda: fedavg(rule("tree", bands=2)), r"bands\) is for mechanism='banded'"),
         (lambda: fedavg(rule("banded", bands=0)), "must be a whole number >= 1"),
-        (lambda: fedavg(rule(quantile=0.5)), "need one for all rounds"),
+        (lambda: fedavg(rule(quantile=0.5)), "need one clip for all rounds"),
         (
             lambda: Scaffold(client_lr=0.1, local_steps=1, mirror=False, participation=Cyclic(4),
                              privacy=rule("independent")),

@@ -272,7 +272,7 @@ def test_a_round_with_fewer_than_suffice_is_void():
     some = FederatedProblem([Failing(*never), Failing(*never), *(Failing() for _ in range(4))])
     history = simulate(fedavg(fewest=3), some, 1)
     assert history["replies"].tolist() == [4]
-    with pytest.raises(RoundError, match="4 usable replies of 6, 5 needed"):
+    with pytest.raises(RoundError, match="4 usable replies of 6, and 5 are needed"):
         simulate(fedavg(fewest=4), some, 1)
 
 
@@ -299,7 +299,7 @@ def test_a_round_that_is_asked_again_as_a_whole_counts_again():
         ({"noise_by": "nodes"}, r"GaussianDP\(noise_by\)"),
         ({"noise_by": "server", "fewest": 3}, 'is for noise_by="clients"'),
         ({"fewest": 0}, r"GaussianDP\(fewest\)"),
-        ({"z": 0.0}, "shares of no noise are none"),
+        ({"z": 0.0}, "without noise there are no shares"),
         ({"quantile": 0.5}, "quantile=0.5 needs a noisy count"),
         ({"mechanism": "tree"}, "mechanism='tree' makes the noise of a round from that of others"),
         ({"mechanism": "banded", "min_separation": 3}, "mechanism='banded' makes the noise"),
@@ -344,5 +344,5 @@ def test_the_low_bits_of_noise_are_fair_coins():
 
 def test_a_grid_can_be_given_its_bits():
     assert Grid(1.0, 2.0, 10, bits=5).step == 2.0 / 32
-    with pytest.raises(ConfigError, match="too little to be told from none"):
+    with pytest.raises(ConfigError, match="too small for the grid"):
         Grid(1.0, 2.0, 10, bits=0)

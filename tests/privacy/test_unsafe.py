@@ -40,7 +40,7 @@ def test_columns_that_no_noise_covers_are_left_out(tmp_path, caplog):
     assert {"epsilon", "round", "seconds"} <= set(history.columns)
     assert not RAW & set((tmp_path / "history.csv").read_text().splitlines()[0].split(","))
     assert "unsafe=True records them" in caplog.text
-    with pytest.raises(ConfigError, match="not recorded in a private run, unless unsafe=True"):
+    with pytest.raises(ConfigError, match="records only what noise protects, unless unsafe=True"):
         history["objective"]
     start = json.loads((tmp_path / "audit.jsonl").read_text().splitlines()[0])
     assert start["private"] is False
@@ -49,7 +49,7 @@ def test_columns_that_no_noise_covers_are_left_out(tmp_path, caplog):
 def test_unsafe_records_them_and_says_so(caplog):
     history = simulate(avg(), problem(), 2, unsafe=True)
     assert {"objective", "residual", "gap"} <= set(history.columns)
-    assert "no noise covers the columns objective" in caplog.text
+    assert "No noise protects the columns objective" in caplog.text
     clip = GaussianDP(clip=1.0, noise_multiplier=0.0, target_delta=1e-5)
     for rule in (None, clip):  # no epsilon is stated of them
         assert "objective" in simulate(avg(rule), problem(), 1).columns

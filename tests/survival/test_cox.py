@@ -172,9 +172,9 @@ def test_baseline_hazards_stay_at_the_sites_unless_allowed():
 
 def test_what_is_refused():
     X, y = np.array([[1.0], [0.0], [1.0]]), np.array([[0, 1], [2, 1], [3, 1]])
-    with pytest.raises(ConfigError, match=r"whose times would have to leave them\. Fit each site"):
+    with pytest.raises(ConfigError, match=r"their times would have to leave the sites\. Keep each"):
         FederatedCoxRegression(stratified=False).fit(X, y)
-    with pytest.raises(ConfigError, match=r"of a fit without a penalty, got alpha=0\.1"):
+    with pytest.raises(ConfigError, match=r"needs a fit without a penalty, got alpha=0\.1"):
         FederatedCoxRegression(0.1).fit(X, y).proportionality()
     model = FederatedCoxRegression(0.0).fit(X, y)
     with pytest.raises(ConfigError, match="'log', 'rank', 'identity'"):

@@ -63,7 +63,7 @@ def test_tables_give_what_columns_give(study):
 WRONG = {
     "descending": ({"curve_times": [2, 1]}, "each later than the one before"),
     "no categories": ({"curve_times": [1], "curve_by": "age"}, "must be a categorical feature"),
-    "no times": ({"curve_by": "horTh"}, "curve_by is for the curves"),
+    "no times": ({"curve_by": "horTh"}, "curve_by needs curve_times"),
     "another loss": (
         {"event": "", "ties": "breslow", "curve_times": [1]},
         "curve_times is for loss",
@@ -94,7 +94,7 @@ def test_private_runs_have_no_curves(study):
     Path("schema.toml").write_text("curve_times = [500, 1000]" + SCHEMA)
     made.append(prepared_problem(*clients_of("all.csv", "schema.toml", "tgrade")))
     assert simulate(method, made[0], 1).stopped is False
-    with pytest.raises(ConfigError, match="curve_times beside privacy="):
+    with pytest.raises(ConfigError, match="curve_times cannot be used with privacy="):
         simulate(method, made[1], 1)
 
 
@@ -111,9 +111,9 @@ def test_the_command(study, run_command: Command):
     )  # fmt: skip
     assert code == 0
     assert "nan" not in out
-    assert "events stay at sites" in out
+    assert "events, in counts below --min-rows" in out
     assert "median: up to the next grid time" in out
     told = refusal(run_command, "data", "curves", "study.toml", "--grid", "90,x")
-    assert "--grid must be times with commas between, got '90,x'" in told
+    assert "--grid must be times separated by commas, such as 30,60,90, got '90,x'" in told
     told = refusal(run_command, "data", "curves", "study.toml", "--grid", "90", "-o", "c.gif")
     assert "c.gif" in told

@@ -54,7 +54,7 @@ WRONG = {
     ),
     "loss": (
         {"target": "y", "features": {"x": "numeric"}, "loss": "logistic"},
-        'loss = "logistic" and positive = .* do not go together',
+        'loss = "logistic" and positive = .* contradict',
     ),
     "range": (
         {"target": "y", "features": {"x": {"range": [2, 1]}}},

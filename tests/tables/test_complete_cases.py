@@ -78,7 +78,9 @@ def test_it_is_a_run_on_the_files_without_these_rows(folders):
     assert found.x.tobytes() == known.x.tobytes()
     files = [(folders / name / "coefficients.csv").read_text() for name in ("run", "same")]
     assert files[0] == files[1]
-    assert "rows left out, without a value in some column: north 5, south 0" in found.report.text
+    assert (
+        "rows left out, with a missing value in some column: north 5, south 0" in found.report.text
+    )
     assert "filled in" not in found.report.text
 
 
@@ -143,7 +145,7 @@ def test_no_class_is_predicted_for_an_incomplete_row(loss, tmp_path):
 def test_which_rows_were_held_out_is_known_of_a_run_s_own_files_alone(folders):
     coefficients(folders / "holes", folders / "run")
     model = load_model(folders / "run")
-    with pytest.raises(DataError, match=r"no client of the run has so many \(28, 32\)"):
+    with pytest.raises(DataError, match=r"no client of the run has as many \(28, 32\)"):
         model.rows(write(folders / "other.csv", rows(4, 9)), held_out=True)
     coefficients(folders / "holes", folders / "all", test_fraction=0.0)
     with pytest.raises(ConfigError, match="no rows were held out"):
@@ -178,8 +180,11 @@ def test_what_the_check_says(folders):
     ("more", "words"),
     [
         ({"complete_cases": 1}, "complete_cases must be true or false, got 1"),
-        ({"features": {"dose": {"missing": "median"}}}, "none is left to fill in"),
-        ({"features": {"dose": "numeric"}, "terms": ["dose", "missing(dose)"]}, "to indicate"),
+        ({"features": {"dose": {"missing": "median"}}}, "complete_cases leaves out its missing"),
+        (
+            {"features": {"dose": "numeric"}, "terms": ["dose", "missing(dose)"]},
+            "leave one of the two out",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(more, words):
@@ -188,7 +193,9 @@ def test_what_cannot_be_is_refused(more, words):
 
 
 def test_private_rows_are_refused():
-    with pytest.raises(ConfigError, match="no noise covers how many rows complete_cases leaves"):
+    with pytest.raises(
+        ConfigError, match="no noise protects the number of rows that complete_cases"
+    ):
         check_public(Schema.load({**SCHEMA, "exposure": ""}))
 
 

@@ -233,7 +233,7 @@ def test_counts_of_no_dispersion_are_said(tmp_path):
     d["y"] = np.rint(np.exp(1.0 + 0.2 * d["x"]))
     schema = {"target": "y", "loss": "negative_binomial", "features": {"x": "numeric"}}
     history = run(tables(data=write(tmp_path, d, [slice(0, None)]), schema=schema), 30)
-    assert 'take loss = "poisson"' in history.report.text
+    assert 'use loss = "poisson"' in history.report.text
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e4])

@@ -83,7 +83,7 @@ def test_refusals(pooled, run_command, tmp_path):
     ):
         with pytest.raises(ConfigError, match=words):
             tables(data=pooled, schema=schema, partition=partition)
-    with pytest.raises(ConfigError, match="client_column and partition are for one file"):
+    with pytest.raises(ConfigError, match="client_column and partition divide one file"):
         tables(data=[pooled, pooled], schema=schema, client_column="site")
     (tmp_path / "e.toml").write_text(
         '[problem]\nname = "quadratics"\n[run]\nrounds = 1\n'

@@ -57,6 +57,6 @@ def test_without_inference_there_are_none(folder, tmp_path):
     made = problem(folder, "poisson", site_effects="common", inference=None)
     run(made, 3, run_dir=tmp_path / "run")
     model = load_model(tmp_path / "run")
-    with pytest.raises(ConfigError, match='play it with inference = "model"'):
+    with pytest.raises(ConfigError, match='run it with inference = "model"'):
         model.standard_errors(folder / "s1.csv")
     assert "std_error" not in model.columns_of(folder / "s1.csv")

@@ -89,5 +89,5 @@ def test_an_answer_that_cannot_be_used_is_asked_for_again(fault):
     assert found.scales.tobytes() == right.scales.tobytes()
     assert found.uplink_bytes == right.uplink_bytes
     exchanges, _ = preparing(alter, retries=0)
-    with pytest.raises(RoundError, match=r"needs everyone's answer \(client 1: "):
+    with pytest.raises(RoundError, match=r"needs every client's answer \(client 1: "):
         exchanges.agree()

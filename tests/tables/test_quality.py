@@ -160,7 +160,7 @@ def test_sites_that_tell_nothing_are_named():
     assert not quality_sums(held["s1"], X)["counts"].any()
     nothing = quality("logistic", {"none": held["none"]})
     assert nothing.pooled == {}
-    assert nothing.lines == ["quality on rows held out: of no site (none)"]
+    assert nothing.lines == ["quality on held-out rows: not known at any site (none)"]
 
 
 def test_predictions_that_separate_have_no_line_and_that_is_said():

@@ -120,7 +120,7 @@ def test_predictions_are_for_a_site_with_the_mean_intercept(folder, tmp_path):
     source, out = folder / "firm IBM.csv", tmp_path / "predictions.csv"
     done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), str(source), "-o", str(out)])
     assert done.exit_code == 0, done.output
-    assert "for a site, or group, whose random intercept is the mean one" in done.output
+    assert "for a site, or group, with the mean random intercept" in done.output
     found = pd.read_csv(out)["prediction"]
     np.testing.assert_allclose(found, known[d["firm"] == "IBM"], rtol=1e-7)
 
@@ -133,7 +133,7 @@ def test_clusters_of_a_linear_model(folder):
     same(frame(report), sd, coefficients, errors, "family")
     np.testing.assert_allclose(report.estimates.loglik, loglik, rtol=1e-9)
     assert report.random.groups == 630
-    assert "one label at two sites is two groups" in report.text
+    assert "one label at two sites means two groups" in report.text
 
 
 def frame(report):
@@ -186,7 +186,7 @@ def test_quality_on_rows_held_out_is_of_the_coefficients_that_are_shown(folder):
     assert f"test_mse: plan1 {first:.4f}, " in text
     assert f"; pooled {known:.4f}\n" in text
     assert abs(history["test_mse"][-1] - known) > 1e-4  # of the rounds' model
-    assert "rows held out are predicted for a site whose intercept is the mean one" in text
+    assert "held-out rows are predicted for a site with the mean intercept" in text
 
 
 def test_sites_that_do_not_differ(folder, tmp_path):
@@ -207,7 +207,7 @@ def test_sites_that_do_not_differ(folder, tmp_path):
 
 
 def test_what_is_refused_before_round_1(folder, tmp_path):
-    with pytest.raises(ConfigError, match="need two groups or more, and there is one"):
+    with pytest.raises(ConfigError, match="need at least two groups, and there is one"):
         run(of_firms(folder, "firm IBM"))
     for row, own in firms()[:8].iterrows():
         own.to_frame().T.to_csv(tmp_path / f"firm{row}.csv", index=False)
@@ -217,7 +217,7 @@ def test_what_is_refused_before_round_1(folder, tmp_path):
         run(of_firms(folder, l1=0.1))
     with pytest.raises(ConfigError, match=r"by the model alone, got inference = 'robust'"):
         run(of_firms(folder, inference="robust"))
-    with pytest.raises(ConfigError, match='random: take site_effects = "own"'):
+    with pytest.raises(ConfigError, match='random: use site_effects = "own"'):
         run(of_firms(folder, inference="model", heterogeneity=True))
     with pytest.raises(ConfigError, match='needs weighting = "examples"'):
         of_firms(folder, weighting="uniform")
@@ -231,7 +231,7 @@ def test_what_is_refused_before_round_1(folder, tmp_path):
     features = {"value": {"range": [0, 1e5]}, "capital": {"range": [0, 1e5]}}
     read, names = clients_of(f"{folder}/firm*.csv", FIRMS | {"features": features})
     own = ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
-    with pytest.raises(ConfigError, match="site_effects = 'random' beside ExampleDP"):
+    with pytest.raises(ConfigError, match="site_effects = 'random' cannot be used with ExampleDP"):
         prepared_problem(read, names, privacy=own, site_effects="random")
     with pytest.raises(ConfigError, match="is for clients with tables"):
         FedNewton().start(None, num_rounds=1, site_effects="random")
@@ -293,7 +293,7 @@ def test_a_run_says_why_there_is_no_fit(folder, tmp_path, monkeypatch):
     """What only sites know, they find at the end; the model is then that of the rounds."""
     alone = of_firms(folder, more={"cluster": "firm"}, data="firm IBM")
     for made, why in (
-        (alone, "need two groups or more, and there is one"),
+        (alone, "need at least two groups, and there is one"),
         (of_firms(folder, more={"cluster": "year"}), "220 groups for 220 rows"),
     ):
         history = run(made, 3, run_dir=tmp_path / why[:3])

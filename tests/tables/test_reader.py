@@ -122,7 +122,7 @@ REFUSED = {
     "in quotes": ('y,x,c\n1,"2,5",a\n', "column 'x': found '2,5', .*write decimals with a point"),
     "thousands, or not": (
         "y;x;c\n1;2;a\n2;1,234;a\n",
-        "row 2, column 'x': found '1,234', expected 1234, or beside it numbers that show what ','",
+        "row 2, column 'x': found '1,234', expected 1234, or other numbers that show the meaning",
     ),
     "thousands with points, or not": (
         "y;x;c\n1;1.234;a\n",
@@ -170,7 +170,7 @@ def test_decimal_commas_are_read_where_a_file_shows_that_they_are(few, more, bet
         table = read_table(path, LINEAR)
         assert [*table.numeric[:, 0]] == [*map(float, [*more, *few])]
         assert set(table.categories[:, 0]) == {"1"}
-        said = f"numbers are read with a decimal comma: {numbers[0]!r} in column 'x', say"
+        said = f"numbers are read with a decimal comma, such as {numbers[0]!r} in column 'x'"
         assert (said in table.notes()) == (mark == ",")
         three = [*map(float, more)]
         if not any("," in text for text in numbers) or not three:
@@ -361,7 +361,7 @@ def test_booleans_in_any_spelling(yes, no, tmp_path):
     assert outcomes(tmp_path, cells, positive=[yes]) == found
     said = Schema("y", {"x": "numeric"}, positive=[yes], negative=[no])
     note = read_table(tmp_path / "t.csv", said).notes()[0]
-    assert note.startswith("column 'y': read as true or false, which the schema's values say: ")
+    assert note.startswith("column 'y': read as true or false, like the schema's values: ")
     assert outcomes(tmp_path, cells, classes=[no, yes]) == [max(y, 0) for y in found]
     text = "t,e,x\n" + "".join(f"{i},{cell},0\n" for i, cell in enumerate(cells))
     schema = Schema("t", {"x": "numeric"}, event="e", event_values=(no, yes))
@@ -406,7 +406,7 @@ def test_events_of_codes_1_and_2(tmp_path):
 
 SCHEMAS = {
     "event_values": ({"event": "e", "event_values": [1]}, "event_values must be two values"),
-    "no event": ({"event_values": [1, 2]}, "event_values is for the column that event names"),
+    "no event": ({"event_values": [1, 2]}, "event_values describes the column that event names"),
     "both": ({"positive": [1], "negative": [0, 1]}, "positive and negative must differ, both hold"),
     "one column": (
         {"event": "y"},

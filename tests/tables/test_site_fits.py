@@ -120,7 +120,7 @@ def test_what_is_asked_for_is_checked():
     ):  # fmt: skip
         with pytest.raises(ConfigError, match="entries of a model of 3 are asked about"):
             apart(f, {"x": np.zeros(3), "at": at, "entries": np.array(entries)})
-    with pytest.raises(ConfigError, match="3 rows, and 3 parameters"):
+    with pytest.raises(ConfigError, match="3 rows for 3 parameters"):
         alone(made("squared", A[:3], y[:3]), {"x": np.zeros(3)})
     with pytest.raises(ConfigError, match="outcomes are all alike"):
         alone(made("logistic", A, np.ones(20)), {"x": np.zeros(3)})

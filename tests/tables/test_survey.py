@@ -40,14 +40,14 @@ def column(kind, site):
 KINDS = {
     "scale": "column 'scale': values at b are about 1,0",
     "nines": "a: column 'nines': -999 (3 rows): if it stands for a missing value, add it to mis",
-    "empty": "column 'empty': no value is told by b: the others' mean stands in",
-    "number": "b: column 'number' has another whole number in each row: is it an identifier?",
+    "empty": "column 'empty': no values from b, so the others' mean is used",
+    "number": "b: column 'number' has a different whole number in each row: is it an identifier?",
     "id": "column 'id' has as many categories as rows at a, b: is it an identifier? Leave it out",
     "case": "column 'case': categories that no other client has, and no others: a has f, m; b has ",
     "word": "are 2 categories: do they mean the same?",
     "gap": "column 'gap': 'N/A' (",
     "one": "column 'one': taken as one: '1",
-    "reference": "column 'reference': its reference 'z' occurs in no row, so that the columns of",
+    "reference": "column 'reference': its reference 'z' occurs in no row, so the columns of",
 }
 NUMERIC = ("scale", "nines", "empty", "number")
 IN_SUMS = ("scale", "empty", "id", "case", "word", "gap", "reference")  # nodes tell of these, too
@@ -136,7 +136,7 @@ def test_counts_that_are_no_whole_numbers_stand_out(tmp_path_factory, loss, valu
     assert len(said) == (loss in ("poisson", "negative_binomial") and parts != [])
     if said:
         assert (
-            f"{len(parts)} of {len(values)} values, such as {parts[0]:g}, are no whole" in said[0]
+            f"{len(parts)} of {len(values)} values, such as {parts[0]:g}, are not whole" in said[0]
         )
 
 
@@ -178,7 +178,7 @@ def test_many_lines_are_cut(tmp_path, caplog):
         (tmp_path / f"{site}.csv").write_text("\n".join([",".join([*names, "y"]), *rows]))
     features = dict.fromkeys(names, "numeric")
     tables(data=f"{tmp_path}/*.csv", schema={"target": "y", "features": features})
-    assert "tables: 5 more things stand out, see `fedcon data check`" in caplog.text
+    assert "tables: 5 more remarks: see `fedcon data check`" in caplog.text
 
 
 # --- rows that are counted twice, units, marks that look alike -----------------------------------
@@ -211,15 +211,15 @@ def test_a_run_says_which_clients_hold_the_same_rows(tmp_path, caplog):
     lines = two_sites(tmp_path, np.random.default_rng(1))
     assert said_by_a_run(tmp_path, caplog) == []
     (tmp_path / "a (1).csv").write_text("\n".join([lines["a"][0], *lines["a"][:0:-1]]))
-    assert said_by_a_run(tmp_path, caplog) == ["the same rows, all of them, are held by a (1), a"]
+    assert said_by_a_run(tmp_path, caplog) == ["a (1), a hold exactly the same rows"]
     (tmp_path / "a (1).csv").unlink()
     (tmp_path / "b.csv").write_text("\n".join([*lines["b"], *lines["a"][1:31]]))
     assert said_by_a_run(tmp_path, caplog) == [
-        "30 of the 40 rows of a are held by b, too: are they counted twice?"
+        "30 of the 40 rows of a are also held by b: are they counted twice?"
     ]
     (tmp_path / "b.csv").write_text("\n".join([*lines["b"], *lines["b"][1:]]))
     assert said_by_a_run(tmp_path, caplog) == [
-        "each row is there 2 times at b: is it counted twice?"
+        "each row occurs 2 times at b: are rows counted repeatedly?"
     ]
 
 
@@ -314,7 +314,7 @@ def test_a_class_that_nobody_has_is_refused_before_round_1(case, tmp_path, run_c
     body = "y,e,x\n" + "".join(f"{mark},0,{i}\n" for i in range(8))
     for site in "ab":
         (tmp_path / f"{site}.csv").write_text(body)
-    with pytest.raises(ConfigError, match=f"no row of any client has {words}, so that there is no"):
+    with pytest.raises(ConfigError, match=f"no row of any client has {words}, so no model can be"):
         tables(data=f"{tmp_path}/*.csv", schema=schema)
     lines = [f"{key} = {value!r}" for key, value in schema.items() if key != "features"]
     (tmp_path / "s.toml").write_text("\n".join([*lines, '[features]\nx = "numeric"']))
@@ -333,8 +333,8 @@ def test_an_outcome_of_one_value_is_said(tmp_path, run_command):
         (tmp_path / f"{site}.csv").write_text("y,x\n" + "".join(f"7,{i}\n" for i in range(8)))
     (tmp_path / "s.toml").write_text('target = "y"\n[features]\nx = "numeric"')
     _, out, _ = run_command("data", "check", "a.csv", "b.csv", "--schema", "s.toml")
-    assert "- target 'y' is 7 in all rows: there is nothing to fit" in out
-    assert "- the same rows, all of them, are held by a, b" in out
+    assert "- target 'y' is 7 in all rows, so there is nothing to fit" in out
+    assert "- a, b hold exactly the same rows" in out
 
 
 def test_few_rows_of_a_class_are_not_told(tmp_path):

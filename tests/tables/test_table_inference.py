@@ -116,7 +116,7 @@ def test_sites_are_the_clusters(folder):
     errors = np.array(report.errors)
     np.testing.assert_allclose(errors[:, 0], found.bse, rtol=1e-6)
     np.testing.assert_allclose(errors[:, 2], found.pvalues, rtol=1e-5, atol=1e-12)
-    assert "4 clusters are no more than the 4 parameters" in report.text
+    assert "4 clusters are not more than the 4 parameters" in report.text
     with pytest.raises(ConfigError, match="needs more than 4 clusters, got 4"):
         report.estimates.joint_test(range(4))
 
@@ -214,7 +214,7 @@ def test_huber_errors_are_the_sandwich_of_the_pooled_rows(folder):
 
 def test_a_column_of_clusters_is_checked(folder, tmp_path):
     stated = {"target": "affairs", "features": {"age": "numeric"}, "cluster": "age"}
-    with pytest.raises(ConfigError, match="'age' is the cluster and cannot be a feature too"):
+    with pytest.raises(ConfigError, match="'age' is the cluster and cannot be a feature, too"):
         tables(data=f"{folder}/site*.csv", schema=stated)
     file = tmp_path / "one.csv"
     file.write_text("affairs,age,practice\n1,2,a\n2,3,\n3,5,b\n")
@@ -265,9 +265,9 @@ def test_debiased_intervals_beside_an_l1_norm(folder, tmp_path, loss):
 
 def test_what_a_debiased_lasso_is_not_for(folder):
     for settings, why in (
-        ({"l1": 0.0}, "is for fits with a penalty: take inference = "),
-        ({"l1": 0.1, "l2": 0.1}, "undoes the bias of the l1 norm alone, got"),
-        ({"l1": 0.1, "penalty": "group"}, "undoes the bias of the l1 norm alone, got"),
+        ({"l1": 0.0}, "is for fits with a penalty: give inference = "),
+        ({"l1": 0.1, "l2": 0.1}, "removes the bias of an l1 norm only, got"),
+        ({"l1": 0.1, "penalty": "group"}, "removes the bias of an l1 norm only, got"),
     ):
         with pytest.raises(ConfigError, match=why):
             run(problem(folder, "any", "logistic", inference="debiased", **settings))
@@ -292,7 +292,7 @@ def test_what_cannot_be_had_is_refused_before_round_1(folder):
         client_lr=0.1, local_steps=1, regularizer=made.regularizer,
         privacy=GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5),
     )  # fmt: skip
-    with pytest.raises(ConfigError, match="no noise covers the sums"):
+    with pytest.raises(ConfigError, match="no noise protects the sums"):
         simulate(private, made, 2)
 
 

@@ -37,7 +37,7 @@ def test_of_a_target_no_value_can_be_missing(column, place, tmp_path):
     lines = ["y,x,w", *map(",".join, rows)]
     said = notes_of(tmp_path, LINEAR | {"weight": "w"}, lines)
     (own,) = [line for line in said.splitlines() if repr(column) in line]
-    assert "remove such rows, since no target" in own
+    assert "remove these rows, since no target" in own
     assert "add it to missing" not in own
     assert "column 'x': -999 (1 rows): if it stands for a missing value, add it to missing" in said
 
@@ -82,7 +82,9 @@ def test_an_output_that_is_taken_for_a_client_s_file_is_known(command, origin, s
     capsys.readouterr()
     assert main(["run", "study.toml", "--run-dir", "run"]) != 0
     said = " ".join(capsys.readouterr().err.split())
-    assert f"out.csv: it is no client's table, {origin} has written it: move it out" in said
+    assert (
+        f"out.csv: it is not a client's table, since {origin} has written it: move it out" in said
+    )
 
 
 @pytest.mark.parametrize(("key", "unit"), [("", "per sd"), ("standardize = false\n", "per unit")])
@@ -96,10 +98,10 @@ def test_a_path_says_of_what_its_coefficients_are(key, unit, study):
 def test_outcomes_that_look_missing_are_asked_about(tmp_path):
     lines = ["y,x", "ill,1", "well,2", "unknown,3", "n/a,4", "-999,5", ".,6", "9,7"]
     said = notes_of(tmp_path, LINEAR | {"positive": ["ill"]}, lines)
-    assert "'unknown', 'n/a', '-999', '.', '9' count as 0: if they stand for a missing" in said
+    assert "'unknown', 'n/a', '-999', '.', '9' count as 0. If they stand for a missing" in said
     assert "'well', 'unknown', 'n/a'" in said
     (one,) = notes_of(tmp_path, LINEAR | {"positive": ["ill"]}, lines[:2] + lines[3:4]).splitlines()
-    assert "'unknown' count as 0: if they stand" in one
+    assert "'unknown' count as 0. If they stand" in one
 
 
 @pytest.mark.parametrize(("positive", "cells"), [("yes", ["yes", "no"]), ("T", ["T", "F"])])
@@ -107,7 +109,7 @@ def test_the_other_word_of_a_pair_is_no_news(positive, cells, tmp_path):
     schema = LINEAR | {"positive": [positive]}
     assert notes_of(tmp_path, schema, ["y,x", f"{cells[0]},1", f"{cells[1]},2"]) == ""
     said = notes_of(tmp_path, schema, ["y,x", f"{cells[0]},1", f"{cells[1]},2", "0,3"])
-    assert said == "column 'y': read as true or false, which the schema's values say: '0'"
+    assert said == "column 'y': read as true or false, like the schema's values: '0'"
 
 
 def test_ids_of_17_digits_are_apart(tmp_path, run_command):

@@ -111,7 +111,7 @@ def test_a_site_without_rows_held_out_takes_no_metric_from_the_others(tmp_path, 
 def test_a_metric_that_no_site_has_is_named(tmp_path):
     """One row is held out at each site, and an AUC compares two."""
     report = played(sites(tmp_path, 4, 4, test_fraction=0.25)).report
-    assert "test_auc: not known at any client (too few rows held out" in report.text
+    assert "test_auc: not known at any client (too few held-out rows" in report.text
     assert "test_accuracy: s0 " in report.text
 
 
@@ -164,7 +164,7 @@ def test_a_site_whose_weights_are_0_is_named(tmp_path, fraction):
         rows = [f"{i},{i % 3},{weight}" for i in range(12)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["y,x,w", *rows]))
     schema = {"target": "y", "weight": "w", "features": {"x": "numeric"}}
-    words = r"a\.csv: column 'w': found the weight 0 in each of the \d+ rows that are trained on"
+    words = r"a\.csv: column 'w': found the weight 0 in each of the \d+ training rows"
     with pytest.raises(ConfigError, match=words):
         tables(data=str(tmp_path / "*.csv"), schema=schema | {"test_fraction": fraction})
 
@@ -280,4 +280,4 @@ def test_the_weights_of_a_path_are_lambda(tmp_path, capsys):
     np.testing.assert_allclose(np.array(shown[0][1:], float), np.array(shown[1][1:], float))
     assert " Lambda " in capsys.readouterr().out
     assert main(["path", str(file), "--set", "problem.l1=0"]) == 2
-    assert "a path goes from the largest lambda down" in capsys.readouterr().err
+    assert "a path needs an l1 penalty" in capsys.readouterr().err

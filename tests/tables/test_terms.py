@@ -332,7 +332,7 @@ def test_medians_and_indicators_are_those_of_scikit_learn(fair, tmp_path):
     schema = schema_of(features)
     problem = tables(data=write(tmp_path, d, thirds(d)), schema=schema, inference="model")
     report = run(problem, 10, run_dir=tmp_path / "run").report
-    assert "errors and tests take the cells that were filled in for observed values" in report.text
+    assert "errors and tests treat the filled-in cells as observed values" in report.text
     X = pd.DataFrame({
         "age": d["age"].fillna(d["age"].median()),
         "religious": d["religious"].fillna(d["religious"].mean()),
@@ -344,7 +344,7 @@ def test_medians_and_indicators_are_those_of_scikit_learn(fair, tmp_path):
     np.testing.assert_allclose(file["per_unit"][X.columns], found.params[X.columns], rtol=1e-6)
     gone = d[["age", "religious", "school"]].isna().sum()
     assert (
-        f"cells without a value, filled in: age {gone['age']} (median), religious "
+        f"missing values, filled in: age {gone['age']} (median), religious "
         f"{gone['religious']} (indicator), school {gone['school']} (indicator)" in report.text
     )
     assert "reference categories: school=high" in report.text
@@ -434,23 +434,23 @@ def test_a_feature_of_many_categories_stays_sparse_beside_terms(tmp_path):
 # --- what is refused -----------------------------------------------------------------------------
 
 REFUSED = [
-    ({"formula": "agee + school"}, "'agee' .in agee. is no feature: did you mean 'age'"),
+    ({"formula": "agee + school"}, "'agee' .in agee. is not a feature: did you mean 'age'"),
     ({"formula": "age + log(age)"}, 'write transform = "log" of the feature'),
-    ({"formula": "age + bs(age)"}, r"bs\(\) in .* is not offered: write rcs\(x, 4\)"),
+    ({"formula": "age + bs(age)"}, r"bs\(\) in .* is not available: write rcs\(x, 4\)"),
     ({"formula": "age + offset(work)"}, 'write offset = "column"'),
     ({"formula": "age - 1"}, "leaves out the intercept"),
-    ({"formula": "other ~ age"}, "is of other, and the schema's target is 'any'"),
+    ({"formula": "other ~ age"}, "has the target other, and the schema's is 'any'"),
     ({"formula": "age +* school"}, "cannot be read"),
-    ({"formula": "age", "terms": ["age"]}, "say the same"),
+    ({"formula": "age", "terms": ["age"]}, "both define the model"),
     ({"terms": ["rcs(age, 2)"]}, "from 3 to 7, got 2"),
-    ({"terms": ["rcs(age, [30, 20, 40])"]}, "each larger than the last"),
-    ({"terms": ["rcs(school, 4)"]}, "is of a categorical feature"),
+    ({"terms": ["rcs(age, [30, 20, 40])"]}, "in ascending order"),
+    ({"terms": ["rcs(school, 4)"]}, "has a categorical feature"),
     ({"terms": ["poly(age, 9)"]}, "from 1 to 6, got 9"),
     ({"terms": ["poly(age, x)"]}, "'x' is neither a number"),
     ({"terms": ["age:poly(age, 2)"]}, "multiplies 'age' by itself"),
-    ({"terms": ["age + school"]}, "is no term"),
+    ({"terms": ["age + school"]}, "is not a term"),
     ({"terms": [3]}, "a term must be text"),
-    ({"terms": ["rcs(rate_marriage, 5)"]}, r"rcs\(rate_marriage, 5\): knots are tied, at"),
+    ({"terms": ["rcs(rate_marriage, 5)"]}, r"rcs\(rate_marriage, 5\): knots coincide, at"),
     ({"terms": ["poly(two, 2)"]}, "too few values over all nodes for this degree"),
     (
         {"terms": ["school"], "features": {"school": {"type": "categorical", "missing": "median"}}},

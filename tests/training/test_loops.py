@@ -185,12 +185,12 @@ REFUSED = [
     (FedProx(proximal=1.0), untouched, r"FedProx: the train function has taken no step with it: "
      r"call correction = method.begin\(model\)"),
     (FedDualAvg(PSI, client_lr=LR), untouched, r"call method.optimizer\(parameters, lr\)"),
-    (Scaffold(**STEPS), two_more, "local_steps=3, the train function took 5"),
-    (Scaffold(**STEPS), with_momentum, "steps are others .another rate, momentum"),
+    (Scaffold(**STEPS), two_more, "local_steps=3, and the train function took 5"),
+    (Scaffold(**STEPS), with_momentum, "takes other steps .another rate, momentum"),
     (FedProx(proximal=1.0), elsewhere, "not the one that the server sent"),
     (FedDualAvg(PSI, client_lr=LR), wrong_rate, r"client_lr is 0.015625, and .* lr=0.5"),
-    (FedDualAvg(PSI, client_lr=LR), gradients_of_a_step, "neither begin nor apply_gradients"),
-    (FedProx(proximal=1.0), own_steps, "has no step of its own"),
+    (FedDualAvg(PSI, client_lr=LR), gradients_of_a_step, "instead of begin and apply_gradients"),
+    (FedProx(proximal=1.0), own_steps, "only corrects gradients"),
     (Scaffold(), own_steps, "without client_lr it leaves the steps to your optimizer"),
 ]  # fmt: skip
 
@@ -224,7 +224,7 @@ def test_other_algorithms_say_which_can():
             assert own_loop(name).algorithm == name
         else:
             with pytest.raises(
-                ConfigError, match=f"{name} is no correction of a train loop: .*scaffold"
+                ConfigError, match=f"{name} cannot correct a train loop; .*scaffold"
             ):
                 own_loop(name)
             assert strategy.algorithm == name

@@ -1,4 +1,4 @@
-"""What clients tell of their residuals, where their penalty is balanced."""
+"""What clients report of their residuals, if their penalty is balanced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def penalty_of(down: Payload, usual: float) -> float:
 
 
 def residuals(client: Any, down: Payload, apart: Array, multiplier: Array) -> Payload:
-    """Return the squared lengths of x_i - x_S and of g_i, if they are asked for."""
+    """Return the squared lengths of x_i - x_S and of g_i, if the penalty is balanced."""
     if "penalty" not in down:
         return {}
     axes = len(client.model_axes)

@@ -28,7 +28,7 @@ class CompressingClient:
     Attributes
     ----------
     remembers : bool
-        Whether anything is kept between rounds: the method's state, or a memory.
+        Whether the client keeps anything between rounds: the method's state, or a memory.
     """
 
     def __init__(self, client: FedConClient[Any], run: RunInfo) -> None:

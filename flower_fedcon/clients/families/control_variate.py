@@ -33,7 +33,7 @@ class ControlVariateClient(FedConClient[ControlVariate]):
         return ControlVariate(np.zeros_like(down[self.point]), down.get("resets", 0))
 
     def restore(self, down: Payload, given: Payload) -> ControlVariate:
-        """Take the control variate from the server's mirror, or 0 where everybody resets."""
+        """Take the control variate from the server's mirror, or 0 after a collective reset."""
         return ControlVariate(given["variate"], 0) if given else self.initialize(down)
 
     def on_acknowledged(self, state: ControlVariate, down: Payload) -> ControlVariate:

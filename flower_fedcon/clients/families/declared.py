@@ -1,7 +1,7 @@
-"""Methods that are a local pass, declared as a record, and what its end is made into.
+"""Methods that declare their local pass as a record, and turn its end into an upload.
 
-The pass is played by this package, or, where a class says so, by a training loop of the user's own
-(`flower_fedcon.training`), which takes its corrections and points from the same record.
+This package plays the pass. Where a class says so, a user's own training loop
+(`flower_fedcon.training`) may play it, with corrections and points from the same record.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ State = TypeVar("State")
 
 
 class LocalPassClient(FedConClient[State]):
-    """A client that declares its local pass, and states what the pass is for."""
+    """A client that declares its local pass, and how its end becomes an upload."""
 
     in_loops: ClassVar[bool] = False
-    """Whether a training loop of the user's own may play the pass."""
+    """Whether a user's own training loop may play the pass."""
     keeps_gradient: ClassVar[bool] = False
-    """Whether a loop of the user's own has to note the mean of its gradients."""
+    """Whether a user's own loop must record the mean of its gradients."""
     _varied: Done | None = None  # the last pass, if control variates move by a rate
     _schedule: Schedule | None = None  # of client_lr, where that changes from round to round
     _own_rate: OwnRate | None = None  # of client_lr, where that goes on from step to step
@@ -46,18 +46,19 @@ class LocalPassClient(FedConClient[State]):
         """Return the upload and the state to keep, after the pass."""
 
     def configure(self, run: RunInfo) -> None:
-        """Take over a run's settings; steps of its own need gradients without noise."""
+        """Take over a run's settings; own steps need gradients without noise."""
         super().configure(run)
         if self._own_rate is None:
             return
         own, why = self._own_objective, ""
         if is_private(own) or noise_of(own):
-            why = "differences of its gradients would be those of their noise"
+            why = "differences of its gradients would consist of their noise"
         elif self._batch_size is not None and not hasattr(self.objective, "batch_gradient"):
             why = "it needs batch_gradient(x, rows) for two gradients of one minibatch"
         if why:
             raise ConfigError(
-                f"client_lr={self._own_rate!r} is not for this objective: {why}. Give a number"
+                f"client_lr={self._own_rate!r} cannot be used with this objective: {why}. Give a "
+                f"number"
             )
 
     def begin_round(self, server_round: int, client: int = 0) -> None:
@@ -76,7 +77,7 @@ class LocalPassClient(FedConClient[State]):
         return self.upload(state, down, done)
 
     def is_followed(self, sent: Payload, after: State) -> bool:
-        """Return whether control variates, by their rate, are what changes and follows."""
+        """Return whether the state is control variates that follow from the pass by their rate."""
         done, kept = self._varied, cast("tuple[Any, ...]", after)
         if done is None or any(value is not done.change for value in sent.values()):
             return False

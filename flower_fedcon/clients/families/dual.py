@@ -36,8 +36,8 @@ class DualClient(FedConClient[State]):
         modulus : float
             Of the local energy's strong convexity, at most.
         tolerance : float, optional
-            Of the primal-dual gap; without one the local solver ends as it does, and the
-            minimiser is what is uploaded.
+            Of the primal-dual gap. Without one the local solver ends by its own rule, and its
+            minimiser is uploaded.
         """
         linear = -self.nu * zeta
         shift = (r - 1) * self.nu + self.regularization

@@ -15,14 +15,14 @@ State = TypeVar("State")
 
 
 class FrankWolfeClient(FedConClient[State]):
-    """The gradient of the surrogate, the oracle, and the step; at once where there is a way."""
+    """The gradient of the surrogate, the oracle, and the step; if possible in one call."""
 
     constraint: ConstraintSet
     stochastic: bool
     batch_size: int | None
 
     def configure(self, run: RunInfo) -> None:
-        """Take over a run's settings; look up once whether steps may be taken at once."""
+        """Take over a run's settings; check once whether a step can be one call."""
         super().configure(run)
         own, base = type(self), FrankWolfeClient
         at_once = isinstance(self.objective, StepTaker) and not self.stochastic
@@ -40,7 +40,7 @@ class FrankWolfeClient(FedConClient[State]):
         return self.with_gradient(x, pull * (x - center))
 
     def with_gradient(self, x: Array, g: Array) -> Array:
-        """Return g plus (1/N) grad f_i(x), of all rows; g itself, changed, where that is sooner."""
+        """Return g plus (1/N) grad f_i(x), of all rows; g itself may change, if that is faster."""
         if self._adds:  # no array of its own: it may be 0 nearly everywhere
             self.objective.add_gradient(x, g, self._share)
             return g
@@ -90,9 +90,9 @@ class FrankWolfeClient(FedConClient[State]):
         return g + own, own
 
     def atom(self, g: Array, step_size: float) -> Atom:
-        """Return lmo(g), no more exact than the step deserves where the oracle is iterative.
+        """Return lmo(g); an iterative oracle is only as exact as the step needs.
 
-        An error of delta in the oracle costs the step eta delta, so that delta may fall with eta.
+        An error of delta in the oracle costs the step eta delta, so delta may decrease with eta.
         """
         self.tally(lmos=1)
         if self.constraint.iterative:

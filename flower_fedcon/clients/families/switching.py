@@ -1,4 +1,4 @@
-"""A client's part in a step that is weighed between objective and constraints."""
+"""A client's part in a step that weighs objective and constraints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _METHODS = {
 
 
 class SwitchingClient(LocalPassClient[State]):
-    """What clients do with the constraint of the mean, with their own, and with those of groups."""
+    """A client's part with a constraint on the mean, on each client, or on groups."""
 
     constraints: str
     groups: int | None
@@ -35,8 +35,8 @@ class SwitchingClient(LocalPassClient[State]):
                 if self.constraints == "groups":
                     remedy = "use GroupLossBounds"
                 raise ConfigError(
-                    f"FedSGM needs objectives with a constraint, {self._own_objective!r} has no "
-                    f"{method}(x): {remedy}"
+                    f"FedSGM needs objectives with a constraint, and {self._own_objective!r} has "
+                    f"no {method}(x): {remedy}"
                 )
         if self.constraints == "mean":
             return
@@ -44,7 +44,7 @@ class SwitchingClient(LocalPassClient[State]):
         if len(self._sums.counts) != (self.groups or 1):
             raise ConfigError(
                 f"this client has {len(self._sums.counts)} groups, the server's FedSGM has "
-                f"groups={self.groups}: give all the same"
+                f"groups={self.groups}: give server and clients the same number"
             )
 
     def answers(self, w: Array) -> Payload:

@@ -55,14 +55,14 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         return f"{title} balances its penalty"
     other = _of_others((strategy, client_class(strategy.name)))
     if other is not None:
-        return f"{other} is of another package, whose lines may mean something else when traced"
+        return f"{other} is from another package, whose code may behave differently when traced"
     if strategy.participation.size(len(problem.objectives)) is None:
         return f"cohorts of {strategy.participation!r} differ in size from round to round"
     if strategy.privacy is not None:
         return f"{title} with privacy adds noise to each sum"
     standing = representatives(problem.objectives)
     if any(map(noise_of, standing)):
-        return "objectives are Noisy, and their noise is drawn from streams of each client's own"
+        return "objectives are Noisy, and their noise comes from each client's own stream"
     for other in standing:
         core, _ = unscaled(other)
         if isinstance(core, Stackable) and core.why_not_traced is not None:
@@ -70,10 +70,15 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     if type(solver) is Exact and any(
         units_apart(other, 0.0, problem.layout.shape) is not None for other in standing
     ):
-        return "an objective's columns are in units far apart, which exact solves take one by one"
+        return (
+            "an objective's columns are in very different units, for which exact solves go one "
+            "by one"
+        )
     kinds = len(alike(standing, pad=strategy.rows_each is None))
     if kinds > 1 and not strategy.participation.is_full(len(standing)):
-        return "the clients' objectives differ in type or shape, and each round samples others"
+        return (
+            "the clients' objectives differ in type or shape, and each round samples other clients"
+        )
     if kinds > KINDS:
         return f"the clients' objectives are of {kinds} types and shapes, more than {KINDS}"
     return None

@@ -42,7 +42,7 @@ class Common(TypedDict, total=False):
 
 
 def names_checked(init: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor that refuses an argument of an unknown name with the nearest one."""
+    """Return a constructor that refuses unknown arguments, and names the nearest known one."""
 
     @wraps(init)
     def checked(self: FedConStrategy[Any], *args: Any, **given: Any) -> None:
@@ -78,7 +78,7 @@ def _check_names(
         if p.default is p.empty and name not in given and name not in in_place[: len(args)]
     ]
     if missing:
-        raise ConfigError(f"{title} needs {', '.join(missing)}: `fedcon info {title}` says what")
+        raise ConfigError(f"{title} needs {', '.join(missing)}: `fedcon info {title}` explains it")
 
 
 @lru_cache(maxsize=256)
@@ -95,7 +95,7 @@ def _known(kind: type[FedConStrategy[Any]]) -> tuple[Parameters, list[str]]:
 
 
 def check_convexity(strategy: FedConStrategy[Any]) -> None:
-    """Refuse a weakly convex regularizer where the method needs a convex one, or shorter steps.
+    """Refuse a weakly convex regularizer if the method needs a convex one, or shorter steps.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def check_convexity(strategy: FedConStrategy[Any]) -> None:
     longest = strategy.longest_prox()
     if longest * modulus >= LONGEST:
         raise ConfigError(
-            f"{title} takes prox steps of up to {longest:g}, and {psi!r} has a prox for steps "
-            f"below {1 / modulus:g} alone, the inverse of its modulus of weak convexity: take "
-            "smaller steps, or a regularizer that is nearer to convex"
+            f"{title} takes prox steps of up to {longest:g}, and {psi!r} has a prox only for steps "
+            f"below {1 / modulus:g}, the inverse of its modulus of weak convexity: take smaller "
+            f"steps, or a regularizer with a smaller modulus"
         )

@@ -1,21 +1,21 @@
-r"""Methods that are ADMM, or may be seen so, and can balance its residuals by their penalty.
+r"""Methods that are forms of ADMM, and can balance its residuals by adapting the penalty.
 
-With `"balanced"` the penalty rho, the inverse of a step of proximal points, begins at the rule's. A
-window is twice as many rounds as a pass over the clients takes, 2 ceil(1/p). At its end, with x the
-mean of the window's models, x' that of the window before, and means over the window's uploads,
+With `"balanced"` the penalty rho, the inverse of the proximal step, begins at the default. A window
+has 2 ceil(1/p) rounds, twice as many as a pass over the clients takes. At its end, with x the mean
+of the window's models, x' that of the window before, and means over the window's uploads,
 
     a = sqrt(mean ||x_i - x_S||^2) / ||x - x0||       the primal residual, and its scale
     b = rho ||x - x'|| / sqrt(mean ||g_i||^2)         the dual residual, and its scale
     rho := 2 rho  if a > 10 b;     rho := rho/2  if b > 10 a;     20 times at most
 
-where x_S is what client i was sent and g_i its multiplier. Both are free of units. The multipliers
-stay as they are: where a client keeps g_i/rho, it is rescaled when the client next hears of it.
+where x_S is what client i was sent and g_i its multiplier. Both ratios are free of units. The
+multipliers do not change: a client that keeps g_i/rho rescales it when it next takes part.
 
 What is proved: with everyone present, convex f_i and exact local solves these methods are ADMM,
 which converges where the penalty changes finitely often (He, Yang, Wang, "Alternating direction
 method with self-adaptive penalty parameters for monotone variational inequalities", 2000). Under
-sampling, what each method's own theorem says from where the last change leaves it; how good the
-choice is, is measured (docs/server_steps.md), not proved.
+sampling each method's own theorem holds from the last change on. How good the chosen penalty is has
+been measured (docs/server_steps.md), not proved.
 
 Source: He, Yang, Wang, above; in federated learning Song, Wang, Zuazua, "FedADMM-InSa", 2024, where
 each client has a penalty of its own. The scales are those of Wohlberg, "ADMM penalty parameter
@@ -133,5 +133,7 @@ class Balanced(LocalMinimization[State]):
     def why_not_private(self) -> str:
         """Return why noise in the sum of the uploads will not do; "" if it will."""
         if self.balances:
-            return f"{self.penalty_name}={BALANCED!r} goes by lengths that no noise covers"
+            return (
+                f"{self.penalty_name}={BALANCED!r} uses lengths of uploads that no noise protects"
+            )
         return super().why_not_private()

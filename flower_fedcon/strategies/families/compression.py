@@ -1,4 +1,4 @@
-"""Compressed messages both ways, with error feedback where a compressor needs it."""
+"""Compressed messages in both directions, with error feedback where a compressor needs it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CompressionOptions(Common, total=False):
 
 
 class CompressedMessages(FedConStrategy[State]):
-    """A compressor each way.
+    """A compressor in each direction.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ class CompressedMessages(FedConStrategy[State]):
             if self.aggregation is not None and not isinstance(getattr(self, name), Identity):
                 raise ConfigError(
                     f"{self.title} takes aggregation={self.aggregation!r} only without "
-                    f"compression, got {name}={getattr(self, name)!r}: compressed uploads are "
-                    "right only in the mean, or over the rounds"
+                    f"compression, got {name}={getattr(self, name)!r}: the errors of compression "
+                    f"cancel only in the mean, or over the rounds"
                 )
 
     def derive(self) -> Compression:
@@ -80,7 +80,7 @@ class CompressedMessages(FedConStrategy[State]):
     def why_single(self) -> str:
         """Return why the server needs each upload in this run; "" if their sum is enough."""
         plain = isinstance(self.constants.uplink_compressor, Identity)
-        return "" if plain else "each is compressed in a way of its own: use Identity()"
+        return "" if plain else "each upload is compressed differently: use Identity()"
 
     def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
         """Return a compressed upload from its arrays in a message."""
@@ -92,7 +92,7 @@ class CompressedMessages(FedConStrategy[State]):
 def one_of(name: str, value: Compressor | None, older: str, same: Compressor | None) -> Compressor:
     """Return the compressor of an argument that has an older name, too."""
     if value is not None and same is not None:
-        raise ConfigError(f"{name} and {older} are one argument: give one of them")
+        raise ConfigError(f"{name} and {older} are two names of one argument: give one of them")
     return as_compressor(same if value is None else value)
 
 
@@ -102,8 +102,8 @@ def compression(title: str, uplink: Compressor, downlink: Compressor, size: int)
     Raises
     ------
     ConfigError
-        If a compressor asks for more entries than there are, or with error feedback is not
-        contractive.
+        If a compressor keeps more entries than the model has, or is not contractive with error
+        feedback.
     """
     feedback = not (isinstance(downlink, Identity) and uplink.unbiased)
     if not feedback:

@@ -104,7 +104,7 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
     def why_no_epochs(self) -> str:
         """Return why SGD is refused, where solves end by the gap rule."""
         gap = self.stopping == "gap"
-        return 'stopping="gap" asks for a solver that reaches tolerances' if gap else ""
+        return 'stopping="gap" needs a solver that reaches a tolerance' if gap else ""
 
     def raced(self) -> list[str]:
         """Return the arguments that are "auto"."""
@@ -122,7 +122,7 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         """Settle the form, nu, rho and what goes with them."""
         if self.momentum == AUTO:
             raise ConfigError(
-                f'{self.title}: momentum="auto" is chosen within a run: here give a number'
+                f'{self.title}: momentum="auto" is chosen within a run: give a number here'
             )
         setup, alpha, psi = self.setup, self.regularization, self.regularizer
         n = setup.num_clients
@@ -217,15 +217,18 @@ def choose_momentum(
     if given > _SLACK:
         raise ConfigError(f"momentum must be at most 1, got {given!r}")
     if given > 0 and smoothness is None:
-        _log.warning("the clients' smoothness L is unknown: momentum must be at most nu/L")
+        _log.warning(
+            "momentum must be at most nu/L, and the clients' smoothness L is unknown: "
+            "leave momentum out, or state L"
+        )
     elif strict and given > most * _SLACK:
         raise ConfigError(
             f'with form="accelerated" momentum must be at most nu/L = {most:.6g}, got {given!r}'
         )
     elif given > most * _SLACK:
         _log.warning(
-            "DualFL's momentum %g is above nu/L = %.6g: neither its linear rate nor that it "
-            "converges at all is guaranteed", given, most,
+            "DualFL's momentum %g is above nu/L = %.6g: neither a linear rate nor convergence is "
+            "guaranteed", given, most,
         )  # fmt: skip
         return min(given, 1.0)
     return min(given, most)

@@ -28,15 +28,15 @@ class Damping(NamedTuple):
 
 
 class DualAveraging(OwnSteps[State]):
-    """What these methods share: their arguments, and the damping where none is given.
+    """The shared arguments of these methods, and the default damping.
 
     Parameters
     ----------
     regularizer : Regularizer or ConstraintSet
-        psi; a set stands for its indicator, any object with `prox(v, step)` will do.
+        psi: any object with `prox(v, step)`; a set stands for its indicator.
     strong_convexity : float or "auto", optional
-        mu > 0: of every f_i, or a guess of the restricted modulus; by default the clients' mu, and
-        L/1000 where that is 0 or unknown.
+        mu > 0, the strong convexity of every f_i, or a guess of the restricted one; by default the
+        clients' mu, and L/1000 where that is 0 or unknown.
     damping : float or "auto", optional
         gamma > 0; by default a multiple of L.
     local_steps : int or "auto", optional
@@ -44,8 +44,8 @@ class DualAveraging(OwnSteps[State]):
     """
 
     own_loop_decides: ClassVar[tuple[str, ...]] = ()
-    needs_exact = "its rounds weigh more and more, and errors with them"
-    needs_gradient = "its model of f takes gradients for those of a strongly convex function"
+    needs_exact = "its rounds get larger and larger weights, and so do compression errors"
+    needs_gradient = "its model of f assumes gradients of a strongly convex function"
 
     def __init__(
         self,

@@ -54,19 +54,19 @@ class FrankWolfe(Mirrored[State]):
     penalty : float or "auto", optional
         lambda_0 > 0; by default max_i ||grad f_i(x0)|| / (N diameter).
     schedule : {"convex", "nonconvex"} (default: "convex")
-        Steps that fall with t, or constant ones that need the number of rounds.
+        Step sizes that decrease with t, or constant ones, which need the number of rounds.
     gradient : {"full", "stochastic"} (default: "full")
         "stochastic" averages minibatch gradients (give `batch_size`).
     """
 
     uplink = ("atom",)
     compact = True
-    needs_exact = "an atom is compact already, and what is left of it would leave the set"
+    needs_exact = "an atom is compact already, and a compressed one would leave the set"
     needs_mean = "x_bar must stay the mean of all x_i, and each step moves it by eta_t/N at most"
     needs_gradient = "its oracle weighs the gradient against the pull to x_bar"
-    needs_uniform = "x_bar is the mean of all x_i, whoever takes part"
+    needs_uniform = "x_bar is the mean of all x_i, whichever clients take part"
     release = Release("with everyone")
-    needs_independent = "its server gives each round another weight"
+    needs_independent = "its server gives each round a different weight"
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class FrankWolfe(Mirrored[State]):
             )
 
     def first_stage(self) -> int:
-        """Return 27: the first rounds go to the same vertices, whatever the penalty."""
+        """Return 27: the first rounds visit the same vertices for every penalty."""
         return 27
 
     def rules(self) -> dict[str, Callable[[], Any]]:
@@ -102,8 +102,9 @@ class FrankWolfe(Mirrored[State]):
         scales, size = self.setup.scales, self.constraint.diameter_for(self.setup.layout.shape)
         if scales is None:
             raise UnknownScaleError(
-                f"{self.title}: the clients' gradients at the start are unknown: give penalty, "
-                f"max_i ||grad f_i(x0)|| / {self.setup.num_clients * size:.3g}"
+                f"{self.title}: the clients' gradients at the start are unknown, so penalty has no "
+                f"default: give penalty, about max_i ||grad f_i(x0)|| / "
+                f"{self.setup.num_clients * size:.3g}"
             )
         found = scales.steepest / (self.setup.num_clients * size) if size else 0.0
         return found or UNIT  # of clients at rest, or a set of one point: any will do
@@ -158,7 +159,7 @@ class FrankWolfe(Mirrored[State]):
         """Return why the server needs each upload in this run; "" if their sum is enough."""
         if not self.setup.sampled:
             return self.release.single
-        return "sampled, its mirror of the x_i needs each atom: use Full()"
+        return "under sampling its mirror of the x_i needs each atom: use Full()"
 
     def first_contact(self, state: State, client: int) -> Payload | None:
         """Return the start to a client that was not sampled in round 1."""

@@ -1,10 +1,9 @@
-"""What a race tries in place of a rule's value: between limits that were measured.
+"""The values that a race tries beside a rule's value, between measured limits.
 
-Which step is best depends on how the clients' curvatures lie, which L and mu do not tell. Where
-those of all clients are large in the same directions, the mean is as ill-conditioned as they are;
-where each has directions of its own, the mean bends about alike all over. The best steps of either
-kind lie in a range that grows from nothing for kappa = L/mu = 10 to a factor of a thousand for
-kappa = 10^6.
+The best step depends on the directions of the clients' curvatures, which L and mu do not show. If
+all clients are steep in the same directions, the mean is as ill-conditioned as they are. If each
+client is steep in its own directions, the mean is well conditioned. The best steps of these two
+cases agree for kappa = L/mu = 10, and differ by a factor of a thousand for kappa = 10^6.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ _FLATTEST = 1e6  # kappa beyond which no range grows
 
 
 def between(value: float, low: float, high: float) -> list[float]:
-    """Return a rule's value, and others from `low` to `high`, about three times one another.
+    """Return a rule's value, and a grid from `low` to `high` in factors of about three.
 
-    One of them that is within a factor of 2 of the rule's is left out.
+    Grid values within a factor of 2 of the rule's value are left out.
 
     >>> [round(value, 2) for value in between(1.0, 0.3, 10.0)]
     [1.0, 0.3, 3.11, 10.0]

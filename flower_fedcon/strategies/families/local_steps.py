@@ -31,14 +31,15 @@ class StepOptions(Common, total=False):
 
 
 class OwnSteps(FedConStrategy[State]):
-    """K local steps; where clients have a train loop of their own, K may be theirs.
+    """K local steps.
 
-    Their numbers of steps are then sent, and their mean is counted.
+    Clients with their own train loop may choose K. They then send their numbers of steps, of which
+    the mean is counted.
     """
 
     local_steps: Any
     own_loop_decides: ClassVar[tuple[str, ...]] = ("local_steps",)
-    """The arguments that may be left out where every client has a loop of its own."""
+    """The arguments that may be left out if every client has its own train loop."""
     counts: ClassVar[bool] = True
     """Whether the server needs the numbers of steps."""
 
@@ -46,14 +47,14 @@ class OwnSteps(FedConStrategy[State]):
         """Return a copy for one run, in which no number is missing."""
         if setup.own_loops and self.batch_size is not None:
             raise ConfigError(
-                f"{self.title}: batch_size={self.batch_size} is for clients with an objective; a "
-                "train loop of your own draws its batches: leave batch_size out"
+                f"{self.title}: batch_size={self.batch_size} is for clients with an objective; "
+                f"your own train loop draws its batches: leave batch_size out"
             )
         return super().bind(setup)
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """What clients send besides, by name: their number of steps, unless it is known."""
+        """Return what clients send in addition: their number of steps, unless it is known."""
         return ("steps",) if self.counts and self.local_steps is None else ()
 
     def expects(self, state: State) -> tuple[str, ...]:
@@ -66,26 +67,27 @@ class OwnSteps(FedConStrategy[State]):
 
     @property
     def unit(self) -> int:
-        """K, or 1 where each client has a K of its own."""
+        """K, or 1 where each client has its own K."""
         return self.local_steps or 1
 
 
 class LocalSteps(OwnSteps[State]):
-    """K local steps of length `client_lr`; the server goes `server_lr` times the mean change.
+    """K local steps of length `client_lr`; the server moves `server_lr` times the mean change.
 
     Parameters
     ----------
     client_lr : float, Schedule, OwnRate, "auto" or "adaptive", optional
-        eta_c > 0; at most 1/L, by default the rule's. A schedule of `flower_fedcon.schedules`
-        changes it from round to round, where the method bears that; "auto" lets a race choose.
-        With `DeltaSGD()`, `AdaPGM()` or "adaptive", one of them, each client finds its own steps.
+        eta_c > 0, at most 1/L; each method has a default. A schedule of `flower_fedcon.schedules`
+        changes it from round to round, if the method allows that; "auto" chooses it by a race. With
+        `DeltaSGD()` or `AdaPGM()` each client finds its own steps; "adaptive" is the method's
+        choice of the two.
     local_steps : int or "auto", optional
-        K >= 1, by default the rule's. Where the clients have a train loop of their own, both are
-        theirs if they are left out.
+        K >= 1; each method has a default. Clients with their own train loop choose client_lr and
+        local_steps if both are left out.
     server_lr : float (default: 1.0)
         eta_s > 0.
     server_optimizer : ServerOptimizer, optional
-        What the server makes of the mean change: a rule of `flower_fedcon.optimizers`. Refused by
+        A rule of `flower_fedcon.optimizers` by which the server applies the mean change. Refused by
         methods whose server step must be `server_lr` times the mean.
     """
 
@@ -94,7 +96,7 @@ class LocalSteps(OwnSteps[State]):
     """The rule for K: more only where the limit stays the optimum."""
     own_loop_decides: ClassVar[tuple[str, ...]] = ("client_lr", "local_steps")
     counts = False
-    needs_server_lr: ClassVar[str] = "it is not declared to be right with another server step"
+    needs_server_lr: ClassVar[str] = "it does not declare that another server step is right"
     """Why the server must go `server_lr` times the mean; "" where an optimizer may lead."""
     needs_one_length: ClassVar[str] = ""
     """Why an optimizer must give all entries of the model one step length; "" if it need not."""
@@ -113,8 +115,8 @@ class LocalSteps(OwnSteps[State]):
         self.local_steps = chosen(count, "local_steps", local_steps)
         if self.local_steps == 1 and isinstance(self.client_lr, OwnRate):
             raise ConfigError(
-                f"{self.title}: client_lr={self.client_lr!r} changes steps from a round's second "
-                "on, and local_steps is 1: give 2 or more"
+                f"{self.title}: client_lr={self.client_lr!r} adapts only after a round's first "
+                f"step, and local_steps is 1: give local_steps of at least 2"
             )
         self.server_lr = positive("server_lr", server_lr)
         self.server_optimizer = as_optimizer(server_optimizer)
@@ -145,20 +147,19 @@ class LocalSteps(OwnSteps[State]):
         return self.safe_share() / (L * self._batch_factor())
 
     def safe_share(self) -> float:
-        """Return what eta_c L may be: 1, where each step of a client brings it no further off.
+        """Return the largest safe eta_c L: 1, with which no local step diverges.
 
-        With server_lr > 1 the server goes further than the clients do, and their K steps are so
-        much shorter.
+        With server_lr > 1 the server moves further than the clients, so their K steps are shorter.
         """
         return 1 / (self.server_lr * self.local_steps) if self.server_lr > 1 else 1.0
 
     def safe_ladder(self, value: float) -> list[Any]:
-        """Return what a race tries in place of a client_lr that is safe for all K steps.
+        """Return the values that a race tries beside a client_lr that is safe for all K steps.
 
-        With a share p of the clients in a round, from p^(3/2)/(2 L) to 1.6 p^(1/2)/L: with all of
-        them one step bears that, however many follow. For losses that bend less than their L on
-        the way to the optimum, such as the logistic one, up to 6.4 p^(1/3)/L: less below L/mu =
-        1000, where the l2 term keeps the optimum near. The powers are measured.
+        With a share p of the clients in a round they go from p^(3/2)/(2 L) to 1.6 p^(1/2)/L; with
+        all clients the latter is stable for any number of steps. The last one, up to
+        6.4 p^(1/3)/L, is for losses whose curvature near the optimum is well below L, such as the
+        logistic one; it is smaller for L/mu < 1000. The powers are measured.
         """
         share, longest = self.setup.rate, value / self.safe_share() / max(1.0, self.server_lr)
         low, high = max(value, 0.5 * share**1.5 * longest), 1.6 * share**0.5 * longest
@@ -177,14 +178,14 @@ class LocalSteps(OwnSteps[State]):
         """Return a copy for one run."""
         if setup.any_own_loop and isinstance(self.client_lr, OwnRate):
             raise ConfigError(
-                f"{self.title}: client_lr={self.client_lr!r} is for clients with an objective; a "
-                "train loop of your own finds its own steps: leave client_lr out"
+                f"{self.title}: client_lr={self.client_lr!r} is for clients with an objective; "
+                f"your own train loop chooses its steps: leave client_lr out"
             )
         both = {"client_lr", "local_steps"} <= {*self.own_loop_decides}
         if setup.own_loops and both and (self.client_lr is None) != (self.local_steps is None):
             raise ConfigError(
-                f"{self.title} needs client_lr and local_steps, both or, for clients with a train "
-                f"loop of their own, neither: got {self.client_lr!r} and {self.local_steps!r}"
+                f"{self.title} needs both client_lr and local_steps, or neither if every client "
+                f"has its own train loop: got {self.client_lr!r} and {self.local_steps!r}"
             )
         return super().bind(setup)
 
@@ -212,12 +213,12 @@ class LocalProxSteps(LocalSteps[State]):
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """The clients' numbers of steps, too, where these are of unlike lengths."""
+        """Also the clients' numbers of steps, if steps differ in length."""
         return ("steps",) if isinstance(self.client_lr, OwnRate) else super().counted
 
     @property
     def unit(self) -> int:
-        """K, or 1 where each client has a K of its own."""
+        """K, or 1 where each client has its own K."""
         return 1 if self.counted else super().unit
 
     def __init__(

@@ -21,7 +21,7 @@ class MinimisationOptions(Common, total=False):
 
 
 class LocalMinimization(FedConStrategy[State]):
-    """Each client minimises its objective plus a simple term, as well as its solver can.
+    """Each client minimises its objective plus a simple term, to its solver's accuracy.
 
     Parameters
     ----------
@@ -38,15 +38,15 @@ class LocalMinimization(FedConStrategy[State]):
     def usual_prox(self, name: str, about: str = "from 1/L to 1/sqrt(mu L)") -> float:
         """Return the rule for the step of the clients' proximal points, about 1/sqrt(mu L).
 
-        Of convex objectives any will do; with mu below L/100, or 0, the step is 10/L. Of others,
-        whose mu is unknown, only one below 1/L makes their problems convex.
+        For convex objectives any step converges; with mu below L/100, or 0, the step is 10/L. For
+        others, whose mu is unknown, only a step below 1/L makes the local problems convex.
 
         Parameters
         ----------
         name : str
             The argument, for an error.
         about : str
-            What the rule makes of it, for an error.
+            The rule's value in words, for an error.
         """
         L = self.smoothness_for(name, about)
         mu = self.setup.strong_convexity
@@ -57,9 +57,9 @@ class LocalMinimization(FedConStrategy[State]):
     def ladder(self, name: str, value: Any) -> list[Any]:
         """Return what a race tries for an argument.
 
-        For a step of proximal points from 4.5/L, which is best where clients bend in directions of
-        their own, to kappa^(2/3)/L, where they bend alike: the second more than 1/sqrt(mu L), since
-        the flattest directions are the last to count.
+        For a proximal step these go from 4.5/L, the best where clients are steep in different
+        directions, to kappa^(2/3)/L, the best where they are steep in the same ones. The second
+        exceeds 1/sqrt(mu L), since the flattest directions converge last.
         """
         kappa, L = condition(self.setup), self.setup.smoothness
         if name != "step_size" or kappa is None or not L:

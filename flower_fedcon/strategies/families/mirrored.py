@@ -16,7 +16,7 @@ class HasMirror(Protocol):
 
     @property
     def mirror(self) -> Mirror | None:
-        """What the clients hold, where the server keeps a copy."""
+        """The server's copy of the clients' states, if it keeps one."""
 
 
 State = TypeVar("State", bound=HasMirror)
@@ -25,7 +25,7 @@ State = TypeVar("State", bound=HasMirror)
 class Mirrored(FedConStrategy[State]):
     """A client that has lost its state gets it back from the mirror; without one, all start again.
 
-    What is lost without a mirror, and whether that is harmless, is each method's own: `reset`.
+    Each method defines in `reset` what is then lost.
     """
 
     mirror: bool
@@ -34,7 +34,7 @@ class Mirrored(FedConStrategy[State]):
         """Return why the server needs each upload in this run; "" if their sum is enough."""
         if self.release.single or not self.mirror:
             return self.release.single
-        return "its mirror holds what each client has sent: give mirror=False"
+        return "its mirror needs each client's own upload: give mirror=False"
 
     def mirrored(self, wanted: bool, **start: Array) -> Mirror | None:
         """Return the mirror of clients that all start from these arrays, if it is wanted."""
@@ -48,7 +48,7 @@ class Mirrored(FedConStrategy[State]):
         StateLostError
             If the method has none.
         """
-        raise StateLostError(f"{self.title} cannot re-admit a client without its state")
+        raise StateLostError(f"{self.title} cannot re-admit a client that has lost its state")
 
     def reset_number(self, state: State) -> Payload:
         """Return what clients must be told of collective resets: their number, without a mirror."""

@@ -1,4 +1,4 @@
-"""Switching between the objective and one constraint or several, by their values."""
+"""Switching between the objective and one or several constraints, by their values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
 _log = logging.getLogger("flwr.strategies")
-OUT_OF_REACH = "no model keeps the bound: FederatedProblem.least_violation says by how much"
+OUT_OF_REACH = "no model satisfies the bound: FederatedProblem.least_violation says by how much"
 _CLEARLY = 2  # tolerances above 0: soft switching rests at one at most, and steps lead past it
 
 
@@ -56,8 +56,8 @@ class WeightedMean(NamedTuple):
         """Return the mean, or the last model if no round counts."""
         if self.weight == 0 and warn:
             _log.warning(
-                "the constraint was above the tolerance in every round: the average is the last "
-                "model (more rounds, a larger client_lr or a larger tolerance would help; or %s)",
+                "the constraint was above the tolerance in every round, so the average is the last "
+                "model (try more rounds, a larger client_lr or a larger tolerance; or %s)",
                 OUT_OF_REACH,
             )
         return self.total / self.weight if self.weight else last
@@ -73,7 +73,7 @@ class Switching(CompressedMessages[State]):
     local_steps : int or "auto", optional
         E >= 1; by default 1.
     tolerance : float, optional
-        eps > 0, what g may exceed 0 by; by default the theorem's.
+        eps > 0, by which g may exceed 0; by default the theorem's.
     distance, lipschitz : float, optional
         D >= ||w_0 - w*|| and G, the Lipschitz constant of every f_j and g_j, for the theorem; by
         default guesses: G the longest gradient of an f_j at the start, D = G/L.
@@ -84,7 +84,7 @@ class Switching(CompressedMessages[State]):
     output : {"last", "average"} (default: "last")
         The model: w_t, or w_bar.
     constraints : {"mean", "each", "groups"} (default: "mean")
-        Which constraints are kept; see `FederatedProblem`.
+        Which constraints hold; see `FederatedProblem`.
     groups : int, optional
         m, with "groups".
     """
@@ -123,8 +123,8 @@ class Switching(CompressedMessages[State]):
         self.constraints = choice("constraints", constraints, ("mean", "each", "groups"))
         if (constraints == "groups") != (groups is not None):
             raise ConfigError(
-                "groups is how many constraints there are, and goes with constraints='groups', got "
-                f"constraints={constraints!r}, groups={groups!r}"
+                f"groups is the number of constraints, and belongs to constraints='groups', got "
+                f"constraints={constraints!r}, groups={groups!r}: give both or neither"
             )
         self.groups = None if groups is None else count("groups", groups)
         if constraints != "mean":
@@ -163,7 +163,7 @@ class Switching(CompressedMessages[State]):
         return self.client_lr is None or self.tolerance is None
 
     def derive(self) -> SwitchingConstants:  # type: ignore[override]
-        """Settle the compressors, and what is left to the theorem."""
+        """Set the compressors, and the values that the theorem gives."""
         compression = super().derive()
         eta, eps = self.client_lr or 0.0, self.tolerance or 0.0
         if self.by_theorem:
@@ -197,8 +197,8 @@ class Switching(CompressedMessages[State]):
     def switch_by(self, answers: Uploads) -> tuple[float, float, Payload]:
         """Return ghat, or max_k ghat_k, over the cohort, sigma, and what the clients are told.
 
-        That is sigma and, of several constraints, which are active and C lambda_k / n_k of each,
-        C = |S|. The constraint of a client alone has the client's number.
+        Clients are told sigma and, with several constraints, which are active and C lambda_k / n_k
+        of each, C = |S|. A client's own constraint has the client's number.
         """
         if self.constraints == "mean":
             estimate = answers.mean_number("constraint")
@@ -240,12 +240,12 @@ class Switching(CompressedMessages[State]):
         return {"average": state.average.value(state.w, warn=True)}
 
     def doubts(self, state: Any, record: Mapping[str, float], unheard: Sequence[str]) -> list[str]:
-        """Say so where the model is clearly above the tolerance, or a bound was never seen."""
+        """Warn if the model is clearly above the tolerance, or if a bound was never measured."""
         found, eps = [], self.constants.tolerance
         if unheard and self.constraints == "each":
             found.append(
                 f"no usable answer of {clients_by_name(unheard)} came in any round: whether the "
-                "model keeps the bounds there is not known"
+                f"model satisfies their bounds is not known"
             )
         g = record.get("constraint", -math.inf)
         if g > _CLEARLY * eps and state.average.weight:  # else the average's warning says it

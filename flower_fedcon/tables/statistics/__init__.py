@@ -1,9 +1,9 @@
-"""Statistics on tables that stay where they are: what a site sums, and what follows of the sums.
+"""Statistics on tables that stay where they are: a site's sums, and what follows from them.
 
-`families` says what a loss is as a likelihood, `site_sums` what a site tells at a model,
-`site_fits` what it finds alone, `group_sums` what it tells of random intercepts; `estimates`,
-`heterogeneity` and `intercept_variance` what a server makes of that; `answers` names what may be
-asked. Nothing here knows who carries a message.
+`families` treats losses as likelihoods, `site_sums` has what a site sends for a model, `site_fits`
+its own fits, and `group_sums` its sums for random intercepts. `estimates`, `heterogeneity` and
+`intercept_variance` compute the results on the server; `answers` names the possible requests.
+Nothing here depends on how messages travel.
 """
 
 from flower_fedcon.tables.statistics.answers import sums_of as sums_of

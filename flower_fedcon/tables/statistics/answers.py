@@ -1,4 +1,4 @@
-"""What a server may ask a site at a model, by name, and what a node's policy must list for it."""
+"""What a server may request of a site for a model, by name, and what a node's policy must list."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from flower_fedcon.tables.statistics.site_sums import estimates
 from flower_fedcon.wire.payloads import Payload
 
 ASKS = "asks."
-"""Begins the name under which a request says which statistic it asks for."""
+"""Prefix of the name that states a request's statistic."""
 ALONE = "alone"
-"""What a fit to a site's own rows finds, which is no sum over sites."""
+"""A fit to a site's own rows, which is not a sum over sites."""
 BASELINE = "baseline"
-"""A site's baseline hazard, which tells when its events were."""
+"""A site's baseline hazard, which reveals the times of its events."""
 EFFECTS = "effects"
-"""A site's own predictions of random intercepts, of which it tells their number."""
+"""A site's own predictions of random intercepts, of which it sends only the number."""
 STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {
     "estimates": estimates,
     "quality": told_quality,
@@ -45,7 +45,7 @@ OWN_PHASES = (ALONE, BASELINE)
 
 
 def asked_of(down: Payload) -> list[str]:
-    """Return which statistics a request asks for."""
+    """Return the statistics that a request names."""
     return [name.removeprefix(ASKS) for name in down if name.startswith(ASKS)]
 
 
@@ -59,17 +59,17 @@ def sums_of(objective: Any, down: Payload, least: int = 1) -> Payload:
     down : dict
         "x", the model; "asks.<name>", which statistic; and what that takes.
     least : int
-        Nothing is told that stands on fewer rows.
+        Nothing is sent that is based on fewer rows.
 
     Raises
     ------
     ConfigError
-        If the statistic is not known here, or the loss has none.
+        If the statistic is unknown, or the loss does not have it.
     """
     asked = asked_of(down)
     if len(asked) != 1 or asked[0] not in STATISTICS:
         raise ConfigError(
-            f"the server asks for the statistics {asked}, and here is "
+            f"the server asks for the statistics {asked}, and this node has "
             f"{', '.join(STATISTICS)}: run one version of flower-fedcon"
         )
     return STATISTICS[asked[0]](objective, down, least)

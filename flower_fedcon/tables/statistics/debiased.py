@@ -1,4 +1,4 @@
-"""Intervals beside a penalty: the debiased lasso, of one exchange of sums at the lasso's estimate.
+"""Intervals with a penalty: the debiased lasso, from one exchange of sums at the lasso's estimate.
 
 With S = X'WX/n (W = 1 of a squared loss) and u the mean score, both at the estimate b and without
 what an intercept explains,
@@ -42,13 +42,13 @@ _ALIKE = 1e-10  # 1 - correlation: rounding
 _FAR = 0.5  # what M S may leave of another column, until a note says so
 _NEAR, _PLENTY = 0.1, 5  # what it may leave before the inverse is taken, with so many rows a column
 _CAUTION = (
-    "intervals of a debiased lasso: valid if few coefficients are not 0 and each column is "
-    "explained by few others; they are not those of the selected columns alone"
+    "intervals of a debiased lasso are valid if few coefficients are not 0 and each column depends "
+    "on few others; they are not conditional on the selected columns"
 )
 
 
 def expect_lasso(title: str, family: str, penalty: str, remedies: tuple[str, str]) -> None:
-    """Raise unless a fit is one that can be debiased.
+    """Raise unless a fit can be debiased.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ def expect_lasso(title: str, family: str, penalty: str, remedies: tuple[str, str
     family : str
         As schemas call the loss.
     penalty : {"l1", "none", ...}
-        An l1 norm alone, no penalty, or in words what else.
+        Only an l1 norm, no penalty, or another one in words.
     remedies : tuple of str
-        What gives an l1 norm alone, and errors without a penalty.
+        How to get only an l1 norm, and how to get errors without a penalty.
 
     Raises
     ------
@@ -71,10 +71,10 @@ def expect_lasso(title: str, family: str, penalty: str, remedies: tuple[str, str
             f"{family}: fit without a penalty for intervals"
         )
     if penalty == "none":
-        raise ConfigError(f"{title} is for fits with a penalty: take {remedies[1]}")
+        raise ConfigError(f"{title} is for fits with a penalty: give {remedies[1]}")
     if penalty != "l1":
         raise ConfigError(
-            f"{title} undoes the bias of the l1 norm alone, got {penalty}: take {remedies[0]}"
+            f"{title} removes the bias of an l1 norm only, got {penalty}: give {remedies[0]}"
         )
 
 
@@ -95,13 +95,13 @@ def debiased(name: str, names: Sequence[str], x: Array, sums: Mapping[str, Array
     Returns
     -------
     Estimates
-        Of the columns alone: the intercept, which takes up all that columns leave, has no interval
-        by this method.
+        Estimates of the columns only: the method has no interval for the intercept, which absorbs
+        what the columns leave.
 
     Raises
     ------
     ConfigError
-        If a column is constant, two are alike, or no row is left for phi.
+        If a column is constant, two are proportional, or no row is left for phi.
     """
     family, p = family_of(name), len(names) - (INTERCEPT in names)
     n, _, deviance, *_, own_intercepts = sums["numbers"].tolist()
@@ -114,8 +114,8 @@ def debiased(name: str, names: Sequence[str], x: Array, sums: Mapping[str, Array
     empty = [names[j] for j in np.flatnonzero(~(left > _NOTHING * whole)).tolist()]
     if empty:
         raise ConfigError(
-            f"the rows tell nothing of {first_few(empty, what='parameter')}: a column that is "
-            "constant, or 0 in all rows that count, has no interval. Leave it out"
+            f"the rows carry no information on {first_few(empty, what='parameter')}: a column that "
+            f"is constant, or 0 in all rows with weight, has no interval. Leave it out"
         )
     sizes = np.sqrt(left)
     R = S / sizes / sizes[:, None]
@@ -123,16 +123,16 @@ def debiased(name: str, names: Sequence[str], x: Array, sums: Mapping[str, Array
     if alike.size:
         both = [names[j] for j in alike[0].tolist()]
         raise ConfigError(
-            f"parameters {both[0]} and {both[1]} cannot be told apart: one column is the other in "
-            "other units. Leave one out"
+            f"parameters {both[0]} and {both[1]} are not identified: one column is a multiple of "
+            f"the other. Leave one out"
         )
     phi = 1.0
     if family.scale == RESIDUAL:
         used = int(np.count_nonzero(x[:p]) + len(names) - p + own_intercepts)
         if n <= used:
             raise ConfigError(
-                f"{n:g} rows leave nothing to estimate a variance from beside {used} coefficients "
-                "that are not 0: take a larger penalty"
+                f"{n:g} rows are too few to estimate a variance beside {used} coefficients that "
+                f"are not 0: use a larger penalty"
             )
         phi = deviance / (n - used)
     M = nodewise(R, _RATE * math.sqrt(math.log(max(p, 2)) / n))
@@ -144,8 +144,8 @@ def debiased(name: str, names: Sequence[str], x: Array, sums: Mapping[str, Array
     notes = [_CAUTION]
     if far:
         notes.append(
-            f"the intervals of {first_few(far)} leave a good part of the penalty's bias in: these "
-            "columns are nearly explained by others"
+            f"the intervals of {first_few(far)} keep a good part of the penalty's bias, since "
+            f"these columns nearly depend on others"
         )
     M = M / sizes / sizes[:, None]
     V = phi / n * (M @ S @ M.T)

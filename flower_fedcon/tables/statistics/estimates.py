@@ -1,4 +1,4 @@
-"""What a server makes of the sums at an unpenalised fit: covariances, tests and intervals."""
+"""What a server computes from the sums of an unpenalised fit: covariances, tests and intervals."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from flower_fedcon.tables.statistics.site_sums import (
 from flower_fedcon.validation import Array, choice
 
 PENALISED = (
-    "standard errors of a penalised fit say nothing: a penalty biases coefficients towards 0, and "
-    "an interval after selection leaves out that columns were selected by these very rows. Fit "
-    "without a penalty ({how}), or leave inference out; a debiased lasso has intervals of its own: "
-    'inference="debiased", of linear, logistic and Poisson models with an l1 norm'
+    "standard errors of a penalised fit are not valid: a penalty biases coefficients towards 0, "
+    "and an interval after selection ignores that the same rows selected the columns. Fit without "
+    "a penalty ({how}), or leave inference out. For linear, logistic and Poisson models with an "
+    'l1 norm use inference="debiased"'
 )
 DEBIASED = "debiased"
 """The method of estimators with a penalty."""
@@ -36,12 +36,12 @@ _SINGULAR = 1e3  # machine epsilons, and parameters: an eigenvalue that is round
 _NAMED = 0.1  # of a direction's largest entry
 _STOPPED = 1e-4  # Newton's decrement, in squared standard errors, of a fit that has not ended
 _JOINT = (
-    "errors are by the observed information of all parameters, log alpha included, as statsmodels' "
-    "(R's glm.nb takes alpha for known, and the expected information)"
+    "errors are from the observed information of all parameters, log alpha included, as in "
+    "statsmodels (R's glm.nb treats alpha as known, and uses the expected information)"
 )
 _NO_LIKELIHOOD = (
-    'inference="model" of a {name} loss: it is no likelihood, since its scale is given and not '
-    'estimated. Take inference="robust" or "cluster"'
+    'inference="model" needs a likelihood, and a {name} loss is none, since its scale is given and '
+    'not estimated. Use inference="robust" or "cluster"'
 )
 
 
@@ -64,13 +64,13 @@ def check_method(name: str, method: Any) -> str:
     if wanted == QUASI and name != "poisson":
         raise ConfigError(
             f'inference="quasi" is for Poisson losses, whose variance is then phi times the mean, '
-            f'got a {name} loss: take inference="model", "robust" or "cluster"'
+            f'got a {name} loss: use inference="model", "robust" or "cluster"'
         )
     return wanted
 
 
 def shapes_of(size: int, method: str) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each array in a site's answer, for so many free parameters."""
+    """Return the shape of each array in a site's answer, by the number of free parameters."""
     own: dict[str, tuple[int, ...]] = {"information": (most_numbers(size),), "score": (size,)}
     if method in (ROBUST, CLUSTER):
         own["meat"] = (most_numbers(size),)
@@ -92,21 +92,21 @@ class Estimates:
     n : float
         The sum of the rows' weights.
     loglik, deviance, pearson : float
-        NaN where there is no likelihood.
+        NaN without a likelihood.
     dispersion : float
         phi, by which the model's own covariance is multiplied.
     shape : float
         Of gamma distributions, by maximum likelihood; else NaN.
     clusters : int
-        0 where errors are not by cluster.
+        The number of clusters; 0 if errors are not by cluster.
     df : float
         Degrees of freedom of t; inf for the normal distribution.
     more : int
         Parameters beside `values` that AIC and BIC count.
     counted : int
-        How many parameters there are, in the fit that they come from.
+        The number of parameters of the fit.
     events : float
-        Of a Cox model, by the rows' weights; else NaN.
+        The number of events of a Cox model, by the rows' weights; else NaN.
     notes : tuple of str
     """
 
@@ -143,17 +143,17 @@ class Estimates:
 
     @property
     def letter(self) -> str:
-        """What `statistics` are called: "z", or "t"."""
+        """The name of `statistics`: "z", or "t"."""
         return "z" if math.isinf(self.df) else "t"
 
     @property
     def pvalues(self) -> Array:
-        """Of the two-sided tests that a parameter is 0, shape (p,)."""
+        """The p-values of the two-sided tests that a parameter is 0, shape (p,)."""
         found: Array = 2.0 * self._distribution.sf(np.abs(self.statistics))
         return found
 
     def conf_int(self, alpha: float = 0.05) -> Array:
-        """Return Wald intervals of coverage 1 - alpha, shape (p, 2).
+        """Return Wald intervals with coverage 1 - alpha, shape (p, 2).
 
         Raises
         ------
@@ -178,7 +178,7 @@ class Estimates:
 
     @property
     def bic(self) -> float:
-        """The criterion p log n - 2 l, n the sum of the rows' weights, of a Cox model the events'.
+        """The criterion p log n - 2 l, n the sum of the rows' weights, in a Cox model the events'.
 
         A censored row adds no factor to a partial likelihood (Volinsky, Raftery 2000).
         """
@@ -186,7 +186,7 @@ class Estimates:
         return (self.counted + self.more) * math.log(n) - 2.0 * self.loglik
 
     def mapped(self, matrix: Array, names: Sequence[str]) -> Estimates:
-        """Return the estimates of linear combinations, those of the rows of a matrix."""
+        """Return the estimates of linear combinations, given by the rows of a matrix."""
         V = matrix @ self.covariance @ matrix.T
         return replace(self, values=matrix @ self.values, covariance=V, names=tuple(names))
 
@@ -218,7 +218,7 @@ class Estimates:
         Raises
         ------
         ConfigError
-            If clusters are no more than the parameters, so that their covariance has no inverse.
+            If there are not more clusters than parameters, so that the covariance has no inverse.
         """
         from scipy.stats import chi2, f
 
@@ -251,7 +251,7 @@ class Estimates:
         Parameters
         ----------
         smaller : Estimates
-            Of the fit without them, to the same rows.
+            The estimates of the fit without them, to the same rows.
 
         Returns
         -------
@@ -261,20 +261,23 @@ class Estimates:
         Raises
         ------
         ConfigError
-            If the two are no such pair.
+            If the two fits cannot be compared.
         """
         from scipy.stats import chi2
 
         df = self.counted - smaller.counted
         if smaller.family.name != self.family.name or df < 1 or smaller.n != self.n:
             raise ConfigError(
-                "a likelihood ratio compares two fits of one loss to the same rows, the second "
-                f"with fewer columns: got {self.family.name} with {self.counted} parameters and "
+                f"a likelihood ratio compares two fits of one loss to the same rows, the second "
+                f"with fewer columns, got {self.family.name} with {self.counted} parameters and "
                 f"{self.n:g} rows, and {smaller.family.name} with {smaller.counted} and "
                 f"{smaller.n:g}"
             )
         if math.isnan(self.loglik):
-            raise ConfigError(f"a {self.family.name} loss is no likelihood: there is no such test")
+            raise ConfigError(
+                f"a {self.family.name} loss is not a likelihood, so there is no "
+                f"likelihood-ratio test: use joint_test"
+            )
         ratio = max(0.0, 2.0 * (self.loglik - smaller.loglik))
         return ratio, df, float(chi2.sf(ratio, df))
 
@@ -298,22 +301,22 @@ def estimate(
     Raises
     ------
     ConfigError
-        If columns cannot be told apart, there are no more rows than parameters, or one cluster.
+        If columns are collinear, there are not more rows than parameters, or there is one cluster.
     """
     family, p, names = family_of(name), len(names), tuple(names)
     n, loglik, deviance, pearson, last, clusters, own = sums["numbers"].tolist()
     inverse = inverted(unpacked(sums["information"], p), names)
     notes = list(_unfinished(inverse, sums["score"]))
     if own:
-        notes.append(f"each of {own:.0f} sites has an intercept of its own, which stays there")
+        notes.append(f"each of {own:.0f} sites has its own intercept, which stays there")
     if family.name == "negative_binomial" and method == MODEL:
         notes.append(_JOINT)
     counted = p + int(own)
     left = n - counted
     if left <= 0 and (family.scale in (RESIDUAL, PEARSON) or method != MODEL):
         raise ConfigError(
-            f"{n:g} rows leave nothing to estimate a variance of {counted} parameters from: leave "
-            'columns out, or take inference="model" where phi is known'
+            f"{n:g} rows are too few to estimate a variance beside {counted} parameters: leave "
+            f'columns out, or use inference="model" if phi is known'
         )
     phi, shape, more = 1.0, math.nan, 0
     if family.scale == RESIDUAL:
@@ -337,23 +340,23 @@ def estimate(
     if method == CLUSTER:
         if clusters < 2:
             raise ConfigError(
-                'inference="cluster" needs two clusters or more, and there is one: give a column '
-                'of clusters, more sites, or take inference="robust"'
+                'inference="cluster" needs at least two clusters, and there is one: give a column '
+                'of clusters, more sites, or use inference="robust"'
             )
-        notes.append("clusters are within sites: one label at two sites is two clusters")
+        notes.append("clusters are within sites: one label at two sites means two clusters")
         if family.name != "cox":
             V *= clusters / (clusters - 1.0) * (n - 1.0) / left
         if clusters < _FEW_CLUSTERS:
             df = clusters - 1.0
             notes.append(
-                f"{clusters:.0f} clusters are few: their errors are known roughly, and tests are "
-                f"by t with {df:.0f} degrees of freedom"
+                f"{clusters:.0f} clusters are few, so errors are rough; tests use t with {df:.0f} "
+                f"degrees of freedom"
             )
         if clusters <= p:
             notes.append(
-                f"{clusters:.0f} clusters are no more than the {p} parameters: errors by cluster "
-                "may be far too small here, and all parameters cannot be tested together. Take "
-                'smaller clusters, or inference="robust"'
+                f"{clusters:.0f} clusters are not more than the {p} parameters, so errors by "
+                f"cluster may be far too small, and all parameters cannot be tested together. Use "
+                f'smaller clusters, or inference="robust"'
             )
     return Estimates(
         family=family,
@@ -382,15 +385,15 @@ def inverted(information: Array, names: Sequence[str]) -> Array:
     Raises
     ------
     ConfigError
-        If it is singular; the error names the columns that are alike.
+        If it is singular; the error names the collinear columns.
     """
     diagonal = np.diag(information)
     empty = [names[j] for j in np.flatnonzero(~(diagonal > 0)).tolist()]
     if empty:
         raise ConfigError(
-            f"the rows tell nothing of {first_few(empty, what='parameter')}: the information is 0 "
-            "there, as of a column that is 0 in all rows, or constant at every site beside own "
-            "intercepts. Leave it out"
+            f"the rows carry no information on {first_few(empty, what='parameter')}, as for a "
+            f"column that is 0 in all rows, or constant at every site with its own intercept. "
+            f"Leave it out"
         )
     sizes = np.sqrt(diagonal)
     values, vectors = np.linalg.eigh(information / sizes / sizes[:, None])
@@ -401,20 +404,20 @@ def inverted(information: Array, names: Sequence[str]) -> Array:
         what = "not positive" if values[0] < -least else "singular"
         raise ConfigError(
             f"the information matrix is {what}: {first_few(alike, what='parameter')} cannot be "
-            "told apart, as of a constant column beside an intercept, all levels of a category, "
-            "or more columns than rows. Leave one out"
+            f"told apart, as with a constant column beside an intercept, all levels of a category, "
+            f"or more columns than rows. Leave one out"
         )
     found: Array = (vectors / values) @ vectors.T / sizes / sizes[:, None]
     return found
 
 
 def _unfinished(inverse: Array, score: Array) -> list[str]:
-    """Return that the sum of the scores is not 0, if it is not."""
+    """Return a note that the sum of the scores is not 0, if it is not."""
     decrement = float(score @ inverse @ score)
     if decrement <= _STOPPED:
         return []
     return [
-        f"the fit has not ended: the sum of the scores moves estimates by {decrement**0.5:.2g} "
+        f"the fit has not converged: the remaining score moves estimates by  {decrement**0.5:.2g} "
         "standard errors. Allow more rounds, or a smaller tolerance"
     ]
 

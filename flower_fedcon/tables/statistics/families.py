@@ -1,4 +1,4 @@
-"""What a loss of rows is as a likelihood: its constants, deviance and variance, row by row."""
+"""Losses as likelihoods: constants, deviance and variance, row by row."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ class Family:
     Attributes
     ----------
     name : str
-        As schemas call the loss.
+        The loss's name in schemas.
     title : str
-        As a summary calls the model.
+        The model's name in a summary.
     scale : {"known", "residual", "pearson", "none"}
-        Where phi comes from: it is 1; RSS / (n - p); Pearson's chi^2 / (n - p); or there is no
-        likelihood.
+        The source of phi: 1; RSS / (n - p); Pearson's chi^2 / (n - p); or there is no likelihood.
     rows : callable
         (loss, scores, targets) -> of each row the log-likelihood, the deviance, Pearson's square,
         and one number more that the family needs: log y of the gamma family.
     expected : bool
-        Whether the model's own errors are of the expected information.
+        Whether the model's errors use the expected information.
     ratio : str
-        What the exponential of a coefficient is.
+        The name of a coefficient's exponential.
     link : str
     """
 

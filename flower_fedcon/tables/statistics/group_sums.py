@@ -1,4 +1,4 @@
-"""What one site tells of a model whose intercepts are random, of its groups: sums over its rows.
+"""What one site sends for a model with random intercepts: sums over its groups and rows.
 
 The server asks several times; see `intercept_variance`. "marginal", of logistic and Poisson losses,
 holds what "estimates" does (see `site_sums`) of the likelihood that intercepts are integrated out
@@ -16,10 +16,11 @@ numbers : 5 numbers, `RATIO_NUMBERS`
     The sum of the weights; how many groups there are; sum_c log(1 + n_c r), n_c / (1 + n_c r), and
     its square.
 
-"effects" has the site predict its groups' intercepts, by the fit, for a file of its own: it tells
-their number.
+For "effects" the site predicts its groups' intercepts by the fit, and writes them into a file of
+its own; it sends only their number.
 
-Nothing is told where groups of one size have fewer rows than the least that a node tells sums of.
+Nothing is sent if the groups of one size together have fewer rows than the node's least number for
+sums.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ RATIO_NUMBERS = ("n", "groups", "logs", "shares", "squares")
 
 
 def marginal(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return the sums of a likelihood that random intercepts are integrated out of."""
+    """Return the sums of a likelihood with the random intercepts integrated out."""
     x = down["x"]
     f = random_intercepts(objective, x, int(down["nodes"]))
     _expect_sizes(f.group_weights, least)
@@ -67,15 +68,16 @@ def marginal(objective: Any, down: Payload, least: int = 1) -> Payload:
 def _expect_sizes(counts: Array, least: int) -> None:
     """Raise if the groups of one size have fewer rows than `least`, by weight.
 
-    Answers to several ratios tell sizes apart: the sums over groups of one size follow from them.
+    Answers for several ratios separate the sizes: the sums over groups of one size follow from
+    them.
     """
     sizes, found = np.unique(counts[counts > 0], return_counts=True)
     few = sizes * found < least
     if few.any():
         raise RefusedError(
-            "refused: sums over groups tell those of one size apart, and the "
-            f"{found[few][0]} of one size have fewer rows than {least} here (policy.min-rows and "
-            "min-cell): take larger groups, or the site as one"
+            f"refused: sums over groups reveal those of each size, and the {found[few][0]} groups "
+            f"of one size have fewer than {least} rows here (policy.min-rows and min-cell): use "
+            f"larger groups, or the site as one"
         )
 
 
@@ -106,9 +108,9 @@ def variance_ratio(objective: Any, down: Payload, least: int = 1) -> Payload:
 
 
 def predicted_effects(objective: Any, x: Array, sd: float, residual_sd: float, nodes: int) -> Array:
-    """Return the predicted intercept of each group of a site, less their mean: for it alone.
+    """Return the predicted intercept minus the mean, for each group of a site, which keeps them.
 
-    They are the modes given the rows, which of a linear model are the best linear predictions.
+    They are the modes given the rows, in a linear model the best linear predictions.
 
     Parameters
     ----------
@@ -135,13 +137,13 @@ def predicted_effects(objective: Any, x: Array, sd: float, residual_sd: float, n
 
 
 def effects_of(objective: Any, down: Payload) -> Array:
-    """Return the effects that a request of the statistic "effects" is of: for the site alone."""
+    """Return the effects of a request for the statistic "effects", which stay at the site."""
     deviations = float(down["sd"]), float(down["residual_sd"])
     return predicted_effects(objective, down["x"], *deviations, int(down["nodes"]))
 
 
 def effects(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return how many groups a site has predicted the intercepts of, which stay there."""
+    """Return the number of groups whose intercepts a site has predicted; these stay there."""
     return {"groups": np.array([float(len(effects_of(objective, down)))])}
 
 

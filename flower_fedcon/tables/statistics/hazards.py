@@ -1,4 +1,4 @@
-"""What sites tell of hazards in time after a Cox fit: tests of proportionality, baseline hazards.
+"""What sites send of hazards in time after a Cox fit: tests of proportionality, baseline hazards.
 
 The message of the statistic "in_time" holds, for a model of p columns and g a function of time,
 centred:
@@ -8,11 +8,11 @@ score : p numbers
 first, second, third : p (p + 1) / 2 numbers each
     The upper triangles of the sums over events of the risk sets' covariances V, of g V and g^2 V.
 moments : 2 numbers
-    The sum over events of the function of time before it is centred, and their number.
+    The sum over events of the function of time before centring, and the number of events.
 
-That of "baseline", which a node's policy must list: for each time of a grid Breslow's cumulative
-hazard of a row of zeros up to it. It changes only where intervals of the grid, merged as for
-Kaplan-Meier curves, have no fewer than `min_rows` events and rows at risk.
+The message of "baseline", which a node's policy must list, holds for each time of a grid Breslow's
+cumulative hazard of a row of zeros up to it. It changes only where intervals of the grid, merged as
+for Kaplan-Meier curves, have no fewer than `min_rows` events and rows at risk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 TRANSFORMS = LOG, IDENTITY = "log", "identity"
-"""Functions of time that need nothing of other sites; on the wire by their place."""
+"""Functions of time that need no other sites; on the wire they are numbered."""
 _ROUNDING = 1e-10  # of sums over the events, relative
 
 
@@ -51,7 +51,7 @@ class Proportionality:
     global_statistic : float
         Chi-squared of all columns together.
     degrees : int
-        Its degrees of freedom: the columns, less those that others make up.
+        Its degrees of freedom: the number of columns that are not combinations of others.
     global_pvalue : float
     """
 
@@ -84,22 +84,22 @@ def in_time(objective: Any, down: Payload, least: int = 1) -> Payload:
     down : dict
         "x", "transform", the place in `TRANSFORMS`, and "center", of the function of time.
     least : int
-        With fewer events, if any, nothing is told.
+        With fewer events, if any, nothing is sent.
 
     Raises
     ------
     ConfigError
-        If the loss is none of a Cox model, or an event has no logarithm of its time.
+        If the loss is not a Cox model's, or an event's time has no logarithm.
     """
     f = _cox(objective)
     place, center = int(down["transform"]), float(down["center"])
     if not 0 <= place < len(TRANSFORMS) or not np.isfinite(center):
-        raise ConfigError(f"a function of time is asked for by {place}: known are {TRANSFORMS}")
+        raise ConfigError(f"a function of time must be one of {TRANSFORMS} by number, got {place}")
     events = int(f.events.sum())
     if 0 < events < least:
         raise RefusedError(
-            f"refused: its events are fewer than {least}, what this node's policy.min-rows and "
-            "policy.min-cell allow"
+            f"refused: this node has fewer than {least} events, the least by its policy.min-rows "
+            f"and policy.min-cell"
         )
     moments = log_times(f) if TRANSFORMS[place] == LOG else f.times
     score, *squares = f.sums_in_time(down["x"], moments - center)
@@ -126,7 +126,7 @@ def log_times(f: CoxRegression) -> Array:
     """
     if (f.times[f.events] == 0).any():
         raise ConfigError(
-            'transform="log" needs times of events above 0, and one is 0: take "rank" or '
+            'transform="log" needs times of events above 0, and one is 0: use "rank" or '
             '"identity", or correct the time'
         )
     logs: Array = np.log(np.where(f.times > 0, f.times, 1.0))
@@ -138,9 +138,9 @@ def baseline(objective: Any, down: Payload, least: int = 1) -> Payload:
     f = _cox(objective)
     grid = np.asarray(down["times"], dtype=np.float64)
     if grid.ndim != 1 or not grid.size or (np.diff(grid) <= 0).any():
-        raise ConfigError("baseline hazards are asked for at times that do not ascend")
+        raise ConfigError("baseline hazards must be requested at ascending times")
     if len(np.unique(f.strata)) > 1:
-        raise ConfigError("baseline hazards are told of a site that is one stratum")
+        raise ConfigError("baseline hazards can only be sent by a site that is one stratum")
     alike = np.zeros(f.num_examples, dtype=np.intp)
     _, events = risk_counts(f.times, f.events, alike, 1, grid, least)
     ((times, hazard),) = (own.T for own in f.baseline(down["x"]).values())
@@ -152,7 +152,7 @@ def baseline(objective: Any, down: Payload, least: int = 1) -> Payload:
 def _cox(objective: Any) -> CoxRegression:
     f = unscaled(objective)
     if type(f) is not CoxRegression:
-        raise ConfigError(f"hazards in time are those of a Cox model, got {type(f).__name__}")
+        raise ConfigError(f"hazards in time need a Cox model, got {type(f).__name__}")
     return f
 
 

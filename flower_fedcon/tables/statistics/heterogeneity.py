@@ -1,4 +1,4 @@
-"""Whether effects differ between sites: their own fits beside one another, as a meta-analysis."""
+"""Whether effects differ between sites: a meta-analysis of the sites' own fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 Ask = Callable[..., tuple[Mapping[str, Payload], Mapping[str, str]]]
-"""(statistic, shapes, **what it takes) -> the answers by site, and why others give none."""
+"""(statistic, shapes, **its arguments) -> the answers by site, and why others give none."""
 _ROUNDS = 30  # of Newton's method over the sites
 _SMALL = 1e-12  # what a step may still gain of the deviance
 _NAMED = 0.1  # of a direction's largest entry
@@ -28,20 +28,20 @@ _NAMED = 0.1  # of a direction's largest entry
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """Each site's own estimates, and what they say together, parameter by parameter.
+    """Each site's own estimates, and their meta-analysis for each parameter.
 
     Attributes
     ----------
     names : tuple of str
         Of the p parameters.
     sites : tuple of str
-        The N sites that could be fitted alone.
+        The N sites with a fit of their own.
     values, bse : array, shape (N, p)
-        Their estimates and model-based standard errors.
+        The sites' estimates and model-based standard errors.
     left_out : dict
-        Of each other site, why it could not be.
+        For each other site the reason.
     q, df, pvalues : array, int, array, shape (p,)
-        Cochran's Q, its N - 1 degrees of freedom, and the test that all sites are alike.
+        Cochran's Q, its N - 1 degrees of freedom, and the test that effects are equal at all sites.
     i2 : array, shape (p,)
         The share of the estimates' spread that is beyond chance, in [0, 1].
     tau2 : array, shape (p,)
@@ -49,10 +49,10 @@ class Heterogeneity:
     fixed, fixed_bse : array, shape (p,)
         The mean with weights 1 / bse^2.
     random, random_bse : array, shape (p,)
-        That with weights 1 / (bse^2 + tau2).
+        The mean with weights 1 / (bse^2 + tau2).
     ratio, ratio_df, ratio_pvalues : array, shape (p,)
-        The likelihood ratio of one effect for all sites against one for each, the others being as
-        they are fitted.
+        The likelihood ratio of one effect for all sites against one for each, with the other
+        effects as fitted.
 
     Source: Cochran 1954; DerSimonian, Laird 1986; Higgins, Thompson 2002.
     """
@@ -95,7 +95,7 @@ def heterogeneity_of(
     ratio: Array | None = None,
     ratio_df: Array | None = None,
 ) -> Heterogeneity:
-    """Return what sites' own estimates say together.
+    """Return the meta-analysis of sites' own estimates.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def heterogeneity_of(
     if len(sites) < 2:
         why = "; ".join(f"{site}: {reason}" for site, reason in left_out.items())
         raise ConfigError(
-            f"heterogeneity needs two sites or more that can be fitted alone, got {len(sites)}"
+            f"heterogeneity needs at least two sites that can be fitted alone, got {len(sites)}"
             + (f" ({why})" if why else "")
         )
     df, w = len(sites) - 1, 1.0 / np.square(bse)
@@ -166,18 +166,18 @@ def check_heterogeneity(name: str) -> None:
     """
     if name not in PROFILED:
         raise ConfigError(
-            f"heterogeneity is of {', '.join(PROFILED)} losses, and this one is {name}: leave it "
-            "out"
+            f"heterogeneity is for {', '.join(PROFILED)} losses, and this one is {name}: leave it "
+            f"out"
         )
 
 
 def found_by_sites(
     ask: Ask, pooled: Estimates, x: Array, units: Array | None = None
 ) -> Heterogeneity:
-    """Return whether effects differ between sites, by what each finds alone.
+    """Test whether effects differ between sites, by their own fits.
 
-    Sites are asked for fits of their own ("alone"), and then some times for sums at models in which
-    one entry is the sites' own ("apart"); see `flower_fedcon.tables.statistics.site_fits`.
+    Sites send their own fits ("alone"), and then, a few times, sums at models in which one entry is
+    each site's own ("apart"); see `flower_fedcon.tables.statistics.site_fits`.
 
     Parameters
     ----------
@@ -185,21 +185,21 @@ def found_by_sites(
     pooled : Estimates
         Of all sites' rows.
     x : array, shape (p,)
-        The model that they are of, as sites have it.
+        Its model, in the sites' units.
     units : array, shape (p, p), optional
-        What leads from coefficients as sites have them to those that are shown.
+        The matrix from coefficients in the sites' units to those shown.
 
     Raises
     ------
     ConfigError
         If the loss is not squared, logistic or Poisson, the fit is a debiased lasso, or fewer than
-        two sites can be fitted alone: the error says why each cannot.
+        two sites can be fitted alone; the error says why.
     """
     name, p = pooled.family.name, len(x)
     if pooled.method == DEBIASED:
         raise ConfigError(
-            "heterogeneity compares fits without a penalty, and this one is a debiased lasso: "
-            'take inference="model" without a penalty'
+            "heterogeneity compares fits without a penalty, and this one is a debiased lasso: use "
+            'inference="model" without a penalty'
         )
     check_heterogeneity(name)
     shapes = {"values": (p,), "step": (p,), **shapes_of(p, MODEL)}
@@ -235,8 +235,8 @@ def _alone(pooled: Estimates, told: Payload) -> Estimates:
         far = np.abs(told["step"]) * np.sqrt(np.maximum(lengths, 0.0))
         names = [pooled.names[j] for j in np.flatnonzero(far >= _NAMED * far.max()).tolist()]
         raise ConfigError(
-            f"the outcome is separated by {first_few(names, what='column')} there: a fit to these "
-            "rows alone has no end"
+            f"{first_few(names, what='column')} separates the outcome there, so a fit to these "
+            f"rows alone diverges"
         )
     return estimate(pooled.family.name, MODEL, pooled.names, told["values"], told)
 
@@ -244,7 +244,7 @@ def _alone(pooled: Estimates, told: Payload) -> Estimates:
 def _against_own(ask: Ask, pooled: Estimates, x: Array) -> tuple[Array, Array]:
     """Return the likelihood ratio of one effect for all sites against one for each, and its df.
 
-    Where that is not known, since a site does not answer or the search does not end, it is NaN.
+    It is NaN if a site does not answer, or the search does not converge.
     """
     p = len(x)
     size = p - 1

@@ -1,9 +1,9 @@
-"""What a server makes of the sums of a model whose intercepts are random: a fit, and its test.
+"""What a server computes from the sums of a model with random intercepts: a fit, and its test.
 
 Sites, or groups of rows within them, have intercepts from one normal distribution. The server finds
-the coefficients and the distribution's standard deviation by Newton's method, of which each step is
-one exchange of sums; see `group_sums`. Of the squared loss the coefficients and the residual
-variance follow from the sums, so that the steps are in the ratio of the two deviations alone.
+the coefficients and the distribution's standard deviation by Newton's method; each step is one
+exchange of sums, see `group_sums`. For the squared loss the coefficients and the residual variance
+follow from the sums, so the steps are only in the ratio of the two deviations.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, most_numbers
 from flower_fedcon.validation import Array
 
 Ask = Callable[..., Mapping[str, Array]]
-"""(statistic, shapes, x, what else it takes) -> all sites' sums."""
+"""(statistic, shapes, x, other arguments) -> all sites' sums."""
 RESIDUAL_SD = "(residual sd)"
-"""What tables of coefficients call the deviation of a site's or group's own rows."""
+"""The name of the residual deviation in tables of coefficients."""
 _START = 0.5  # the deviation at first, of the squared loss in units of the residuals'
 _UP = 1.5  # the most that its logarithm rises at once
 _DOWN = 0.25  # the least that it falls to at once
@@ -33,7 +33,7 @@ _ROUNDING = 1e3  # machine epsilons of a log-likelihood
 _FAR = {"logistic": 1e3, "poisson": 1e3, "squared": 1e8}  # a deviation without end
 _ENDLESS = {
     "logistic": "outcomes are all alike within (nearly) all groups",
-    "poisson": "counts differ between groups without end, as where most are 0",
+    "poisson": "counts differ too much between groups, as when most are 0",
     "squared": "intercepts and columns explain every target",
 }
 
@@ -49,19 +49,20 @@ class RandomFit:
     sd : float
         The standard deviation of the intercepts.
     sd_bse : float
-        Its standard error; NaN where it is 0, at the boundary.
+        Its standard error; NaN if sd is 0, at the boundary.
     residual_sd : float
         Of the squared loss, else NaN.
     ratio, pvalue : float
-        The likelihood ratio against none, and the p-value by (chi^2_0 + chi^2_1) / 2.
+        The likelihood ratio against no random intercepts, and the p-value by (chi^2_0 + chi^2_1) /
+        2.
     groups : int
     exchanges : int
         Of sums.
     converged : bool
     group : str
-        What the groups are called: "site", or the column that says which rows are one.
+        The name of the groups: "site", or the column of the groups.
     left : float
-        The Newton step that is left at the end, in standard errors.
+        The remaining Newton step at the end, in standard errors.
     """
 
     estimates: Estimates
@@ -88,7 +89,7 @@ class RandomFit:
 
     @property
     def parts(self) -> list[tuple[str, float, float, float]]:
-        """Of each deviation its name, value, standard error and p-value; NaN where none is."""
+        """Name, value, standard error and p-value of each deviation; NaN for none."""
         found = [(f"({self.group} sd)", self.sd, self.sd_bse, self.pvalue)]
         if not math.isnan(self.residual_sd):
             found.append((RESIDUAL_SD, self.residual_sd, math.nan, math.nan))
@@ -96,7 +97,7 @@ class RandomFit:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What a summary says of it beside the estimates."""
+        """Further facts for a summary."""
         facts = [
             ("Groups", str(self.groups)),
             (f"{self.group[:1].upper()}{self.group[1:]} sd", f"{self.sd:.5g}"),
@@ -130,7 +131,7 @@ def fit_marginal(
     Raises
     ------
     ConfigError
-        If there is one group, or no finite fit.
+        If there is only one group, or no finite fit.
     """
     p, every = len(names), (*names, "log sd")
     shapes = shapes_of(p + 1, MODEL)
@@ -175,7 +176,7 @@ def fit_squared(
     Raises
     ------
     ConfigError
-        If there is one group, as many as rows, or a model that fits without residuals.
+        If there is only one group, or a group for each row, or a fit without residuals.
     """
     triangle = (most_numbers(len(names) + 1),)
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
@@ -246,8 +247,8 @@ class _Profile:
         digit = _ROUNDING * float(np.finfo(float).eps)  # of the scores, whose squares' sum this is:
         if not (left > 0 and rss > digit * digit * float(x @ M[:p, :p] @ x)):
             raise ConfigError(
-                f"{n:g} rows and {p} coefficients leave no residuals that have a variance: leave "
-                "columns out"
+                f"{n:g} rows are too few for {p} coefficients and a residual variance: leave "
+                f"columns out"
             )
         first = float(b @ slope)
         second = float(b @ M2 @ b) - 2.0 * float(slope[:p] @ inverse @ slope[:p])
@@ -287,9 +288,9 @@ def _climb(
     tol: float,
     most: int,
 ) -> tuple[_Point, int, float]:
-    """Return where the likelihood is largest, the exchanges it took, and how far it is from there.
+    """Return the maximum of the likelihood, the number of exchanges, and the remaining step.
 
-    That is the step that is left, in standard errors.
+    The step is in standard errors.
 
     A step that does not rise is halved. The last entry, log sd, moves by Newton's method in sd
     where that falls, since the likelihood is even in sd, and in log sd where it rises; curvature
@@ -298,8 +299,8 @@ def _climb(
     best: _Point | None = None
     left = math.inf
     without_end = (
-        f"the variance of random intercepts has no finite estimate: {endless}. Take other columns, "
-        'larger groups, or site_effects="common"'
+        f"the variance of random intercepts has no finite estimate: {endless}. Use other columns, "
+        f'larger groups, or site_effects="common"'
     )
     for done in range(1, most + 1):
         point = told(theta)
@@ -335,7 +336,7 @@ def _climb(
 
 
 def _move(slope: float, curvature: float) -> float:
-    """Return by how much log sd changes, of the likelihood's slope and curvature along it."""
+    """Return the change of log sd, from the likelihood's slope and curvature along it."""
     if slope >= 0:
         return min(slope / abs(curvature), _UP) if curvature else _UP
     in_sd = curvature + slope  # of sd itself, in units of sd
@@ -344,7 +345,7 @@ def _move(slope: float, curvature: float) -> float:
 
 
 def expect_groups(groups: int, rows: float = math.inf) -> None:
-    """Raise if there is one group, or as many as the rows of a linear model.
+    """Raise if there is only one group, or in a linear model a group for each row.
 
     Raises
     ------
@@ -352,15 +353,14 @@ def expect_groups(groups: int, rows: float = math.inf) -> None:
     """
     if groups < 2:
         raise ConfigError(
-            "random intercepts need two groups or more, and there is one: give more sites, or a "
-            "label within the site to each row (`clusters` of fit, `cluster` of a schema), or take "
+            "random intercepts need at least two groups, and there is one: give more sites, or "
+            "labels of groups within sites (`clusters` of fit, `cluster` of a schema), or use "
             'site_effects="common"'
         )
     if groups >= rows:
         raise ConfigError(
-            f"{groups} groups for {rows:g} rows: with one row in each nothing tells the "
-            "variance of intercepts from that of residuals. Take larger groups, or "
-            'site_effects="common"'
+            f"{groups} groups for {rows:g} rows: with one row in each the variances of intercepts "
+            f'and residuals cannot be told apart. Use larger groups, or site_effects="common"'
         )
 
 
@@ -384,7 +384,7 @@ def _tested(
         f"p = {pvalue:.3g} by (chi^2_0 + chi^2_1) / 2"
     )
     if not sd:
-        note += ". Their standard deviation is 0, at the boundary, so that it has no standard error"
+        note += ". Their standard deviation is 0, at the boundary, so it has no standard error"
     found = replace(found, notes=(*found.notes, note))
     groups, ended = found.clusters, left <= tol
     return RandomFit(found, sd, error, residual, ratio, pvalue, groups, done, ended, left=left)

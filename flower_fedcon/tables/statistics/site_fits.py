@@ -1,4 +1,4 @@
-"""What a site finds by its own rows: a fit alone, and what an effect of its own would be worth.
+"""A site's own fit, and how much its own effect would improve the common one.
 
 The message of the statistic "alone" holds, for a model of p entries:
 
@@ -6,7 +6,7 @@ values : p numbers
     The coefficients of the fit to the site's rows alone, with an intercept of its own (which is
     among them where the model has one).
 step : p numbers
-    Where that has no end, since the outcome is separated here, the last step of each; else 0.
+    If the fit diverges, since the outcome is separated here, the last step of each; else 0.
 information, score, numbers
     As of the statistic "estimates", at these values.
 
@@ -32,19 +32,19 @@ from flower_fedcon.wire.payloads import Payload
 _STEPS = 25  # of Newton's method; each moves separated outcomes' odds by a factor of e
 _SHORT = 1e-7  # a step in units of the scores, relative to the coefficient, that is the last
 _ALIKE = (
-    "outcomes are all alike here (of counts all 0): an intercept of its own is infinite, and the "
-    "rows tell nothing of the columns"
+    "outcomes are all alike here (counts all 0), so the site's own intercept is infinite, and the "
+    "rows carry no information on the columns"
 )
 
 
 def alone(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return what a fit to the site's rows alone finds; see the module.
+    """Return the fit to the site's rows alone; see the module.
 
     Raises
     ------
     ConfigError
-        If the loss is not squared, logistic or Poisson, there are no more rows than parameters, or
-        outcomes are all alike.
+        If the loss is not squared, logistic or Poisson, there are not more rows than parameters, or
+        all outcomes are alike.
     """
     f = unscaled(objective)
     fitted(f, np.zeros(f.shape))  # which refuses what has no likelihood, or is private
@@ -55,7 +55,7 @@ def alone(objective: Any, down: Payload, least: int = 1) -> Payload:
     parameters = f.shape[0] + own
     if known <= parameters:
         raise ConfigError(
-            f"{known} rows, and {parameters} parameters: a fit needs more rows than parameters"
+            f"{known} rows for {parameters} parameters: a fit needs more rows than parameters"
         )
     profile = f if own else Profiled(f) if core.intercept else None
     if profile is not None and not profile.informative:
@@ -67,7 +67,7 @@ def alone(objective: Any, down: Payload, least: int = 1) -> Payload:
 
 
 def apart(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return what sites tell of the other entries where some are their own; see the module.
+    """Return a site's sums for the other entries if some are its own; see the module.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def apart(objective: Any, down: Payload, least: int = 1) -> Payload:
     Raises
     ------
     ConfigError
-        If the loss is not squared, logistic or Poisson, or an entry is none of the model's.
+        If the loss is not squared, logistic or Poisson, or an entry is not in the model.
     """
     f = unscaled(objective)
     own = type(f) is Profiled
@@ -97,7 +97,7 @@ def apart(objective: Any, down: Payload, least: int = 1) -> Payload:
 
 
 def _minimum(f: Any) -> tuple[Array, Array]:
-    """Return the minimiser of a loss of rows by Newton's method, and the step that is left."""
+    """Return the minimiser of a loss of rows by Newton's method, and the remaining step."""
     x: Array = np.zeros(f.shape)
     sizes = np.sqrt(np.maximum(f.entry_curvatures(), np.finfo(float).tiny))
     value, step = f.value(x), np.zeros(f.shape)
@@ -112,7 +112,7 @@ def _minimum(f: Any) -> tuple[Array, Array]:
 def halved(
     value_at: Callable[[Array], float], x: Array, step: Array, value: float
 ) -> tuple[Array, float]:
-    """Return where a step leads that is halved until the value does not rise, and the value there.
+    """Return the point after a step that is halved until the value does not rise, and its value.
 
     >>> halved(lambda x: float(x[0] ** 2), np.array([1.0]), np.array([-4.0]), 1.0)
     (array([-1.]), 1.0)

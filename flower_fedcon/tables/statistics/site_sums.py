@@ -1,4 +1,4 @@
-"""What one site tells at the final model: sums over its rows, and nothing of a row.
+"""What one site sends for the final model: sums over its rows, and nothing of a single row.
 
 The message of the statistic "estimates" holds, for p free parameters (the columns, the intercept,
 and where there is one log alpha; of a multinomial model those of all classes but the first):
@@ -14,8 +14,8 @@ meat : p (p + 1) / 2 numbers
 numbers : 7 numbers, `NUMBERS`
     The sum of the weights; the log-likelihood; the deviance; Pearson's chi^2; log y (of the gamma
     family; of the Cox model the sum of the events' weights; else 0); how many
-    clusters there are; how many coefficients the site has for itself
-    (0 or 1: its own intercept). A site whose own intercept is infinite says zeros alone.
+    clusters there are; the number of the site's own coefficients (0 or 1: its own intercept). A
+    site whose own intercept is infinite sends only zeros.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KINDS = {name: float(place) for place, name in enumerate(METHODS)} | {QUASI: 0.0
 
 
 class Fitted(NamedTuple):
-    """A site's loss at a model, without what scales it."""
+    """A site's loss at a model, without its scale."""
 
     f: Any  # the objective: a loss of rows, perhaps with an offset, or alpha
     loss: LinearModel  # that of the rows
@@ -62,17 +62,17 @@ class Fitted(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many free parameters there are."""
+        """The number of free parameters."""
         return free_parameters(self.x.shape)
 
 
 def free_parameters(shape: tuple[int, ...]) -> int:
-    """Return how many parameters of a model are free: of K classes' those of K - 1."""
+    """Return the number of a model's free parameters: for K classes those of K - 1."""
     return shape[0] * (shape[1] - 1) if len(shape) == 2 else shape[0]
 
 
 def free_values(x: Array) -> Array:
-    """Return the free parameters of a model: of K classes those of each against the first.
+    """Return the free parameters of a model: for K classes those of each against the first.
 
     >>> free_values(np.array([[1.0, 3.0], [2.0, 7.0]]))
     array([2., 5.])
@@ -81,7 +81,7 @@ def free_values(x: Array) -> Array:
 
 
 def most_numbers(size: int) -> int:
-    """Return how many numbers an array of an answer has at most, for a model of so many."""
+    """Return the largest size of an array in an answer, by the model's size."""
     return size * (size + 1) // 2
 
 
@@ -91,13 +91,13 @@ def fitted(objective: Any, x: Array) -> Fitted:
     Raises
     ------
     ConfigError
-        If it is no loss whose likelihood is known, or has an l2 of its own.
+        If the loss has no known likelihood, or has its own l2.
     """
     f = unscaled(objective)
     if is_private(f):
         raise RefusedError(
-            "refused: this node's examples are private (ExampleDP), and no noise covers the sums "
-            "of scores and second derivatives that standard errors are made of"
+            "refused: this node's examples are private (ExampleDP), and no noise protects the sums "
+            "of scores and second derivatives for standard errors"
         )
     own, told = 0, True
     if type(f) is Profiled:
@@ -106,7 +106,7 @@ def fitted(objective: Any, x: Array) -> Fitted:
     family = FAMILIES.get(type(known).__name__) if _is_known(known) else None
     if family is None:
         raise ConfigError(
-            f"standard errors need a loss whose likelihood is known ({', '.join(FAMILIES)}), got "
+            f"standard errors need a loss with a known likelihood ({', '.join(FAMILIES)}), got "
             f"{type(known).__name__}"
         )
     at: Array = x
@@ -117,7 +117,8 @@ def fitted(objective: Any, x: Array) -> Fitted:
         loss, at = loss.loss, loss.full(at)
     if loss.l2:
         raise ConfigError(
-            f"standard errors are those of unpenalised fits, and the loss has l2 = {loss.l2:g}"
+            f"standard errors are for unpenalised fits, and the loss has l2 = {loss.l2:g}: leave "
+            f"l2 out"
         )
     given = loss.given_weights
     weights = np.ones(loss.num_examples) if given is None else given
@@ -129,7 +130,7 @@ def _is_known(f: Any) -> bool:
 
 
 def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return the sums that standard errors are made of; see the module."""
+    """Return the sums for standard errors; see the module."""
     at = fitted(objective, down["x"])
     method = METHODS[int(down["method"])]
     scores, total = row_scores(at), 0.0
@@ -155,7 +156,7 @@ def clusters_of(f: Any) -> Array | None:
 
 
 def set_clusters(objective: Any, codes: Array) -> None:
-    """Say to which cluster each row belongs, by numbers in the order in which rows were given."""
+    """Set each row's cluster, by numbers in the order of the given rows."""
     loss = objective
     while isinstance(loss, WithOffset | WithDispersion):
         loss = loss.loss
@@ -242,7 +243,7 @@ def kept_columns(at: Fitted) -> Any:
 
 
 def _information(at: Fitted, *, expected: bool) -> Array:
-    """Return minus the second derivatives of the log-likelihood, or what is expected of them."""
+    """Return minus the second derivatives of the log-likelihood, or their expectation."""
     if expected:
         found: Array = at.loss._gram(at.w, None)[kept_columns(at)][:, kept_columns(at)]
         return found
@@ -258,7 +259,7 @@ def _information(at: Fitted, *, expected: bool) -> Array:
 
 
 def _fit(at: Fitted) -> list[float]:
-    """Return the numbers that say how well the model fits, but for the clusters."""
+    """Return the numbers of the model's fit, except the number of clusters."""
     n = at.loss.total_weight
     if at.family.rows is None:
         loglik = -n * float(at.loss.value(at.at))

@@ -1,4 +1,4 @@
-"""Estimates as the table that users of statsmodels know."""
+"""Estimates as a table in the style of statsmodels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WIDTH = 78
 
 
 class Summary(str):
-    """A text that shows itself as it is printed."""
+    """A text whose representation is the text itself."""
 
     __slots__ = ()
 
@@ -37,9 +37,9 @@ class Summary(str):
         alpha : float
             Intervals have coverage 1 - alpha.
         sites : int, optional
-            How many sites the rows are at.
+            The number of sites.
         facts : sequence of (name, value)
-            What else is said of the fit.
+            Further facts about the fit.
         """
         errors = {
             MODEL: "model-based",
