@@ -128,4 +128,4 @@ def test_what_a_run_has_not_is_refused(runs, run_command, tmp_path):
     said = refusal(run_command, "plot", str(runs / "score"), "--kind", "forrest", *out)
     assert "forest" in said
     both = ["plot", str(runs / "score"), "--kind", "forest", "--y", "kkt", *out]
-    assert "--kind is of no history" in refusal(run_command, *both)
+    assert "--kind draws no history" in refusal(run_command, *both)
