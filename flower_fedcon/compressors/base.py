@@ -61,7 +61,7 @@ class Identity(Compressor):
         return x
 
     def decode(self, arrays: Mapping[str, Array], shape: Shape, dtype: DType) -> Array:
-        """Return the one array there is."""
+        """Return the only array."""
         if len(arrays) != 1:
             raise ConfigError(f"expected one array, got {sorted(arrays)}")
         return expect_array(arrays, next(iter(arrays)), shape, np.dtype(dtype))

@@ -24,7 +24,7 @@ class _Entries(Compressor):
     def __post_init__(self) -> None:
         name = type(self).__name__
         if (self.fraction is None) == (self.count is None):
-            raise ConfigError(f"{name} needs either fraction or count")
+            raise ConfigError(f"{name} needs either fraction or count: give one of them")
         if self.count is not None:
             count(f"{name}(count)", self.count)
         elif positive(f"{name}(fraction)", self.fraction) > 1:
@@ -42,8 +42,8 @@ class _Entries(Compressor):
             return max(1, round(float(self.fraction or 0) * size))
         if self.count > size:
             raise ConfigError(
-                f"{type(self).__name__}(count={self.count}) of a model of {size} entries: "
-                f"pass at most {size}, or a fraction"
+                f"{type(self).__name__}(count={self.count}) is more than the model's {size} "
+                f"entries: pass at most {size}, or a fraction"
             )
         return self.count
 

@@ -10,11 +10,11 @@ from flower_fedcon.errors import ConfigError
 
 @dataclass(frozen=True)
 class EF21:
-    """Error feedback by a memory of each client, m_i, which its server knows as well.
+    """Error feedback by a memory m_i of each client, which the server also has.
 
-    From m_i = 0 a client that has x_i to send sends C(x_i - m_i) in its place; both sides then put
-    m_i := m_i + C(x_i - m_i), and take that for x_i. An x_i that settles is known exactly in the
-    end, whatever C leaves out, and under any cohorts: m_i waits while its client is not asked.
+    From m_i = 0, a client sends C(x_i - m_i) instead of x_i; both sides then set m_i := m_i + C(x_i
+    - m_i), and use it for x_i. If x_i converges, so does m_i, to the same limit, for any
+    contractive C and any cohorts: m_i does not change while its client is not asked.
 
     Richtarik, Sokolov, Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically
     Faster Error Feedback" (NeurIPS 2021). An unbiased C of variance q enters as C/(1 + q), which is
@@ -27,7 +27,7 @@ class EF21:
     Raises
     ------
     ConfigError
-        If it is none, or `Identity()`, which leaves nothing out.
+        If it is not a compressor, or is `Identity()`, which drops nothing.
 
     Examples
     --------

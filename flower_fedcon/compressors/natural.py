@@ -52,8 +52,8 @@ class Natural(Compressor):
     """Stochastic rounding to a power of two: unbiased with q = 1/8, in one byte an entry.
 
     Horvath, Ho, Horvath, Sahu, Canini, Richtarik, "Natural Compression for Distributed Deep
-    Learning" (MSML 2022), definition 1. An entry below 2^-126 of the largest is rounded to 0 or
-    that, at random too.
+    Learning" (MSML 2022), definition 1. An entry below 2^-126 of the largest is randomly rounded to
+    0 or to that bound.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Natural(Compressor):
         if top >= np.finfo(x.dtype).maxexp:
             raise ConfigError(
                 "Natural cannot round x: the power of two above it overflows. If the run diverges, "
-                "take smaller steps"
+                "use smaller steps"
             )
         # Below 2^least all is rounded to 0 or 2^least; else down to 2^floor or up to twice that.
         least = top - _LEVELS + 1

@@ -55,8 +55,7 @@ class QSGD(Compressor):
             scale = float(np.linalg.norm(wide.reshape(-1)))
         if not math.isfinite(scale):
             raise ConfigError(
-                "QSGD cannot quantise x: its norm overflows. If the run diverges, take smaller "
-                "steps"
+                "QSGD cannot quantise x: its norm overflows. If the run diverges, use smaller steps"
             )
         # Rounding up with a probability equal to the fraction makes the mean exact.
         position = np.abs(wide) * (self.levels / scale if scale else 0.0)

@@ -48,11 +48,11 @@ class Signs(Compressed):
 
 @dataclass(frozen=True)
 class Sign(Compressor):
-    """The signs, times the mean magnitude ||x||_1 / d: contractive, q = 1/d at least.
+    """The signs times the mean magnitude ||x||_1 / d: contractive with q of at least 1/d.
 
     Karimireddy, Rebjock, Stich, Jaggi, "Error Feedback Fixes SignSGD and other Gradient
-    Compression Schemes" (ICML 2019), whose q for an x is ||x||_1^2 / (d ||x||^2): near 1 where the
-    entries are alike.
+    Compression Schemes" (ICML 2019), whose q for an x is ||x||_1^2 / (d ||x||^2): near 1 if the
+    entries have similar magnitudes.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Stripes: each client of a cohort sends other entries, each entry the same number of times."""
+"""Stripes: clients of a cohort send different entries, each entry the same number of times."""
 
 from __future__ import annotations
 

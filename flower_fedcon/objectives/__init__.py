@@ -1,9 +1,9 @@
 """Smooth objectives: a client's loss, its gradients and its constants.
 
 Each objective has `value(x)`, `gradient(x)`, `stochastic_gradient(x, rng, batch_size)`,
-`smoothness` (L) and `strong_convexity` (mu). Any object with `value` and `gradient` can take its
-place. The modules `packed` and `cohorts` are for the engines: they turn an objective of a list of
-layers into one of a vector, and the objectives of many clients into one in arrays.
+`smoothness` (L) and `strong_convexity` (mu). Any object with `value` and `gradient` can replace it.
+The modules `packed` and `cohorts` are for the engines: they turn an objective of a list of layers
+into one of a vector, and the objectives of many clients into one in arrays.
 """
 
 from flower_fedcon.objectives.base import Objective as Objective

@@ -19,7 +19,8 @@ def _check_function(owner: str, function: Any) -> None:
             raise ConfigError(f"{owner} needs an objective with {method}(x), got {function!r}")
     if isinstance(function, PrivateObjective):
         raise ConfigError(
-            f"{owner} would tell the loss of private examples (ExampleDP): leave one of the two out"
+            f"{owner} would reveal the loss of private examples (ExampleDP): leave one of the two "
+            f"out"
         )
 
 
@@ -31,8 +32,8 @@ class _Bounded:
         for attribute in ("constraint_value", "constraint_sums"):
             if hasattr(objective, attribute):
                 raise ConfigError(
-                    f"{type(self).__name__} would replace the constraint ({attribute}) that its "
-                    f"objective has: bound the objective without it, got {objective!r}"
+                    f"{type(self).__name__} would replace its objective's own constraint "
+                    f"({attribute}): give the objective without the constraint, got {objective!r}"
                 )
         self.objective = objective
 
@@ -146,8 +147,8 @@ class GroupLossBounds(_Bounded):
         here = np.array([loss is not None for loss in losses])
         if self.constraint_counts.shape != (m,) or ((self.constraint_counts > 0) != here).any():
             raise ConfigError(
-                f"GroupLossBounds(counts) must be {m} numbers, > 0 where there is a loss and 0 "
-                f"where it is None, got {counts!r}"
+                f"GroupLossBounds(counts) must be {m} numbers, > 0 for a loss and 0 for None, got "
+                f"{counts!r}"
             )
 
     def constraint_sums(self, x: Any) -> Array:

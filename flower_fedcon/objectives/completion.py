@@ -138,7 +138,7 @@ def _indices(name: str, value: object, length: int) -> Array:
         raise ConfigError(f"{name} must be a one-dimensional array of integers")
     if array.size and not (array.min() >= 0 and array.max() < length):
         raise ConfigError(
-            f"{name} must be 0 to {length - 1}, got {array.min()} to {array.max()}: subtract 1 "
-            "from indices that are counted from 1"
+            f"{name} must be from 0 to {length - 1}, got {array.min()} to {array.max()}: subtract "
+            f"1 if indices count from 1"
         )
     return array.astype(np.intp)

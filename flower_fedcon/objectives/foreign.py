@@ -154,7 +154,7 @@ def why_no_batches(objective: Any, size: int) -> str | None:
         return None
     if is_foreign(own) and not _defines(own, "num_examples"):
         return (
-            f"{name} does not say how many rows it has: set num_examples and define "
+            f"{name} does not state its number of rows: set num_examples and define "
             f"batch_gradient(x, rows), or leave batch_size={size} out"
         )
     if size >= int(own.num_examples) or _defines(own, "batch_gradient"):

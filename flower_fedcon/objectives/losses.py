@@ -349,8 +349,8 @@ class GammaRegression(LinearModel):
         amounts = super()._checked(targets)
         if amounts.min() <= 0:
             raise ConfigError(
-                f"GammaRegression(y) must be > 0, got {amounts.min():g}: model the zeros apart "
-                "(LogisticRegression of y > 0), or take PoissonRegression"
+                f"GammaRegression(y) must be > 0, got {amounts.min():g}: model zeros separately "
+                f"(LogisticRegression for y > 0), or use PoissonRegression"
             )
         return amounts
 

@@ -83,7 +83,7 @@ class ManyClients(Sequence[Any]):
             )
         if targets.shape != A.shape[:2]:
             raise ConfigError(
-                f"ManyClients(targets) must have shape {A.shape[:2]}, as A has, got {targets.shape}"
+                f"ManyClients(targets) must have A's shape {A.shape[:2]}, got {targets.shape}"
             )
         # One objective of all rows: it checks the data, and each client's is a part of it.
         try:

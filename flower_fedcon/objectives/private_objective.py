@@ -70,8 +70,8 @@ class PrivateObjective:
             raise ConfigError(f"{name}: {reason}, or leave ExampleDP out")
         if getattr(objective, "weights", None) is not None:
             raise ConfigError(
-                f"{name} has a sample_weight, whose sum every row changes: leave it out, or leave "
-                "ExampleDP out"
+                f"{name} has a sample_weight, and every row changes its sum: leave it out, or "
+                f"leave ExampleDP out"
             )
         self.objective, self.privacy = objective, privacy
         self.ledger = Ledger(privacy) if ledger is None else ledger
@@ -172,7 +172,8 @@ class Steps:
         """
         raise RefusedError(
             "refused: this client's examples are private (ExampleDP), and the method asks for a "
-            "value of its objective: use one of local gradient steps (FedAvg, Scaffold, ...), or "
+            "value of its objective: use a method with local gradient steps (FedAvg, Scaffold, "
+            "...), or "
             "local_solver=GradientDescent(steps=..., lr=...)"
         )
 

@@ -60,13 +60,12 @@ class Profiled(Objective):
         if type(core) not in _KINDS or len(core.shape) != 1:
             names = ", ".join(kind.__name__ for kind in _KINDS)
             raise ConfigError(
-                f"coefficients that each site has for itself are for {names}, got "
-                f"{type(core).__name__}"
+                f"each site's own coefficients are for {names}, got {type(core).__name__}"
             )
         if core.l2:
             raise ConfigError(
-                f"a site's own coefficients are free, and the loss has l2 = {core.l2:g}: leave it "
-                "out, and give the others a penalty by the method's regularizer"
+                f"a site's own coefficients are not penalised, and the loss has l2 = {core.l2:g}: "
+                f"leave l2 out, and penalise the others by the method's regularizer"
             )
         self.loss, self._core = loss, core
         places = np.arange(loss.shape[0])

@@ -89,9 +89,7 @@ class RandomIntercepts(Objective):
         core = loss.loss if isinstance(loss, WithOffset) else loss
         if type(core) not in _KINDS or len(core.shape) != 1 or core.l2:
             names = " and ".join(kind.__name__ for kind in _KINDS)
-            raise ConfigError(
-                f"random intercepts are integrated out of {names} without l2, got {loss!r}"
-            )
+            raise ConfigError(f"random intercepts need one of {names}, without l2, got {loss!r}")
         self.loss, self._core = loss, core
         self.nodes = checked_nodes(nodes)
         self.shape, self.dtype = (loss.shape[0] + 1,), np.dtype(np.float64)

@@ -83,7 +83,7 @@ def count_as_nothing() -> Iterator[None]:
     except FedConError:  # of the request, and of no row
         raise
     except Exception as error:
-        _log.warning("a row counts for nothing: its loss raises %s", type(error).__name__)
+        _log.warning("a row does not count, since its loss raises %s", type(error).__name__)
 
 
 def _flat(gradient: Any) -> Array:

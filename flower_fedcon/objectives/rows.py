@@ -82,7 +82,7 @@ class LinearModel(Objective, Stackable):
     curvatures: ClassVar[tuple[float, float | None]] = (0.0, None)
     """Bounds of `curvature`; None where there is none, and `smoothness` is unknown."""
     separable: ClassVar[bool] = False
-    """Whether there are data for which it falls for ever: see `flower_fedcon.solvers.runaway`."""
+    """Whether it can decrease forever on some data: see `flower_fedcon.solvers.runaway`."""
     clusters: Array | None = None
     """The cluster of each row, from 0, where standard errors are to be by cluster."""
     clients: int | None = None
@@ -868,8 +868,8 @@ def eigenvalues(products: Array) -> Array:
     """
     if not np.isfinite(products).all():
         raise ConfigError(
-            "the squares of the data's entries overflow: divide the columns by their largest "
-            "entries, say"
+            "the squares of the data's entries overflow: rescale the columns, for example by their "
+            "largest entries"
         )
     return np.linalg.eigvalsh(products)
 

@@ -40,8 +40,8 @@ class SetAside:
     def why(self, kind: str) -> str:
         """Return why a class of this name has no such method, and the remedy."""
         return (
-            f"{kind} defines its own {self.override}, of which {self.owner.__name__}.{self.name} "
-            f"knows nothing: define {self.name}, too"
+            f"{kind} defines its own {self.override}, which {self.owner.__name__}.{self.name} does "
+            f"not use: define {self.name}, too"
         )
 
     def __get__(self, instance: Any, owner: type) -> Any:

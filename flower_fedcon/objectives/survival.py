@@ -13,9 +13,9 @@ from flower_fedcon.validation import Array, choice, float_array
 
 TIES = ("breslow", "efron")
 NOTHING_COMPARED = (
-    "no client has two rows at risk together, the earlier with an event, whose columns differ. "
-    "Rows are compared within a client, which is a stratum: the likelihood is constant, with "
-    "nothing to fit. Take larger groups as clients"
+    "no client has two rows at risk together whose columns differ and of which the earlier has an "
+    "event. Rows are compared only within a client, which is a stratum, so the likelihood is "
+    "constant, and there is nothing to fit. Use larger groups as clients"
 )
 
 
@@ -189,8 +189,8 @@ class CoxRegression(LinearModel):
     def batch_gradient(self, x: Array, rows: Array) -> Array:
         """Raise: a row's term depends on all rows at risk."""
         raise ConfigError(
-            "CoxRegression has no minibatches: each event is compared with all rows at risk; leave "
-            "batch_size out"
+            "CoxRegression has no minibatches, since each event is compared with all rows at risk: "
+            "leave batch_size out"
         )
 
     def stochastic_gradient(

@@ -14,7 +14,7 @@ from flower_fedcon.validation import Array, float_array, nonnegative, squared_no
 
 
 class Regularizer(ABC):
-    """A closed function psi of a model of any shape: convex, unless it says otherwise.
+    """A closed function psi of a model of any shape, convex unless `weak_convexity` is above 0.
 
     `batch` is the number of leading axes of an argument that index clients: with `batch=1` the
     same call serves a stack of models.
@@ -24,7 +24,7 @@ class Regularizer(ABC):
     def weak_convexity(self) -> float:
         """The least rho >= 0 for which psi + rho/2 ||x||^2 is convex: 0 for a convex psi.
 
-        With rho > 0 the prox is for steps below 1/rho alone.
+        With rho > 0 the prox exists only for steps below 1/rho.
         """
         return 0.0
 
@@ -57,7 +57,7 @@ class Regularizer(ABC):
             If psi has none that can be used.
         """
         raise ConfigError(
-            f"{self!r} has no subgradient: use an algorithm that works with its proximal operator"
+            f"{self!r} has no subgradient: use an algorithm that uses its proximal operator"
         )
 
     def subdifferential_distance(self, x: Array, grad: Array) -> float:
@@ -100,7 +100,7 @@ def check_step(step: float) -> float:
 
 
 LONGEST = 1.0 - 1e-12
-"""What step times modulus of weak convexity stays below: at 1 a prox divides by rounding, or 0."""
+"""The bound of step times modulus of weak convexity: at 1 a prox divides by rounding, or 0."""
 
 
 def check_prox(psi: object, v: Array, step: float) -> float:

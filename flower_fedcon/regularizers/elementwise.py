@@ -180,14 +180,14 @@ class Nonnegative(Regularizer):
         return 0.0 if float(x.min()) >= -tolerance * float(np.abs(x).max()) else math.inf
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
-        """Clip at zero, whatever the step (its limit at step 0)."""
+        """Clip at zero, for any step (also at its limit, 0)."""
         check_prox(self, v, step)
         return np.maximum(v, 0)
 
     def subgradient(self, x: Array) -> Array:
         """Raise: an indicator's subgradients give no direction to step along."""
         raise ConfigError(
-            "Nonnegative() has no subgradient to step along: use an algorithm that works with its "
+            "Nonnegative() has no subgradient to step along: use an algorithm that uses its "
             "proximal operator"
         )
 

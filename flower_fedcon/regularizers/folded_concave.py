@@ -1,4 +1,4 @@
-"""Folded concave penalties: MCP and SCAD, which leave large entries alone.
+"""Folded concave penalties: MCP and SCAD, which do not shrink large entries.
 
 They are weakly convex, not convex: their proximal operators are for short steps.
 """
@@ -50,9 +50,9 @@ class _FoldedConcave(ByValue, Regularizer):
         step = check_prox(self, v, step)
         if step * self.weak_convexity >= LONGEST:
             raise ConfigError(
-                f"the prox of {self!r} is for steps below {1 / self.weak_convexity:g}, the inverse "
-                f"of its modulus of weak convexity, got {step:g}: take smaller steps, or a "
-                "regularizer that is nearer to convex"
+                f"the prox of {self!r} exists only for steps below {1 / self.weak_convexity:g}, "
+                f"the inverse of its modulus of weak convexity, got {step:g}: take smaller steps, "
+                f"or a regularizer with a smaller modulus"
             )
         return self._shrunk(v, step) if step and self._slope_at_zero else v
 
@@ -125,8 +125,8 @@ class MCP(_FoldedConcave):
 class SCAD(_FoldedConcave):
     """psi(x) = factor sum_i p(|x_i|): weight |x_i| up to weight, constant from a weight on.
 
-    The smoothly clipped absolute deviation (Fan and Li 2001): p' falls from weight at t = weight to
-    0 at t = a weight, in a line. Its modulus of weak convexity is factor/(a - 1).
+    The smoothly clipped absolute deviation (Fan and Li 2001): p' decreases linearly from weight at
+    t = weight to 0 at t = a weight. Its modulus of weak convexity is factor/(a - 1).
 
     Parameters
     ----------

@@ -159,7 +159,7 @@ class GroupLasso(_Grouped):
     ----------
     weight : float, or array of one for each group
         >= 0; a float is the same for groups of all sizes. `np.sqrt(np.bincount(labels))` times a
-        weight makes up for the groups' sizes; then groups must be an array of labels.
+        weight compensates for the groups' sizes; groups must then be an array of labels.
     groups : int, "rows" or array of int
         An int is the size of equal, contiguous groups of the flattened model. With "rows", each
         index of the first axis is a group. An array of the model's shape holds the label 0, 1, 2,

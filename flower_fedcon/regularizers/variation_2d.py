@@ -64,7 +64,7 @@ class TotalVariation2D(Regularizer):
         """Raise unless models are images, or stacks of them."""
         if len(shape) < 2:
             raise ConfigError(
-                f"TotalVariation2D is of images, of shape (height, width), the model has shape "
+                f"TotalVariation2D needs images of shape (height, width), and the model has shape "
                 f"{shape}: use TotalVariation1D, or Separable with the image's shape"
             )
 

@@ -40,7 +40,7 @@ class Indicator(Regularizer):
         return 0.0 if self.constraint.contains(x, tolerance) else math.inf
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
-        """Return the projection of `v`, whatever the step (its limit at step 0)."""
+        """Return the projection of `v`, for any step (also at its limit, 0)."""
         check_step(step)
         return self.constraint.project(v, batch=batch)
 
@@ -65,8 +65,8 @@ class Indicator(Regularizer):
 class Foreign(Regularizer):
     """factor * operator, for an operator with `prox(v, step)` and `__call__(v)` on vectors.
 
-    These are pyproximal's conventions, whose indicators return True or False. An operator that is
-    not convex says so by an attribute `weak_convexity`, as `Regularizer` explains.
+    These are pyproximal's conventions, in which indicators return True or False. A weakly convex
+    operator has an attribute `weak_convexity`, as in `Regularizer`.
     """
 
     operator: Any
@@ -205,6 +205,6 @@ def as_regularizer(obj: object) -> Regularizer:
     if callable(obj) and callable(getattr(obj, "prox", None)):
         return Foreign(obj)
     raise ConfigError(
-        "a regularizer is None, a Regularizer, a constraint set, or an object with prox(v, step) "
-        f"and __call__(v); got {obj!r}"
+        f"a regularizer must be None, a Regularizer, a constraint set, or an object with prox(v, "
+        f"step) and __call__(v), got {obj!r}"
     )

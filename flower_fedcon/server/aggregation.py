@@ -1,12 +1,13 @@
-"""What may take the place of the mean over the cohort, so that a few false uploads do little.
+"""Robust alternatives to the mean over the cohort, which limit the effect of false uploads.
 
 A strategy takes one as `aggregation=`; those whose server step must be the plain mean refuse it and
 say why (`fedcon info`).
 
-It has its price where clients differ, even if none of them lies: the limit is another point. On the
-tests' six heterogeneous quadratics, F* is 0.544 below the start. FedAvg with one local step ends at
-F* with the mean, and above it by 0.10 with `TrimmedMean(0.1)`, 0.24 with `CoordinateMedian()`, 0.12
-with `GeometricMedian()` and with `NormClipping(0.1)`, and 0 with `NormClipping(1.0)`.
+They have a price under heterogeneity, even if no upload is false: the limit is another point. On
+the tests' six heterogeneous quadratics F* is 0.544 below the start. FedAvg with one local step
+reaches F* with the mean, and ends above it by 0.10 with `TrimmedMean(0.1)`, 0.24 with
+`CoordinateMedian()`, 0.12 with `GeometricMedian()` and with `NormClipping(0.1)`, and 0 with
+`NormClipping(1.0)`.
 
 >>> from flower_fedcon.aggregation import TrimmedMean
 >>> from flower_fedcon.strategies import FedAvg
@@ -29,11 +30,11 @@ __all__ = ["Aggregation", "CoordinateMedian", "GeometricMedian", "NormClipping",
 
 
 class Aggregation(ABC):
-    """A rule that takes the place of the mean over the cohort, whatever the clients' order."""
+    """A rule that replaces the mean over the cohort, for any order of the clients."""
 
     @abstractmethod
     def combine(self, values: Array) -> Array:
-        """Return what stands for all of them.
+        """Return the combined value.
 
         Parameters
         ----------
@@ -46,7 +47,7 @@ class Aggregation(ABC):
         """
 
     def combine_numbers(self, values: Sequence[float]) -> float:
-        """Return what stands for a number that each client has sent."""
+        """Return the combined value of a number that each client has sent."""
         return float(self.combine(np.array(values, dtype=np.float64)))
 
 
@@ -73,14 +74,14 @@ _SLACK = 1e-9  # 0.1 * 30 is 3.0000000000000004
 class TrimmedMean(Aggregation):
     """In each coordinate, the mean without the largest and the smallest values.
 
-    It bears any uploads of a share of at most `fraction` of the cohort (Yin, Chen, Ramchandran,
-    Bartlett, "Byzantine-Robust Distributed Learning", ICML 2018).
+    It tolerates arbitrary uploads of a share of at most `fraction` of the cohort (Yin, Chen,
+    Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning", ICML 2018).
 
     Parameters
     ----------
     fraction : float
-        beta in [0, 1/2): of n values, beta n at each end are left out, rounded up, and as many as
-        leave one at least.
+        beta in [0, 1/2): of n values, beta n at each end are left out, rounded up, as long as at
+        least one remains.
 
     Raises
     ------
@@ -111,7 +112,8 @@ class TrimmedMean(Aggregation):
 class CoordinateMedian(Aggregation):
     """The median of each coordinate; of an even number, the mean of the two in the middle.
 
-    It bears any uploads of fewer than half of the cohort (Yin et al., as for `TrimmedMean`).
+    It tolerates arbitrary uploads of fewer than half of the cohort (Yin et al., as for
+    `TrimmedMean`).
 
     Examples
     --------
@@ -130,16 +132,16 @@ class GeometricMedian(Aggregation):
     """argmin_v sum_i ||v - u_i||, by the smoothed Weiszfeld algorithm.
 
     Each step is a mean with weights 1/max(nu, ||v - u_i||), from the coordinate-wise median. It
-    bears any uploads of fewer than half of the cohort, whatever the coordinates (Pillutla, Kakade,
-    Harchaoui, "Robust Aggregation for Federated Learning", IEEE TSP 2022, Algorithm 2). Uploads
-    that are all within nu of each other give their mean.
+    tolerates arbitrary uploads of fewer than half of the cohort, in any coordinates (Pillutla,
+    Kakade, Harchaoui, "Robust Aggregation for Federated Learning", IEEE TSP 2022, Algorithm 2).
+    Uploads that are all within nu of each other give their mean.
 
     Parameters
     ----------
     smoothing : float (default: 1e-6)
         nu > 0.
     iterations : int (default: 32)
-        Steps, always as many: the paper finds 3 to be enough for learning; more come nearer.
+        The fixed number of steps. The paper finds 3 enough for learning; more are more exact.
 
     Raises
     ------
@@ -174,9 +176,10 @@ class GeometricMedian(Aggregation):
 class NormClipping(Aggregation):
     """The mean, with each upload that is longer than `bound` cut to that length.
 
-    A client alone moves it by bound/n at most. Methods that upload a model, not a change, clip its
-    distance from what the server sent. Where uploads are not 0 at the optimum even if all clients
-    are equal (with a regularizer; in `FastFedDA`), a bound below their length moves it.
+    A single client moves it by at most bound/n. For methods that upload a model instead of a
+    change, its distance from the server's model is clipped. If uploads are not 0 at the optimum
+    even for equal clients (with a regularizer; in `FastFedDA`), a bound below their length moves
+    the limit.
 
     Parameters
     ----------

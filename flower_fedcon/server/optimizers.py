@@ -1,8 +1,9 @@
-"""What a server may make of the mean change of its clients' models: momentum, Adagrad, Adam, Yogi.
+"""Server optimizers, which apply the clients' mean change: momentum, Adagrad, Adam, Yogi.
 
 A strategy takes one as `server_optimizer=`, if its server step is w := w + server_lr mean(delta);
-others refuse it and say why (`fedcon info`). The step is then w := w + server_lr times what stands
-below, and the state of the optimizer is part of the server's: saved, and resumed.
+others refuse it and say why (`fedcon info`). The step is then w := w + server_lr times the
+direction below. The optimizer's state is part of the server's state, and is saved and resumed with
+it.
 
 With Delta the mean, entry by entry, from m = 0 and v = tau^2:
 
@@ -12,8 +13,8 @@ With Delta the mean, entry by entry, from m = 0 and v = tau^2:
     m / (sqrt(v) + tau),  v := beta_2 v + (1 - beta_2) Delta^2    Adam
     m / (sqrt(v) + tau),  v := v - (1 - beta_2) Delta^2 sign(v - Delta^2)    Yogi
 
-with the new v. There is no correction of a bias at the start, as the paper has none: a large tau
-stands for a cautious start.
+with the new v. As in the paper, there is no bias correction at the start: use a large tau for a
+cautious start.
 
 Source: Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan, "Adaptive federated
 optimization", ICLR 2021, Algorithm 2.
@@ -48,21 +49,21 @@ __all__ = [
 
 
 class OptimizerState(NamedTuple):
-    """What an optimizer remembers."""
+    """The state of an optimizer."""
 
     m: Array  # mean of the changes, shape of the model
     v: Array | None = None  # of their squares, shape of the model; None where there is no scaling
 
 
 class ServerOptimizer(ABC):
-    """A rule that makes the server's direction of the clients' mean change."""
+    """A rule that computes the server's direction from the clients' mean change."""
 
     entrywise: ClassVar[bool]
-    """Whether it gives each entry of the model a step length of its own."""
+    """Whether each entry of the model has its own step length."""
 
     @abstractmethod
     def direction(self, mean: Array, state: OptimizerState | None) -> tuple[Array, OptimizerState]:
-        """Return what takes the place of the mean change, and the state after it.
+        """Return the direction that replaces the mean change, and the new state.
 
         Parameters
         ----------
@@ -107,7 +108,7 @@ def _moved(beta: float, mean: Array, state: OptimizerState | None) -> Array:
 class Momentum(ServerOptimizer):
     """m := beta m + (1 - beta) Delta, and the step is m.
 
-    With server_lr/(1 - beta) for server_lr it is the heavy ball of FedAvgM, FedAvg's
+    With server_lr/(1 - beta) as server_lr it is the heavy ball of FedAvgM, FedAvg's
     `server_momentum`.
 
     Parameters

@@ -1,27 +1,28 @@
 """Step lengths that each client finds in its own steps, from how its gradients change.
 
-As `client_lr` of methods that bear clients with unlike steps: FedAvg and FedMiD.
+They are values of `client_lr` for methods that allow different steps of clients: FedAvg and FedMiD.
 
 >>> from flower_fedcon.strategies import FedAvg
 >>> strategy = FedAvg(client_lr=DeltaSGD(), local_steps=5)  # or client_lr="adaptive"
 
-Each round begins at `initial`, by default the method's rule, and after each local step, which led
-from w to w', with gradients g and g' of f_j there (of one minibatch, the next one: two gradients a
-step), and with theta = the last step over the one before it (1 at first):
+Each round begins at `initial`, by default the method's default, and after each local step, which
+led from w to w', with gradients g and g' of f_j there (of one minibatch, the next one: two
+gradients a step), and with theta = the last step over the one before it (1 at first):
 
     DeltaSGD:   eta := min{gamma ||w' - w|| / (2 ||g' - g||),  sqrt(1 + delta theta) eta}
     AdaPGM:     eta := eta min{sqrt(1 + theta),  1/(2 sqrt([D]_+))}
                 D = eta (eta ||g' - g||^2 - <g' - g, w' - w>) / ||w' - w||^2
 
-A step that is lost in rounding, below the root of a number's precision beside w, changes no eta.
+A step at the level of rounding, below the square root of the precision relative to w, does not
+change eta.
 
 What is proved: AdaPGM with all rows converges for one convex f_j + psi whose gradient is locally
 Lipschitz, without L (Latafat et al., Theorem 1.1); Delta-SGD bounds FedAvg's mean squared gradient
 for clients whose gradients differ by a bounded amount, nonconvex ones, too, for gamma of order 1/K
-and eta_0 of order gamma, not for the gamma = 2 of its experiments. Under heterogeneity neither has
-the optimum as its limit: clients with unlike steps T_i weigh unlike, and the limit is where
-sum_i T_i grad f_i = 0, about, beside the bias of local steps. Sampling adds its noise and changes
-nothing else: a client keeps nothing from round to round.
+and eta_0 of order gamma, not for the gamma = 2 of its experiments. Under heterogeneity neither
+converges to the optimum: clients weigh in proportion to their steps T_i, so the limit is about
+where sum_i T_i grad f_i = 0, in addition to the bias of local steps. Sampling only adds noise,
+since clients keep nothing between rounds.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class OwnRate(ABC):
     Parameters
     ----------
     initial : float, optional
-        > 0: the first step of each round; by default the method's rule for `client_lr`.
+        > 0, the first step of each round; by default the method's default for `client_lr`.
     """
 
     initial: float | None = None
@@ -79,9 +80,9 @@ class DeltaSGD(OwnRate):
     ----------
     initial : see `OwnRate`
     gamma : float (default: 2.0)
-        > 0; 2 is their experiments', 1/L_i as a step.
+        > 0; 2, as in their experiments, gives steps of 1/L_i.
     delta : float (default: 0.1)
-        > 0: how fast steps may grow.
+        > 0, which limits how fast steps may grow.
 
     Examples
     --------

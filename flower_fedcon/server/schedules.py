@@ -1,8 +1,8 @@
-"""Step lengths that change from round to round, for the `client_lr` of methods that bear that.
+"""Step lengths that change from round to round, for the `client_lr` of methods that allow it.
 
-Each is a length for round 1 and a rule for those after it. It depends on the number of the round
-alone: a run that is resumed goes on with it, and clients that are sampled late know it.
-Strategies say which of them take a schedule (`fedcon info`), and others why not.
+A schedule has a length for round 1 and a rule for later rounds. It depends only on the number of
+the round, so resumed runs and clients that are sampled late use the right length. Strategies say
+which of them take a schedule (`fedcon info`), and others why not.
 
 >>> from flower_fedcon.schedules import InverseSqrt
 >>> from flower_fedcon.strategies import FedAvg
@@ -10,8 +10,8 @@ Strategies say which of them take a schedule (`fedcon info`), and others why not
 
 In an experiment file: ``client_lr = {type = "InverseSqrt", initial = 0.1}``.
 
-`DeltaSGD` and `AdaPGM` are no schedules: with them each client finds its own steps, one from the
-other (`flower_fedcon.server.own_rates` says what is proved).
+`DeltaSGD` and `AdaPGM` are not schedules: with them each client finds its own steps, each from the
+one before (`flower_fedcon.server.own_rates` says what is proved).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Constant(_Falling):
 
 @dataclass(frozen=True)
 class InverseSqrt(_Falling):
-    """initial / sqrt(t) in round t = 1, 2, ...: for functions that are convex.
+    """initial / sqrt(t) in round t = 1, 2, ...: for convex functions.
 
     Examples
     --------
@@ -134,7 +134,7 @@ class InverseSqrt(_Falling):
 
 @dataclass(frozen=True)
 class Inverse(_Falling):
-    """initial / (1 + decay (t - 1)) in round t = 1, 2, ...: for functions that are strongly convex.
+    """initial / (1 + decay (t - 1)) in round t = 1, 2, ...: for strongly convex functions.
 
     Parameters
     ----------

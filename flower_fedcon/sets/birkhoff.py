@@ -52,7 +52,7 @@ class Birkhoff(ConstraintSet):
         """Raise unless models are size x size."""
         if shape != (self.size, self.size):
             raise ConfigError(
-                f"{self!r} is a set of {self.size} x {self.size} matrices, the model has shape "
+                f"{self!r} is a set of {self.size} x {self.size} matrices, and the model has shape "
                 f"{shape}"
             )
 

@@ -118,10 +118,10 @@ class Intersection(ConstraintSet):
             reach = reach or [one.diameter_for(v.shape) for one in self.sets]
             self._cycle(x, cycles, reach)
         raise FedConError(
-            f"the projection onto {self!r} has come within {away:.3g} of all sets, after {cycles} "
-            "cycles, and not to its tolerance: the sets meet in hardly a point, or at too small an "
+            f"the projection onto {self!r} came within {away:.3g} of all sets after {cycles} "
+            f"cycles, not within its tolerance: the sets barely meet, or meet at too small an "
             f"angle (widen one), or the point is too far away (its norm is {_length(v):.3g}, the "
-            f"sets' scale {self.scale:.3g}: take smaller steps)"
+            f"sets' scale {self.scale:.3g}: use smaller steps)"
         )
 
     def _cycle(self, v: Array, cycles: int, reach: list[float]) -> tuple[Array, float | None]:
@@ -151,8 +151,8 @@ class Intersection(ConstraintSet):
             farthest = min(_length(v - p) + d for p, d in zip(points, reach, strict=True))
             if least > min(farthest * (1 + 1e-9), _FAR * size):
                 raise ConfigError(
-                    f"the sets of {self!r} have no point in common: none lies within {least:.3g} "
-                    f"of where they come within {away:.3g} of each other"
+                    f"the sets of {self!r} have no common point: they are {away:.3g} apart, and no "
+                    f"common point lies within {least:.3g} of that place"
                 )
         return x, away
 

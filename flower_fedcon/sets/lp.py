@@ -104,8 +104,8 @@ class LpBall(ConstraintSet):
                 return each(x, batch, self._project)
         except (ValueError, OverflowError):  # no root is enclosed: numbers beyond arithmetic
             raise FedConError(
-                f"the projection onto {self!r} of entries up to {float(np.abs(x).max()):.3g} is "
-                "beyond what arithmetic bears: scale the model and the radius"
+                f"the projection onto {self!r} of entries up to {float(np.abs(x).max()):.3g} "
+                f"overflows: scale the model and the radius"
             ) from None
 
     def _project(self, x: Array) -> Array:

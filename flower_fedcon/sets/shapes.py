@@ -50,8 +50,8 @@ def expect_finite(owner: object, x: Array) -> None:
     if not np.isfinite(x).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
         raise ConfigError(
-            f"{type(owner).__name__} was given a value that is not finite ({x[where]}) at {where}: "
-            "has the run diverged? Check the data and the step sizes"
+            f"{type(owner).__name__} got a value that is not finite ({x[where]}) at {where}: has "
+            f"the run diverged? Check the data and the step sizes"
         )
 
 

@@ -43,7 +43,7 @@ def as_solver(value: object) -> LocalSolver:
     if isinstance(value, type):
         raise ConfigError(f"pass an instance, such as {value.__name__}(), not the class itself")
     if not isinstance(value, str):
-        raise ConfigError(f"a local solver is a name or an instance of one, got {value!r}")
+        raise ConfigError(f"a local solver must be a name or an instance, got {value!r}")
     if value not in _NAMED:
         raise ConfigError(f"unknown local solver {value!r}: {nearest(value, _NAMED)}")
     return _NAMED[value]

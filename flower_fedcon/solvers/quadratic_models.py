@@ -193,8 +193,8 @@ def hardly_apart(shares: Array | None, names: Sequence[str] = ()) -> str:
     least = float(shares.min())
     digits = max(0, math.floor(math.log10(max(least, 1e-300) / np.finfo(np.float64).eps)))
     return (
-        f"rounding is the limit: of {listed} all but {least:.0e} is a combination of the others, "
-        f"which leaves about {digits} digits: center columns, leave some out, or take a penalty"
+        f"rounding is the limit: {listed} is a combination of the others up to {least:.0e}, which "
+        f"leaves about {digits} digits: centre columns, leave some out, or use a penalty"
     )
 
 

@@ -90,10 +90,10 @@ class SGD(LocalSolver):
             If it asks for more than the end of the steps.
         """
         if declared.stop is not None or declared.objective is not None:
-            what = "a stopping rule" if declared.objective is None else "a function of its own"
+            what = "a stopping rule" if declared.objective is None else "its own function"
             raise ConfigError(
-                f"SGD takes a number of steps along f, and this method has {what}: use another "
-                'local solver, such as "exact"'
+                f"SGD takes a number of steps along f, and this method has {what}: use "
+                f'another local solver, such as "exact"'
             )
         psi, rate = declared.regularizer, at(self.lr, server_round)
         own = declared._replace(
@@ -116,7 +116,7 @@ class SGD(LocalSolver):
         ConfigError
         """
         raise ConfigError(
-            "SGD minimises in a client's step alone, whose batches it takes: use another local "
+            "SGD works only within a client's step, whose batches it uses: use another local "
             'solver here, such as "exact"'
         )
 
@@ -132,6 +132,6 @@ def check_noise(solver: object) -> None:
     if solver is None or counted or isinstance(solver, SGD):
         return
     raise ConfigError(
-        f"with Noisy objectives local_solver={solver!r} never meets its tolerance: use "
+        f"with Noisy objectives local_solver={solver!r} never reaches its tolerance: use "
         "SGD(epochs=..., batch_size=..., lr=...) or GradientDescent(steps=..., lr=...)"
     )

@@ -111,7 +111,7 @@ def test_fedavg_takes_a_regularizer_of_matrices():
 def test_refusals():
     with pytest.raises(ConfigError, match="no subgradient"):
         FedAvg(client_lr=0.1, local_steps=1, regularizer=L1Ball(1.0)).initialize(np.zeros(2))
-    with pytest.raises(ConfigError, match="a regularizer is None"):
+    with pytest.raises(ConfigError, match="a regularizer must be None"):
         FedMiD("l1", client_lr=0.1, local_steps=1)
     with pytest.raises(ConfigError, match=r"local_steps must be a whole number >= 1, got 2.5"):
         FedDualAvg(L1(1.0), client_lr=0.1, local_steps=2.5)
@@ -126,5 +126,5 @@ def test_refusals():
             return x
 
     problem = type(q6())([NoBatches()])
-    with pytest.raises(ConfigError, match="does not say how many rows it has"):
+    with pytest.raises(ConfigError, match="does not state its number of rows"):
         simulate(FedAvg(client_lr=0.1, local_steps=1, batch_size=2), problem, 1)

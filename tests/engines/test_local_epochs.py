@@ -170,7 +170,7 @@ def test_many_epochs_of_all_rows_are_the_minimiser():
         ),
         (
             lambda: EPOCHS.solve(LocalProblem(Quadratic(np.eye(2), np.ones(2)), np.zeros(2))),
-            "a client's step alone",
+            "only within a client's step",
         ),
     ],
 )

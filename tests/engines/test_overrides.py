@@ -263,7 +263,10 @@ METHODS = {
 def test_batches_of_an_objective_without_rows_are_refused(engine, method):
     place = {"workers": 2} if engine == "workers" else {"engine": engine_of(engine)}
     constraint = L1Ball(1.0) if method == "fedfw" else None
-    for kind, words in ((Mine, "Mine does not say how many rows"), (Counted, "no batch_gradient")):
+    for kind, words in (
+        (Mine, "Mine does not state its number of rows"),
+        (Counted, "no batch_gradient"),
+    ):
         problem = FederatedProblem([kind(*data(c)) for c in range(CLIENTS)], constraint=constraint)
         with pytest.raises(ConfigError, match=words):
             simulate(METHODS[method](batch_size=2), problem, 1, **place)

@@ -80,7 +80,7 @@ def test_a_client_that_fails_is_left_out_as_on_the_local_engine(kind, caplog):
             A[2, 0, 0] = np.nan if played in (3, 4) else good  # the objectives are views
             run.round(clients)
         assert run.server.counts == {"dropped": 2}
-        assert caplog.text.count("L1 was given a value that is not finite (nan)") == 2
+        assert caplog.text.count("L1 got a value that is not finite (nan)") == 2
         caplog.clear()
         found.append(run)
     assert np.abs(found[0].x - found[1].x).max() <= 1e-12

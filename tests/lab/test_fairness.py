@@ -250,11 +250,17 @@ def test_a_bounded_objective_is_else_the_one_it_bounds():
             lambda f: LossBound(f, 1.0, 7),
             r"LossBound\(loss\) needs an objective with value\(x\), got 7",
         ),
-        (lambda f: LossBound(LossBound(f, 1.0), 2.0), r"replace the constraint \(constraint_value"),
+        (
+            lambda f: LossBound(LossBound(f, 1.0), 2.0),
+            r"objective's own constraint \(constraint_value",
+        ),
         (lambda f: GroupLossBounds(f, [f, 7], 1.0), r"GroupLossBounds\(losses\) needs .*got 7"),
         (lambda f: GroupLossBounds(f, [], 1.0), "for each of m >= 1 groups.*got 0 losses and 1"),
         (lambda f: GroupLossBounds(f, [f] * 3, [1, 2]), "got 3 losses and 2 bounds"),
-        (lambda f: GroupLossBounds(f, [f, None], 1, counts=[1, 1]), "0 where it is None, got"),
+        (
+            lambda f: GroupLossBounds(f, [f, None], 1, counts=[1, 1]),
+            "> 0 for a loss and 0 for None, got",
+        ),
         (lambda f: GroupLossBounds(f, [f, f], 1, counts=[1]), r"must be 2 numbers.*got \[1\]"),
         (lambda f: GroupLossBounds(f, [f], np.nan), "has a value that is not finite"),
     ],
@@ -300,7 +306,7 @@ def test_a_client_without_rows_of_a_group_has_no_say_in_its_bound():
 def test_private_examples_have_no_bounded_loss():
     dp = ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
     f = neyman_pearson(clients=3).objectives[0]
-    with pytest.raises(ConfigError, match="would tell the loss of private examples"):
+    with pytest.raises(ConfigError, match="would reveal the loss of private examples"):
         LossBound(PrivateObjective(f, dp), 1.0)
 
 

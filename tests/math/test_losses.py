@@ -128,7 +128,7 @@ def test_data_whose_squares_overflow_are_refused_by_name(sparse):
     f = LeastSquares(sp.csr_matrix(A) if sparse else A, np.ones(3))
     with (
         np.errstate(all="ignore"),
-        pytest.raises(ConfigError, match=r"squares of the data's entries overflow: divide"),
+        pytest.raises(ConfigError, match=r"squares of the data's entries overflow: rescale"),
     ):
         assert f.smoothness
 

@@ -271,7 +271,7 @@ def test_separable():
         (lambda: TotalVariation1D(1.0).prox(np.ones(3), -1.0), "step must be"),
         (lambda: Nonnegative().prox(np.ones(3), -1.0), "step must be"),
         (lambda: Nonnegative().subgradient(np.ones(3)), "no subgradient"),
-        (lambda: Separable([(3, (2,))]), "a regularizer is None"),
+        (lambda: Separable([(3, (2,))]), "a regularizer must be None"),
         (lambda: Separable([L1(1.0)]), "must be pairs"),
         (lambda: Separable([(L1(1.0), (2,))]).prox(np.ones(3), 1.0), "of 2 entries"),
         (lambda: Separable([(Indicator(NuclearNormBall(1.0)), (2,))]), "set of matrices"),

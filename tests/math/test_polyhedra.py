@@ -201,10 +201,10 @@ def test_a_ball_and_a_plane():
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        ([Box(0, 1), HalfSpace(np.ones(2), -0.1)], "no point in common"),
-        ([L2Ball(1.0), Hyperplane(np.ones(2), 1.5)], "no point in common"),
-        ([HalfSpace(np.ones(2), 0.0), HalfSpace(-np.ones(2), -1.0)], "no point in common"),
-        ([Simplex(), L2Ball(0.7)], "no point in common"),
+        ([Box(0, 1), HalfSpace(np.ones(2), -0.1)], "no common point"),
+        ([L2Ball(1.0), Hyperplane(np.ones(2), 1.5)], "no common point"),
+        ([HalfSpace(np.ones(2), 0.0), HalfSpace(-np.ones(2), -1.0)], "no common point"),
+        ([Simplex(), L2Ball(0.7)], "no common point"),
     ],
 )
 def test_empty_intersections_are_refused(sets, words):

@@ -188,7 +188,7 @@ def test_as_regularizer():
     assert as_regularizer(L1(1.0)) == L1(1.0)
     assert as_regularizer(L1Ball(1.0)) == Indicator(L1Ball(1.0))
     for wrong in (3, "l1", np.sin, object()):
-        with pytest.raises(ConfigError, match="a regularizer is None"):
+        with pytest.raises(ConfigError, match="a regularizer must be None"):
             as_regularizer(wrong)
     with pytest.raises(ConfigError, match=r"such as L1\(...\)"):
         as_regularizer(L1)

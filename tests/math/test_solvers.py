@@ -257,7 +257,7 @@ def test_solvers_by_name():
         as_solver("exakt")
     with pytest.raises(ConfigError, match=r"pass an instance, such as AOGM\(\)"):
         as_solver(AOGM)
-    with pytest.raises(ConfigError, match="a local solver is a name"):
+    with pytest.raises(ConfigError, match="a local solver must be a name"):
         as_solver(3)
 
 

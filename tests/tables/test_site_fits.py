@@ -128,7 +128,7 @@ def test_what_is_asked_for_is_checked():
         HuberRegression(A, y, intercept=True),
         SoftmaxRegression(A, np.arange(20) % 3, 3, intercept=True),
     ):
-        with pytest.raises(ConfigError, match="coefficients that each site has for itself are for"):
+        with pytest.raises(ConfigError, match="each site's own coefficients are for"):
             alone(other, {"x": np.zeros(other.shape)})
     rule = ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
     with pytest.raises(RefusedError, match="examples are private"):
