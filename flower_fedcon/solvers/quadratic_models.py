@@ -182,8 +182,8 @@ def apart(H: Array, weights: tuple[Array, Array], x: Array) -> Array:
 def hardly_apart(shares: Array | None, names: Sequence[str] = ()) -> str:
     """Return which entries rounding can hardly tell apart, in words; "" if it can all of them.
 
-    >>> hardly_apart(np.array([1.0, 1e-13, 1e-12]), ["age", "left", "right"])[:51]
-    'rounding is the limit: of left, right all but 1e-13'
+    >>> hardly_apart(np.array([1.0, 1e-13, 1e-12]), ["age", "left", "right"])[:48]
+    'rounding is the limit: of left, right only 1e-13'
     """
     alike = np.flatnonzero(() if shares is None else shares < _ALIKE)
     if shares is None or not alike.size:
@@ -193,8 +193,8 @@ def hardly_apart(shares: Array | None, names: Sequence[str] = ()) -> str:
     least = float(shares.min())
     digits = max(0, math.floor(math.log10(max(least, 1e-300) / np.finfo(np.float64).eps)))
     return (
-        f"rounding is the limit: {listed} is a combination of the others up to {least:.0e}, which "
-        f"leaves about {digits} digits: centre columns, leave some out, or use a penalty"
+        f"rounding is the limit: of {listed} only {least:.0e} is not a combination of the others, "
+        f"which leaves about {digits} digits: centre columns, leave some out, or use a penalty"
     )
 
 
