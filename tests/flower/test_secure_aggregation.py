@@ -291,7 +291,7 @@ def test_a_step_that_fails_is_told_as_a_value_beyond_the_range(log):
     told = [r for c, now, r in grid.seen if c == 5 and now == "collect_masked_vectors"]
     errors = {reply.content["fitres.metrics"]["error"] for reply in told}
     assert len(errors) == 1
-    assert "lies beyond the range that can be summed" in errors.pop()
+    assert "lies beyond the range of the sum" in errors.pop()
 
 
 @on_grid

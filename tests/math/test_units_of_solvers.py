@@ -174,7 +174,5 @@ def test_an_optimum_that_rounding_keeps_out_of_reach_says_why():
     t = rng.normal(size=200)
     A = np.c_[t, t + 3e-8 * rng.normal(size=200), rng.normal(size=200)] * [1.0, 1e6, 1e-6]
     y = np.where(rng.random(200) < 0.5, 1, -1)
-    with pytest.raises(
-        FedConError, match=r"of entry 0, entry 1 only \de-1\d is"
-    ):
+    with pytest.raises(FedConError, match=r"of entry 0, entry 1 only \de-1\d is"):
         solve([LogisticRegression(A, y)], Zero(), np.zeros(3), max_iterations=2000)
