@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _SHOWN = 80  # characters of a value
+_MOST = 40  # valid words beside a hint
 
 
 class FedConError(Exception):
@@ -139,7 +140,8 @@ def repr_of(value: object) -> str:
 def nearest(word: str, valid: Iterable[str], also: Mapping[str, str] | None = None) -> str:
     """Return a hint: the valid word nearest to `word`, if one is near, then all valid words.
 
-    `also` maps other names to valid words, such as a paper's symbols.
+    With a near word, more than `_MOST` valid ones are not listed. `also` maps other names to
+    valid words, such as a paper's symbols.
 
     >>> nearest("penality", ["penalty", "schedule"])
     "did you mean 'penalty'? Valid: penalty, schedule"
@@ -155,6 +157,8 @@ def nearest(word: str, valid: Iterable[str], also: Mapping[str, str] | None = No
     close += [lowered[w] for w in difflib.get_close_matches(sought, list(lowered), 1, cutoff=0.5)]
     close += [lowered[w] for w in lowered if len(sought) > 1 and sought in w.split("_")]
     hint = f"did you mean '{close[0]}'? " if close else ""
+    if close and len(words) > _MOST:
+        return hint.rstrip()
     return f"{hint}Valid: {', '.join(words)}"
 
 

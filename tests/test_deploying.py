@@ -28,6 +28,7 @@ from flower_fedcon.flower.deployment import LocalDeployment, family_of
 from flower_fedcon.problems import files, tables
 from flower_fedcon.strategies import FedFW, FedNewton
 
+LISTING = '[tool.flwr.app.config]\nseed = 0\nrun-dir = ""\n'
 APP, DEPLOYMENT, TABLES = "docs/flower_app.md", "docs/deployment.md", "docs/tables.md"
 
 
@@ -196,7 +197,8 @@ def test_the_run_s_folder_and_the_nodes_files_reach_flower(run_command, tmp_path
     monkeypatch.setattr(deploy_command, "_ENDS", ())  # this process's signals stay as they are
     monkeypatch.chdir(tmp_path)
     (tmp_path / "app").mkdir()
-    for name in ("app/pyproject.toml", "north.csv", "south.csv"):
+    (tmp_path / "app" / "pyproject.toml").write_text(LISTING)
+    for name in ("north.csv", "south.csv"):
         (tmp_path / name).touch()
     files = ["--data", "north.csv", "--data", "south.csv"]
     run_command("deploy", "app", "--local", *files, "--run-dir", "runs/x", "--run-config", "seed=3")
@@ -215,3 +217,26 @@ def test_a_deployment_that_cannot_start_is_refused(run_command, tmp_path):
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "pyproject.toml").touch()
     assert "nodes must be" in refusal(run_command, "deploy", "app", "--local", "--nodes", "0")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--run-config", "sead=3 run-dir='x'"], "lists no key 'sead' .*: did you mean 'seed'"),
+        (["--run-config", "own.toml"], "no key 'a.b'"),
+        (["--run-dir", "runs/x", "--run-config", "a.b=1"], "no key 'a.b'"),
+    ],
+)
+def test_a_key_that_the_app_does_not_list_is_named_before_nodes_start(
+    run_command, tmp_path, monkeypatch, options, said
+):
+    monkeypatch.setattr(deployment.LocalDeployment, "_start", lambda _: pytest.fail("started"))
+    monkeypatch.setattr(deploy_command, "_ENDS", ())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "pyproject.toml").write_text(LISTING)
+    (tmp_path / "own.toml").write_text("seed = 1\n[a]\nb = 2\n")
+    assert re.search(said, refusal(run_command, "deploy", "app", "--local", *options))
+    (tmp_path / "app" / "pyproject.toml").write_text("[project]\n")
+    unlisted = refusal(run_command, "deploy", "app", "--local", "--run-dir", "runs/x")
+    assert "--run-dir: app/pyproject.toml lists no key 'run-dir'" in unlisted

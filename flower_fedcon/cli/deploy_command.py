@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.console import InterruptedRunError, say
 
 _ENDS = signal.SIGINT, signal.SIGTERM
+_KEY = re.compile(r"""(\S+?)=(?:'[^']*'|"[^"]*"|\S+)""")  # as Flower reads a configuration
 
 
 def interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
@@ -66,6 +69,7 @@ def deploy(
         )
     if not (app / "pyproject.toml").is_file():
         raise ConfigError(f"{app} is not a Flower app: it has no {app / 'pyproject.toml'}")
+    _check_keys(app / "pyproject.toml", run_config)
     home = folder or Path("runs") / f"{app.resolve().name}-deployed"
     for end in _ENDS:
         signal.signal(end, interrupt_once)
@@ -79,6 +83,7 @@ def deploy(
             raise ConfigError(f"--data {path}: no such file")
     own = [f'data="{path.resolve()}" name="{path.stem}" {node_config}' for path in files]
     if run_dir is not None:
+        _check_keys(app / "pyproject.toml", 'run-dir=""', "--run-dir")
         run_config = f'{run_config} run-dir="{run_dir.resolve()}"'.strip()
     number = len(files) or (3 if nodes is None else nodes)
     try:
@@ -94,3 +99,32 @@ def deploy(
         raise typer.Exit(1)
     if run_dir is not None:
         say(f"directory: {run_dir}")
+
+
+def _check_keys(about: Path, given: str, option: str = "--run-config") -> None:
+    """Refuse a run configuration with a key that the app does not list, as Flower will.
+
+    Flower's own error comes after the nodes are up, and does not name the key.
+    """
+    from flower_fedcon.runs.toml import read_toml
+
+    listed: Any = read_toml(about)
+    for part in ("tool", "flwr", "app", "config"):
+        listed = listed.get(part, {})
+    known = set(_flat(listed))
+    asked = _flat(read_toml(given)) if given.endswith(".toml") else _KEY.findall(given)
+    for key in asked:
+        if key not in known:
+            raise ConfigError(
+                f"{option}: {about} lists no key {key!r} under [tool.flwr.app.config]"
+                + (f": {nearest(key, known)}" if known else "")
+            )
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the keys of a table, those within tables as Flower joins them."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield before + key

@@ -65,6 +65,7 @@ class AppSide:
         self._trained: Record = {}
         self._trained_means: Record = {}
         self._evaluated: Record = {}
+        self._of_single: set[str] = set()
         self._unlike = False  # whether it was told that a client counts its examples in two ways
         self._told: set[tuple[int, str]] = set()  # the metrics that were named as left out
 
@@ -160,6 +161,11 @@ class AppSide:
         return self._trained_means
 
     @property
+    def of_single_clients(self) -> set[str]:
+        """The columns of the last record that hold what one client has measured."""
+        return self._of_single
+
+    @property
     def columns(self) -> set[str]:
         """The names that the clients' metrics have."""
         return {*self.trained, *self.evaluated}
@@ -218,13 +224,17 @@ class AppSide:
                 answers[client] = found
         if failed:
             _log.warning("no evaluation from %s", in_words(failed))
-        self._evaluated = _means(answers) | self._each(answers)
+        means = _means(answers)
+        self._evaluated = means | self._each(answers)
         both = self.trained.keys() & self.evaluated.keys()
         record = {
             f"{kind}_{name}" if name in both else name: value
             for kind, measured in (("train", self.trained), ("evaluate", self.evaluated))
             for name, value in measured.items()
         }
+        single = (self.trained.keys() - self.trained_means) | (self.evaluated.keys() - means)
+        prefixed = {f"{kind}_{name}" for kind in ("train", "evaluate") for name in single & both}
+        self._of_single = single | prefixed
         return {**record, "unheard": len(failed)} if failed else record
 
     def _usable(self, client: int, read: Reader) -> tuple[float, dict[str, float]]:

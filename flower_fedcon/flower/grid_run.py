@@ -99,6 +99,8 @@ class GridRun:
             left_out = {"round"}
             if self._strategy.constraint is None:
                 left_out.add("violation")  # always 0
+            if self._app is not None:
+                left_out |= self._app.of_single_clients  # the history has them
             text = ", ".join(f"{k} {v:.6g}" for k, v in record.items() if k not in left_out)
             _log.info("[ROUND %d/%d] %s", record["round"], plan.num_rounds, text)
             number, app = int(record["round"]), self._app
@@ -133,14 +135,14 @@ class GridRun:
             if means:
                 result.train_metrics_clientapp[round_.number] = MetricRecord({**means})
             _log.info(
-                "[ROUND %d/%d] %d of %d replies%s; %s so far, about %s left%s",
+                "[ROUND %d/%d] %d of %d replies%s; %s so far%s%s",
                 round_.number,
                 plan.num_rounds,
                 self._server.replies,
                 len(round_.cohort),
                 "".join(f"; {name} {value:.6g}" for name, value in means.items()),
                 duration(seconds),
-                duration(left),
+                f", about {duration(left)} left" if left else "",
                 f"; without {in_words(missing)}" if missing else "",
             )
 
@@ -159,6 +161,7 @@ class GridRun:
         if result.history.report is not None:
             _log.info("The model:\n%s", result.history.report.text)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        of_single = set[str]() if self._app is None else self._app.of_single_clients
         _log.info("Final results: ArrayRecord (%.2f MB)", _megabytes(result.arrays))
         for title, found in (
             ("ClientApp-side train metrics", result.train_metrics_clientapp),
@@ -166,7 +169,8 @@ class GridRun:
             ("ServerApp-side evaluate metrics", result.evaluate_metrics_serverapp),
         ):
             if found:
-                _log.info("\t%s, round %d: %s", title, max(found), dict(found[max(found)]))
+                last = {k: v for k, v in found[max(found)].items() if k not in of_single}
+                _log.info("\t%s, round %d: %s", title, max(found), last)
         return result
 
     def _introduce(self, plan: Plan) -> None:

@@ -111,9 +111,10 @@ class FedConStrategy(Method[State], FlowerStrategy):
         self.participation = Full() if participation is None else participation
         if not isinstance(self.participation, Participation):
             raise ConfigError(
-                "participation must be Full(), Sample(...), Bernoulli(p), Only(client), "
-                "Weighted(weights), Cyclic(groups), Markov(stay, back), Available(trace) or a "
-                f"Participation of your own, got {participation!r}"
+                "participation must be Full(), Sample(fraction=0.5), Sample(count=3), "
+                "Bernoulli(p), Only(client), Weighted(weights), Cyclic(groups), "
+                "Markov(stay, back), Available(trace) or a Participation of your own, got "
+                f"{participation!r}"
             )
         if isinstance(participation, Only) and client_class(self.name).state_type is not None:
             raise ParticipationError(

@@ -19,6 +19,7 @@ from flower_fedcon.validation import Array
 class TorchTraining(LocalTraining):
     """The `method` that a train function gets; see `flower_fedcon.torch.train_step`."""
 
+    how_to_step = "current_method().optimizer(model.parameters())"
     how_to_correct = (
         "current_method().begin(model, optimizer) before the loop, or "
         + LocalTraining.how_to_correct

@@ -67,6 +67,7 @@ class LocalTraining:
         The number of steps so far that the method has seen.
     """
 
+    how_to_step: ClassVar[str] = "method.optimizer(model)"
     how_to_correct: ClassVar[str] = (
         "correction = method.begin(model) before the loop, and in it "
         "correction.apply_gradients(model) between backward() and step()"
@@ -150,8 +151,8 @@ class LocalTraining:
         """
         if self._added.is_the_method:
             self._refuse(
-                "its step replaces the optimizer's: use method.optimizer(parameters, lr) instead "
-                "of begin and apply_gradients"
+                f"its step replaces the optimizer's: use {self.how_to_step} instead of begin and "
+                "apply_gradients"
             )
         return self._added
 
@@ -220,7 +221,7 @@ class LocalTraining:
             self._refuse(
                 "the train function has taken no step with it: call "
                 + (
-                    "method.optimizer(parameters, lr) for your optimizer, and its step()"
+                    f"{self.how_to_step} for your optimizer, and its step()"
                     if added.is_the_method
                     else self.how_to_correct
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 
 import numpy as np
@@ -284,6 +285,19 @@ def test_what_clients_measure_in_training_is_recorded_in_each_round(caplog):
     assert found[3]["loss/1"] == 7.0
     assert result.history["round"].tolist() == [3]
     assert "[ROUND 2/3] 3 of 3 replies; loss 4; " in caplog.text
+
+
+def test_the_log_has_means_and_no_single_client_s_values(caplog):
+    """They are in the history and the result."""
+    caplog.set_level("INFO", logger="flwr")
+    measured = {"trained": lambda loss: {"loss": 1.0}, "evaluated": lambda place: {"loss": 2.0}}
+    result, _, _ = start(FedProx(proximal=0.1), Small, **measured)
+    assert {"train_loss/0", "evaluate_loss/2"} <= {*result.history.columns}
+    assert "loss/2" in result.evaluate_metrics_clientapp[2]
+    assert "train_loss 1, evaluate_loss 2, " in caplog.text
+    assert "loss/" not in caplog.text
+    assert re.search(r"\[ROUND 1/2\] .* s so far, about .* left", caplog.text)
+    assert re.search(r"\[ROUND 2/2\] 3 of 3 replies.* s so far$", caplog.text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("hook", ["configure_train", "aggregate_train", "aggregate_evaluate"])

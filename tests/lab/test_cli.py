@@ -104,6 +104,12 @@ def test_info_states_the_bytes_of_a_round(fedcon: Command) -> None:
     assert "got '9y9'" in refusal(fedcon, "info", "FedFW", "--size", "9y9")
 
 
+def test_a_hint_stands_once_and_beside_no_long_list(fedcon: Command) -> None:
+    assert refusal(fedcon, "nwe").count("'new'") == 1
+    assert "Adam" not in refusal(fedcon, "info", "L1ball")
+    assert "Adam" in refusal(fedcon, "info", "xyzzy")
+
+
 def test_help_is_quick_and_light() -> None:
     code = (
         "import sys\n"

@@ -105,6 +105,11 @@ def test_figures_of_awkward_histories(tmp_path: Path) -> None:
     plot_histories({"a": converged, "b": unknown}, tmp_path / "mixed.svg", x="rounds")
     with pytest.raises(ConfigError, match="no recorded rounds"):
         plot_histories({"a": []}, tmp_path / "figure.png")
+    loops = [row(1, accuracy=0.5)]
+    with pytest.raises(
+        ConfigError, match=r"no objective was recorded.*by --y .*accuracy, downlink"
+    ):
+        plot_histories({"a": loops}, tmp_path / "figure.png")
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write"):
         plot_histories({"a": converged}, tmp_path / "file" / "figure.png")

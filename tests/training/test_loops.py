@@ -184,7 +184,7 @@ def gradients_of_a_step(method, f):
 REFUSED = [
     (FedProx(proximal=1.0), untouched, r"FedProx: the train function has taken no step with it: "
      r"call correction = method.begin\(model\)"),
-    (FedDualAvg(PSI, client_lr=LR), untouched, r"call method.optimizer\(parameters, lr\)"),
+    (FedDualAvg(PSI, client_lr=LR), untouched, r"call method.optimizer\(model\) for"),
     (Scaffold(**STEPS), two_more, "local_steps=3, and the train function took 5"),
     (Scaffold(**STEPS), with_momentum, "takes other steps .another rate, momentum"),
     (FedProx(proximal=1.0), elsewhere, "not the one that the server sent"),

@@ -138,6 +138,11 @@ def plot_histories(
     if not all(any(column in row for row in rows) for rows in histories.values()):
         known = set.intersection(*({key for row in rows for key in row}
                                    for rows in histories.values()))  # fmt: skip
+        if y is None:
+            raise ConfigError(
+                f"no {column} was recorded by all runs, as by none whose clients have train loops "
+                f"of their own: name a column to draw by --y (y=): {', '.join(sorted(known))}"
+            )
         raise ConfigError(f"unknown column {column!r}: {why_not_recorded(column, known)}")
     for name in [] if x is None else x.split(","):
         against = _COUNTED.get(name, name)

@@ -12,8 +12,9 @@ from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.flower.from_fedavg import instead_of
 from flower_fedcon.privacy import GaussianDP
-from flower_fedcon.regularizers.base import LONGEST
+from flower_fedcon.regularizers.base import LONGEST, Regularizer
 from flower_fedcon.server.aggregation import Aggregation
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import AUTO, Parameters, parameters
 
 if TYPE_CHECKING:
@@ -66,11 +67,19 @@ def _check_names(
             hint = instead_of(name) or nearest(name, known, kind.other_names())
             raise ConfigError(f"{title} has no argument {name!r}: {hint}")
     if len(args) > len(in_place):
-        own = [name for name in known if name not in in_place and name not in given]
+        value = args[len(in_place)]
+        terms = _terms(value)
+        if terms and not known.keys() & terms:
+            raise ConfigError(
+                f"{title} takes no {terms[0]}, got {value!r}: its problem is "
+                f"{kind.card().problem}. `fedcon list` shows the methods with their problems"
+            )
+        free = [name for name in known if name not in in_place and name not in given]
+        own = [name for name in terms if name in free] or free
         raise ConfigError(
             f"{title} takes {' and '.join(in_place) or 'no argument'} without a name, got "
-            f"{args[len(in_place)]!r} too: write {title}({own[0]}={args[len(in_place)]!r}), with "
-            f"a name of {list(known)}"
+            f"{value!r} too: write {title}({own[0]}={value!r}), with "
+            f"a name of {', '.join(known)}"
         )
     missing = [
         name
@@ -79,6 +88,13 @@ def _check_names(
     ]
     if missing:
         raise ConfigError(f"{title} needs {', '.join(missing)}: `fedcon info {title}` explains it")
+
+
+def _terms(value: Any) -> list[str]:
+    """Return the names of the arguments that may hold this part of a problem, if it is one."""
+    if isinstance(value, ConstraintSet):
+        return ["constraint", "regularizer"]
+    return ["regularizer"] if isinstance(value, Regularizer) else []
 
 
 @lru_cache(maxsize=256)
