@@ -112,6 +112,8 @@ def test_words_between_formulas_stay(typeset):
     formulas = typeset.runs(line)[1::2]
     assert formulas == ["i", "K", "v := P(v - a g_i)", "g", "psi", "v"]
     assert "".join(typeset.runs(line)) == line
+    said = typeset.runs("such a psi has a prox, and then a m(u) + b")
+    assert said[1::2] == ["psi", "a m(u) + b"]
     assert typeset.mixed("f_i mu-strongly convex").endswith(r":math:`\mu`\ -strongly convex")
 
 

@@ -122,6 +122,8 @@ def _words(atoms):
         single = atom in ("a", "A", "I", "in") and (not after or words[i + 1])
         if single and not (atom == "a" and before in ("=", ":=")):
             words[i] = True
+        if atom == "a" and i and words[i - 1] and re.match("[A-Za-z]{3}", after):  # "such a psi"
+            words[i] = True
         if atom == "in" and not (i and not words[i - 1]):
             words[i] = True
         if atom == "al." and before == "et":
