@@ -134,6 +134,20 @@ def test_the_steps_of_all_methods_are_typeset(typeset):
                 assert set(re.findall(r"(?<![\\A-Za-z])[A-Za-z]{2,}", formula)) <= IN_FORMULAS
 
 
+def test_a_method_s_page_says_whether_it_works_in_a_training_loop(typeset):
+    """And the page on training loops names those that do."""
+    from flower_fedcon.registry import algorithms
+    from flower_fedcon.strategies import FedDualAvg, FedPD
+
+    methods = import_module("methods")
+    assert "your own training loop" in methods.page(FedDualAvg, drawn=False)
+    assert "training loop" not in methods.page(FedPD, drawn=False)
+    told = (ROOT / "docs" / "training_loops.md").read_text()
+    for name, kind in algorithms().items():
+        if methods.takes_loops(name):
+            assert kind.__name__ in told
+
+
 def test_the_notes_on_methods_are_typeset(typeset):
     for name in typeset.PAGES:
         plain = (ROOT / "docs" / f"{name}.md").read_text("utf-8")

@@ -6,7 +6,9 @@ from docstrings import literal
 from typeset import mixed, steps
 
 from flower_fedcon.card import first_sentence, one_line
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.registry import algorithms, client_class
+from flower_fedcon.training.loop_client import own_loop
 
 TOLD = ("participation", "weights", "state", "wire", "regularizer", "step_sizes", "release",
         "aggregation", "compression", "lost_state", "not_for", "source")  # fmt: skip
@@ -23,6 +25,15 @@ def heading(text, line="-"):
 
 def source(path):
     return f".. dropdown:: {path}\n\n   .. literalinclude:: ../../{path}\n      :language: python"
+
+
+def takes_loops(name):
+    """Whether a method works in train loops of its users."""
+    try:
+        own_loop(name)
+    except ConfigError:
+        return False
+    return True
 
 
 def page(kind, drawn):
@@ -51,6 +62,9 @@ def page(kind, drawn):
             title = name.replace("_", " ").capitalize()
             said = literal(text) if name == "source" else mixed(text)
             parts.append(f"**{title}.** {said}")
+    if takes_loops(kind.name):
+        parts.append("**In a Flower app.** It works in :doc:`your own training loop "
+                     "<../training_loops>`, too.")  # fmt: skip
     parts += [
         heading("In Python"),
         f".. autoclass:: flower_fedcon.strategies.{kind.__name__}\n   :no-members:",

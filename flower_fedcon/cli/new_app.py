@@ -75,10 +75,10 @@ _LOOP_SERVER = Template('''\
 """The server's side: $title."""
 
 import torch
-from flower_fedcon.strategies import $kind
+$imports
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
-$imports
+
 from task import Net
 
 app = ServerApp()
@@ -306,12 +306,10 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
         for room, names in rooms.items()
         if (used := set(re.findall(names, text)))
     ]
-    if not loops:
-        imports.append(f"from flower_fedcon.strategies import {kind}")
+    imports.append(f"from flower_fedcon.strategies import {kind}")
     words = {
         "name": name,
         "title": kind,
-        "kind": kind,
         "algorithm": algorithm.lower(),
         "data": "task.py" if loops else "client_app.py",
         "extra": _EXTRAS.get(framework, ""),

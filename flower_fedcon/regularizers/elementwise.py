@@ -106,6 +106,7 @@ class L1(Penalty):
     Parameters
     ----------
     weight : float or array of the model's shape
+        >= 0; with an array each entry has its own, and 0 leaves it free.
 
     Examples
     --------

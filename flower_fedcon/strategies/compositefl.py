@@ -77,7 +77,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     mirror : bool (default: True)
         Keep a copy of every c_i on the server; sampling needs it.
     server_optimizer : ServerOptimizer, optional
-        Refused, as is a schedule for client_lr: see `fedcon info`.
+        Refused, as is a schedule for client_lr: the variates follow from the step of one round.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     batch_order, clip, compression : see `FedConStrategy`
 

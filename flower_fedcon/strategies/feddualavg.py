@@ -82,7 +82,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     distance : {"euclidean", "entropy"} (default: "euclidean")
         h; "entropy" is for vectors on a `Simplex`, and needs a start inside it.
     server_optimizer : ServerOptimizer, optional
-        Refused: see `fedcon info`.
+        Refused: z and the step of its prox grow together.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     batch_order, clip, compression : see `FedConStrategy`
 
