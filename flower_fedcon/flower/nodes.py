@@ -152,8 +152,8 @@ class Nodes:
             self._nodes[node].told = True
         if late:  # in one line: where they all start slowly it would be one for each
             _log.warning(
-                "no name for %.0f s from %d of %d nodes: %s",
-                _SILENCE, len(late), len(self._nodes), first_few([*map(str, late)], _SHOWN),
+                "%d of %d nodes have not said in %.0f s which client they are: %s",
+                len(late), len(self._nodes), _SILENCE, first_few([*map(str, late)], _SHOWN),
             )  # fmt: skip
 
     def _hear(self, arrival: Arrival) -> None:
