@@ -23,6 +23,7 @@ from flower_fedcon import __version__
 from flower_fedcon.core.protocol import PREPARE, ClientInfo, Reply, Request
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
+from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.design import OF_TERMS
 from flower_fedcon.tables.packed_text import packed_text
 from flower_fedcon.tables.preparation import (
@@ -125,6 +126,11 @@ class Preparing:
             _log.warning("tables: %s more remarks: see `fedcon data check`", more)
         found = conclude(schema, first, answers, self._ask)
         found = replace(found, site_effects=self._site_effects)
+        if not schema.sparse:
+            described = Descriptives.of(
+                schema, self._names, first.rows, first.means, first.categories, told, answers
+            )
+            found = replace(found, described=described)
         if schema.curve_times:
             found = replace(found, curves=self._curves(found))
         if found.left_out:

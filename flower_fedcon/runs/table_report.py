@@ -21,6 +21,7 @@ from flower_fedcon.runs.final_hazards import Hazards
 from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY, lines_of, table_of
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.joint_tests import joint_tests
+from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.fitted import FittedModel
 from flower_fedcon.tables.held_out import alpha_of
 from flower_fedcon.tables.log_rank import LogRank
@@ -37,14 +38,14 @@ from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.tables.survey import dependent
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.whole_files import write_text
+from flower_fedcon.wire.whole_files import write_csv, write_text
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
     from flower_fedcon.runs.final_exchanges import Ending
 
 NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
-QUALITY = "quality.json"
+QUALITY, DESCRIPTIVES = "quality.json", "descriptives.csv"
 _OF_ALL_ROWS = ("squared", "logistic", "multinomial", *LOG_LINK)
 _NO_DISPERSION = 1e-4  # alpha times the mean: the share of the variance beyond Poisson's
 """The losses whose Hessians at the start weigh each row."""
@@ -89,6 +90,8 @@ class Report:
         Where it was asked for: what each client finds alone.
     hazards : Hazards, optional
         Of a Cox model with inference: whether they are proportional, and baselines.
+    described : Descriptives, optional
+        The columns by client, of what they tell without noise.
     random : RandomFit, optional
         Of random intercepts, whose deviations are the last rows.
     """
@@ -107,6 +110,7 @@ class Report:
     heterogeneity: Heterogeneity | None = None
     hazards: Hazards | None = None
     random: RandomFit | None = None
+    described: Descriptives | None = None
 
     @classmethod
     def of(cls, server: Server, ending: Ending) -> Report | None:
@@ -131,6 +135,8 @@ class Report:
         lines = [*_lines(server, ending), *doubts, *_in_time(curves)]
         own = cls(rows, lines, ratio, ending.reached, preparation.standardized, doubts, curves)
         own = replace(own, quality=quality, hazards=hazards, random=ending.random)
+        if server.strategy.privacy is None:
+            own = replace(own, described=preparation.described)
         lines += [] if hazards is None else hazards.lines
         lines += [why for why in (found, between) if isinstance(why, str)]
         if isinstance(between, Heterogeneity):
@@ -213,6 +219,8 @@ class Report:
                 cells += [math.nan if math.isnan(values[-1]) else _exp(v) for v in logs]
             writer.writerow([name, *("" if math.isnan(v) else repr(v) for v in cells)])
         write_text(folder / COEFFICIENTS, out.getvalue())
+        if self.described is not None:
+            write_csv(folder / DESCRIPTIVES, self.described.table)
         if self.curves is not None:
             out = io.StringIO()
             writer = csv.writer(out, lineterminator="\n")

@@ -101,6 +101,7 @@ _INFERENCE: dict[str, tuple[str, Any]] = {
     "events": ("events", _UNKNOWN), "clusters": ("clusters", 0),
     "degrees_of_freedom": ("df", math.inf),
 }  # fmt: skip
+_LEVEL = re.compile(r"\[(?:T\.)?([^]]*)\]")  # a column's category, where the schema has terms
 _PREPARED = ("means", "scales", "kept", "groups")
 
 
@@ -434,7 +435,8 @@ class FittedModel:
                     "a likelihood ratio compares two models of the same rows, and their "
                     f"{what} differ: {these!r} and {those!r}"
                 )
-        if lone := [name for name in other.names if name not in own.names]:
+        known = {_LEVEL.sub(r"=\1", name) for name in own.names}
+        if lone := [name for name in other.names if _LEVEL.sub(r"=\1", name) not in known]:
             raise ConfigError(
                 f"{first_few(lone, what='column')} of the smaller model is not in the larger one: "
                 "a likelihood ratio is of a model and the same without some columns"

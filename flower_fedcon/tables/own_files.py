@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 SURVEY = ("column", "client", "category", "values", "missing", "least", "mean", "greatest")
 PATH = ("kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes")  # after the weight
+DESCRIPTIVES = ("column", "category", "client", "values", "mean", "std_dev", "share")
 CONTRASTS = ("contrast", "estimate", "std_error")
 COEFFICIENTS = ("column", "coefficient", "per_unit")
 HETEROGENEITY = (
@@ -38,5 +39,13 @@ def written_by(names: Sequence[str]) -> str:
         return "a node"
     if tuple(names[: len(CONTRASTS)]) == CONTRASTS:
         return "`fedcon contrast`"
-    own = (COEFFICIENTS, CURVES, _EARLIER_CURVES, HETEROGENEITY, PROPORTIONALITY, BASELINE)
+    own = (
+        COEFFICIENTS,
+        CURVES,
+        _EARLIER_CURVES,
+        HETEROGENEITY,
+        PROPORTIONALITY,
+        BASELINE,
+        DESCRIPTIVES,
+    )
     return "a run" if any(tuple(names[: len(header)]) == header for header in own) else ""

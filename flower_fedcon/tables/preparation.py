@@ -54,6 +54,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.design import (
     Agreement,
     Ask,
@@ -138,6 +139,8 @@ class Preparation:
     outcomes : tuple of tuple of float
         Of each client how many of the rows trained on have each of `Schema.outcomes`; NaN of one
         that does not say it, since they are few.
+    described : Descriptives, optional
+        What clients have told of their columns, by client.
     site_effects : {"common", "own", "random"}
         Whether the model has an intercept, or each site its own, which it never sends. "random",
         which nodes need not know, means a common intercept in the rounds, and then the mean of
@@ -171,6 +174,7 @@ class Preparation:
     incomplete: tuple[float, ...] = ()
     design: Design | None = None
     outcomes: tuple[tuple[float, ...], ...] = ()
+    described: Descriptives | None = None
 
     @property
     def start(self) -> Array | None:

@@ -475,6 +475,15 @@ class Schema:
             return [f"{target} above 0"]
         return [f"an event in column {self.event!r}"] if self.loss == "cox" else []
 
+    @property
+    def outcome_marks(self) -> list[str]:
+        """What rows of each class are called, of classes and of events: the last of `outcomes`."""
+        if self.loss == "logistic":
+            return [" or ".join(self.positive)]
+        if self.loss == "multinomial":
+            return list(self.classes)
+        return ["event"] if self.loss == "cox" else []
+
     def model_shape(self, columns: int, site_effects: str = COMMON) -> tuple[int, ...]:
         """Return the shape of a model of so many columns, a common intercept included.
 

@@ -186,7 +186,7 @@ def test_a_study_s_app_finds_what_the_study_finds(loss, lines, said, files, tmp_
     own = f"policy.min-cell=1 {phases}"
     nodes = [parse_config_args([f'data="{site}.csv" name="{site}" {own}']) for site in SITES]
     played(tmp_path / "app", monkeypatch, nodes, **{"run-dir": "there"})
-    for name in ["coefficients.csv", "report.txt", "model.json", *files]:
+    for name in ["coefficients.csv", "report.txt", "model.json", "descriptives.csv", *files]:
         there = (tmp_path / "there" / name).read_text()
         assert there == (tmp_path / "here" / name).read_text(), name
 

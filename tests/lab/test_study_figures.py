@@ -6,6 +6,7 @@ import csv
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from harness import refusal
 
@@ -48,8 +49,8 @@ def test_a_page_of_tables_begins_with_the_model(runs):
     text = page(read_folders([runs / "ill"]), "")
     titles = re.findall("<h2>(.*?)</h2>", text)
     first = ["Coefficients", "Coefficients with 95 % intervals", "On rows held out"]
-    assert titles[:5] == [*first, "What sites find alone", "In words"]
-    assert titles[5:] == ["Summary", "Who took part, and who failed when", "Configuration"]
+    assert titles[:6] == [*first, "What sites find alone", "Rows by site", "In words"]
+    assert titles[6:] == ["Summary", "Who took part, and who failed when", "Configuration"]
     assert text.index("In words") < text.index('<div id="charts">')
     assert "FedNewton</span>" not in text
     assert "ill: Logistic regression" in text
@@ -59,6 +60,56 @@ def test_a_page_of_tables_begins_with_the_model(runs):
     ends = [f"{float(row[f'odds_ratio{end}']):.4g}" for end in ("", "_lower", "_upper")]
     assert cells[0] == "age"
     assert cells[-2:] == [ends[0], f"{ends[1]} to {ends[2]}"]
+
+
+def test_rows_by_site_are_those_of_pandas(runs):
+    """Of those trained on; of a site with too few rows of a kind nothing is said."""
+    found = (
+        pd.read_csv(runs / "score" / "descriptives.csv")
+        .set_index(["column", "client"])
+        .sort_index()
+    )
+    sites = {site: pd.read_csv(runs / f"{site}.csv") for site in ("north", "south", "west")}
+    sites["(together)"] = pd.concat(sites.values())
+    for site, rows in sites.items():
+        own = found.loc[("age", site)].iloc[0]
+        known = [len(rows), rows["age"].mean(), rows["age"].std()]
+        np.testing.assert_allclose(own[["values", "mean", "std_dev"]].astype(float), known)
+        own = found.loc[("arm", site)].set_index("category")
+        assert own["values"].to_dict() == rows["arm"].value_counts().to_dict()
+        np.testing.assert_allclose(own["share"]["new"], (rows["arm"] == "new").mean())
+    found = (
+        pd.read_csv(runs / "days" / "descriptives.csv").set_index(["column", "client"]).sort_index()
+    )
+    events = {site: int(rows["died"].sum()) for site, rows in sites.items()}
+    assert found.loc["died"]["values"].to_dict() == events
+    text = page(read_folders([runs / "score"]), "")
+    part = text.partition("<h2>Rows by site")[2].partition("</section>")[0]
+    new = sites["north"]["arm"].eq("new")
+    assert f"{new.sum()} ({100 * new.mean():.1f} %)" in part
+    few = tables(data=f"{runs}/*h.csv", min_rows=40, schema={
+        "target": "score", "features": {"age": "numeric", "arm": "categorical"}})  # fmt: skip
+    table = few.preparation.described.table
+    counts = {
+        row[2]: row[3] for row in zip(*table.values(), strict=True) if row[:2] == ("arm", "new")
+    }
+    known = {site: int(sites[site]["arm"].eq("new").sum()) for site in ("north", "south")}
+    assert {site: counts[site] for site in known} == {
+        site: n if n >= 40 else 0 for site, n in known.items()
+    }
+    lines = zip(table["category"], table["client"], table["share"], strict=True)
+    (share,) = [share for mark, site, share in lines if (mark, site) == ("new", "south")]
+    assert share == known["south"] / 90  # of all rows, though what "old" has is not told
+
+
+def test_a_column_of_many_categories_is_not_described(tmp_path):
+    for k, site in enumerate(("a", "b")):
+        rows = "\n".join(f"{j % 150 + 100 * k},{'fm'[j % 2]},{j}" for j in range(300))
+        (tmp_path / f"{site}.csv").write_text(f"zip,sex,y\n{rows}\n")
+    schema = {"target": "y", "features": dict.fromkeys(["zip", "sex"], "categorical")}
+    table = tables(data=f"{tmp_path}/*.csv", schema=schema, l2=1.0).preparation.described.table
+    assert set(table["column"]) == {"sex"}
+    assert table["values"] == [150, 150, 300] * 2
 
 
 def test_runs_are_named_by_outcome_and_model(runs):

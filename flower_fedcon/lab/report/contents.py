@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from flower_fedcon.runs.directory import CONFIG, ENVIRONMENT, HISTORY
 from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.limits import Forecast
-from flower_fedcon.runs.table_report import COEFFICIENTS, CURVES, QUALITY
+from flower_fedcon.runs.table_report import COEFFICIENTS, CURVES, DESCRIPTIVES, QUALITY
 from flower_fedcon.runs.table_report import NAME as REPORT
 from flower_fedcon.runs.toml import read_toml, write_value
 from flower_fedcon.tables.fitted import NAME as MODEL
@@ -59,6 +60,8 @@ class RunContents:
         Of a run with standard errors, the lines of its coefficients.csv.
     model : str
         Of its model.json: the outcome, and which model it is of.
+    described : list of dict
+        Of its descriptives.csv: a line for each column, category and client.
     survival : list of dict
         Of its curves.csv: a line for each arm and time.
     quality : dict
@@ -87,6 +90,7 @@ class RunContents:
     ratio: str = ""
     estimates: _Rows = field(default_factory=list)
     model: str = ""
+    described: _Rows = field(default_factory=list)
     survival: _Rows = field(default_factory=list)
     quality: dict[str, Any] = field(default_factory=dict)
     heterogeneity: _Rows = field(default_factory=list)
@@ -198,7 +202,10 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
     found = part(_coefficients, COEFFICIENTS, nothing)
     run.coefficients, run.intervals, run.ratio, run.estimates = found
     run.model = part(_model, MODEL, "")
-    run.survival = part(_survival, CURVES, [])
+    columns, what = ("time", "survival", "lower", "upper"), "its survival curves are"
+    run.survival = part(partial(_table, numbers=columns, what=what), CURVES, [])
+    columns, what = ("values", "mean", "std_dev", "share"), "its columns by site are"
+    run.described = part(partial(_table, numbers=columns, what=what), DESCRIPTIVES, [])
     run.quality = part(_quality, QUALITY, {})
     run.heterogeneity = part(_heterogeneity, HETEROGENEITY, [])
     run.report = part(_report, REPORT, "")
@@ -261,16 +268,17 @@ def _model(path: Path) -> str:
         raise ConfigError(f"{path} is damaged: outcome and model are not known") from None
 
 
-def _survival(path: Path) -> _Rows:
+def _table(path: Path, numbers: Sequence[str], what: str) -> _Rows:
+    """Return the lines of a table whose cells of some columns are numbers, or empty."""
     try:
         text = read_bytes(path, follow=True).decode()
         rows = list(csv.DictReader(io.StringIO(text), strict=True))
         for row in rows:
-            for name in ("time", "survival", "lower", "upper"):
-                float(row[name])
+            for name in numbers:
+                float(row[name] or 0)
         return rows
     except (ValueError, KeyError, TypeError, csv.Error):
-        raise ConfigError(f"{path} is damaged: its survival curves are not known") from None
+        raise ConfigError(f"{path} is damaged: {what} not known") from None
 
 
 def _report(path: Path) -> str:

@@ -84,7 +84,7 @@ def _parts(curves: Sequence[Curves]) -> str:
         '<section id="clients"><h2>Who took part, and who failed when</h2><div id="maps"></div>'
         f"{sections.clients(curves)}</section>",
     ]
-    words = sections.reports(curves)
+    words = sections.descriptives(curves) + sections.reports(curves)
     model = [sections.coefficients(curves), forest(curves)]
     fit = [quality(curves), forests_by_site(curves)]
     if sections.of_tables(curves):

@@ -160,6 +160,38 @@ def coefficients(curves: Sequence[Curves]) -> Html:
     return tag("section", *parts)
 
 
+def descriptives(curves: Sequence[Curves]) -> Html:
+    """Return a table of each run's columns by client, as a paper's first one."""
+    runs = [run for each in curves for run in each.runs if run.described]
+    parts = []
+    for run in runs:
+        clients = list(dict.fromkeys(row["client"] for row in run.described))
+        lines: dict[tuple[str, str], dict[str, str]] = {}
+        for row in run.described:
+            own = lines.setdefault((row["column"], row["category"]), {})
+            own[row["client"]] = _described(row)
+        rows = [
+            [f"{name}: {mark}" if mark else name, *(own.get(client, "–") for client in clients)]
+            for (name, mark), own in list(lines.items())[: 4 * _ROWS]
+        ]
+        parts += [tag("h3", run.label), table(["Column", *clients], rows)]
+        if len(lines) > len(rows):
+            said = f"The first {len(rows)} of {len(lines)}; descriptives.csv has all"
+            parts.append(_note(said))
+    said = (
+        "Of the rows trained on: mean (standard deviation) of numbers, rows (share) of categories "
+        "and outcomes, of all these rows, also those without a value. Where a site has fewer rows "
+        "of a kind than its min_rows it tells nothing of them, and 0 stands for it"
+    )
+    return tag("section", tag("h2", "Rows by site"), _note(said), *parts) if parts else Html("")
+
+
+def _described(row: Mapping[str, str]) -> str:
+    if row["share"]:
+        return f"{int(row['values']):,} ({100 * float(row['share']):.1f} %)"
+    return f"{_short(row['mean'])} ({_short(row['std_dev'])})" if row["mean"] else "–"
+
+
 def _estimates(run: RunContents) -> list[Html]:
     """Return a run's table of estimates, as a paper has it."""
     rows, lines = run.estimates[: 4 * _ROWS], []

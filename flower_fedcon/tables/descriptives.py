@@ -1,0 +1,149 @@
+"""A study's Table 1: its columns by client and together, of what clients tell before round 1.
+
+They tell nothing more for it: the numbers of values, their sums, and the sums of squares about the
+mean of all are those that columns are standardised by, see `flower_fedcon.tables.preparation`. What
+stands on fewer rows than a node's `min_rows` it has not told: a mean is empty then, and a category
+has 0 rows. Shares are of the rows trained on, those without a value among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.tables.encoding import is_wide
+from flower_fedcon.tables.own_files import DESCRIPTIVES
+from flower_fedcon.tables.schema import Schema
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+TOGETHER = "(together)"
+_Line = tuple[str, str, str, float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Descriptives:
+    """Of the rows trained on, by client.
+
+    Parameters
+    ----------
+    clients : tuple of str
+    rows : tuple of int
+    numeric : tuple of str
+        Columns of numbers, "log(x)" of one with a transform.
+    values, sums, squares : arrays, shape (clients, columns)
+        How many values each has, their sum, and the sum of (value - mean)^2.
+    means : array, shape (columns,)
+        Over all clients.
+    levels : tuple of (str, str)
+        Columns, and a category of each.
+    counts : array, shape (clients, levels)
+        Rows; NaN where they are not told.
+    """
+
+    clients: tuple[str, ...]
+    rows: tuple[int, ...]
+    numeric: tuple[str, ...]
+    values: Array
+    sums: Array
+    squares: Array
+    means: Array
+    levels: tuple[tuple[str, str], ...]
+    counts: Array
+
+    @classmethod
+    def of(
+        cls,
+        schema: Schema,
+        clients: Sequence[str],
+        rows: Sequence[int],
+        means: Array,
+        categories: Mapping[str, tuple[str, ...]],
+        told: Sequence[Payload],
+        spread: Sequence[Payload],
+    ) -> Descriptives:
+        """Return what follows from both exchanges.
+
+        Parameters
+        ----------
+        schema : Schema
+        clients : sequence of str
+        rows : sequence of int
+        means : array, shape (columns,)
+        categories : dict
+            By feature those of all clients; features with more than 200 are left out.
+        told, spread : sequence of dict
+            What each has told in the first and in the second exchange.
+        """
+        columns = [
+            f.name if f.transform == "none" else f"{f.transform}({f.name})" for f in schema.numeric
+        ]
+        levels = [(schema.event or schema.target, mark) for mark in schema.outcome_marks]
+        each = [np.asarray(own["outcomes"], dtype=float) for own in told] if levels else []
+        each_level = [(f.name, mark) for f in schema.categorical for mark in categories[f.name]]
+        shown = [not is_wide(categories[name]) for name, _ in each_level]  # else thousands of lines
+        known = [level for level, own in zip(each_level, shown, strict=True) if own]
+        counts = np.stack([np.asarray(own["counts"], dtype=float) for own in spread])[:, shown]
+        if each:
+            counts = np.hstack([np.stack(each)[:, -len(levels) :], counts])
+        return cls(
+            tuple(clients),
+            tuple(rows),
+            tuple(columns),
+            np.stack([own["observed"] for own in told]),
+            np.stack([own["sums"] for own in told]),
+            np.stack([own["squares"] for own in spread]),
+            np.asarray(means),
+            (*levels, *known),
+            counts,
+        )
+
+    @property
+    def table(self) -> dict[str, list[Any]]:
+        """Its columns, as `descriptives.csv` has them; None where nothing is told."""
+        columns: dict[str, list[Any]] = {name: [] for name in DESCRIPTIVES}
+        for line in self._lines():
+            for name, value in zip(DESCRIPTIVES, line, strict=True):
+                columns[name].append(None if value != value else value)
+        columns["values"] = [None if n is None else int(n) for n in columns["values"]]
+        return columns
+
+    def _lines(self) -> Iterator[_Line]:
+        for j, name in enumerate(self.numeric):
+            n, sums, squares = self.values[:, j], self.sums[:, j], self.squares[:, j]
+            about = self.means[j]
+            for k, client in enumerate(self.clients):
+                own = _moments(n[k], sums[k], squares[k], about)
+                yield (name, "", client, float(n[k]), *own, math.nan)
+            every = _moments(n.sum(), sums.sum(), squares.sum(), about)
+            yield (name, "", TOGETHER, float(n.sum()), *every, math.nan)
+        nothing = math.nan, math.nan
+        rows = np.array(self.rows, dtype=float)
+        for place, (name, mark) in enumerate(self.levels):
+            counts = self.counts[:, place]
+            for client, n, of in zip(self.clients, counts, rows, strict=True):
+                yield (name, mark, client, float(n), *nothing, _share(n, of))
+            told = ~np.isnan(counts)
+            n, of = counts[told].sum(), rows[told].sum()
+            yield (name, mark, TOGETHER, float(n), *nothing, _share(n, of))
+
+
+def _moments(n: float, total: float, square: float, about: float) -> tuple[float, float]:
+    """Return the mean and the standard deviation, by n - 1, of values; NaN of none.
+
+    >>> _moments(3.0, 9.0, 11.0, 2.0)  # 1, 3 and 5, whose squares about 2 are 1, 1 and 9
+    (3.0, 2.0)
+    """
+    if not n:
+        return math.nan, math.nan
+    mean = float(total / n)
+    own = max(float(square - n * (mean - about) ** 2), 0.0)
+    return mean, math.sqrt(own / (n - 1)) if n > 1 else math.nan
+
+
+def _share(n: float, whole: float) -> float:
+    return float(n / whole) if whole else math.nan
