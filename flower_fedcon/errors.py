@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -160,6 +161,20 @@ def nearest(word: str, valid: Iterable[str], also: Mapping[str, str] | None = No
     if close and len(words) > _MOST:
         return hint.rstrip()
     return f"{hint}Valid: {', '.join(words)}"
+
+
+def toml_remedy(text: str, error: object) -> str:
+    """Return what is said of a value that only looks like one of TOML; "" of others.
+
+    >>> toml_remedy("on = True", "Invalid value (at line 1, column 6)")
+    ': write true and false in small letters, and texts in quotes'
+    """
+    place = re.search(r"^Invalid value \(at line (\d+), column (\d+)\)", str(error))
+    if place is None:
+        return ""
+    line = text.splitlines()[int(place[1]) - 1]
+    word = re.match(r"[A-Za-z_]", line[int(place[2]) - 1 :])
+    return ": write true and false in small letters, and texts in quotes" if word else ""
 
 
 def first_few(names: Sequence[str], most: int = 6, what: str = "") -> str:

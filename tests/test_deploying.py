@@ -240,3 +240,40 @@ def test_a_key_that_the_app_does_not_list_is_named_before_nodes_start(
     (tmp_path / "app" / "pyproject.toml").write_text("[project]\n")
     unlisted = refusal(run_command, "deploy", "app", "--local", "--run-dir", "runs/x")
     assert "--run-dir: app/pyproject.toml lists no key 'run-dir'" in unlisted
+
+
+STUDY = {
+    "north.csv": "dose,ill\n1.5,yes\n2,no\n",
+    "south.csv": "dose,ill\n1.5,yes\nhigh,no\n",
+    "schema.toml": 'target = "ill"\npositive = ["yes"]\n[features]\ndose = "numeric"\n',
+    "study.toml": '[problem]\nname = "tables"\ndata = "*.csv"\nschema = "schema.toml"\n'
+    'inference = "model"\nheterogeneity = true\n[run]\nrounds = 3\n',
+}
+
+
+def test_what_a_deployment_would_end_at_is_said_before_it_starts(
+    run_command, tmp_path, monkeypatch, capsys
+):
+    """A folder with a run, a misfit, a policy that is none; and what nodes will refuse."""
+    monkeypatch.setattr(deploy_command, "_ENDS", ())
+    monkeypatch.setattr(deployment, "LocalDeployment", None)  # what starts one fails
+    for name, text in STUDY.items():
+        (tmp_path / name).write_text(text)
+    assert "--run-dir runs/study-nodes" in run_command("new", "study", "--study", "study.toml")[1]
+    both = ("deploy", "study", "--local", "--data", "north.csv", "--data", "south.csv")
+    assert "south.csv: row 2, column 'dose': found 'high'" in refusal(run_command, *both)
+    one = (*both[:5], "--node-config")
+    text = refusal(run_command, *one, 'policy.phases="train,alones"')
+    assert "policy.phases must be one of" in text
+    assert "'alones'" in text
+    assert "no list of pairs" in refusal(run_command, *one, "seed=three")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "history.csv").touch()
+    said = refusal(run_command, *one, "", "--run-dir", "run")
+    assert "run holds a run already: choose another --run-dir" in said
+    within = f'run-dir="{tmp_path / "run"}"'
+    assert "holds a run already" in refusal(run_command, *one, "", "--run-config", within)
+    for more, named in (("", "alone and certify"), ('policy.phases="train,certify"', "alone")):
+        with pytest.raises(TypeError, match="not callable"):
+            run_command(*one, more, "--run-dir", "run", "--run-config", "resume=true")
+        assert f"nodes will refuse {named}, which" in capsys.readouterr().out

@@ -231,7 +231,7 @@ def curves(
         shown.add_row(printable(arm), *counts, f"{curve.median:g}", *ends)
     console().print(shown)
     if points is not None:
-        say("median: up to the next grid time")
+        say("median: up to the next grid time, and after the one before")
     for arm, curve in found.items():
         whole, at = every[arm], curve.time[np.isfinite(curve.survival)]
         kept = int(whole.events.sum() - curve.events.sum())
@@ -259,6 +259,8 @@ def _misfits(path: Path, error: DataError) -> None:
     """Print all that does not fit in a file."""
     for misfit in error.misfits:
         say(f"{path}: {misfit}")
+    if any(misfit.row for misfit in error.misfits):
+        say(f"{path}: row 1 is the first below the header, line 2 of a text")
     if not error.misfits:
         say(str(error))
 

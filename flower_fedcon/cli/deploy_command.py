@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from flower_fedcon.core.protocol import CERTIFY
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.console import InterruptedRunError, say
+from flower_fedcon.lab.experiments.folders import runs_in
+from flower_fedcon.tables.statistics.answers import ALONE
 
+_PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # as Flower divides a configuration
 _ENDS = signal.SIGINT, signal.SIGTERM
-_KEY = re.compile(r"""(\S+?)=(?:'[^']*'|"[^"]*"|\S+)""")  # as Flower reads a configuration
 
 
 def interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
@@ -23,6 +26,64 @@ def interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
     for each in _ENDS:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
+
+
+def _check_before(
+    app: Path, node_configs: Iterable[str], run_config: str, run_dir: Path | None
+) -> None:
+    """Raise where the run could not begin, before anything is started; say what nodes will refuse.
+
+    Raises
+    ------
+    ConfigError
+        If the run's folder holds a run already, a node's configuration is none, has no such policy,
+        or names a table that does not fit the schema of the app.
+    """
+    from flower_fedcon.flower.policy import Policy
+    from flower_fedcon.runs.toml import parse_toml, read_toml
+    from flower_fedcon.tables import table_of_node
+
+    def parsed(option: str, text: str) -> dict[str, Any]:
+        pairs = [] if text.endswith(".toml") else _PAIR.findall(text)  # Flower reads the file
+        try:
+            return parse_toml("\n".join(f'"{key}" = {value}' for key, value in pairs))
+        except ConfigError:
+            raise ConfigError(
+                f'{option}: {text} is no list of pairs key=value, such as name="north" seed=3'
+            ) from None
+
+    stated = read_toml(app / "pyproject.toml").get("tool", {}).get("flwr", {}).get("app", {})
+    config = {**stated.get("config", {}), **parsed("--run-config", run_config)}
+    folder = Path(str(config.get("run-dir") or "")) if run_dir is None else run_dir
+    known = run_dir is not None or folder.is_absolute()  # else from where the server runs
+    if known and config.get("resume") is not True and runs_in(folder):
+        raise ConfigError(
+            f"{folder} holds a run already: choose another --run-dir, remove it, or go on with "
+            "--run-config 'resume=true'"
+        )
+    schema = app / "schema.toml"
+    codes = [path.read_text(encoding="utf-8") for path in app.glob("*.py")]
+    tables = schema.is_file() and any(table_of_node.__name__ in code for code in codes)
+    asked = {CERTIFY: config.get("certificates"), ALONE: config.get("heterogeneity")}
+    wrong, refused = [], set()
+    for text in node_configs:
+        own = parsed("--node-config", text)
+        policy = Policy.of(own)
+        if tables:
+            refused |= {phase for phase, given in asked.items() if given} - set(policy.phases)
+            if "data" in own:
+                try:
+                    table_of_node(schema)(SimpleNamespace(node_config=own))  # type: ignore[arg-type]
+                except ConfigError as error:
+                    wrong.append(str(error))
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+    if refused and not any("Policy(" in code for code in codes):
+        phases = ",".join([*policy.phases, *sorted(refused)])
+        say(
+            f"nodes will refuse {' and '.join(sorted(refused))}, which the app asks for: "
+            f"--node-config 'policy.phases=\"{phases}\"' allows it"
+        )
 
 
 def deploy(
@@ -82,10 +143,12 @@ def deploy(
         if not path.is_file():
             raise ConfigError(f"--data {path}: no such file")
     own = [f'data="{path.resolve()}" name="{path.stem}" {node_config}' for path in files]
+    number = len(files) or (3 if nodes is None else nodes)
+    each = own or [node_config.replace("{i}", str(i)) for i in range(number)]
+    _check_before(app, each, run_config, run_dir)
     if run_dir is not None:
         _check_keys(app / "pyproject.toml", 'run-dir=""', "--run-dir")
         run_config = f'{run_config} run-dir="{run_dir.resolve()}"'.strip()
-    number = len(files) or (3 if nodes is None else nodes)
     try:
         with LocalDeployment(home, number, own or node_config, say=say) as deployment:
             completed = deployment.run(app, run_config)
@@ -112,7 +175,8 @@ def _check_keys(about: Path, given: str, option: str = "--run-config") -> None:
     for part in ("tool", "flwr", "app", "config"):
         listed = listed.get(part, {})
     known = set(_flat(listed))
-    asked = _flat(read_toml(given)) if given.endswith(".toml") else _KEY.findall(given)
+    pairs = [key for key, _ in _PAIR.findall(given)]
+    asked = _flat(read_toml(given)) if given.endswith(".toml") else pairs
     for key in asked:
         if key not in known:
             raise ConfigError(

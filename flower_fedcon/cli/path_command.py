@@ -77,7 +77,7 @@ def path(
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.paths import cross_validate, regularization_path
     from flower_fedcon.paths.path import default_strategy
-    from flower_fedcon.paths.path_report import coefficients, names_of, ratio_of, to_csv, unit_of
+    from flower_fedcon.paths.path_report import coefficients, names_of, to_csv, unit_of
     from flower_fedcon.wire.whole_files import write_text
 
     experiment = Experiment.load(file, set_ or ())
@@ -106,12 +106,11 @@ def path(
         say(f"weights are multiples of the problem's own regularizer, {problem.regularizer!r}")
     _show(solved, chosen, weight.capitalize())
     if chosen is not None:
-        place, ratio = chosen.one_standard_error, ratio_of(problem)
+        place = chosen.one_standard_error
         say(f"{weight} {chosen.values[place]:.4g}, the largest within a standard error:")
-        value = unit.capitalize() or "Value"
-        titles = [value, *([ratio.capitalize()] if ratio else []), "In folds"]
-        rows = table("Coefficient", *titles, right_from=1)
-        for cells in coefficients(names, chosen, place, ratio=bool(ratio)):
+        titles, body = coefficients(problem, chosen, place)
+        rows = table(*titles, right_from=1)
+        for cells in body:
             rows.add_row(*cells)
         console().print(rows)
     say(repr(solved if chosen is None else chosen))

@@ -68,12 +68,14 @@ def predict(
     numbers = rows.table.numbers_of(np.arange(len(rows.table.targets))).tolist()
     cells = {k: [None if v != v else v for v in own.tolist()] for k, own in found.items()}
     write_csv(output, {number: numbers, **cells, **rows.kept})
+    many = str(len(numbers))
     if model.schema.complete_cases and (lacking := int(rows.table.incomplete.sum())):
         say(
             f"{lacking} rows have a missing value and get no prediction, since the run left such "
             f"rows out"
         )
+        many = f"{len(numbers) - lacking} of {many}"
     whose = ""
     if model.preparation.site_effects == RANDOM:
         whose = ", for a site, or group, with the mean random intercept"
-    say(f"predictions for {len(numbers)} rows{whose}: {output}")
+    say(f"predictions for {many} rows{whose}: {output}")

@@ -188,7 +188,7 @@ class Study:
         words = ["fedcon", "deploy", "--local", str(folder)]
         words += [word for file in files for word in ("--data", str(file))]
         words += ["--node-config", f'policy.phases="{self.phases}"']
-        words += ["--run-dir", f"runs/{folder.name}"]
+        words += ["--run-dir", f"runs/{folder.name}-nodes"]  # beside the run in process
         return shlex.join(words)
 
     def files(self, folder: Path) -> dict[str, str]:

@@ -151,10 +151,11 @@ class Method(ABC, Generic[State]):
         """Return further models that the method offers (an average, say), by name."""
         return {}
 
-    def runaway(self, state: State) -> Array:
+    def runaway(self, state: State, **more: float) -> Array:
         """Return the entries of the model along which the clients' mean objective falls for ever.
 
-        Empty where there are none, or a method cannot say.
+        With `flat`, see `flower_fedcon.solvers.runaway`, also what may be on its way. Empty where
+        there are none, or a method cannot say.
         """
         return np.empty(0, dtype=np.int64)
 

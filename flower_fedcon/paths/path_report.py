@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,17 +40,29 @@ def ratio_of(problem: FederatedProblem) -> str:
 
 
 def coefficients(
-    names: Sequence[str], chosen: CrossValidation, place: int, *, ratio: bool = False
-) -> Iterator[tuple[str, ...]]:
-    """Yield name, value, its exponential if it is a `ratio`, and the share of the folds.
+    problem: FederatedProblem, chosen: CrossValidation, place: int
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the titles and the rows of a point's coefficients that are not 0.
 
-    Of all coefficients that are not 0; an intercept's exponential is the ratio of nothing.
+    Name, value, of tables also per unit with the exponential of that if it is a ratio (an
+    intercept's is the ratio of nothing), and the share of the folds.
     """
-    x, stable = _flat(chosen.path, place), chosen.stability
+    names, unit, ratio = names_of(problem), unit_of(problem), ratio_of(problem)
+    x, stable, prepared = _flat(chosen.path, place), chosen.stability, problem.preparation
+    own = x if prepared is None else prepared.in_units(x.reshape(problem.layout.shape)).reshape(-1)
+    both = prepared is not None and prepared.standardized
+    rows = []
     for i in np.flatnonzero(x).tolist():
         share = f"{stable[place, i]:.0%}" if i in chosen.path.active[place] else ""
-        exponential = "" if names[i] == INTERCEPT else f"{np.exp(x[i]):.4f}"
-        yield (names[i], f"{x[i]:.4f}", *([exponential] if ratio else []), share)
+        exponential = "" if names[i] == INTERCEPT else f"{np.exp(own[i]):.4f}"
+        cells = [
+            f"{x[i]:.4f}",
+            *([f"{own[i]:.4g}"] if both else []),
+            *([exponential] * bool(ratio)),
+        ]
+        rows.append((names[i], *cells, share))
+    titles = [unit or "value", *(["per unit"] if both else []), *([ratio] if ratio else [])]
+    return ("Coefficient", *(title.capitalize() for title in titles), "In folds"), rows
 
 
 def to_csv(

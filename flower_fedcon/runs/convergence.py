@@ -30,6 +30,8 @@ _NAMED = 0.1  # of the largest entry
 _log = logging.getLogger("flwr")
 _OF_PENALTY = 1e-6
 _NEWTON = 1000  # entries of a model, up to which Hessians are quickly exchanged
+_FADING = 0.02  # of the curvature at the start: scores beyond 5
+_TELLING = 25  # rounds of Newton's method, each of which moves such scores by 1
 _ROUNDING = 1024.0  # machine epsilons of a gradient's terms
 _NOTHING = 1 / 64  # of that: what a constant outcome leaves at the start
 _FAR_OFF = (
@@ -197,6 +199,13 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
         return replace(unknown, why=str(error))
     if math.isnan(found.kkt):
         return replace(unknown, why="not every client answered")
+    growing = "" if found.converged or weight else _separated(server, flat=_FADING)
+    if growing and not separated:
+        remedy = (
+            f"{growing} may separate the outcome, as a category does whose rows all have the same: "
+            f"look at the rows, or allow {_TELLING} rounds, which tell"
+        )
+        return replace(found, remedy=remedy)
     return found
 
 
@@ -250,12 +259,12 @@ def falling(
     return np.empty(0, dtype=np.int64)
 
 
-def _separated(server: Server) -> str:
+def _separated(server: Server, **more: float) -> str:
     """Return which columns separate the outcome, in words; "" where the method cannot say."""
     prepared = server.setup.preparation
     if prepared is None or prepared.loss not in _SEPARABLE:
         return ""
-    return separating(server.strategy.runaway(server.state), server.x.shape, prepared.names)
+    return separating(server.strategy.runaway(server.state, **more), server.x.shape, prepared.names)
 
 
 def _remedy(server: Server) -> str:

@@ -260,19 +260,27 @@ def _by_arm(curves: Curves) -> dict[str, KaplanMeier]:
     }
 
 
+def _median_in_words(curve: KaplanMeier) -> str:
+    """Return between which times a median lies, of a curve of counted intervals."""
+    if math.isinf(curve.median):
+        return "not reached"
+    earlier = curve.time[(curve.time < curve.median) & (curve.events > 0)]
+    return f"after {earlier[-1] if earlier.size else 0:g}, up to {curve.median:g}"
+
+
 def _in_time(curves: Curves | None) -> Iterator[str]:
     """Yield what is said of curves: medians, and the tests between arms."""
     if curves is None:
         return
     found = _by_arm(curves)
-    medians = ", ".join(f"{arm} {curve.median:g}" for arm, curve in found.items())
+    medians = ", ".join(f"{arm} {_median_in_words(curve)}" for arm, curve in found.items())
     yield (
         f"events are counted over training rows in {len(curves.times)} intervals, each up to one "
         f"of curve_times. adjusted_at_risk in {CURVES} belongs to an interval, minus some of its "
         "censored rows: it is not a number at risk at a time"
         + (", and tests compare intervals, not single times" if len(found) > 1 else "")
     )
-    yield f"median time to the event, up to the next of curve_times: {medians}"
+    yield f"median time to the event: {medians}"
     for stratified in (False, True) if len(found) > 1 else ():
         try:
             arms = np.array(curves.arms)
@@ -454,7 +462,10 @@ def _columns_in_words(preparation: Preparation) -> Iterator[str]:
     if preparation.imputed:
         words = {feature.name: feature.impute for feature in schema.features}
         filled = [f"{name} {cells} ({words[name]})" for name, cells in preparation.imputed.items()]
-        yield f"missing values, filled in: {first_few(filled, 20)}"
+        what = "missing values"
+        if schema.complete_cases:  # then such rows are left out, and these have one
+            what = "cells with a category that no client tells (policy.min-rows)"
+        yield f"{what}, filled in: {first_few(filled, 20)}"
 
 
 def _dispersion(alpha: float, preparation: Preparation) -> Iterator[str]:

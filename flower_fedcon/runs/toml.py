@@ -19,7 +19,7 @@ from flower_fedcon.core.availability import Available, Cyclic, Markov
 from flower_fedcon.core.clock import DISTRIBUTIONS, Clock, Deadline
 from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
 from flower_fedcon.core.weighted import Weighted
-from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.errors import ConfigError, nearest, toml_remedy
 from flower_fedcon.regularizers.wrap import Foreign
 from flower_fedcon.validation import parameters
 from flower_fedcon.wire import settings
@@ -61,7 +61,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     try:
         tables = tomllib.loads(text)
     except ValueError as error:  # of tomllib, or of a number with too many digits
-        raise ConfigError(f"not valid TOML: {error}") from None
+        raise ConfigError(f"not valid TOML: {error}{toml_remedy(text, error)}") from None
     except RecursionError:
         raise too_deep from None
     level: list[Any] = [tables]

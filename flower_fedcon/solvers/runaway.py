@@ -14,7 +14,7 @@ _ON = 0.01  # of the way already gone: a step that leads on
 _NAMED = 0.1  # of the largest entry, in units of the curvature
 
 
-def runaway(first: Array, model: QuadraticModel, x: Array) -> Array:
+def runaway(first: Array, model: QuadraticModel, x: Array, flat: float = _FLAT) -> Array:
     """Return the entries of x along which a convex objective falls for ever, flattened.
 
     Where a direction of the rows separates the outcomes of a logistic, a multinomial, a Poisson or
@@ -32,6 +32,9 @@ def runaway(first: Array, model: QuadraticModel, x: Array) -> Array:
     model : QuadraticModel
         About x, without the penalty.
     x : array, shape (d,), or of the model's shape
+    flat : float
+        The share of a direction's curvature at the start, of which no more is left: more than the
+        default finds also what may only be on its way.
 
     Returns
     -------
@@ -59,8 +62,8 @@ def runaway(first: Array, model: QuadraticModel, x: Array) -> Array:
     slope = (model.H @ x.reshape(-1) - model.b)[used]
     gone = turn.T @ (root * (axes.T @ z))
     step = -(turn.T @ (back.T @ slope)) / np.where(left > 0, left, np.inf)
-    flat = (left <= _FLAT) & (step * np.sign(gone) >= _ON * np.abs(gone))
-    away = (flat | (left <= _GONE)) & (gone != 0)
+    fading = (left <= flat) & (step * np.sign(gone) >= _ON * np.abs(gone))
+    away = (fading | (left <= _GONE)) & (gone != 0)
     parts = np.abs(axes @ ((turn[:, away] @ gone[away]) / root))
     if not away.any() or not parts.any():
         return none

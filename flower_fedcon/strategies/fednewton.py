@@ -215,7 +215,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
             return None
         return apart(unpack(state.m, state.x.size).H, weights, state.x)
 
-    def runaway(self, state: FedNewtonState) -> Array:
+    def runaway(self, state: FedNewtonState, **more: float) -> Array:
         """Return the entries along which the clients' mean objective decreases forever.
 
         They show that an outcome is separated: see `flower_fedcon.solvers.runaway`. None are found
@@ -224,7 +224,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         first, size = state.first, state.x.size
         if first is None or isinstance(self.regularizer, Each) or size > _LOOKED_AT:
             return np.empty(0, dtype=np.int64)
-        return runaway(unpack(first, size).H, unpack(state.m, size), state.w)
+        return runaway(unpack(first, size).H, unpack(state.m, size), state.w, **more)
 
     def hessian(self, state: FedNewtonState) -> Array | None:
         """Return the mean of the clients' Hessians at the start, or with cohorts their last ones.

@@ -11,6 +11,7 @@ import numpy as np
 
 from flower_fedcon.errors import first_few
 from flower_fedcon.tables.marks import (
+    DATE,
     EXACT,
     boolean_in,
     canonical,
@@ -320,6 +321,8 @@ class Columns:
         remedy = "correct the cell, or add its text to missing in the schema"
         if any(_COMMA.fullmatch(str(cell).strip()) for cell in cells[~good][:100]):
             remedy = "write decimals with a point, and thousands without a comma"
+        elif any(DATE.match(str(cell).strip()) for cell in cells[~good][:100]):
+            remedy = "a date is no number: write years, or days since some day"
         self._expect(good, name, expected, remedy)
         values[~good] = np.nan
         for mark in marks:

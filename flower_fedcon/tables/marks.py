@@ -10,6 +10,7 @@ from decimal import Decimal
 
 _WHOLE = re.compile(r"(0|-?[1-9][0-9]*)\.0")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3(\d{4}|\d\d))($|[ T])")
 EXACT = 2.0**53  # from here on neighbouring whole numbers are one in a float
 _COMMA = re.compile(r"([+-]?[0-9]+),([0-9]+)")
 _BLANK = re.compile(r"[\s_]+")

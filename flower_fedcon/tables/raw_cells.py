@@ -23,6 +23,7 @@ from flower_fedcon.errors import MissingExtraError, needing, printable
 from flower_fedcon.tables.misfits import DataError, Misfit
 
 SPARSE = (".svm", ".svmlight", ".libsvm")
+_SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
 _NO_HEADER = re.compile(r"#|//|sep=", re.IGNORECASE)
 _WHOLE = re.compile(r"[+-]?\d+")
 _FEWER = "a cell is missing: write an empty cell for a missing value"
@@ -79,7 +80,8 @@ def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
     if suffix not in readers:
         found = f"a file {suffix}" if suffix else "a file without a suffix"
         known = ", ".join([*readers, *SPARSE])
-        raise DataError(f"{path}: found {found}, expected {known}")
+        saved = ": save it as CSV UTF-8" if suffix in _SPREADSHEETS else ""
+        raise DataError(f"{path}: found {found}, expected {known}{saved}")
     cells: Cells = opened(path, lambda: readers[suffix](path, wanted))
     return cells
 

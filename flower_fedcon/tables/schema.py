@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.errors import ConfigError, nearest, toml_remedy
 from flower_fedcon.objectives.survival import TIES
 from flower_fedcon.tables.marks import canonical
 from flower_fedcon.tables.terms import (
@@ -66,6 +66,17 @@ class Feature:
         Of a numeric column's values.
     transform : {"none", "log", "log1p", "sqrt", "square"}
         Of a numeric column's values.
+
+    Raises
+    ------
+    ConfigError
+        If a value is none of these, or does not go with the type.
+
+    Examples
+    --------
+    >>> features = {"age": {"type": "numeric", "range": [18, 120]}, "sex": "categorical"}
+    >>> Schema("ill", features, positive=["yes"]).numeric[0].range
+    (18.0, 120.0)
     """
 
     name: str
@@ -377,15 +388,19 @@ class Schema:
         if isinstance(source, Mapping):
             table = dict(source)
         else:
+            text = ""
             try:
-                table = tomllib.loads(Path(source).read_text(encoding="utf-8-sig"))
+                text = Path(source).read_text(encoding="utf-8-sig")
+                table = tomllib.loads(text)
             except OSError as error:
                 raise ConfigError(
                     f"cannot read the schema {source}: {error.strerror} (a relative path starts "
                     f"from the current folder, {Path.cwd()})"
                 ) from None
             except (ValueError, RecursionError) as error:
-                raise ConfigError(f"{where}it is not TOML ({error})") from None
+                raise ConfigError(
+                    f"{where}it is not TOML ({error}){toml_remedy(text, error)}"
+                ) from None
         known = [field.name for field in fields(cls)]
         for key in table:
             if key not in known:

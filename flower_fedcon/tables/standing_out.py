@@ -28,6 +28,7 @@ _APART = 1.5  # and by so much, where values are far from each other for their s
 _STEADY = 3  # values: of fewer the size may be next to 0 by chance
 _ROWS = 10  # fewer say little of an identifier
 _SHOWN = 6
+_LISTED = 20  # categories, above which clients have some of their own anyway
 
 
 def check_outcomes(schema: Schema, told: Sequence[Payload]) -> None:
@@ -316,4 +317,17 @@ def _categories(
         pairs = zip(apart[:_SHOWN], own, strict=False)
         said = "; ".join(f"{names[place]} has {first_few(marks)}" for place, marks in pairs)
         found.append(f"{column}: categories that no other client has, and no others: {said}")
+    if len(present) <= _LISTED:
+        for place, own in enumerate(counts):
+            elsewhere = (whole - own) > 0
+            alone = np.flatnonzero((own > 0) & ~elsewhere).tolist()
+            if place in apart or not alone or not elsewhere.any():
+                continue
+            said = first_few([f"{known[j]!r} ({own[j]:.0f} rows)" for j in alone])
+            absent = [repr(known[j]) for j in np.flatnonzero((own == 0) & elsewhere).tolist()]
+            lacks = f", and lacks {first_few(absent)}" if absent else ""
+            found.append(
+                f"{column}: {names[place]} alone has {said}{lacks}: another spelling? A category "
+                "of one client says nothing of what differs between clients"
+            )
     return found

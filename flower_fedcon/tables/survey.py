@@ -21,7 +21,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.design import of_quantiles
-from flower_fedcon.tables.marks import canonical, fills_in
+from flower_fedcon.tables.marks import DATE, canonical, fills_in, number_in
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.schema import Feature, Schema
@@ -35,7 +35,6 @@ _FEW = 20  # values, below which they are not taken for identifiers
 _DISTINCT = 0.9  # the share of a client's rows that differ, where rows are not alike by chance
 _SHARED = 0.5  # the share of them that another client holds, too, which is said
 _ID = re.compile(r"(^|[^a-z])(id|[a-z]{0,2}id|ids|key)$")
-_DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3(\d{4}|\d\d))($|[ T])")
 _COUNTED = ("poisson", "negative_binomial")  # by whole numbers
 
 
@@ -125,6 +124,8 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += scales_of_outcomes(names, [client.table for client in clients])
     findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
     findings += _taken_as_one(clients)
+    findings += _too_rare(clients, least)
+    findings += _decided(clients)
     findings += same_rows([c.name for c in clients], [c.table for c in clients])
     refusals = []
     try:
@@ -260,11 +261,16 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
                 f"not whole numbers: are they counts? For a rate give the count and its exposure"
             )
     for column, texts in columns.counts.items():
-        dates = [text for text in texts if _DATE.match(text)]
+        dates = [text for text in texts if DATE.match(text)]
         if column in columns.schema.names and len(dates) > max(_FEW, len(texts)) / 2:
             yield (
                 f"column {column!r}: {dates[0]!r} is a date, and each date becomes a category: "
                 f"write the number of days since a fixed day, or leave the column out"
+            )
+        elif column in columns.schema.names and _measured(list(map(canonical, texts))):
+            yield (
+                f"column {column!r}: its {len(texts)} categories are all numbers, close together: "
+                'are they measured, or counted? Then write type = "numeric"'
             )
 
 
@@ -300,6 +306,65 @@ def _counts_rows(column: str, known: Array, distinct: Array) -> bool:
         return False
     consecutive = distinct[-1] - distinct[0] == len(distinct) - 1
     return bool(consecutive) or bool(_ID.search(column.lower()))
+
+
+def _measured(marks: Sequence[str]) -> bool:
+    """Return whether categories look like numbers that are measured or counted, and no codes.
+
+    >>> _measured([str(age) for age in range(20, 90)]), _measured(["01067", "20095"] * 20)
+    (True, False)
+    """
+    numbers = [number_in(mark) for mark in marks]
+    if len(marks) <= _FEW or None in numbers or any(re.match(r"0\d", mark) for mark in marks):
+        return False
+    values: Any = np.unique(np.array(numbers))
+    dense = values[-1] - values[0] <= 2 * len(values)
+    return bool((values != np.floor(values)).any() or dense)
+
+
+def _too_rare(clients: Sequence[Client], least: int) -> Iterator[str]:
+    """Yield which categories are in too few rows of a client to be told."""
+    schema = clients[0].table.schema
+    for feature in schema.categorical if least > 1 else ():
+        listed = [
+            f"{mark!r} ({rows} rows at {client.name})"
+            for client in clients
+            for mark, rows in _by_mark(client.columns.counts.get(feature.name, {})).items()
+            if rows < least
+        ]
+        if listed:
+            yield (
+                f"column {feature.name!r}: not told, since they are in fewer than {least} rows "
+                f"(min-rows): {first_few(listed)}; a category that no client tells is missing"
+            )
+
+
+def _decided(clients: Sequence[Client]) -> Iterator[str]:
+    """Yield the categories whose training rows all have one outcome, so that nothing bounds them.
+
+    Of a logistic loss, and of counts that are all 0.
+    """
+    schema = clients[0].table.schema
+    if schema.loss not in ("logistic", *_COUNTED):
+        return
+    for j, feature in enumerate(schema.categorical):
+        outcomes: dict[str, list[Array]] = {}
+        for client in clients:
+            rows = client.table.training_rows
+            marks, targets = client.table.categories[rows, j], client.table.targets[rows]
+            for mark in dict.fromkeys(marks.tolist()):
+                outcomes.setdefault(mark, []).append(targets[marks == mark])
+        if not 1 < len(outcomes) <= _FEW + 1:
+            continue
+        for mark, parts in outcomes.items():
+            own = np.concatenate(parts)
+            alike = (own == own[0]).all() and (schema.loss == "logistic" or not own[0])
+            if mark and alike:
+                yield (
+                    f"column {feature.name!r}: all {len(own)} rows of {mark!r} have one outcome: "
+                    "without a penalty its coefficient has no end. Join it to another category, "
+                    "or take l1 > 0"
+                )
 
 
 def _taken_as_one(clients: Sequence[Client]) -> Iterator[str]:

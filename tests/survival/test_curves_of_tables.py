@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.cohorts import unscaled
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.tables import clients_of, prepared_problem
-from flower_fedcon.strategies import FedAvg
+from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.survival import kaplan_meier, logrank
 from flower_fedcon.survival.of_tables import curves_of_tables
 from flower_fedcon.tables import Schema
@@ -96,6 +97,19 @@ def test_private_runs_have_no_curves(study):
     assert simulate(method, made[0], 1).stopped is False
     with pytest.raises(ConfigError, match="curve_times cannot be used with privacy="):
         simulate(method, made[1], 1)
+
+
+def test_a_report_says_between_which_times_a_median_lies(study):
+    exact = kaplan_meier(study["time"], study["cens"], groups=study["tgrade"]).median
+    Path("schema.toml").write_text("curve_times = [400, 900, 1900, 2500]" + SCHEMA)
+    made = prepared_problem(*clients_of("all.csv", "schema.toml", "tgrade"))
+    text = simulate(FedNewton(made.regularizer), made, 2).report.text
+    (said,) = re.findall(r"median time to the event: all after (\d+), up to (\d+)\n", text)
+    assert float(said[0]) < exact <= float(said[1])
+    Path("schema.toml").write_text("curve_times = [400, 900]" + SCHEMA)
+    made = prepared_problem(*clients_of("all.csv", "schema.toml", "tgrade"))
+    text = simulate(FedNewton(made.regularizer), made, 2).report.text
+    assert "median time to the event: all not reached\n" in text
 
 
 def test_the_command(study, run_command: Command):

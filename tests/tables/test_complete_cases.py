@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from flower_fedcon import load_model, simulate
 from flower_fedcon.cli.command import app as fedcon
+from flower_fedcon.cli.command import main
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
@@ -130,7 +131,7 @@ def test_predictions(folders):
 
 
 @pytest.mark.parametrize("loss", ["logistic", "multinomial"])
-def test_no_class_is_predicted_for_an_incomplete_row(loss, tmp_path):
+def test_no_class_is_predicted_for_an_incomplete_row(loss, tmp_path, capsys):
     lines = ["x,y", *[f"{k % 7},{'ab'[k % 3 == 0]}" for k in range(40)]]
     (tmp_path / "a.csv").write_text("\n".join(lines))
     own = {"positive": ["a"]} if loss == "logistic" else {"classes": ["a", "b"]}
@@ -140,6 +141,10 @@ def test_no_class_is_predicted_for_an_incomplete_row(loss, tmp_path):
     found = load_model(tmp_path / "run").predict({"x": [1.0, None]}).tolist()
     assert found[0] in (0, 1, "a", "b")
     assert found[1] is None
+    (tmp_path / "new.csv").write_text("x,y\n1,a\n,a\n2,b\n")
+    run, new, out = (str(tmp_path / name) for name in ("run", "new.csv", "out.csv"))
+    assert main(["predict", run, new, "-o", out]) == 0
+    assert "predictions for 2 of 3 rows" in capsys.readouterr().out
 
 
 def test_which_rows_were_held_out_is_known_of_a_run_s_own_files_alone(folders):
@@ -161,6 +166,18 @@ def test_few_rows_are_not_counted_for_a_server(folders):
     made = tables(data=f"{folders}/holes/*.csv", schema=SCHEMA, min_rows=6)
     found = simulate(FedNewton(made.regularizer), made, 4).report.text
     assert "north fewer than its min_rows, south 0" in found
+
+
+def test_rows_of_a_category_that_is_too_rare_are_no_rows_without_a_value(tmp_path):
+    """They have one, which no client tells: complete cases are left as they are."""
+    for site in "ab":
+        lines = [f"{k % 5},{'uvw'[k % 2 if k else 2]},{'yn'[k % 3 == 0]}" for k in range(40)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["x,kind,y", *lines]))
+    schema = {"target": "y", "positive": ["y"], "complete_cases": True,
+              "features": {"x": "numeric", "kind": "categorical"}}  # fmt: skip
+    made = tables(data=f"{tmp_path}/*.csv", schema=schema, min_rows=3)
+    text = simulate(FedNewton(made.regularizer), made, 2).report.text
+    assert "with a category that no client tells (policy.min-rows), filled in: kind 2" in text
 
 
 def test_what_the_check_says(folders):

@@ -94,6 +94,28 @@ def test_a_column_that_orders_survival_times_is_named(tmp_path, rounds):
         model.fit(np.stack([x, a], axis=1), np.stack([times, np.ones(N)], axis=1))
 
 
+def test_a_run_that_ends_early_names_what_may_separate_the_outcome(tmp_path):
+    """A rare category whose rows have one outcome; more rounds help where the model has an end."""
+    rng = np.random.default_rng(0)
+    a, kind = rng.normal(size=300), np.where(np.arange(300) < 5, "rare", "often")
+    y = (a + rng.logistic(size=300) > 0) | (kind == "rare")
+    rows = [f"{v:.3f},{k},{o:d}" for v, k, o in zip(a, kind, y, strict=True)]
+    for j in range(2):
+        (tmp_path / f"s{j}.csv").write_text("\n".join(["a,kind,y", *rows[j::2]]))
+    schema = {"target": "y", **LOSSES["logistic"], "features": {"a": "numeric"}}
+
+    def said(rounds, **features):
+        own = {**schema, "features": {**schema["features"], **features}}
+        problem = tables(data=str(tmp_path / "s*.csv"), schema=own)
+        return simulate(FedNewton(problem.regularizer), problem, rounds).report.text
+
+    text = said(6, kind="categorical")
+    assert "NOT CONVERGED" in text
+    assert "column kind=rare may separate the outcome" in text
+    assert "the outcome is separated by column kind=rare:" in said(25, kind="categorical")
+    assert "the coefficients still move: allow more rounds" in said(1)
+
+
 def test_any_method_names_what_separates_a_large_model(tmp_path):
     """By gradient steps, on more columns than FedNewton looks at."""
     A = np.random.default_rng(0).normal(size=(200, 1010))

@@ -6,6 +6,7 @@ import csv
 
 import numpy as np
 import pytest
+from harness import refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,6 +112,92 @@ def test_a_file_of_all_clients_is_looked_at_client_by_client(sites, run_command)
     code, out, _ = run_command(*arguments)
     assert code == 1
     assert f"all.csv: row {2 * ROWS + 1}, column 'site': found ''" in out
+
+
+def check_of(folder, run_command, features, rows_by_site, *more, target="positive = ['yes']"):
+    """What the check finds standing out in sites' rows of so many features and an outcome."""
+    for site, rows in rows_by_site.items():
+        lines = [",".join([*features, "y"]), *(",".join(map(str, row)) for row in rows)]
+        (folder / f"{site}.csv").write_text("\n".join(lines))
+    named = "\n".join(f"{name} = '{kind}'" for name, kind in features.items())
+    (folder / "s.toml").write_text(f"target = 'y'\n{target}\n[features]\n{named}\n")
+    files = [f"{site}.csv" for site in rows_by_site]
+    _, out, _ = run_command("data", "check", *files, "--schema", "s.toml", *more)
+    return out
+
+
+def test_a_category_of_one_client_beside_common_ones_stands_out(tmp_path, run_command):
+    """A level named otherwise, or that occurs at one client: with what that client lacks."""
+    marks = {
+        "a": ["never", "former", "now"],
+        "b": ["never", "smokes", "now"],
+        "c": ["never", "former", "now"],
+    }
+    rows = {
+        site: [(own[i % 3], "yes" if i % 2 else "no") for i in range(12)]
+        for site, own in marks.items()
+    }
+    said = check_of(tmp_path, run_command, {"smoking": "categorical"}, rows)
+    assert "column 'smoking': b alone has 'smokes' (4 rows), and lacks 'former'" in said
+    rows["b"] = rows["a"][1:] + rows["a"][:1]
+    assert "alone has" not in check_of(tmp_path, run_command, {"smoking": "categorical"}, rows)
+    rows["c"][0] = ("past", "yes")
+    said = check_of(tmp_path, run_command, {"smoking": "categorical"}, rows, "--min-rows", "2")
+    assert "not told, since they are in fewer than 2 rows (min-rows): 'past' (1 rows at c)" in said
+
+
+@pytest.mark.parametrize(("outcomes", "target", "told"), [
+    (("yes", "no"), "positive = ['yes']", True),
+    ((3, 0), "loss = 'poisson'", False),
+    ((0, 2), "loss = 'poisson'", True),
+])  # fmt: skip
+def test_a_category_whose_rows_have_one_outcome_stands_out(
+    tmp_path, run_command, outcomes, target, told
+):
+    """Its coefficient has no end, of counts where they are all 0."""
+    rare, other = outcomes
+    rows = {
+        site: [("uv"[i % 2], (rare, other)[i // 2 % 2]) for i in range(12)] + [("w", rare)]
+        for site in "ab"
+    }
+    said = check_of(tmp_path, run_command, {"kind": "categorical"}, rows, target=target)
+    assert ("column 'kind': all 2 rows of 'w' have one outcome" in said) == told
+    assert "rows of 'u'" not in said
+    rows["a"][-1] = ("w", other)
+    said = check_of(tmp_path, run_command, {"kind": "categorical"}, rows, target=target)
+    assert "have one outcome" not in said
+
+
+@pytest.mark.parametrize(("values", "told"), [
+    ([18 + i % 60 for i in range(90)], True),
+    ([f"{50 + i / 7:.1f}" for i in range(40)], True),
+    ([f"{i * 1017:05d}" for i in range(40)], False),
+    ([i * 1017 for i in range(40)], False),
+    (["I20", "J44"] * 30, False),
+])  # fmt: skip
+def test_measured_numbers_as_categories_stand_out(tmp_path, run_command, values, told):
+    rows = {"a": [(value, "yes" if i % 2 else "no") for i, value in enumerate(values)]}
+    said = check_of(tmp_path, run_command, {"age": "categorical"}, rows)
+    assert ("all numbers, close together" in said) == told
+
+
+def test_a_date_and_a_file_of_a_spreadsheet_are_said_what_to_make_of(tmp_path, run_command):
+    said = check_of(tmp_path, run_command, {"age": "numeric"}, {"a": [("1948-03-02", "yes")]})
+    assert "found '1948-03-02', expected" in said
+    assert "a date is no number: write years, or days since some day" in said
+    (tmp_path / "a.xlsx").touch()
+    _, out, _ = run_command("data", "check", "a.xlsx", "--schema", "s.toml")
+    assert ": save it as CSV UTF-8" in out
+    (tmp_path / "s.toml").write_text("target = 'y'\ncomplete_cases = True\n")
+    said = refusal(run_command, "data", "check", "a.csv", "--schema", "s.toml")
+    assert "line 2, column 18)): write true and false in small letters, and texts in quo" in said
+
+
+def test_the_check_says_what_row_1_is(tmp_path, run_command):
+    rows = {"a": [("1", "yes"), ("old", "no")]}
+    said = check_of(tmp_path, run_command, {"age": "numeric"}, rows)
+    assert "a.csv: row 2, column 'age': found 'old'" in said
+    assert "a.csv: row 1 is the first below the header, line 2 of a text" in said
 
 
 @pytest.mark.parametrize("form", ["2021-{}-03", "{}/3/2021", "3.{}.21", "2021/{}/03 12:00"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -277,7 +278,14 @@ def test_the_weights_of_a_path_are_lambda(tmp_path, capsys):
         assert main([*given, "-o", str(tmp_path / "path.csv")]) == 0
         shown.append([line.split(",")[0] for line in (tmp_path / "path.csv").open()])
     assert shown[0][0] == "lambda"
+    said = capsys.readouterr().out
+    assert main(["path", str(file), "--num", "4", "--folds", "2"]) == 0
+    (row,) = re.findall(r"^ x +(.*?) *$", capsys.readouterr().out, re.MULTILINE)
+    sd, unit, ratio, _ = row.split()
+    scale = tables(data=f"{tmp_path}/s*.csv", schema=f"{tmp_path}/schema.toml").preparation.scales
+    np.testing.assert_allclose(float(unit), float(sd) / scale[0], rtol=1e-2)
+    np.testing.assert_allclose(float(ratio), np.exp(float(unit)), rtol=1e-3)
     np.testing.assert_allclose(np.array(shown[0][1:], float), np.array(shown[1][1:], float))
-    assert " Lambda " in capsys.readouterr().out
+    assert " Lambda " in said
     assert main(["path", str(file), "--set", "problem.l1=0"]) == 2
     assert "a path needs an l1 penalty" in capsys.readouterr().err

@@ -392,8 +392,8 @@ def inverted(information: Array, names: Sequence[str]) -> Array:
     if empty:
         raise ConfigError(
             f"the rows carry no information on {first_few(empty, what='parameter')}, as for a "
-            f"column that is 0 in all rows, or constant at every site with its own intercept. "
-            f"Leave it out"
+            "column that is 0 in all rows, or constant at every site with its own intercept. "
+            "Leave it out, or merge an absent category with another"
         )
     sizes = np.sqrt(diagonal)
     values, vectors = np.linalg.eigh(information / sizes / sizes[:, None])
