@@ -243,7 +243,7 @@ def test_an_outcome_so_far_from_0_that_digits_are_lost_has_not_converged(tmp_pat
         problem = tables(data=str(tmp_path / "s*.csv"), schema=schema, l1=l1)
         report = played(problem).report
         assert report.reached.converged == (offset < 1e9)
-        words = "rounding is the limit: the outcome's values, or columns', are so far from 0"
+        words = "rounding is the limit: values of the outcome, or of columns, are so far from 0"
         assert (words in report.text) == (offset > 1e9)
 
 
