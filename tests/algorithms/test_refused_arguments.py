@@ -108,7 +108,7 @@ def test_a_constructor_of_ones_own_may_hand_on_what_has_no_name():
 
 @pytest.mark.parametrize("compressor", [QSGD(levels=3), Natural()])
 def test_what_overflows_a_compressor_may_be_a_run_that_diverges(compressor):
-    with pytest.raises(ConfigError, match="If the run diverges, take smaller steps"):
+    with pytest.raises(ConfigError, match="If the run diverges, use smaller steps"):
         compressor.compress(np.full(4, 1e308), np.random.default_rng(0))
 
 

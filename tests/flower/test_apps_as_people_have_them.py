@@ -342,7 +342,7 @@ def test_two_counts_of_a_clients_examples_are_told_once(caplog):
         caplog.clear()
         trained = {"trained": lambda loss: {"num-examples": 80}}
         start(Scaffold(), Small, weighting=weighting, **trained)
-        words = 'num_examples of train_step is 40, and it replies "num-examples" 80'
+        words = 'num_examples of train_step is 40, but its reply has "num-examples" 80'
         assert caplog.text.count(words) == told
 
 

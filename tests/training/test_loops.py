@@ -202,7 +202,7 @@ def test_a_loop_that_leaves_the_method_out_is_refused(strategy, loop, said):
 
 
 def test_what_only_a_loop_can_decide_is_asked_of_a_strategy():
-    with pytest.raises(ConfigError, match=r"Scaffold needs .* both or, .* got 0\.1 and None"):
+    with pytest.raises(ConfigError, match=r"Scaffold needs both .* got 0\.1 and None"):
         by_loops(Scaffold(client_lr=0.1), q6(), 1, corrected)
     with pytest.raises(ConfigError, match=r"FedDualAvg: .* L is unknown: give client_lr"):
         by_loops(FedDualAvg(PSI), q6(PSI.weight), 1, corrected)
