@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.errors import ConfigError, RefusedError, StorageError
@@ -48,6 +49,7 @@ class Ledger:
         self.gradients: Counter[tuple[float, float]] = Counter()
         self.distance = 0.0
         self._left: tuple[float, int] = (0.0, 0)  # how many more at that rate
+        self._told: dict[Hashable, Ledger] = {}  # what it has read or written, by the place
 
     @property
     def spent(self) -> dict[float, int]:
@@ -121,6 +123,29 @@ class Ledger:
             self.gradients |= counted
             self.distance = max(self.distance, distance)
         self._left = (0.0, 0)
+
+    def go_on(self, entries: Any, place: Hashable) -> None:
+        """Add what a place counts, less what this ledger has read or written there before.
+
+        What was spent besides since then stays: it is in no other count.
+
+        Raises
+        ------
+        ConfigError, TypeError, KeyError, ValueError
+            If that is not what they are.
+        """
+        found = Ledger(self.privacy)
+        found.take(entries)
+        before = self._told.get(place, Ledger(self.privacy))
+        self.gradients = self.gradients + (found.gradients - before.gradients)
+        self.distance += max(0.0, found.distance - before.distance)
+        self._left = (0.0, 0)
+        self._told[place] = found
+
+    def written(self, place: Hashable) -> None:
+        """Know that a place counts all that this ledger does."""
+        self._told[place] = found = Ledger(self.privacy)
+        found.gradients, found.distance = self.gradients.copy(), self.distance
 
     def _epsilon(self, gradients: Counter[tuple[float, float]], distance: float) -> float:
         counts: Counter[NoisySum] = Counter()

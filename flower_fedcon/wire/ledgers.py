@@ -112,12 +112,12 @@ class RunLedgers:
     """
 
     def __init__(self, ledgers: dict[str, Ledger], folder: Path) -> None:
-        self._ledgers, self._path = ledgers, folder / RUN
+        self._ledgers, self._path = ledgers, folder.resolve() / RUN
         self._kept = _read(self._path) or {}
         with understood(self._path):
             for key, ledger in ledgers.items():
                 if key in self._kept:
-                    ledger.take(self._kept[key])
+                    ledger.go_on(self._kept[key], (self._path, key))
 
     def save(self) -> None:
         """Write down what is spent, before anything of a round is shown."""
@@ -126,6 +126,8 @@ class RunLedgers:
             self._kept = self._kept | found
             with atomic(self._path, private=True) as temporary:
                 temporary.write_text(json.dumps(self._kept))
+        for key, ledger in self._ledgers.items():
+            ledger.written((self._path, key))
 
 
 def ledgers_of(objectives: Iterable[Any]) -> dict[str, Ledger]:

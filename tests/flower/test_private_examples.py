@@ -493,6 +493,24 @@ def test_a_resumed_simulation_goes_on_with_its_ledgers(tmp_path, capsys):
     assert main(["privacy", "spent", str(tmp_path / "nothing")]) == 2
 
 
+def test_what_was_spent_besides_is_added_to_the_ledger_of_a_run_that_goes_on(tmp_path):
+    """Before it in a new process; or in this one, in another run's folder."""
+
+    def used(private):
+        private[0].gradient(np.zeros(4))
+        return FederatedProblem(private)
+
+    assert simulated(tmp_path / "a", 2).spent == {1.0: 6}
+    assert simulated(tmp_path / "a", 5, wrapped=used, resume=True).spent == {1.0: 6 + 1 + 9}
+    private = [PrivateObjective(regression(seed=j), LOUD) for j in range(2)]
+    strategy, problem = FedAvg(client_lr=0.5, local_steps=3), FederatedProblem(private)
+    for folder, rounds, spent in (("b", 2, 6), ("c", 1, 9), ("b", 3, 12), ("c", 2, 15)):
+        simulate(strategy, problem, rounds, run_dir=tmp_path / folder, resume=True)
+        assert private[0].ledger.spent == {1.0: spent}
+    kept = json.loads((tmp_path / "c" / "privacy.json").read_text()).values()
+    assert [[2.0, 1.0, 15]] in [one["gradients"] for one in kept]
+
+
 def test_a_budget_holds_over_resumed_runs(tmp_path):
     rule = replace(LOUD, budget=9.0)
     for _ in range(3):
