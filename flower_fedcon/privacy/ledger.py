@@ -49,7 +49,7 @@ class Ledger:
         self.gradients: Counter[tuple[float, float]] = Counter()
         self.distance = 0.0
         self._left: tuple[float, int] = (0.0, 0)  # how many more at that rate
-        self._told: dict[Hashable, Ledger] = {}  # what it has read or written, by the place
+        self._exchanged: dict[Hashable, Ledger] = {}  # what it has read or written, by the place
 
     @property
     def spent(self) -> dict[float, int]:
@@ -136,15 +136,15 @@ class Ledger:
         """
         found = Ledger(self.privacy)
         found.take(entries)
-        before = self._told.get(place, Ledger(self.privacy))
+        before = self._exchanged.get(place, Ledger(self.privacy))
         self.gradients = self.gradients + (found.gradients - before.gradients)
         self.distance += max(0.0, found.distance - before.distance)
         self._left = (0.0, 0)
-        self._told[place] = found
+        self._exchanged[place] = found
 
     def written(self, place: Hashable) -> None:
         """Know that a place counts all that this ledger does."""
-        self._told[place] = found = Ledger(self.privacy)
+        self._exchanged[place] = found = Ledger(self.privacy)
         found.gradients, found.distance = self.gradients.copy(), self.distance
 
     def _epsilon(self, gradients: Counter[tuple[float, float]], distance: float) -> float:
