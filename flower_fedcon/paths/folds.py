@@ -77,8 +77,8 @@ class CrossValidation:
         mean = self.mean
         if not np.isfinite(mean).any():
             raise FedConError(
-                f"the losses on held-out rows are finite at none of {len(mean)} weights: are there "
-                "rows far from the others? Scale the columns, or give larger values=[...]"
+                f"the losses on held-out rows are finite at none of {len(mean)} weights: are rows "
+                f"far from the others? Scale the columns, or give larger values=[...]"
             )
         return int(np.where(np.isfinite(mean), mean, np.inf).argmin())
 
@@ -97,7 +97,7 @@ class CrossValidation:
             If there is one fold, and so no standard error.
         """
         if len(self.losses) < 2:
-            raise ConfigError("one fold has no standard error: take `best`, or more folds")
+            raise ConfigError("one fold has no standard error: use `best`, or more folds")
         bound = self.least + self.standard_error[self.best]
         return int(np.argmax(self.mean <= bound))
 
@@ -219,7 +219,9 @@ def cross_validate(
     fit, held = fold_weights(train, shares), fold_weights(test, shares)
     for what, weight in (("to fit", fit), ("held out", held)):
         for k in np.flatnonzero(~weight.any(axis=0))[:1].tolist():
-            raise ConfigError(f"fold {k} of {len(splits)} has no rows {what}, or none that counts")
+            raise ConfigError(
+                f"fold {k} of {len(splits)} has no rows {what}, or none with a weight above 0"
+            )
     fit, held = fit / fit.sum(axis=0), held / held.sum(axis=0)
     fitting = np.flatnonzero(fit.any(axis=1)).tolist()  # the rows of others are always held out
     together = FederatedProblem(

@@ -42,7 +42,8 @@ _NOTHING = 1000.0  # machine epsilons: a gradient that is rounding
 _DIGIT = 4.0  # machine epsilons of a model's terms: the last digit of their gradient
 _REACH = 4.0  # such digits: its rounding
 _CONSTANT = (
-    "the null model leaves nothing to explain, as of a constant target: no weight selects anything"
+    "the null model leaves nothing to explain, as with a constant target, so no weight selects a "
+    "column"
 )
 _TRIES = 5  # at a weight that leaves nothing
 _SPARSER = 0.2  # share of a point's rounds that may pass until its residual is seen again
@@ -208,8 +209,8 @@ class Walk:
     ) -> None:
         if problem.constraint is not None:
             raise ConfigError(
-                f"the problem has the constraint {problem.constraint!r}: a path is of a "
-                "regularizer with a weight"
+                f"a path needs a regularizer with a weight, and the problem has the constraint "
+                f"{problem.constraint!r}: give a regularizer instead"
             )
         given = problem.regularizer if regularizer is None else regularizer
         self.psi: Regularizer = as_regularizer(given)
@@ -217,8 +218,8 @@ class Walk:
             raise ConfigError("a path needs a regularizer, such as L1(1.0)")
         if self.psi.weak_convexity:
             raise ConfigError(
-                f"a path goes from minimiser to minimiser, and {self.psi!r} is not convex: run a "
-                "method at each weight"
+                f"a path follows minimisers, and {self.psi!r} is not convex: run a method at each "
+                f"weight"
             )
         self.psi.check_shape(problem.layout.shape)
         self.tolerance = positive("tolerance", tolerance)
@@ -226,10 +227,13 @@ class Walk:
         choice("engine", engine, ("local", "stacked"))
         self._strategy = default_strategy(problem) if strategy is None else strategy
         if not hasattr(self._strategy, "regularizer") or self._strategy.constraint is not None:
-            raise ConfigError(f"{self._strategy.title} takes no regularizer: no path")
+            raise ConfigError(
+                f"{self._strategy.title} takes no regularizer, so it has no path: "
+                f"use another method"
+            )
         if self._strategy.privacy is not None:
             raise ConfigError(
-                "a path is led by the clients' exact gradients, which no noise covers: leave "
+                "a path uses the clients' exact gradients, which no noise protects: leave "
                 "privacy=... out of its strategy"
             )
         self._layout = problem.layout

@@ -149,8 +149,8 @@ def stability_selection(
     most = min(columns, math.isqrt(int(positive("error", error) * spread + 1e-9)))
     if most < 1:
         raise ConfigError(
-            f"error = {error:g} with threshold = {threshold:g} and {columns} columns lets a half "
-            f"sample select none: give an error of {1.0 / spread:.2g} or more"
+            f"error = {error:g} with threshold = {threshold:g} and {columns} columns allows no "
+            f"selection in a half sample: give an error of at least {1.0 / spread:.2g}"
         )
     options = {"seed": seed, **options}
     strategy = default_strategy(problem) if strategy is None else strategy
@@ -195,7 +195,9 @@ def _side_by_side(
     shares = [w / core.total_weight for w, core in zip(problem.weights, cores, strict=True)]
     fit = fold_weights(parts, shares)
     for k in np.flatnonzero(~fit.any(axis=0))[:1].tolist():
-        raise ConfigError(f"half sample {k} has no rows, or none that counts: give more rows")
+        raise ConfigError(
+            f"half sample {k} has no rows, or none with a weight above 0: give more rows"
+        )
     fit = fit / fit.sum(axis=0)
     fitting = np.flatnonzero(fit.any(axis=1)).tolist()
     whole = FederatedProblem(

@@ -261,7 +261,7 @@ def _change(
         return ""
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         if len(after) == 1:
-            return f"{name} is not what it was"
+            return f"{name} has changed"
         other = [j for j, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) > 1]
         return (
             f"{name} has changed: that of {len(other)} of {len(after)} clients differs, the first "

@@ -1,4 +1,4 @@
-"""What an algorithm, of the collection or of your own, is held to: `check_algorithm`."""
+"""The checks that every algorithm must pass, also your own: `check_algorithm`."""
 
 from flower_fedcon.testing.check import CHECKS, check_algorithm
 from flower_fedcon.testing.problems import default_problem

@@ -1,7 +1,7 @@
-"""The contract test: what holds for every algorithm, whoever wrote it.
+"""The contract test: what must hold for every algorithm.
 
 Each check is a function of a strategy and a problem that fits it; it raises `CheckError` with what
-is wrong. They say nothing of how fast the method converges: that is for its author to test.
+is wrong. The checks do not test how fast the method converges: that is for its author to test.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flower_fedcon.testing.problems import default_problem
 
 
 def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None) -> None:
-    """Check an algorithm of your own as the collection's own are, and name all that fails.
+    """Check your own algorithm like those of the collection, and name everything that fails.
 
     Parameters
     ----------

@@ -120,5 +120,8 @@ def lost_state(strategy: Strategy, problem: FederatedProblem) -> None:
     except StateLostError as error:
         expect(strategy.title in str(error), f"the reason does not name the algorithm: {error}")
         return
-    expect(run.server.counts["lost"] == 1, "a client goes on without its state, and nobody knows")
+    expect(
+        run.server.counts["lost"] == 1,
+        "a client continues without its state, and the run does not report it",
+    )
     expect(np.isfinite(run.x).all(), "after a client has lost its state the model is not finite")

@@ -119,8 +119,8 @@ def same_stacked(strategy: Strategy, problem: FederatedProblem) -> None:
         )
         expect(
             close(np.asarray(one), np.asarray(many), 1e-9),  # layers are never stacked
-            "the stacked engine, which serves all clients in one call, comes to another model: let "
-            "`step` reduce over `self.model_axes` with keepdims=True, or say in the client's "
+            "the stacked engine, which serves all clients in one call, reaches another model: let "
+            "`step` reduce over `self.model_axes` with keepdims=True, or state in the client's "
             "`one_at_a_time` why it cannot",
         )
 
@@ -150,8 +150,8 @@ def state_unchanged(strategy: Strategy, problem: FederatedProblem) -> None:
             run.play()
             expect(
                 contents(held) == before,
-                "`aggregate` changes its state in place: return another one, with arrays of its "
-                "own (x + y, and not x += y)",
+                "`aggregate` changes its state in place: return a new state with new arrays (x + "
+                "y, not x += y)",
             )
 
 
@@ -166,7 +166,7 @@ def resumed(strategy: Strategy, problem: FederatedProblem) -> None:
         found = simulate(strategy, problem, 9, seed=1, **options).x
     expect(
         model_bytes(found) == model_bytes(whole),
-        "a resumed run ends elsewhere: keep all of it in states",
+        "a resumed run ends at another model: keep everything in states",
     )
 
 

@@ -235,7 +235,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(name, tmp_path):
         (lambda: made(compression=RULES[0], privacy=GaussianDP(1.0, 1.0, 1e-5)),
          "takes privacy=... only without compression"),
         (lambda: simulate(made(compression=EF21(TopK(count=9))), q6(), 1),
-         "count=9.*of a model of 8 entries"),
+         "count=9.*more than the model's 8 entries"),
     ],
 )  # fmt: skip
 def test_refusals(make, words):

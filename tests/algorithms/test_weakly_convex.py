@@ -126,7 +126,7 @@ def test_what_would_certify_a_minimum_refuses():
         _ = problem.optimum
     with pytest.raises(ConfigError, match="not convex"):
         solve(problem.objectives, SCAD(0.1), np.zeros(5))
-    with pytest.raises(ConfigError, match="a path goes from minimiser to minimiser"):
+    with pytest.raises(ConfigError, match="a path follows minimisers"):
         regularization_path(problem)
     strategy = FedDR(L1(0.3), step_size=0.2)
     strategy.regularizer = MCP(0.3, gamma=0.1)  # what a path would do

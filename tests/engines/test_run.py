@@ -235,7 +235,7 @@ def test_run_directory(tmp_path):
     assert {"flwr", "numpy"} <= json.loads((folder / "environment.json").read_text())[
         "packages"
     ].keys()
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match="already holds a run"):
         simulate(avg(), q6(), 4, run_dir=folder)
     with pytest.raises(FedConError, match="cannot make the run directory"):
         simulate(avg(), q6(), 4, run_dir=folder / "config.toml")

@@ -299,7 +299,7 @@ def test_what_is_refused(arguments, match):
 def test_a_constraint_has_no_path():
     A = np.eye(2)
     problem = FederatedProblem([LeastSquares(A, np.ones(2))], constraint=L1Ball(1.0))
-    with pytest.raises(ConfigError, match="a path is of a regularizer"):
+    with pytest.raises(ConfigError, match="a path needs a regularizer"):
         regularization_path(problem, L1(1.0))
     with pytest.raises(ConfigError, match="objectives with rows"):
         cross_validate(FederatedProblem([Quadratic(A, np.ones(2))]), L1(1.0))

@@ -108,7 +108,7 @@ def test_what_cannot_be_asked_for():
     for settings, why in (
         ({"threshold": 0.5}, r"threshold must be in \(0.5, 1\]"),
         ({"pairs": 0}, "pairs"),
-        ({"error": 0.1}, "give an error of 0.17 or more"),
+        ({"error": 0.1}, "give an error of at least 0.17"),
         ({"error": -1.0}, "error"),
     ):
         with pytest.raises(ConfigError, match=why):

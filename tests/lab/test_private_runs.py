@@ -49,5 +49,5 @@ def test_a_private_run_beside_another_is_in_the_table_and_not_in_the_figure(tmp_
     file.write_text(FILE.format(more=more))
     assert main(["compare", str(file), "--run-dir", str(tmp_path / "runs")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "private, and not in the figure; unsafe = true in [run] records what is drawn" in said
+    assert "is private and not in the figure; unsafe = true in [run] records the values" in said
     assert "nan" in said

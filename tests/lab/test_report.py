@@ -322,7 +322,7 @@ def test_how_good_a_model_is_stands_by_site(tmp_path):
     }  # fmt: skip
     (tmp_path / "quality.json").write_text(json.dumps(stated))
     text = page(read_folders([tmp_path]), "")
-    part = text.partition("<h2>On rows held out")[2].partition("</section>")[0]
+    part = text.partition("<h2>On held-out rows")[2].partition("</section>")[0]
     assert "&lt;north&gt;" in part
     assert "0.7421" in part
     assert "0.9000 ± 0.1000" in part

@@ -335,7 +335,7 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
         ('bound = "measured"\n', "", "bound is missing"),
         ("tolerance = 0.01\n", "", "tolerance is missing: an explanation has fault"),
         ('fault = "paper"', 'fault = "theirs"', "fault must be one of 'paper', 'ours', 'data'"),
-        ('fault = "paper"', 'fault = "unknown"', 'fault = "unknown" has no shown_by'),
+        ('fault = "paper"', 'fault = "unknown"', 'fault = "unknown" contradicts shown_by'),
         ('shown_by = "it falls"', 'shown_by = "it fall"', "did you mean 'it falls'"),
         ('shown_by = "it falls"', 'shown_by = "it is tiny"', "is not another claim that holds"),
         ('shown_by = "it falls"', 'shown_by = "smaller: it falls"', "is not another claim that"),

@@ -86,7 +86,7 @@ def test_run_directories(fedcon: Command) -> None:
         assert fedcon("run", "small.toml", "--rounds", "1")[0] == 0
     assert {p.name for p in Path("runs").iterdir()} == {"small", "small-2", "small-3"}
     message = refusal(fedcon, "run", "small.toml", "--run-dir", "runs/small")
-    assert "runs/small holds a run already: go on with --resume" in message
+    assert "runs/small already holds a run: continue it with --resume" in message
     Path("file").touch()
     message = refusal(fedcon, "run", "small.toml", "--run-dir", "file/x")
     assert "cannot make the run directory file/x" in message
@@ -191,7 +191,7 @@ def test_compare_over_seeds(fedcon: Command) -> None:
     assert "did you mean 'bytes'" in refusal(
         fedcon, "plot", "many", "-o", "all.png", "--x", "rounds,byte"
     )
-    assert "holds a run already" in refusal(fedcon, *command, "--run-dir", "many")
+    assert "already holds a run" in refusal(fedcon, *command, "--run-dir", "many")
     assert fedcon(*command, "--run-dir", "many", "--resume")[0] == 0
     assert "not both" in refusal(fedcon, *command, "--seed", "1")
     assert "--seeds 0,x" in refusal(fedcon, "compare", "small.toml", "--seeds", "0,x")
@@ -239,7 +239,7 @@ def test_seeds_that_change_nothing_are_said(fedcon: Command) -> None:
     code, out, _ = fedcon("compare", "small.toml", "--rounds", "2", "--seeds", "0,1")
     assert code == 0
     for label in ("FedFWPlus", "Mirror, 2 steps"):
-        assert f"{label}: nothing depends on the seed: its 2 runs are one" in out
+        assert f"{label}: nothing depends on the seed, so its 2 runs count as one" in out
     assert "FedFW: nothing" not in out
 
 

@@ -91,7 +91,7 @@ def test_a_study_is_played_once(fedcon: Command) -> None:
     assert "sample 2" in words
     assert Path("s/figure.pdf").exists()
     assert tomllib.loads(Path("s/config.toml").read_text())["sweep"]["local_steps"] == [1, 3]
-    assert "holds a run already" in refusal(fedcon, *command)
+    assert "already holds a run" in refusal(fedcon, *command)
 
     first = Path("s/fedfwplus-sample-2/seed-1-0")
     before = (first / "history.csv").read_bytes()
@@ -230,7 +230,7 @@ def test_names_of_values(fedcon: Command) -> None:
     [
         ('names.participation = ["two"]', r"names.participation must be 2 texts"),
         ("names.local_steps = [1, 2]", r"names.local_steps must be 2 texts"),
-        ('names.client_lr = ["a"]', r"names.client_lr is of no key of \[sweep\]"),
+        ('names.client_lr = ["a"]', r"names.client_lr names no key of \[sweep\]"),
     ],
 )
 def test_names_of_other_values_are_refused(fedcon: Command, names: str, words: str) -> None:
@@ -339,7 +339,7 @@ def test_the_page_s_block(fedcon: Command) -> None:
     [
         ("participation = 3", "participation must be a list of values"),
         ("local_steps = []", "local_steps must be a list of values"),
-        ("local_steps = [1, 1]", "local_steps has a value twice"),
+        ("local_steps = [1, 1]", "local_steps must have different values"),
         ("local_step = [1, 2]", "unknown key 'local_step'"),
         ("local_steps = [0]", "local_steps must be"),
         ("run.seed = [-1]", "seed must be"),

@@ -126,7 +126,7 @@ def test_a_level_that_is_never_reached_fails(tmp_path: Path) -> None:
     ("old", "new", "words"),
     [
         ("[6, 6, 9]", "[6, 6]", "run.rounds has 2 values and problem.clients 3"),
-        ("[1, 2, 4]", "[4, 2, 1]", "problem.clients must hold numbers that grow"),
+        ("[1, 2, 4]", "[4, 2, 1]", "problem.clients must hold increasing numbers"),
         ("[1, 2, 4]", '["a", "b", "c"]', "problem.clients must be a number"),
         ("[6, 6, 9]", "6", "run.rounds must be a list"),
         ('"problem.clients" = [1, 2, 4]\n"run.rounds" = [6, 6, 9]', "", "needs a table [sweep]"),

@@ -247,12 +247,12 @@ def test_a_run_stops_at_the_level(fedcon: Command) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("[0.005, 0.05", "[0.05, 0.005", "three or more numbers that grow"),
-        ("[0.005, 0.05, 0.5, 50.0]", "[0.5, 5.0]", "three or more numbers that grow"),
+        ("[0.005, 0.05", "[0.05, 0.005", "at least three increasing numbers"),
+        ("[0.005, 0.05, 0.5, 50.0]", "[0.5, 5.0]", "at least three increasing numbers"),
         ("grid = {penalty", "grid = {penality", "unknown key 'penality'"),
         ("rounds = 20", "round = 10", "[tuning]: unknown key 'round'"),
         ("rounds = 20", "rounds = 0", "rounds must be a whole number >= 1"),
-        ("rounds = 20", "level = 1\nlargest = true", "give level or largest"),
+        ("rounds = 20", "level = 1\nlargest = true", "give either level or largest"),
         ("rounds = 20", 'of = "seconds"', "of = 'seconds' is what is spent to reach a level"),
     ],
 )
@@ -267,6 +267,6 @@ def test_nothing_is_chosen_by_what_private_examples_say():
     private = [PrivateObjective(LeastSquares(np.eye(3), np.ones(3)), rule) for _ in range(2)]
     problem = FederatedProblem(private)
     for choose in (lambda: refuse_private(problem, "fedcon tune"), lambda: try_out(problem, [], 5)):
-        with pytest.raises(ConfigError, match="compares objectives that no noise covers"):
+        with pytest.raises(ConfigError, match="compares objectives, which no noise protects"):
             choose()
     refuse_private(FederatedProblem([LeastSquares(np.eye(3), np.ones(3))]), "fedcon tune")

@@ -192,7 +192,7 @@ def test_watching_a_run_of_another_process(tmp_path):
 def test_how_far_a_run_is_and_what_is_refused(run_command, tmp_path):
     (tmp_path / "run").mkdir()
     assert "run holds no run" in refusal(run_command, "watch", "run")
-    assert "there is no such folder" in refusal(run_command, "watch", "nowhere")
+    assert "holds no run: no such folder" in refusal(run_command, "watch", "nowhere")
     assert "every must be" in refusal(run_command, "watch", "run", "--every", "0")
     (tmp_path / "run" / "config.toml").write_text(RUN)
     (tmp_path / "run" / "history.csv").write_text("round,objective\n4,1.5\n")

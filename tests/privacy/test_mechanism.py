@@ -201,7 +201,7 @@ def test_a_single_upload_is_in_nobodys_reach():
 
 def test_a_path_and_workers_are_not_private():
     private = FedDualAvg(L1(0.1), client_lr=0.1, local_steps=1, privacy=NOISY)
-    with pytest.raises(ConfigError, match="exact gradients, which no noise covers"):
+    with pytest.raises(ConfigError, match="exact gradients, which no noise protects"):
         regularization_path(FederatedProblem(pulled(1, 2).objectives), L1(0.1), strategy=private)
     rule = ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
     rows = [PrivateObjective(LeastSquares(np.eye(2), np.ones(2)), rule) for _ in range(2)]

@@ -58,7 +58,7 @@ def test_a_run_finds_what_an_estimator_finds(folder, tmp_path, loss, kind, effec
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     ratio = "rate ratio" if loss == "poisson" else "coefficient"
     assert page.count(f'aria-label="Forest plot, {ratio}"') >= p + 1
-    assert "those of (pooled) are by the run" in page
+    assert "Those of (pooled) use the run" in page
     assert page.count("(random effects)") >= len(found.names)
 
 

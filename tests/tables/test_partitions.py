@@ -90,7 +90,7 @@ def test_refusals(pooled, run_command, tmp_path):
         '[algorithm]\nname = "FedDR"\nstep_size = 1\n'
     )
     told = refusal(run_command, "data", "partition", str(tmp_path / "e.toml"), "-o", "who.png")
-    assert "drawn of rows with outcomes" in told
+    assert "needs rows with outcomes" in told
 
 
 def test_one_file_by_a_column_is_the_natural_partition(pooled):

@@ -258,7 +258,7 @@ def test_a_constant_outcome_converges_at_once_and_selects_nothing(tmp_path, valu
     path = regularization_path(problem, num=3)
     assert [entries.tolist() for entries in path.active] == [[], [], []]
     assert path.converged.all()
-    assert "the null model leaves nothing to explain, as of a constant target" in caplog.text
+    assert "the null model leaves nothing to explain, as with a constant target" in caplog.text
 
 
 def test_the_weights_of_a_path_are_lambda(tmp_path, capsys):

@@ -41,7 +41,9 @@ def ask_problem(ask: Ask) -> tuple[FederatedProblem, Participation]:
     added = ask(f"What is added to the objectives? {', '.join(ADDED)}", "nothing")
     if added not in ADDED:
         raise ConfigError(f"unknown answer {added!r}: {nearest(added, ADDED)}")
-    strong = _yes(ask("Are they strongly convex, by a squared-norm term, say? yes, no", "no"))
+    strong = _yes(
+        ask("Are they strongly convex, for example by a squared-norm term? yes, no", "no")
+    )
     clients = _whole(ask("How many clients are there?", "10"))
     cohort = min(_whole(ask("How many of them are in a round?", str(clients))), clients)
     rng = np.random.default_rng(0)
@@ -66,5 +68,5 @@ def _yes(answer: str) -> bool:
 
 def _whole(answer: str) -> int:
     if not answer.isdecimal() or not 0 < int(answer) < 10**9:
-        raise ConfigError(f"write a whole number from 1 on, got {answer!r}")
+        raise ConfigError(f"write a whole number >= 1, got {answer!r}")
     return int(answer)

@@ -29,7 +29,7 @@ def plot_curves(results: Sequence[Result], path: Path) -> Path:
 
     points = [one for one in results if one.axis]
     if not points:
-        raise ConfigError('none of these benchmarks has curves to draw: "curves" has')
+        raise ConfigError('none of these benchmarks has curves to draw: run "curves"')
     axes = list(dict.fromkeys(one.axis for one in points))
     wide, high = min(len(axes), _ROW), -(-len(axes) // _ROW)
     figure = Figure(figsize=(4.0 * wide, 3.4 * high), layout="constrained")

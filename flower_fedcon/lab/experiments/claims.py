@@ -78,29 +78,30 @@ from flower_fedcon.validation import choice, count
 SOURCES = {
     "text": "the paper's own text",
     "authors' code": "the authors' published code, its settings or what it prints",
-    "secondary": "what others, reviews or later papers, say that the paper says",
+    "secondary": "what reviews or later papers say of the paper",
     "ours": "no paper: a check, or a finding, of this collection",
 }
 BOUNDS = {
     "stated": "the source states this number",
     "theory": "it follows from a theorem",
-    "order": "none was chosen: who is ahead, 1 for a ratio and 0 for a difference",
+    "order": "no number was chosen: only who is ahead, 1 for a ratio and 0 for a difference",
     "independent": "another computation of the same formulas, or of the optimum",
-    "measured": "a number, a mark or a setting of it was chosen after a run, with air or to fit",
+    "measured": "a number, a mark or a setting of it was chosen after a run, with a margin or to "
+    "fit",
 }
 MANY = 5
 """Seeds, from which a claim counts as one over seeds."""
 FAULTS = {
-    "paper": "the claim does not hold, whatever was left open",
+    "paper": "the claim does not hold, for any choice that the paper leaves open",
     "ours": "a setting that the paper leaves open, or a problem of ours, decides it",
     "data": "the paper's data are not available, and on these it does not hold",
-    "unknown": "no experiment shows whose: the claim does not hold here, and is not explained",
+    "unknown": "not known: the claim does not hold here, and no experiment shows why",
 }
 COUNTED = {
     "papers' claims": "what a source says",
     "companions": "what a source says, cut or set after a run, or to show why a claim of it fails",
     "ours": "checks and findings of this collection, with a bound that no measurement chose",
-    "regression pins": "our own measurements, with air: they say that nothing has changed",
+    "regression pins": "our own measurements with a margin, which show that nothing has changed",
 }
 _NUMBERS = (int, float)
 _TYPES: dict[str, Any] = {
@@ -364,7 +365,9 @@ def _check_explained(table: Table) -> None:
     _check_types(table)
     choice("fault", table["fault"], tuple(FAULTS))
     if "shown_by" in table and not shown:
-        raise ConfigError('fault = "unknown" has no shown_by: with it, say whose fault it is')
+        raise ConfigError(
+            'fault = "unknown" contradicts shown_by: state whose fault it is, or leave shown_by out'
+        )
 
 
 def _shown(claims: Iterable[Table], path: Path) -> list[str]:

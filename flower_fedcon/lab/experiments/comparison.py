@@ -94,7 +94,7 @@ def run_seeds(experiments: Mapping[int, Experiment], plan: Plan, tracking: Track
     show(first, means, figures_of(folder), runs, one_problem=one_problem)
     for label, found in runs.items():
         if len(found) > 1 and same(found):
-            say(f"{label}: nothing depends on the seed: its {len(found)} runs are one")
+            say(f"{label}: nothing depends on the seed, so its {len(found)} runs count as one")
     say(f"directory: {folder}")
 
 
@@ -134,7 +134,9 @@ def _without_reference(text: str) -> str:
     'no F*: run without it (--set problem.reference=false)'
     """
     said, remedy = "reference = false", "--set problem.reference=false"
-    return text.replace(said, remedy) if said in text else f"{text}; or do without F - F*: {remedy}"
+    return (
+        text.replace(said, remedy) if said in text else (f"{text}; or run without F - F*: {remedy}")
+    )
 
 
 def _play(
@@ -209,9 +211,7 @@ def show(
                 say(f"{label}: {dropped:g} replies were dropped, see history.csv")
     measured = {label for label, records in rows.items() if any("objective" in r for r in records)}
     for label in (set(rows) - measured) if measured else ():
-        say(
-            f"{label}: private, and not in the figure; unsafe = true in [run] records what is drawn"
-        )
+        say(f"{label} is private and not in the figure; unsafe = true in [run] records the values")
     drawn = {label: records for label, records in rows.items() if label in measured or not measured}
     kept = None if seeds is None else {label: seeds[label] for label in drawn}
     try:

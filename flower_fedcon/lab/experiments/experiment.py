@@ -85,7 +85,7 @@ from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import AUTO, choice, parameters
 
 _DRAWN = ("batch_size", "compression", "uplink", "downlink")
-"""Settings that draw at random, or may."""
+"""Settings that may draw at random."""
 
 
 class Experiment:
@@ -401,7 +401,7 @@ class Experiment:
             check_keys(tables["run"], changes.valid_keys(tables, "run"))
             if "rounds" not in tables["run"]:
                 raise ConfigError(
-                    "rounds is missing: write rounds = 100, or as many as you like, below [run]"
+                    "rounds is missing: write rounds = 100, or another number, below [run]"
                 )
             check_types(tables["run"], parameters(RunOptions))
             self.run_options = RunOptions(**tables["run"])
@@ -449,7 +449,7 @@ def _check_grid(grid: Any, table: Table) -> None:
         for number in numbers:
             check_type(key, number, float)
         if len(numbers) < 3 or sorted(set(numbers)) != numbers:
-            raise ConfigError(f"{key} must be three or more numbers that grow, got {values!r}")
+            raise ConfigError(f"{key} must be at least three increasing numbers, got {values!r}")
 
 
 def _is_of_tables(problem: Any) -> bool:
@@ -468,8 +468,8 @@ def _required_name(table: Table, what: str) -> Any:
             ""
             if what == "algorithm"
             else (
-                ". A run started in Python writes it where the problem was made by a function of "
-                "flower_fedcon.problems, or by one of yours that is decorated with its `stated`"
+                ". A run started in Python writes it if the problem comes from a function of "
+                "flower_fedcon.problems, or from your own function decorated with `stated`"
             )
         )
         raise ConfigError(f"name is missing: it says which {what}{own}")

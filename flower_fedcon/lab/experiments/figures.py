@@ -415,7 +415,7 @@ def _missing(rows: Sequence[Record], name: str, positive: bool) -> str:
         least = float(np.nanmin(values))
         size = np.nanmax(np.abs(values_of(rows, "objective")), initial=0.0)
         if name == "residual" and -least <= _ROUNDING * size:
-            reasons.append(f"{name} is 0 there, up to rounding: the optimum is reached")
+            reasons.append(f"{name} is 0 up to rounding, so the optimum is reached")
         else:
             reasons.append(f"{name} <= 0, down to {least:.3g}, has no logarithm")
     if not np.isfinite(values).all():

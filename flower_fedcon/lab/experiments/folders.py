@@ -27,13 +27,13 @@ def run_folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
     if run_dir is not None:
         if resume and not is_there(run_dir):
             raise ConfigError(
-                f"there is no folder {run_dir} to resume: correct --run-dir, or begin a run in it "
-                "without --resume"
+                f"there is no folder {run_dir} to resume: correct --run-dir, or start a run "
+                f"without --resume"
             )
         if not resume and runs_in(run_dir):
             raise ConfigError(
-                f"{run_dir} holds a run already: go on with --resume, choose another --run-dir, or "
-                "remove it"
+                f"{run_dir} already holds a run: continue it with --resume, choose another "
+                f"--run-dir, or remove it"
             )
         return run_dir
     folder = first = Path("runs") / file.stem

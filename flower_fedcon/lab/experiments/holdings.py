@@ -103,8 +103,8 @@ def _outcomes(objective: Any) -> Array:
         if isinstance(values, np.ndarray) and values.ndim == 1:
             return values
     raise ConfigError(
-        f"who holds what is drawn of rows with outcomes, and {type(core).__name__} has none: use a "
-        'problem such as "tables", "files" or "digits"'
+        f"the figure needs rows with outcomes, and {type(core).__name__} has none: use a problem "
+        f'such as "tables", "files" or "digits"'
     )
 
 

@@ -151,7 +151,7 @@ def _slope(claim: Table, rows: Reader) -> list[float]:
     values = column_of(history, claim["column"])
     kept = (numbers >= claim.get("since", 1)) & (numbers <= claim.get("until", math.inf))
     if kept.sum() < 2 or not (values[kept] > 0).all():
-        raise ConfigError("a slope needs two recorded rounds at least, with values above 0")
+        raise ConfigError("a slope needs at least two recorded rounds with values above 0")
     return [float(np.polyfit(np.log(numbers[kept]), np.log(values[kept]), 1)[0])]
 
 

@@ -80,7 +80,9 @@ class RunOptions:
             try:
                 found.append(kind())
             except TypeError as error:
-                raise ConfigError(f"observers: {name} is made without arguments: {error}") from None
+                raise ConfigError(
+                    f"observers: {name} must work without arguments: {error}"
+                ) from None
         return found
 
     def plan(self, **more: Any) -> Plan:
@@ -127,9 +129,11 @@ class TuningOptions:
             count("rounds", self.rounds)
         optional(positive, "level", self.level)
         if self.level is not None and self.largest:
-            raise ConfigError("give level or largest: a level is reached from above")
+            raise ConfigError("give either level or largest, since a level is reached from above")
         if self.level is None and self.of != "round":
-            raise ConfigError(f"of = {self.of!r} is what is spent to reach a level: give one")
+            raise ConfigError(
+                f"of = {self.of!r} is what is spent to reach a level: give level, too"
+            )
 
     @property
     def title(self) -> str:
@@ -168,20 +172,20 @@ def check_sweep(table: Any) -> dict[str, Any]:
             elif not isinstance(value, list) or not value:
                 raise ConfigError(f"{name} must be a list of values, got {value!r}")
             elif any(value.count(one) > 1 for one in value):
-                raise ConfigError(f"{name} has a value twice: {value!r}")
+                raise ConfigError(f"{name} must have different values, got {value!r}")
             else:
                 found[name] = value
     alone = sorted({"problem.seed", "run.seed"} & found.keys())
     if BOTH in found and alone:
         raise ConfigError(
-            f"{BOTH} sets {alone[0]}, too: write {BOTH} alone, or problem.seed and run.seed, each "
-            "of which then runs with each of the other"
+            f"{BOTH} also sets {alone[0]}: write only {BOTH}, or problem.seed and run.seed, of "
+            f"which all combinations are then run"
         )
     if names is not None:
         found["names"] = check_sweep(names)
         for key, texts in found["names"].items():
             if key not in found or key == "tune":
-                raise ConfigError(f"names.{key} is of no key of [sweep]: {nearest(key, found)}")
+                raise ConfigError(f"names.{key} names no key of [sweep]: {nearest(key, found)}")
             if len(texts) != len(found[key]) or not all(isinstance(text, str) for text in texts):
                 raise ConfigError(
                     f"names.{key} must be {len(found[key])} texts, one for each value of {key}, "

@@ -218,8 +218,8 @@ def _of_living(found: Iterator[T]) -> Iterator[T]:
         yield from found
     except BrokenProcessPool:
         raise FedConError(
-            "a worker process ended unexpectedly, perhaps out of memory: take fewer --workers. "
-            "Runs that were finished in a run directory are not repeated"
+            "a worker process ended unexpectedly, perhaps out of memory: use fewer --workers. "
+            "Finished runs in a run directory are not repeated"
         ) from None
 
 
@@ -281,7 +281,7 @@ def _play_job(job: Job) -> Played:
         if not (folder / CONFIG).exists():  # it failed before it began
             write(folder / CONFIG, job.toml)
         if again:
-            error += f"; `fedcon run {folder / CONFIG}` shows how it came to this"
+            error += f"; `fedcon run {folder / CONFIG}` shows how it happened"
         else:
             result = {
                 "error": error, "optimum": optimum, "until": job.until, "made_of": _made_of(job)
@@ -319,7 +319,7 @@ def _ended(folder: Path, job: Job) -> Played | None:
     """
     config, result = _content(folder / CONFIG), _content(folder / RESULT)
     if config is not None and config != job.toml.encode():
-        raise ConfigError(f"{folder} holds a run of other settings: choose another --run-dir")
+        raise ConfigError(f"{folder} holds a run with other settings: choose another --run-dir")
     try:
         ended = json.loads(result or b"")
         error, optimum = str(ended["error"]), ended["optimum"]

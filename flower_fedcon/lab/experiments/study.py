@@ -180,7 +180,7 @@ def _say_unstacked(runs: Sequence[CellRun]) -> None:
         if reason is not None:
             reasons.setdefault(reason, run.label)
     for reason, label in reasons.items():
-        say(f"{label}: {reason}; such runs take the local engine")
+        say(f"{label}: {reason}; such runs use the local engine")
 
 
 _OF_PROBLEM = ("problem.", BOTH)
@@ -242,7 +242,7 @@ def _choice(tuned: Experiment, label: str, chosen: tuning.Point) -> str:
     """Say which values of its grid a cell has taken, and what there is to say of them."""
     settings = tuned.settings(label)
     ends = [k for k, values in tuned.grid(label).items() if settings[k] not in values[1:-1]]
-    doubts = [] if chosen.arrived else ["the nearest, since no value of its grid arrived"]
+    doubts = [] if chosen.arrived else ["the nearest, since no value of its grid reached the level"]
     doubts += [f"{', '.join(ends)} at an end of its grid"] if ends else []
     return "; ".join([f"{label}: takes {tuning.describe(chosen.settings)}", *doubts])
 

@@ -58,14 +58,14 @@ class Sweep(NamedTuple):
             check_type(key, values, list)
             if len(values) != len(lists[0]) or not values:
                 raise ConfigError(
-                    f"{key} has {len(values)} values and {next(iter(table))} {len(lists[0])}: what "
-                    "is varied together has as many"
+                    f"{key} has {len(values)} values and {next(iter(table))} {len(lists[0])}: keys "
+                    f"that vary together need as many values"
                 )
         if table:
             for value in lists[0]:
                 check_type(next(iter(table)), value, float)
             if sorted(set(lists[0])) != lists[0]:
-                raise ConfigError(f"{next(iter(table))} must hold numbers that grow")
+                raise ConfigError(f"{next(iter(table))} must hold increasing numbers")
         return cls(next(iter(table), ""), table)
 
     @property
@@ -143,7 +143,7 @@ def quantities(claim: Table, places: Places, column: Callable[..., Any]) -> tupl
         else:
             found.append(float(series.min() if claim.get("take") == "least" else series[-1]))
     if len(found) < 2:
-        raise ConfigError("a scaling needs a table [sweep] of two places at least")
+        raise ConfigError("a scaling needs a table [sweep] with at least two places")
     return np.array([value for value, _ in places]) ** claim.get("power", 1.0), np.array(found)
 
 

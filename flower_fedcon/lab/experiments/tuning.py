@@ -121,7 +121,7 @@ def grid(texts: Sequence[str]) -> list[dict[str, str]]:
         if not equals or not key.strip() or not all(parts):
             raise ConfigError(f"--grid {text}: write key=v1,v2,..., such as client_lr=0.1,1")
         if key.strip() in axes:
-            raise ConfigError(f"--grid {text}: {key.strip()} has a grid already")
+            raise ConfigError(f"--grid {text}: {key.strip()} already has a grid: give one")
         axes[key.strip()] = list(dict.fromkeys(parts))
     if not axes:
         raise ConfigError("no grid: write --grid key=v1,v2,..., such as --grid client_lr=0.1,1")
@@ -183,7 +183,7 @@ def faults(
     chosen = {key: write_value(experiment.settings(label)[key]) for key in found[0].settings}
     winners = best(found, options)
     if not winners[0].arrived:
-        wrong.append(f"{experiment.source}: {label}: no value of the grid arrived")
+        wrong.append(f"{experiment.source}: {label}: no value of the grid reached the level")
     elif chosen not in [point.settings for point in winners]:
         wrong.append(
             f"{experiment.source}: {label}: {describe(chosen)} is not the best of the grid: "
@@ -201,8 +201,8 @@ def refuse_private(problem: FederatedProblem, what: str) -> None:
     """
     if ledgers_of(problem.objectives):
         raise ConfigError(
-            f"{what} compares objectives that no noise covers, and private examples would spend "
-            "for every run: choose settings on public data"
+            f"{what} compares objectives, which no noise protects, and private examples would "
+            f"spend for every run: choose settings on public data"
         )
 
 

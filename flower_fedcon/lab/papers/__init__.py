@@ -128,7 +128,7 @@ def builder(name: object) -> Builder:
         return own
     if name not in BUILDERS:
         raise ConfigError(
-            f"unknown problem {name!r}: {nearest(str(name), BUILDERS)}, or a function of your own "
-            'as "module:function"'
+            f"unknown problem {name!r}: {nearest(str(name), BUILDERS)}, or your own function as "
+            f'"module:function"'
         )
     return BUILDERS[str(name)]

@@ -22,8 +22,8 @@ from flower_fedcon.validation import Array, choice, count
 
 DATASET = "flwrlabs/femnist"
 HINT = (
-    "give a folder with a copy of that dataset, data = DIR, or take the digits that are shipped, "
-    'name = "digits" with split = "writer-like"'
+    "give a folder with a copy of that dataset, data = DIR, or use the shipped digits, name = "
+    '"digits" with split = "writer-like"'
 )
 
 

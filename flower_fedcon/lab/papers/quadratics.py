@@ -88,8 +88,8 @@ def quadratics(
             raise ConfigError(f"alike must be in [0, 1), got {alike!r}")
         if not shared or directions != "aligned" or smallest != 1:
             raise ConfigError(
-                "alike is a share by which clients change the same eigenvalues: it goes with "
-                f"shared = true, directions = 'aligned' and smallest = 1, got shared={shared!r}, "
+                f"alike is a share by which clients change the same eigenvalues, and needs shared "
+                f"= true, directions = 'aligned' and smallest = 1, got shared={shared!r}, "
                 f"directions={directions!r}, smallest={smallest!r}"
             )
     rng = np.random.default_rng(count("seed", seed, minimum=0))

@@ -194,7 +194,7 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
 
     run.rows = part(History.read_rows, HISTORY, [])
     if not run.rows and not run.missing:
-        run.missing.append(f"{folder / HISTORY} holds no round yet")
+        run.missing.append(f"{folder / HISTORY} has no round yet")
     run.options = run_options(folder)
     run.settings = part(_settings, CONFIG, {}, "its settings are not known")
     run.versions = part(_versions, ENVIRONMENT, {}, "its versions are not known")
@@ -255,7 +255,7 @@ def _quality(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         good = False
     if not good:
-        raise ConfigError(f"{path} is damaged: how good the model is is not known")
+        raise ConfigError(f"{path} is damaged: the model's quality is not known")
     return dict(stated)
 
 

@@ -26,14 +26,14 @@ def forest(curves: Sequence[Curves]) -> Html:
     for run in runs:
         lines = {name: own for name, own in run.intervals.items() if all(map(math.isfinite, own))}
         what = f"{run.ratio}s" if run.ratio else "coefficients"
-        parts.append(tag("h3", f"{run.label}: {what}, of one unit more"))
+        parts.append(tag("h3", f"{run.label}: {what}, for one unit more"))
         if lines:
             parts.append(_drawn(run.ratio, dict(list(lines.items())[:_MOST])))
         if len(lines) > _MOST:
             said = f"The first {_MOST} of {len(lines)}; all are in coefficients.csv"
             parts.append(tag("p", said, class_="note"))
         if lost := [name for name in run.intervals if name not in lines]:
-            said = f"Not drawn, since an end is not finite: {', '.join(lost)}"
+            said = f"Not drawn, since an end of the interval is not finite: {', '.join(lost)}"
             parts.append(tag("p", said, class_="note"))
     return tag("section", *parts)
 
@@ -43,11 +43,10 @@ def forests_by_site(curves: Sequence[Curves]) -> Html:
     runs = [run for each in curves for run in each.runs if run.heterogeneity]
     if not runs:
         return Html("")
-    parts = [tag("h2", "What sites find alone")]
+    parts = [tag("h2", "Sites' own estimates")]
     said = (
-        "Intervals of sites, and of the fixed and random effects of them, are by the model's "
-        "errors; those of (pooled) are by the run's own inference, which may be robust or by "
-        "cluster"
+        "Intervals of sites, and of their fixed and random effects, use the model's errors. Those "
+        "of (pooled) use the run's own inference, which may be robust or by cluster"
     )
     parts.append(tag("p", said, class_="note"))
     for run in runs:

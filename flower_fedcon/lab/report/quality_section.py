@@ -35,7 +35,10 @@ def quality(curves: Sequence[Curves]) -> Html:
             parts.append(table(["Site", *(_COLUMNS[name] for name in known)], rows))
         error = stated["pooled"].get("auc_error")
         if error is not None:
-            said = f"The AUC together is that of binned scores: at most {error:.2g} off."
+            said = (
+                f"The AUC of all sites together is from binned scores, with an error of at "
+                f"most {error:.2g}."
+            )
             parts.append(tag("p", said, class_="note"))
         if stated["roc"]:
             roc, curve = stated["roc"], stated["calibration_curve"]
@@ -62,7 +65,7 @@ def quality(curves: Sequence[Curves]) -> Html:
             parts.append(tag("p", f"Not known: {what}: {why}", class_="note"))
     if not parts:
         return Html("")
-    return tag("section", tag("h2", "On rows held out"), *parts)
+    return tag("section", tag("h2", "On held-out rows"), *parts)
 
 
 def _cell(own: Mapping[str, float], name: str) -> str:

@@ -100,7 +100,9 @@ def clients(curves: Sequence[Curves]) -> Html:
             rows.append([name, *counts, f"{exchanges.sent[name] / 1e6:.4g}"])
         inner = [table(["Client", *map(str.capitalize, KINDS), "MB up"], rows)]
         if len(order) > _ROWS:
-            inner.append(_note(f"{_ROWS} of {len(order)} clients: those that failed most often."))
+            inner.append(
+                _note(f"{_ROWS} of {len(order)} clients are shown: those that failed most often.")
+            )
         if exchanges.starts > 1:
             again = f"The run was started {exchanges.starts} times: rounds after a checkpoint were "
             inner.append(_note(again + "played, and are counted, again."))
@@ -149,7 +151,7 @@ def coefficients(curves: Sequence[Curves]) -> Html:
     parts = [
         tag("h2", "Coefficients"),
         *tables,
-        _note("Of one unit more of each column, the largest first."),
+        _note("For one unit more of each column, the largest first."),
         table(["Column", *(run.label for run in runs)], rows),
     ]
     if len(shown) > 4 * _ROWS:
@@ -206,7 +208,7 @@ def _estimates(run: RunContents) -> list[Html]:
         lines.append([row["column"], *own])
     header = ["Column", "Coefficient", "Standard error", "95 % interval", letter, "p"]
     header += [run.ratio.capitalize(), "95 % interval"] if ratio else []
-    parts = [tag("h3", f"{run.label}: of one unit more"), table(header, lines)]
+    parts = [tag("h3", f"{run.label}: for one unit more"), table(header, lines)]
     if len(run.estimates) > len(rows):
         parts.append(
             _note(f"The first {len(rows)} of {len(run.estimates)}; coefficients.csv has all")
@@ -243,7 +245,7 @@ def settings(curves: Sequence[Curves]) -> Html:
         if own:
             parts.append(table(["Setting", *labels], rows(own), numbers_from=99))
         else:
-            parts.append(_note("Nothing: the runs have the same settings."))
+            parts.append(_note("The runs have the same settings."))
     whole = table(["Setting", *labels], rows(keys), numbers_from=99)
     parts.append(_folded("All settings", [whole], opened=len(runs) == 1))
     packages = list(dict.fromkeys(name for run in runs for name in run.versions))

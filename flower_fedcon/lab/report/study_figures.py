@@ -155,7 +155,7 @@ def _lines(axis: Any, ratio: str, lines: Intervals) -> None:
         known = ticks(least, most, True)
         axis.set_xticks(known, [f"{tick:g}" for tick in known])
         axis.set_xticks([], minor=True)
-    axis.set_xlabel(f"{ratio or 'coefficient'}, of one unit more (95 % interval)")
+    axis.set_xlabel(f"{ratio or 'coefficient'}, for one unit more (95 % interval)")
 
 
 def _roc(run: RunContents) -> list[Any]:
@@ -198,8 +198,8 @@ def _survival(run: RunContents) -> list[Any]:
 
 
 KINDS: dict[str, tuple[str, Callable[[RunContents], list[Any]]]] = {
-    "forest": ('play the run with inference = "model" or "robust"', _forest),
-    "sites": ("play the run with heterogeneity = true", _sites),
+    "forest": ('repeat the run with inference = "model" or "robust"', _forest),
+    "sites": ("repeat the run with heterogeneity = true", _sites),
     "roc": ("a logistic model needs test_fraction in the schema, rows that are held out", _roc),
     "calibration": (
         "a logistic model needs test_fraction in the schema, rows that are held out",

@@ -153,7 +153,7 @@ def watch(
     """
     followed: dict[Path, Watched] = {}
     if not folder.is_dir():
-        raise ConfigError(f"{folder} holds no run: there is no such folder")
+        raise ConfigError(f"{folder} holds no run: no such folder")
     while True:
         for path in runs_in(folder):
             followed.setdefault(path, Watched(path))

@@ -139,7 +139,7 @@ def plot_steps(rows: Sequence[Row], path: Path) -> Path:
 
     methods = sorted({row["method"] for row in rows})
     if not methods:
-        raise ConfigError("no run of the study has ended: there is nothing to draw")
+        raise ConfigError("no run of the study has ended, so there is nothing to draw")
     wide = min(3, len(methods))
     high = -(-len(methods) // wide)
     figure = Figure(figsize=(3.6 * wide, 3.0 * high + 0.4), layout="constrained")
