@@ -73,7 +73,7 @@ def test_a_shared_constraint_is_each_client_s_with_numbers_that_sum_to_0():
 
 
 def test_which_constraint_is_meant_must_fit():
-    with pytest.raises(FedConError, match=r"keeps each client's own.*give.*constraints=.each"):
+    with pytest.raises(FedConError, match=r"handles each client's own.*give.*constraints=.each"):
         simulate(FedProxAL(coupling=1.0), q6_limited(), 1)
     with pytest.raises(FedConError, match=r"FedAvg.*ignores each client's own.*FedProxAL"):
         simulate(FedAvg(client_lr=0.1, local_steps=1), two_walls(), 1)

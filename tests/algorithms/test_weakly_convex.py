@@ -63,7 +63,7 @@ def test_the_others_say_nothing_of_it(name):
 )
 def test_prox_steps_stay_below_the_inverse_of_the_modulus(build, longest):
     assert build(MCP(1.0, gamma=0.51)).longest_prox() == pytest.approx(longest)
-    with pytest.raises(ConfigError, match=r"prox steps of up to 0\.5, .* for steps below 0\.5 "):
+    with pytest.raises(ConfigError, match=r"prox steps of up to 0\.5, .* for steps below 0\.5,"):
         build(MCP(1.0, gamma=0.5))
 
 

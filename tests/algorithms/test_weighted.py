@@ -327,7 +327,7 @@ def test_other_methods_refuse_weights_or_warn(caplog: pytest.LogCaptureFixture) 
         (lambda: Weighted("examples"), "needs count"),
         (lambda: Weighted([1.0], replacement=True), "needs count"),
         (lambda: Weighted([1.0, 1.0], count=3).rate(2), "more than the 2 clients"),
-        (lambda: Weighted([1.0, 1.0], count=1).inclusion(3), "2 numbers.*3 clients"),
+        (lambda: Weighted([1.0, 1.0], count=1).inclusion(3), "3 clients.*2 numbers"),
         (lambda: Available([[1, 0]], unbiased=True), "client 1 is never there"),
         (lambda: Weighted([1.0], count=1, unbiased="yes"), "true or false"),  # type: ignore[arg-type]
     ],

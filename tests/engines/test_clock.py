@@ -312,7 +312,7 @@ def test_methods_whose_theory_is_of_uniform_cohorts_refuse_a_deadline() -> None:
         (lambda: Uniform(low=2.0, high=1.0), "low <= high"),
         (lambda: Deadline(0.0), "seconds"),
         (lambda: Deadline(1.0, among=Deadline(2.0)), "another rule"),
-        (lambda: simulate(average(), two(), 1, clock=Clock(up=[1.0])), "1 numbers.*2 clients"),
+        (lambda: simulate(average(), two(), 1, clock=Clock(up=[1.0])), "2 clients.*1 numbers"),
         (lambda: simulate(average(), two(), 1, clock=3.0), "flower_fedcon.Clock"),
         (lambda: simulate(average(participation=Deadline(1.0)), two(), 1), "needs a clock"),
         (
@@ -328,7 +328,7 @@ def test_methods_whose_theory_is_of_uniform_cohorts_refuse_a_deadline() -> None:
                 1,
                 clock=Clock(gradient=1.0),
             ),
-            "FedProx took, which runs with privacy do not tell: give Clock.compute",
+            "FedProx took, which runs with privacy hide: give Clock",
         ),
         (lambda: Budget(simulated_seconds=1.0)({"round": 1}), "needs a clock"),
     ],

@@ -247,7 +247,7 @@ def test_a_run_on_other_data_is_not_resumed(tmp_path):
     A, b = data(LeastSquares)
     A[3, 2, 1] += 1e-9
     other = FederatedProblem(ManyClients(LeastSquares, A, b, scale=2.0))
-    with pytest.raises(FedConError, match="data is not what it was"):
+    with pytest.raises(FedConError, match="data has changed"):
         simulate(strategy, other, 3, engine="stacked", run_dir=tmp_path / "run", resume=True)
 
 

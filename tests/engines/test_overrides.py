@@ -124,7 +124,7 @@ def test_what_is_inherited_of_the_other_function_is_gone(kind):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_batches_of_the_other_function_are_refused(engine):
     problem = FederatedProblem([made(moved(LeastSquares), client) for client in range(CLIENTS)])
-    words = r"Moved defines its own gradient, of which LinearModel.batch_gradient knows nothing"
+    words = r"Moved defines its own gradient, which LinearModel.batch_gradient does not use"
     with pytest.raises(ConfigError, match=words):
         simulate(FedAvg(**STEPS, batch_size=2), problem, 1, engine=engine_of(engine))
     simulate(FedAvg(**STEPS, batch_size=ROWS), problem, 1)  # all rows: the gradient

@@ -75,7 +75,7 @@ def test_rates():
     ("make", "words"),
     [
         (Sample, "either count=... or fraction=...: give exactly one"),
-        (lambda: Sample(count=1, fraction=0.5), "and not both"),
+        (lambda: Sample(count=1, fraction=0.5), "give exactly one of them"),
         (lambda: Sample(count=0), r"Sample\(count\) must be a whole number >= 1, got 0"),
         (lambda: Sample(count=1.5), r"Sample\(count\) must be a whole number"),
         (lambda: Sample(fraction=0.0), r"Sample\(fraction\) must be finite and > 0"),

@@ -326,7 +326,7 @@ def test_a_restored_client_is_asked_again_within_the_attempt():
         return [replace(reply, payload={}, lost=True)] if request.client == 2 else [reply]
 
     run.alter = forgets
-    with pytest.raises(RoundError, match="client 2: it says again that its state is gone"):
+    with pytest.raises(RoundError, match="client 2: it reports again that its state is lost"):
         run.play()
 
 

@@ -165,7 +165,7 @@ def test_folders_in_the_place_of_files(tmp_path):
     stopped(tmp_path)
     history = tmp_path / "history.csv"
     history.unlink()
-    with pytest.raises(StorageError, match=r"cannot read .*history.csv: there is no such file"):
+    with pytest.raises(StorageError, match=r"cannot read .*history.csv: no such file"):
         resumed(tmp_path)
     history.mkdir()
     with pytest.raises(StorageError, match=r"history.csv is a folder, expected a file"):

@@ -62,7 +62,7 @@ def test_a_second_claimant_of_a_name_is_refused_and_counted(authenticated, log):
     history = avg().start(grid, num_rounds=4, **options).history
     assert history.x.tobytes() == simulate(avg(), q6(), 4).x.tobytes()
     assert history["refused"].tolist() == [0, 1, 1, 1]
-    claimed = "node 5 cannot take part: it says it is client 2, which is on node 998"
+    claimed = "node 5 cannot take part: it claims to be client 2, which is on node 998"
     assert claimed in log.messages
     trained = [m for m in grid.pushed if asked(m)["action"] in ("train", "evaluate")]
     assert STRANGER not in {m.metadata.dst_node_id for m in trained}
@@ -80,7 +80,7 @@ def test_a_name_is_free_when_its_node_has_gone_unless_nodes_have_keys(authentica
     options = {"evaluate_every": 1, "callbacks": [move], "authenticated": authenticated}
     history = avg().start(grid, num_rounds=3, **options).history
     assert history["replies"].tolist() == ([6, 5, 5] if authenticated else [6, 6, 6])
-    told = "node 5 cannot take part: it says it is client 2, which has another key"
+    told = "node 5 cannot take part: it claims to be client 2, which has another key"
     assert (told in log.messages) == authenticated
     assert ("client 2 is on another node now: 5" in log.messages) != authenticated
 
@@ -187,7 +187,7 @@ def test_two_nodes_with_one_state_folder_are_counted(tmp_path, monkeypatch, log)
     monkeypatch.setattr(nodes, "_GIVEN_UP", 0.0)
     history = restarted(FakeGrid(q6_objectives()), tmp_path)
     assert history["refused"][-1] == 1
-    assert "node 998 cannot take part: client 2 is on node 7 as well" in log.messages
+    assert "node 998 cannot take part: client 2 is also on node 7" in log.messages
 
 
 def test_a_pass_is_kept_and_read_with_care(tmp_path):

@@ -69,7 +69,7 @@ def test_a_node_with_another_version_takes_part_and_is_named_before_round_1(log)
 
     history = avg().start(Older(q6_objectives()), num_rounds=2).history
     assert history.x.tobytes() == simulate(avg(), q6(), 2).x.tobytes()
-    told = f"this server runs flower-fedcon {__version__}, others client 2 (version 0.0.9): "
+    told = f"this server runs flower-fedcon {__version__}, others client 2 (version 0.0.9). "
     assert sum(message.startswith(told) for message in log.messages) == 1
 
 

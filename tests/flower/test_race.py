@@ -347,7 +347,7 @@ def test_methods_that_fit_race(problem, sampled, caplog):
     assert history["objective"][-1] - problem().optimum.value < (1e-9 if sampled is None else 0.05)
     assert found["stacked"].x == pytest.approx(history.x, abs=1e-9)
     (won,) = [row["label"] for row in history.race if row["chosen"]]
-    assert f"race: {won} goes on" in caplog.text
+    assert f"race: {won} continues" in caplog.text
     assert "auto: without " in caplog.text
     assert history["round"][-1] == 240
 

@@ -43,7 +43,7 @@ def test_every_method_that_needs_sums_alone_has_its_iterates(case):
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [
-        (FedDR(L1(weight=0.1), step_size=0.1), "FedDR: "),
+        (FedDR(L1(weight=0.1), step_size=0.1), "upload of FedDR from"),
         (FedAvg(client_lr=0.1, local_steps=1, norm_bound=3.0), "norm_bound measures each"),
         (FedAvg(client_lr=0.1, local_steps=1, aggregation=CoordinateMedian()), "compares them"),
         (
@@ -53,8 +53,11 @@ def test_every_method_that_needs_sums_alone_has_its_iterates(case):
         (FedAvg(client_lr=0.1, local_steps=1, compression=EF21(Sign())), "is each client's own"),
         (FedAvg(client_lr=0.1, local_steps=1, compression=Natural()), "is each client's own"),
         (FedExProx(step_size=0.1, extrapolation="diversity"), "give extrapolation a number"),
-        (Scaffold(client_lr=0.1, local_steps=1), "Scaffold: "),
-        (FedSGM(client_lr=0.1, local_steps=1, tolerance=0.1), "asks its clients before the step"),
+        (Scaffold(client_lr=0.1, local_steps=1), "upload of Scaffold from"),
+        (
+            FedSGM(client_lr=0.1, local_steps=1, tolerance=0.1),
+            "queries its clients before the step",
+        ),
         (
             FedAvg(client_lr=0.1, local_steps=1, participation=Bernoulli(0.9)),
             r"at least 3 clients in every round, got Bernoulli",

@@ -49,7 +49,7 @@ def test_a_page_of_tables_begins_with_the_model(runs):
     text = page(read_folders([runs / "ill"]), "")
     titles = re.findall("<h2>(.*?)</h2>", text)
     first = ["Coefficients", "Coefficients with 95 % intervals", "On held-out rows"]
-    assert titles[:6] == [*first, "Sites' own estimates", "Rows by site", "In words"]
+    assert titles[:6] == [*first, "Sites&#x27; own estimates", "Rows by site", "In words"]
     assert titles[6:] == ["Summary", "Who took part, and who failed when", "Configuration"]
     assert text.index("In words") < text.index('<div id="charts">')
     assert "FedNewton</span>" not in text

@@ -447,8 +447,8 @@ def grouped(method, model, optimizer):
         (begun_twice, "begin was called before in this round"),
         (of_a_part, "does not move all parameters"),
         (fused, r"call scaler.unscale_\(optimizer\) before"),
-        (second_order, "LBFGS asks for several gradients"),
-        (scheduled, r"a scheduler, .* of one length \(0.1\): leave it out"),
+        (second_order, "LBFGS needs several gradients"),
+        (scheduled, r"a scheduler, .* the length 0\.1: leave the scheduler out"),
         (grouped, "has no groups"),
     ],
 )
