@@ -449,7 +449,7 @@ def grouped(method, model, optimizer):
         (fused, r"call scaler.unscale_\(optimizer\) before"),
         (second_order, "LBFGS needs several gradients"),
         (scheduled, r"a scheduler, .* the length 0\.1: leave the scheduler out"),
-        (grouped, "has no groups"),
+        (grouped, "without groups"),
     ],
 )
 def test_what_would_be_corrected_wrongly_is_refused(begin, said):
