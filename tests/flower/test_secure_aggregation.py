@@ -217,9 +217,7 @@ def test_a_client_beyond_the_range_takes_no_part_and_says_so(log):
     result = STEPS.start(FakeGrid(objectives), num_rounds=1, secure_aggregation=SECURE)
     expected = simulate(STEPS, FederatedProblem(objectives[:5]), 1).x
     assert np.abs(result.history.x - expected).max() < SECURE.step("delta", 6)
-    words = (
-        "dropped the reply of client 5: an entry of its upload lies beyond the range of the sum"
-    )
+    words = "dropped the reply of client 5: an entry of its upload lies beyond the range of the sum"
     assert words in log.text
     assert "1e+0" not in log.text.split(words)[1][:200]  # and not by how much
 
