@@ -94,7 +94,7 @@ def test_what_fits_follows_from_the_problem():
 
 def test_sampling_leaves_out_what_needs_everyone():
     names, others, _ = advised(small(), Sample(count=2))
-    assert others["Scaffnew"] == "needs every client in every round (all share one coin)"
+    assert others["Scaffnew"] == "needs every client in every round (all clients share one coin)"
     assert {"Scaffold", "FedDyn", "DualFL"} <= set(names)
     everyone = {kind.__name__ for kind in algorithms().values() if kind.needs_everyone}
     assert not everyone & set(names)

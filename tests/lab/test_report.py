@@ -326,7 +326,7 @@ def test_how_good_a_model_is_stands_by_site(tmp_path):
     assert "&lt;north&gt;" in part
     assert "0.7421" in part
     assert "0.9000 ± 0.1000" in part
-    assert "at most 0.003 off" in part
+    assert "an error of at most 0.003" in part
     assert "Not known: south: too few rows" in part
     assert "M30.0,250.0 L140.0,74.0 L250.0,30.0" in part
     assert part.count("<circle") == 2
@@ -339,7 +339,7 @@ def test_how_good_a_model_is_stands_by_site(tmp_path):
     ("name", "content", "words"),
     [
         ("history.csv", "round,objective\n1,x\n", "is damaged in line 2"),
-        ("history.csv", "", "holds no round yet"),
+        ("history.csv", "", "has no round yet"),
         ("config.toml", "[run\n", "config.toml is not valid TOML"),
         ("config.toml", None, "config.toml is not there"),
         ("environment.json", "{", "environment.json is damaged"),
