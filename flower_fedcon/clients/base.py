@@ -41,18 +41,19 @@ from flower_fedcon.solvers.stochastic import SGD, check_noise
 from flower_fedcon.tables.statistics import free_parameters, sums_of
 from flower_fedcon.tables.statistics.answers import (
     BASELINE,
-    COUNTED,
     EFFECTS,
     OF_GROUPS,
     OWN_PHASES,
     asked_of,
+    counts_rows,
 )
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
 _RULES = (SETTING, ORDER)  # what a server sends beside the fields, if anything
-_RESERVED = ("name", "objective", "num_examples", "num_clients", "versions", "work")
+_RESERVED = ("name", "objective", "num_examples", "counted_rows", "num_clients", "versions",
+             "work")  # fmt: skip
 
 
 class FedConClient(FlowerClient, Generic[State]):
@@ -506,14 +507,14 @@ class FedConClient(FlowerClient, Generic[State]):
             # The node's own model: what the server sends may be smaller.
             shape = getattr(self._own_objective, "shape", down["x"].shape)
             deviations = len(OF_GROUPS.intersection(asked_of(down)))
-            self.policy.check_parameters(free_parameters(shape) + deviations, self.num_examples)
+            self.policy.check_parameters(free_parameters(shape) + deviations, self.counted_rows)
             for asked in asked_of(down):
                 if asked in OWN_PHASES:
                     self.policy.check_phase(asked)
                 if asked == BASELINE:
                     self.check_times(down)
-            counted = any(asked in COUNTED for asked in asked_of(down))
-            least = max(self.policy.min_rows, self.policy.min_cell if counted else 1)
+            cell = self.policy.min_cell if counts_rows(down) else 1
+            least = max(self.policy.min_rows, cell)
             told = sums_of(self._own_objective, down, least)
             if EFFECTS in asked_of(down):
                 self.keep_effects(down)

@@ -73,7 +73,9 @@ def client_app(
     from flower_fedcon.flower import messages, secagg_node
     from flower_fedcon.flower.policy import Policy
     from flower_fedcon.flower.refusals import check_callers, check_mods
+    from flower_fedcon.privacy.examples import ExampleDP
     from flower_fedcon.registry import client_class
+    from flower_fedcon.tables.misfits import DataError
 
     load = _with_context(load_objective, "load_objective")
     if mods:
@@ -86,7 +88,13 @@ def client_app(
     def build(config: Mapping[str, Any], context: Context) -> Any:
         kind = client_class(str(config.get("algorithm")))
         given: dict[str, Any] = {"state_dir": state_dir, "oracles": oracles, "privacy": privacy}
-        return kind(load(context), context=context, policy=rules_of(context), **given)
+        try:
+            own = load(context)
+        except DataError as error:
+            if ExampleDP.of(dict(context.node_config), privacy) is not None:
+                error.columns.clear()  # which column holds such a cell is a fact about the rows
+            raise
+        return kind(own, context=context, policy=rules_of(context), **given)
 
     def fit(context: Context, arrays: list[Any], config: dict[str, Any], *seen: Any) -> Any:
         return build(config, context).answer(arrays, config, *seen)

@@ -144,6 +144,8 @@ class FlowerClient(NumPyClient):
         self.versions = Versions()
         self.work: dict[str, float] = {}
         self.num_examples = getattr(objective, "num_examples", 1)
+        self.counted_rows = int(getattr(objective, "effective_rows", self.num_examples))
+        """For the policy: rows that weigh next to nothing hide no other."""
 
     def _make_private(self, privacy: ExampleDP) -> None:
         """Release only noisy gradients of the objective, and count them."""
@@ -186,7 +188,7 @@ class FlowerClient(NumPyClient):
         try:
             if config.get("action") == codec.DESCRIBE:
                 self.check_algorithm(str(config.get("algorithm", self.algorithm)))
-                self.policy.check_part(self.algorithm, int(self.num_examples))
+                self.policy.check_part(self.algorithm, self.counted_rows)
                 said = codec.encode_info(self.describe(), self._context)
                 if self._store is not None:
                     said["pass"] = self._store.known_pass(str(config.get("run-id", "")))
@@ -208,7 +210,7 @@ class FlowerClient(NumPyClient):
                     if request.phase not in (CERTIFY, STATISTICS):  # which ask for none
                         steps = self.steps_asked(run, request.down(request.clients[0]))
                     self.policy.check(
-                        run, request, int(self.num_examples), steps, seen.summed, seen.noise
+                        run, request, self.counted_rows, steps, seen.summed, seen.noise
                     )
                     self._notes.count_request()
                     if self._store is not None:
@@ -269,7 +271,7 @@ class FlowerClient(NumPyClient):
     def _tell(self, run: RunInfo, request: Request) -> Reply:
         """Return what the server adds up of a table before round 1."""
         table, least = self._own_objective, self.policy.min_rows
-        self.policy.check_part(run.algorithm, int(self.num_examples))
+        self.policy.check_part(run.algorithm, self.counted_rows)
         self.policy.check_phase(PREPARE)
         if not isinstance(table, Table):
             raise ConfigError(
@@ -341,7 +343,7 @@ class FlowerClient(NumPyClient):
         An error becomes a value that is no number, with the reason among the metrics.
         """
         try:
-            self.policy.check_part(self.algorithm, int(self.num_examples))
+            self.policy.check_part(self.algorithm, self.counted_rows)
             self.policy.check_phase(EVALUATE)
             self.policy.check_arrays(parameters)
             with self.policy.in_time():

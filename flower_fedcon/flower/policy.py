@@ -273,9 +273,9 @@ class Policy:
             if not isinstance(array, np.ndarray) or array.dtype.kind not in "iufc":
                 continue
             if array.dtype.kind == "f":  # a copy is saved
-                largest = max(array.max(initial=0.0), -array.min(initial=0.0))  # or no number
+                largest = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
             else:
-                largest = np.abs(array.astype(np.complex128)).max(initial=0.0)
+                largest = float(np.abs(array.astype(np.complex128)).max(initial=0.0))
             if not largest <= self.max_model:
                 raise _refused(
                     "max-model",

@@ -119,6 +119,12 @@ class RandomIntercepts(Objective):
         found: Array = self._sum @ self._w
         return found
 
+    @property
+    def group_rows(self) -> Array:
+        """The number of rows in each group that have a weight."""
+        found: Array = self._sum @ (self._w > 0).astype(np.float64)
+        return found
+
     def effects(self, x: Array) -> Array:
         """Return the mode of each group's intercept at (x, log sd): for the site alone."""
         return self._modes(x)[1].copy()

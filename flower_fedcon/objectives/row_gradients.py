@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import FedConError
+from flower_fedcon.errors import RefusedError
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.validation import Array
@@ -80,7 +80,7 @@ def count_as_nothing() -> Iterator[None]:
     """
     try:
         yield
-    except FedConError:  # of the request, and of no row
+    except RefusedError:  # of the request, and of no row
         raise
     except Exception as error:
         _log.warning("a row does not count, since its loss raises %s", type(error).__name__)

@@ -158,6 +158,15 @@ class Table:
         return len(self._split[0])
 
     @property
+    def effective_rows(self) -> float:
+        """The training rows, by weight as many as equally heavy ones: (sum w)^2 / sum w^2."""
+        own = self.weights
+        if own is None:
+            return float(self.num_examples)
+        w = own[self.training_rows] / (np.max(own[self.training_rows], initial=0.0) or 1.0)
+        return math.fsum(w) ** 2 / (math.fsum(w * w) or 1.0)
+
+    @property
     def total_weight(self) -> float:
         """The weight of these rows: the sum of their weights, or without weights their number."""
         own = self.weights

@@ -8,7 +8,7 @@ from fake_grid import on_grid
 from test_tables_on_nodes import make_grid
 
 from flower_fedcon import Policy, simulate
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.privacy import SecAggPlus
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedAvg, FedNewton
@@ -121,3 +121,73 @@ def test_secure_aggregation_refuses_errors_before_round_1(tmp_path):
             run_dir=tmp_path / "run",
         )  # fmt: skip
     assert not (tmp_path / "run" / "history.csv").exists()
+
+
+def files_of(folder, head, sites):
+    """Write a file for each site: two numbers and an outcome, and what is given for each row."""
+    folder.mkdir()
+    rng, files = np.random.default_rng(2), []
+    for site, more in enumerate(sites):
+        numbers = rng.normal(size=(len(more), 2))
+        outcomes = rng.choice(["yes", "no"], len(more))
+        rows = [
+            f"{a:.2f},{b:.2f},{y},{own}"
+            for (a, b), y, own in zip(numbers, outcomes, more, strict=True)
+        ]
+        files.append(folder / f"s{site}.csv")
+        files[-1].write_text("\n".join([f"a,b,ill,{head}", *rows]))
+    return files
+
+
+@on_grid
+def test_a_small_cluster_beside_few_others_is_not_told(tmp_path):
+    """Of two clusters the sums give each one's score, which for one row is that row."""
+    schema = Schema.load(STATED | {"cluster": "family"})
+
+    def report(rows, policy):
+        marks = np.repeat(np.arange(len(rows)), rows)
+        sites = [[f"f{site}.{mark}" for mark in marks] for site in range(2)]
+        folder = tmp_path / f"{len(rows)} {policy.min_cell}"
+        return FedNewton().start(
+            make_grid(files_of(folder, "family", sites), schema, policy),
+            num_rounds=10, schema=schema, inference="cluster", max_retries=0,
+        ).history.report  # fmt: skip
+
+    few = report([17, 1, 22], Policy())
+    assert "of 3 clusters here the smallest has fewer than 3 rows" in few.text
+    assert few.estimates is None
+    assert report([17, 1, 22], Policy(min_cell=1)).estimates.clusters == 6
+    assert report([1] * 8 + [32], Policy()).estimates.clusters == 18  # three for each parameter
+
+
+@on_grid
+@pytest.mark.parametrize(
+    ("weights", "counted"), [([1, *[0] * 39], 1), ([1, *[1e-9] * 39], 1), ([2] * 40, 40)]
+)
+def test_rows_that_weigh_nothing_hide_no_other(weights, counted, tmp_path):
+    """By a weight of 1 in one row and 0 in the others, each sum would be that row."""
+    schema = Schema.load(STATED | {"weight": "w"})
+    grid = make_grid(files_of(tmp_path / "x", "w", [weights]), schema, Policy(min_rows=5))
+    options = {"num_rounds": 2, "schema": schema, "max_retries": 0}
+    if counted > 5:
+        assert np.isfinite(FedNewton().start(grid, **options).history.x).all()
+        return
+    with pytest.raises(FedConError, match=rf"policy\.min-rows = 5, and it has {counted}"):
+        FedNewton().start(grid, **options)
+
+
+@on_grid
+def test_a_private_node_does_not_say_which_column_does_not_fit(tmp_path):
+    files = written(tmp_path)
+    files[0].write_text(files[0].read_text().replace("yes", "perhaps", 1))
+    options = {"num_rounds": 1, "schema": SCHEMA, "start_timeout": 0.1}
+    with pytest.raises(FedConError, match=r"cannot be read as the schema says in column 'ill'"):
+        FedAvg(client_lr=0.1).start(make_grid(files, SCHEMA), **options)
+    private = {
+        "privacy.noise-multiplier": 1.0,
+        "privacy.clip": 1.0,
+        "privacy.target-delta": 1e-5,
+        "state-dir": str(tmp_path),
+    }
+    with pytest.raises(FedConError, match=r"cannot be read as the schema says: the node's own"):
+        FedAvg(client_lr=0.1).start(make_grid(files, SCHEMA, **private), **options)

@@ -360,7 +360,7 @@ def test_rows_are_not_read_at_huge_models_under_the_default_policy(objective):
 
 
 def test_an_entry_that_is_no_number_is_refused_like_a_large_one():
-    for bad in (np.nan, np.inf, -1e13, 10**13, -(2**63), 1e13j):
+    for bad in (np.nan, np.inf, -1e13, 10**13, -(2**63), 1e13j, np.float16(np.inf)):
         with pytest.raises(RefusedError, match=r"policy.max-model = 1e\+12, not entries of"):
             Policy().check_model([np.zeros(3), np.array([bad, bad])])
     Policy().check_model([np.array([1e12]), np.array([10**12]), 1e300])  # a number is no model

@@ -27,16 +27,19 @@ from typer.testing import CliRunner
 
 from flower_fedcon import load_model, simulate
 from flower_fedcon.cli.command import app
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.estimators import (
     FederatedElasticNet,
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
 )
+from flower_fedcon.objectives import LeastSquares, PoissonRegression
 from flower_fedcon.privacy import ExampleDP, GaussianDP
 from flower_fedcon.problems.tables import clients_of, prepared_problem, tables
 from flower_fedcon.runs import final_intercepts
 from flower_fedcon.strategies import FedAvg, FedNewton
+from flower_fedcon.tables.statistics.group_sums import marginal, variance_ratio
+from flower_fedcon.tables.statistics.site_sums import set_clusters
 
 FIRMS = {"target": "invest", "features": {"value": "numeric", "capital": "numeric"}}
 
@@ -311,3 +314,21 @@ def test_a_run_says_why_there_is_no_fit(folder, tmp_path, monkeypatch):
     assert f"random intercepts: NOT CONVERGED: {said}{report.random.left:.2g} stan" in report.text
     monkeypatch.setattr(final_intercepts, "_MOST", 4)
     assert final_intercepts._TOL < run(made).report.random.left < report.random.left < 100
+
+
+@pytest.mark.parametrize("kind", [LeastSquares, PoissonRegression])
+def test_a_heavy_row_is_one_row_of_its_group(kind):
+    """A group of one row is not told because that row has a large weight."""
+    rng = np.random.default_rng(0)
+    A, y = rng.normal(size=(41, 2)), rng.poisson(2.0, 41).astype(float)
+    weights, codes = np.ones(41), np.r_[np.repeat(np.arange(10), 4), 10]
+    weights[40] = 7.0
+    f = kind(A, y, sample_weight=weights, intercept=True)
+    set_clusters(f, codes)
+    if kind is LeastSquares:
+        ask, down = variance_ratio, {"x": np.zeros(3), "ratio": 0.5}
+    else:
+        ask, down = marginal, {"x": np.zeros(4), "nodes": 7.0}
+    assert ask(f, down, 1)["numbers"][1 if kind is LeastSquares else -2] == 11
+    with pytest.raises(RefusedError, match="the 1 groups of one size have fewer than 5 rows"):
+        ask(f, down, 5)

@@ -11,7 +11,7 @@ from flower_fedcon.tables.quality import told_calibration, told_quality
 from flower_fedcon.tables.statistics.group_sums import effects, marginal, variance_ratio
 from flower_fedcon.tables.statistics.hazards import baseline, in_time
 from flower_fedcon.tables.statistics.site_fits import alone, apart
-from flower_fedcon.tables.statistics.site_sums import estimates
+from flower_fedcon.tables.statistics.site_sums import CLUSTER, KINDS, estimates
 from flower_fedcon.wire.payloads import Payload
 
 ASKS = "asks."
@@ -42,6 +42,13 @@ COUNTED = ("in_time", BASELINE, *OF_GROUPS)
 """Those of events, or of groups, of whose rows there are no fewer than a node's `min_cell`."""
 OWN_PHASES = (ALONE, BASELINE)
 """Those of them that a node answers only where its policy lists a phase of their name."""
+
+
+def counts_rows(down: Payload) -> bool:
+    """Return whether a request is for sums over events, groups or clusters, which may be small."""
+    asked = asked_of(down)
+    clusters = "estimates" in asked and float(down["method"]) == KINDS[CLUSTER]
+    return clusters or any(name in COUNTED for name in asked)
 
 
 def asked_of(down: Payload) -> list[str]:

@@ -50,7 +50,7 @@ def marginal(objective: Any, down: Payload, least: int = 1) -> Payload:
     """Return the sums of a likelihood with the random intercepts integrated out."""
     x = down["x"]
     f = random_intercepts(objective, x, int(down["nodes"]))
-    _expect_sizes(f.group_weights, least)
+    _expect_sizes(f.group_weights, f.group_rows, least)
     score, curvatures = f.derivatives(x)
     loglik = float(f.logliks(x).sum())
     numbers = [
@@ -65,14 +65,14 @@ def marginal(objective: Any, down: Payload, least: int = 1) -> Payload:
     return {"information": packed(-curvatures), "score": score, "numbers": np.array(numbers)}
 
 
-def _expect_sizes(counts: Array, least: int) -> None:
-    """Raise if the groups of one size have fewer rows than `least`, by weight.
+def _expect_sizes(weights: Array, rows: Array, least: int) -> None:
+    """Raise if the groups of one weight have fewer rows than `least` together.
 
-    Answers for several ratios separate the sizes: the sums over groups of one size follow from
+    Answers for several ratios separate the weights: the sums over groups of one weight follow from
     them.
     """
-    sizes, found = np.unique(counts[counts > 0], return_counts=True)
-    few = sizes * found < least
+    sizes, place, found = np.unique(weights[weights > 0], return_inverse=True, return_counts=True)
+    few = np.bincount(place, rows[weights > 0], len(sizes)) < least
     if few.any():
         raise RefusedError(
             f"refused: sums over groups reveal those of each size, and the {found[few][0]} groups "
@@ -91,7 +91,7 @@ def variance_ratio(objective: Any, down: Payload, least: int = 1) -> Payload:
     """Return the sums of a linear model whose intercepts have r times the residuals' variance."""
     rows = grouped(fitted(objective, down["x"]))
     r, t, n = float(down["ratio"]), rows.sums, rows.counts
-    _expect_sizes(n, least)
+    _expect_sizes(n, rows.rows, least)
     shrunk = 1.0 / (1.0 + n * r)
 
     def outer(counts: Array) -> Array:
@@ -153,6 +153,7 @@ class Grouped(NamedTuple):
     products: Array  # Z'Z, by weight
     sums: Array  # of each group's rows, shape (groups, p + 1)
     counts: Array  # the sum of the weights of each
+    rows: Array  # the number of rows of each that have a weight
 
 
 def grouped(at: Fitted) -> Grouped:
@@ -166,4 +167,5 @@ def grouped(at: Fitted) -> Grouped:
     own = RowScores(at.w, np.ones(len(at.w)), rows).squares()
     products = np.block([[own, across], [across.T, np.array([[weighted @ left]])]])
     sums = sums if isinstance(sums, np.ndarray) else sums.toarray()
-    return Grouped(products, np.column_stack([sums, by @ left]), by @ np.ones(len(at.w)))
+    return Grouped(products, np.column_stack([sums, by @ left]), by @ np.ones(len(at.w)),
+                   group_sums(codes) @ (at.w > 0).astype(np.float64))  # fmt: skip

@@ -41,6 +41,7 @@ NUMBERS = ("n", "loglik", "deviance", "pearson", "log_y", "clusters", "own")
 MODEL, ROBUST, CLUSTER, QUASI = METHODS = ("model", "robust", "cluster", "quasi")
 KINDS = {name: float(place) for place, name in enumerate(METHODS)} | {QUASI: 0.0}
 """The methods as numbers on the wire: "quasi" needs the sums of "model"."""
+_CLUSTERS = 3  # small ones for each parameter, as many as rows by the default max-parameters
 
 
 class Fitted(NamedTuple):
@@ -142,11 +143,31 @@ def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
         answer["meat"] = packed(scores.squares())
     if method == CLUSTER:
         codes = clusters_of(at.f)
+        if codes is not None:
+            _expect_clusters(np.bincount(codes), at.size, least)
         sums = answer["score"][None] if codes is None else scores.by(codes)
         total = float(len(sums))
         answer["meat"] = packed(sums.T @ sums)
     answer["numbers"] = np.array([*_fit(at), total, float(at.own)])
     return answer if at.told else {name: np.zeros_like(value) for name, value in answer.items()}
+
+
+def _expect_clusters(rows: Array, size: int, least: int) -> None:
+    """Raise if the sums of a few clusters would reveal one of fewer rows than `least`.
+
+    Of two clusters the sum of their scores and that of their squares give each one's score, and a
+    row's score is that row. So small clusters count as rows do: three for each parameter.
+
+    Raises
+    ------
+    RefusedError
+    """
+    if len(rows) > 1 and rows.min() < least and len(rows) < _CLUSTERS * size:
+        raise RefusedError(
+            f"refused: of {len(rows)} clusters here the smallest has fewer than {least} rows "
+            f"(policy.min-rows and min-cell), and with {size} parameters their sums could reveal "
+            f"it: use larger clusters, {_CLUSTERS * size} of them or more, or the site as one"
+        )
 
 
 def clusters_of(f: Any) -> Array | None:
