@@ -301,8 +301,11 @@ def test_a_round_that_is_asked_again_as_a_whole_counts_again():
         ({"fewest": 0}, r"GaussianDP\(fewest\)"),
         ({"z": 0.0}, "without noise there are no shares"),
         ({"quantile": 0.5}, "quantile=0.5 needs a noisy count"),
-        ({"mechanism": "tree"}, "mechanism='tree' makes the noise of a round from that of others"),
-        ({"mechanism": "banded", "min_separation": 3}, "mechanism='banded' makes the noise"),
+        (
+            {"mechanism": "tree"},
+            "mechanism='tree' computes the noise of a round from other rounds' noise",
+        ),
+        ({"mechanism": "banded", "min_separation": 3}, "mechanism='banded' computes the noise"),
         ({"min_separation": 3}, "min_separation=3 leaves out clients"),
     ],
 )

@@ -101,7 +101,7 @@ class ReadsAnyway(Reads):
 @pytest.mark.parametrize("what", ["cohort", "clients"])
 def test_an_observer_reads_neither_the_cohort_nor_states(what):
     strategy = Scaffold(client_lr=0.5, local_steps=1, mirror=False, privacy=NOISY)
-    with pytest.raises(RefusedError, match=r"no noise covers.*unsafe = True"):
+    with pytest.raises(RefusedError, match=r"no noise protects.*unsafe = True"):
         simulate(strategy, problem(), 1, callbacks=[Reads(what)])
     history = simulate(strategy, problem(), 1, callbacks=[ReadsAnyway(what)])
     assert history["seen"][-1] == 3

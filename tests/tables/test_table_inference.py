@@ -285,14 +285,14 @@ def test_what_cannot_be_had_is_refused_before_round_1(folder):
         run(problem(folder, "any", "logistic", l1=0.01))
     with pytest.raises(ConfigError, match='weighting = "examples"'):
         problem(folder, "any", "logistic", weighting="uniform")
-    with pytest.raises(ConfigError, match="no likelihood"):
+    with pytest.raises(ConfigError, match="needs a likelihood"):
         run(problem(folder, "affairs", "huber"))
     made = problem(folder, "any", "logistic")
     private = FedAvg(
         client_lr=0.1, local_steps=1, regularizer=made.regularizer,
         privacy=GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5),
     )  # fmt: skip
-    with pytest.raises(ConfigError, match="no noise protects the sums"):
+    with pytest.raises(ConfigError, match="no noise protects its sums"):
         simulate(private, made, 2)
 
 
