@@ -193,7 +193,11 @@ class Contest:
             run.server = race.standing()
             last = decided or race.rounds >= most
             if race.leader.record and (run.plan.evaluate_every or last):
-                stop = run.enter(history, race.leader.record | run.recorder.costs(run.server))
+                record = race.leader.record
+                # A server that was resumed does not know who took part in its last round.
+                last_round = {name: record[name] for name in ("cohort", "replies")}
+                row = record | run.recorder.costs(run.server) | last_round
+                stop = run.enter(history, row)
             if decided:
                 break
             run.pause(history, now=last or stop)
