@@ -194,7 +194,7 @@ def test_runs_from_a_wheel_too(wheels):
     _, page = meta.decode().replace("\r", "").split("\n\n", 1)  # what an index of packages shows
     assert "[Flower](https://flower.ai)" in page
     assert not re.search(r"\]\((?!http)", page)
-    assert "Which method (`docs/which_method.md`)" in " ".join(page.split())
+    assert "which method (`docs/which_method.md`)" in " ".join(page.split())
     assert "@software{flower_fedcon,\n  title = " in page
     assert len(page.splitlines()) > len(README.splitlines()) - 8
     told = "\n".join(names)

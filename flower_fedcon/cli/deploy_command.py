@@ -11,11 +11,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from flower_fedcon.core.protocol import CERTIFY
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.console import InterruptedRunError, say
-from flower_fedcon.lab.experiments.folders import runs_in
-from flower_fedcon.tables.statistics.answers import ALONE
 
 _PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # as Flower divides a configuration
 _ENDS = signal.SIGINT, signal.SIGTERM
@@ -39,9 +36,12 @@ def _check_before(
         If the run's folder holds a run already, a node's configuration is none, has no such policy,
         or names a table that does not fit the schema of the app.
     """
+    from flower_fedcon.core.protocol import CERTIFY
     from flower_fedcon.flower.policy import Policy
+    from flower_fedcon.lab.experiments.folders import runs_in
     from flower_fedcon.runs.toml import parse_toml, read_toml
     from flower_fedcon.tables import table_of_node
+    from flower_fedcon.tables.statistics.answers import ALONE
 
     def parsed(option: str, text: str) -> dict[str, Any]:
         pairs = [] if text.endswith(".toml") else _PAIR.findall(text)  # Flower reads the file

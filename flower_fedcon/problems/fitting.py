@@ -72,9 +72,11 @@ def _allows_nonconvex(card: Card, kind: type[Method[Any]]) -> bool:
 def is_exact(card: Card, *, sampled: bool) -> bool:
     """Return whether a method's limit is the optimum, by its card.
 
-    A card's sentence beginning with "Sampled" is about rounds that leave clients out.
+    A card's sentence beginning with "Under sampling" is about rounds that leave clients out.
     """
-    said = card.participation if sampled else re.sub(r"Sampled,[^.]*\.", "", card.participation)
+    said = (
+        card.participation if sampled else re.sub(r"Under sampling[^.]*\.", "", card.participation)
+    )
     return not re.search("biased|floor", said)
 
 

@@ -189,7 +189,7 @@ def test_who_that_is():
     [
         (lambda: FedAvg(client_lr=0.1, local_steps=1, server_optimizer="adam"), "must be Momentum"),
         (lambda: FedAvg(client_lr=0.1, local_steps=1, server_momentum=0.5, server_optimizer=Adam()),
-         "server_momentum or a server_optimizer"),
+         "either server_momentum or server_optimizer"),
         (lambda: FedAvg(client_lr="fast", local_steps=1), "client_lr must be a number"),
         (lambda: FedMiD(MCP(1.0, 0.5), client_lr=InverseSqrt(0.3), local_steps=2),
          "steps of up to 0.6"),

@@ -128,7 +128,7 @@ class _OwnDraws:
                 FederatedProblem([_OwnDraws()]),
                 1,
             ),
-            "needs batch_gradient",
+            "needs an objective with batch_gradient",
         ),
     ],
 )

@@ -296,7 +296,7 @@ WRONG = {
     "kind": ((Quadratic, np.ones((2, 3, 3)), np.ones((2, 3))), {}, "must be one of the losses"),
     "axes": ((LeastSquares, np.ones((2, 3)), np.ones(2)), {}, r"shape \(clients, rows"),
     "empty": ((LeastSquares, np.ones((0, 3, 2)), np.ones((0, 3))), {}, "all >= 1"),
-    "targets": ((LeastSquares, np.ones((2, 3, 4)), np.ones(6)), {}, r"must have shape \(2, 3\)"),
+    "targets": ((LeastSquares, np.ones((2, 3, 4)), np.ones(6)), {}, r"A's shape \(2, 3\)"),
     "finite": ((LeastSquares, np.full((2, 3, 4), np.nan), np.ones((2, 3))), {}, "not finite"),
     "labels": ((LogisticRegression, np.ones((2, 3, 4)), np.ones((2, 3)) * 2), {}, "-1 or"),
     "intercept": ((LeastSquares, np.ones((2, 3, 4)), np.ones((2, 3))), {"intercept": True}, "ones"),

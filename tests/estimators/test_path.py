@@ -316,9 +316,9 @@ def test_from_the_shell(tmp_path, capsys):
     assert main([*given, "--folds", "3"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"lambda 0\.\d+, the largest within a standard error:", out)
-    assert re.search(r"oldpeak +0\.\d{4} +1\.\d{4} +100%", out)
+    assert re.search(r"oldpeak +0\.\d{4} +0\.\d{4} +1\.\d{4} +100%", out)
     assert "Odds ratio" in out
-    assert re.search(r"\(intercept\) +0\.\d{4} *\n", out)  # its exponential is no ratio
+    assert re.search(r"\(intercept\) +0\.\d{4} +-\d\.\d+ *\n", out)  # its exponential is no ratio
     assert "CrossValidation(3 folds, 6 weights" in out
     rows = list(csv.DictReader(table.open()))
     path = regularization_path(heart(), FREE, num=6, min_ratio=0.02)

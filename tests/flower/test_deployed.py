@@ -124,5 +124,5 @@ def test_flwr_stop_ends_the_server_app_which_says_how_to_go_on(deployed):
 def test_a_training_loop_with_state_finds_the_model_of_this_process(deployed, identity, tmp_path):
     quickstart, output = deployed.root / "quickstart", deployed.outputs["quickstart"]
     same_model(deployed.root / "model.pt", model_here(quickstart, tmp_path / "here.pt", 2))
-    assert "eval_acc/2" in output
+    assert "eval_acc 0." in output  # the mean, not every client's
     assert "lost 0" in output

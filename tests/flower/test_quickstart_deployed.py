@@ -45,7 +45,7 @@ def test_flwr_run_in_simulation(apps, here, tmp_path):
             output = simulation.run(folder, config(path), timeout=900).output
             same_model(path, here[each])
             assert f"[ROUND {ROUNDS}/{ROUNDS}] train_loss" in output
-            assert "eval_acc/2" in output
+            assert "eval_acc 0." in output
 
 
 @pytest.mark.nightly
@@ -75,5 +75,5 @@ def test_flwr_run_on_supernodes_of_which_one_dies(apps, here, tmp_path):
                     pytest.fail(str(error))
     for each, path in paths.items():
         same_model(path, here[each])
-        assert "eval_acc/2" in output[each]
+        assert "eval_acc 0." in output[each]
         assert "lost 0" in output[each]

@@ -134,7 +134,7 @@ def test_help_is_quick_and_light() -> None:
         (["small.toml", "--set", "algorithm.name=FedWF"], "did you mean 'FedFW'"),
         (["small.toml", "--set", "algorithm.penalty=-1"], "penalty must be finite and > 0, got -1"),
         (["small.toml", "--set", "algorithm.penality=1"], "did you mean 'penalty'"),
-        (["small.toml", "--set", "participation.sample=9"], "the 4 there are"),
+        (["small.toml", "--set", "participation.sample=9"], "more than the 4 clients"),
         (["small.toml", "--engine", "rya"], "engine must be one of"),
         (["small.toml", "--rounds", "-3"], "rounds must be a whole number >= 0, got -3"),
         (["small.toml", "--rounds", "three"], "--rounds"),

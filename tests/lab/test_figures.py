@@ -128,10 +128,8 @@ def test_a_curve_that_cannot_be_drawn_is_named(
     path = plot_histories(histories, tmp_path / "figure.svg", say=told.append)
     assert told == [
         "below: not drawn: residual <= 0, down to -0.2, has no logarithm",
-        "reached: 1 of 2 points not drawn: residual is 0 there, up to rounding: the optimum is "
-        "reached",
-        "rounded: 1 of 2 points not drawn: residual is 0 there, up to rounding: the optimum is "
-        "reached",
+        "reached: 1 of 2 points not drawn: residual is 0 up to rounding, so the optimum is reached",
+        "rounded: 1 of 2 points not drawn: residual is 0 up to rounding, so the optimum is reached",
     ]
     plot_histories(histories, path)
     assert "below: not drawn" in caplog.text

@@ -152,7 +152,7 @@ def test_a_run_does_not_go_on_with_other_code(written: Callable[..., Any], tmp_p
     assert environment["packages"].keys() >= {"torch", "jax"}
     run(3, ("drawn to 0", "pulled to 0"), resume=True)
     other = ("PULL = 0.9", "PULL = 0.8")
-    words = "the algorithm's code is not what it was.*--allow-change code"
+    words = "the algorithm's code has changed.*--allow-change code"
     with pytest.raises(FedConError, match=words):
         run(4, other, resume=True)
     run(4, other, resume=True, allow_changes=["code"])

@@ -115,7 +115,7 @@ def test_movielens_file_and_synthetic(tmp_path):
         (lambda: QuadraticAssignment(np.eye(2), np.eye(2), [0.5]), "pairs of integers"),
         (lambda: QuadraticAssignment(np.eye(2), np.eye(2)).value(np.ones(4)), "takes x of shape"),
         (lambda: MatrixCompletion([0], [0], [np.nan], (1, 1)), "not finite"),
-        (lambda: MatrixCompletion([1], [0], [1.0], (1, 1)), "counted from 1"),
+        (lambda: MatrixCompletion([1], [0], [1.0], (1, 1)), "count from 1"),
         (lambda: MatrixCompletion([0.0], [0], [1.0], (1, 1)), "array of integers"),
         (lambda: MatrixCompletion([0], [0, 1], [1.0], (1, 2)), "one length"),
         (lambda: MatrixCompletion([0], [0], [1.0], (1,)), "rows, columns"),

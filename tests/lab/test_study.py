@@ -305,7 +305,7 @@ def test_a_cell_that_cannot_be_tuned_says_why(fedcon: Command) -> None:
     )
     code, out, error = fedcon("compare", "study.toml", "--workers", "1", "--run-dir", "s")
     assert (code, error) == (1, "")
-    words = "failed: every run failed; the first: min_replies is 99"
+    words = "failed: every run failed; the first: min_replies must be at most 4"
     assert f"FedFW, min_replies 99: {words}" in out
     table = out[out.index("Algorithm") :]
     assert "Mirror, 2 steps, local_steps 1" in table
@@ -346,7 +346,7 @@ def test_the_page_s_block(fedcon: Command) -> None:
         ("participation = [{smple = 2}]", "did you mean 'sample'"),
         (
             "both.seed = [0, 1]\nrun.seed = [2]",
-            "both.seed sets run.seed, too: write both.seed alone",
+            "both.seed also sets run.seed: write only both.seed",
         ),
         ("both.seeds = [0, 1]", "unknown table 'both'"),
     ],

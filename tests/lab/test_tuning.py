@@ -61,7 +61,7 @@ def test_tune_is_resumable_and_writes_the_best(fedcon: Command) -> None:
     assert fedcon("run", "tuned/fedfwplus/best.toml", "--run-dir", "again")[0] == 0
 
     command[command.index("10")] = "11"
-    assert "holds a run of other settings" in refusal(fedcon, *command)
+    assert "holds a run with other settings" in refusal(fedcon, *command)
 
 
 def test_tune_with_runs_that_fail(fedcon: Command) -> None:

@@ -292,7 +292,7 @@ def test_what_is_not_finite_is_not_compressed(c, bad):
         (lambda: TopK(count=2.5), "count"),
         (lambda: QSGD(levels=0), "levels"),
         (lambda: QSGD(levels=40_000), "32767"),
-        (lambda: TopK(count=5).compress(np.ones(4), rng()), "model of 4 entries"),
+        (lambda: TopK(count=5).compress(np.ones(4), rng()), "model's 4 entries"),
         (lambda: as_compressor("topk"), "a compressor is"),
         (lambda: as_compressor(TopK), "a compressor is"),
         (lambda: EF21(Identity()), r"EF21\(compressor\) must be TopK.*got Identity"),

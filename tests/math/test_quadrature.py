@@ -128,7 +128,7 @@ def test_modes_are_found_wherever_the_scores_are(name, shift, log_sd):
 
 def test_what_is_not_integrated_is_refused():
     A, y = np.ones((3, 1)), np.array([1.0, 2.0, 1.0])
-    with pytest.raises(ConfigError, match="LogisticRegression and PoissonRegression without l2"):
+    with pytest.raises(ConfigError, match="LogisticRegression and PoissonRegression, without l2"):
         RandomIntercepts(GammaRegression(A, y))
     with pytest.raises(ConfigError, match="without l2"):
         RandomIntercepts(PoissonRegression(A, y, 0.1))

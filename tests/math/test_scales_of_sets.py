@@ -82,7 +82,7 @@ def test_a_set_far_from_the_origin_contains_its_projections():
 @pytest.mark.parametrize("limit", [49.0, 98.0, 103.0, 107.0, 197.0])
 def test_a_step_at_the_limit_is_refused_whatever_rounding_makes_of_it(limit):
     for psi in (MCP(1.0, gamma=limit), SCAD(1.0, a=limit + 1.0)):
-        with pytest.raises(ConfigError, match="is for steps below"):
+        with pytest.raises(ConfigError, match="exists only for steps below"):
             psi.prox(np.array([0.3]), limit)
         with pytest.raises(ConfigError, match=r"takes prox steps of up to"):
             FedMiD(psi, client_lr=limit, local_steps=1)

@@ -209,7 +209,7 @@ def test_amounts_of_a_gamma_loss_are_above_zero(data, tmp_path):
 @pytest.mark.parametrize(
     ("loss", "more", "words"),
     [
-        ("squared", {"exposure": "years"}, "give offset"),
+        ("squared", {"exposure": "years"}, "use offset"),
         ("poisson", {"exposure": "lncoins"}, "cannot be a feature"),
         ("poisson", {"exposure": "years", "offset": "years"}, "different columns"),
         ("multinomial", {"offset": "known", "classes": [0, 1]}, "one linear predictor"),

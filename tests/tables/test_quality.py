@@ -170,8 +170,8 @@ def test_predictions_that_separate_have_no_line_and_that_is_said():
     got = quality("logistic", held)
     assert got.pooled["auc"] == pytest.approx(1.0, abs=1e-3)
     assert "calibration_slope" not in got.pooled
-    assert "separated" in got.absent["pooled: calibration"]
-    assert "separated" in got.absent["a: calibration"]
+    assert "separate the outcomes" in got.absent["pooled: calibration"]
+    assert "separate the outcomes" in got.absent["a: calibration"]
     alike = HeldOut("logistic", np.zeros((40, 2)), np.resize([1.0, -1.0], 40))
     assert "all alike" in quality("logistic", {"a": alike}).absent["a: calibration"]
 
@@ -221,4 +221,4 @@ def test_a_run_leaves_what_scikit_learn_says_of_all_rows_held_out(tmp_path):
 
 def test_losses_without_probabilities_say_so():
     for loss in ("cox", "multinomial"):
-        assert "alone" in why_absent(loss, ["test_loss"])
+        assert "only" in why_absent(loss, ["test_loss"])

@@ -204,7 +204,7 @@ def test_fednewton_refuses_what_takes_minutes(tmp_path):
         schema={"target": "y", "features": FEATURES},
         l1=0.01,
     )
-    with pytest.raises(ConfigError, match=r"more than 2000: use FedMiD with server_optimizer="):
+    with pytest.raises(ConfigError, match=r"got 2153: use FedMiD with server_optimizer="):
         simulate(FedNewton(problem.regularizer), problem, 1)
 
 
