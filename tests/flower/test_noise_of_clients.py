@@ -76,15 +76,20 @@ def test_the_sum_has_the_noise_of_all_who_are_in_it():
     )
 
 
-@on_grid
-@pytest.mark.parametrize("case", PRIVATE, ids=shown)
-def test_every_private_method_has_its_iterates(case, silent):
-    name, settings = case
+def noisy(name, settings):
+    """Return a method's case, its problem, and the rule by which its clients add noise."""
     first = suited(name, settings)
     problem = first.problem()
     if len(problem.objectives) < 4:
         pytest.skip("a cohort of fewer than three")
-    rule = GaussianDP(1e3, 1.0, DELTA, noise_by="clients", fewest=2)
+    return first, problem, GaussianDP(1e3, 1.0, DELTA, noise_by="clients", fewest=2)
+
+
+@on_grid
+@pytest.mark.parametrize("case", PRIVATE, ids=shown)
+def test_every_private_method_has_its_iterates(case, silent):
+    name, settings = case
+    first, problem, rule = noisy(name, settings)
     expected = simulate(build(name, first, **settings), problem, 1, evaluate_every=0)
     result = build(name, first, **settings, privacy=rule).start(
         FakeGrid(problem.objectives), problem.start, num_rounds=1, evaluate_every=0,
@@ -235,11 +240,7 @@ class Failing:
 )
 def test_no_method_tells_that_a_step_has_failed(case):
     name, settings = case
-    first = suited(name, settings)
-    problem = first.problem()
-    if len(problem.objectives) < 4:
-        pytest.skip("a cohort of fewer than three")
-    rule = GaussianDP(1e3, 1.0, DELTA, noise_by="clients", fewest=2)
+    first, problem, rule = noisy(name, settings)
     grid = SecureGrid([Failing(problem.objectives[0]), *problem.objectives[1:]])
     build(name, first, **settings, privacy=rule).start(
         grid, problem.start, num_rounds=2, evaluate_every=0, max_retries=0,
