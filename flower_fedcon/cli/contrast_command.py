@@ -95,13 +95,14 @@ def contrast(
     tables = [found]
     if len(set(found.at)) > 1:
         try:
-            tables.append(found.differences())
+            differences = found.differences()
         except ConfigError as error:
             say(str(error))
-    for differences in tables[1:]:
-        say("\nHow they differ:\n" + differences.summary(alpha).partition("\nnote:")[0])
-        together = differences.joint_in_words(range(len(differences.names)))
-        say(f"whether they differ at all: {together}")
+        else:
+            tables.append(differences)
+            say("\nHow they differ:\n" + differences.summary(alpha).partition("\nnote:")[0])
+            together = differences.joint_in_words(range(len(differences.names)))
+            say(f"whether they differ at all: {together}")
     if output is not None:
         each = [table.columns_of(alpha) for table in tables]
         columns: dict[str, list[Any]] = {name: [] for own in each for name in own}
