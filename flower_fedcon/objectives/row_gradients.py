@@ -7,6 +7,7 @@ lengths are measured row by row, and sums are of whole numbers.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +17,13 @@ import numpy as np
 
 from flower_fedcon.errors import RefusedError
 from flower_fedcon.objectives.rows import LinearModel
+from flower_fedcon.objectives.set_aside import is_ours, owner_of
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr")
 _AT_ONCE = 2**18  # numbers of a block of rows
+_OF_LINEAR = ("slope", "loss", "slopes_and_rows", "row_losses", "_apart", "_scores", "_expect")
 
 
 def clipped_steps(objective: Any, x: Any, grid: Grid, rows: Array) -> Array:
@@ -30,7 +33,8 @@ def clipped_steps(objective: Any, x: Any, grid: Grid, rows: Array) -> Array:
     ----------
     objective : LinearModel
         Or what defines `row_gradients(x, rows)`, an array of a gradient for each row; or what
-        defines `clipped_sum(x, clip, rows)`, which is asked for one row at a time.
+        defines `clipped_sum(x, clip, rows)`. What is not this package's own is asked for one row
+        at a time, and a row for which it raises, or whose gradient is not finite, counts as 0.
     x : array, or list of arrays
         In the objective's form.
     grid : Grid
@@ -43,32 +47,78 @@ def clipped_steps(objective: Any, x: Any, grid: Grid, rows: Array) -> Array:
     entries = sum(int(np.size(layer)) for layer in (x if isinstance(x, list) else [x]))
     total = np.zeros(entries, np.int64)
     size = max(2, _AT_ONCE // max(1, entries))
+    linear = is_linear(objective)
+    if linear:
+        objective._expect(x)  # no row's fault
+    together = _takes_together(objective, "slope" if linear else "row_gradients")
     for start in range(0, len(rows), size):
         block = rows[start : start + size]
-        if is_linear(objective):
-            slopes, data = objective.slopes_and_rows(x, block)
+        if linear:
+            if together:
+                slopes, data = objective.slopes_and_rows(x, block)
+            else:
+                slopes, data = _own_slopes(objective, x, block), objective.rows[block]
             steps = _sparse if objective.sparse else _dense
             total += steps(np.atleast_2d(slopes), data, grid)
             continue
-        if hasattr(type(objective), "row_gradients"):
+        if together:
             each = objective.row_gradients(x, block)
         else:
-            each = np.full((len(block), entries), np.nan)
-            for i in range(len(block)):
-                with count_as_nothing():
-                    each[i] = _flat(objective.clipped_sum(x, grid.clip, block[i : i + 1]))
+            each = _own_gradients(objective, x, grid.clip, block, entries)
         total += grid.steps(each).sum(axis=0)
     return total
 
 
 def losses_of_rows(objective: Any, x: Any, rows: Array) -> Array:
     """Return the losses of some rows; NaN for a row for which an objective of your own raises."""
-    if is_linear(objective) or hasattr(type(objective), "row_gradients"):
+    linear = is_linear(objective)
+    if _takes_together(objective, "loss" if linear else "row_losses"):
         return np.asarray(objective.row_losses(x, rows))
     found = np.full(len(rows), np.nan)
     for i in range(len(rows)):
         with count_as_nothing():
-            found[i] = objective.row_losses(x, rows[i : i + 1])[0]
+            one, at = _alone(objective, rows[i]) if linear else (objective, rows[i : i + 1])
+            found[i] = one.row_losses(copy.deepcopy(x), at)[0]
+    return found
+
+
+def _takes_together(objective: Any, name: str) -> bool:
+    """Return whether rows may be asked for together: each is then taken from itself alone.
+
+    This package's own classes do so. A function of yours may mix rows, or raise for one of them.
+    """
+    kind = type(objective)
+    names = {name, *(_OF_LINEAR if isinstance(objective, LinearModel) else ())}
+    owners = [owner_of(kind, own) for own in names]
+    beside = names & getattr(objective, "__dict__", {}).keys()  # its class's
+    return not beside and all(owner is not None and is_ours(owner) for owner in owners)
+
+
+def _alone(objective: LinearModel, row: Any) -> tuple[LinearModel, Array]:
+    """Return an objective of one row alone, which knows no other, and this row's place in it."""
+    return objective.subset(np.array([row])), np.zeros(1, np.intp)
+
+
+def _own_slopes(objective: LinearModel, x: Array, rows: Array) -> Array:
+    """Return the slopes of rows by a loss of your own, one row at a time: (scores, rows)."""
+    found = np.full((np.size(x) // objective.rows.shape[-1], len(rows)), np.nan)
+    for i in range(len(rows)):
+        with count_as_nothing():
+            one, at = _alone(objective, rows[i])
+            found[:, i : i + 1] = one.slopes_and_rows(x.copy(), at)[0]
+    return found
+
+
+def _own_gradients(objective: Any, x: Any, clip: float, rows: Array, entries: int) -> Array:
+    """Return gradients by an objective of your own, one row at a time: (rows, entries)."""
+    found = np.full((len(rows), entries), np.nan)
+    each = hasattr(type(objective), "row_gradients")
+    for i in range(len(rows)):
+        with count_as_nothing():
+            at, one = copy.deepcopy(x), rows[i : i + 1]
+            found[i] = _flat(
+                objective.row_gradients(at, one) if each else objective.clipped_sum(at, clip, one)
+            )
     return found
 
 

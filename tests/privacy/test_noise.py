@@ -18,11 +18,12 @@ from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import (
     HuberRegression,
+    LeastSquares,
     LogisticRegression,
     PrivateObjective,
     Quadratic,
 )
-from flower_fedcon.objectives.row_gradients import clipped_steps
+from flower_fedcon.objectives.row_gradients import clipped_steps, losses_of_rows
 from flower_fedcon.privacy import ExampleDP, GaussianDP
 from flower_fedcon.privacy.clipping import clipped
 from flower_fedcon.privacy.noise import Grid, discrete_gaussian
@@ -306,6 +307,111 @@ def test_an_objective_of_ones_own_is_asked_for_one_row_at_a_time():
     grid = Grid(1.0, 1.0, 3)
     found = grid.value(clipped_steps(Own(A), np.zeros(2), grid, np.arange(3)))
     np.testing.assert_allclose(found, [1.0, 0.25], atol=1e-6)  # clipped, whatever it returns
+
+
+class Mixing(LeastSquares):
+    """A slope that looks at the other rows, and raises for a large outcome."""
+
+    def slope(self, scores, targets):
+        if (np.abs(targets) > 50).any():
+            raise ValueError("large")
+        scores -= 0.5 * scores.mean(axis=-1, keepdims=True)  # in place, as it must not
+        return scores - self.targets.mean()
+
+    def loss(self, scores, targets):
+        return self.slope(scores, targets) + targets.sum()
+
+
+class Careless(LogisticRegression):
+    """Scores of rows that are centred."""
+
+    def _scores(self, x, rows):
+        found = super()._scores(x, rows)
+        x += 1.0
+        return found - found.mean()
+
+
+class Gradients:
+    """Gradients of rows, with the mean of those that are asked for together."""
+
+    def __init__(self, A, b):
+        self.A, self.b, self.shape, self.num_examples = A, b, A.shape[1:], len(A)
+
+    def value(self, x):
+        return 0.0
+
+    def row_gradients(self, x, rows):
+        if (np.abs(self.b[rows]) > 50).any():
+            raise ZeroDivisionError
+        x += 1.0
+        return self.A[rows] * 100.0 - self.A[rows].mean(axis=0)
+
+    def row_losses(self, x, rows):
+        return self.row_gradients(x, rows).sum(axis=1) - self.b[rows].mean()
+
+
+def hold_own(kind, rng):
+    """Leave out a row of an objective that mixes them: the sums move by its own part, exactly."""
+    m, d = int(rng.integers(2, 12)), int(rng.integers(1, 5))
+    A, b = 10.0 ** rng.uniform(-2, 3) * rng.standard_normal((m, d)), rng.standard_normal(m)
+    b = np.sign(b) if kind is Careless else np.where(rng.random(m) < 0.2, 100.0, b)
+    made = kind(csr_array(A), b) if rng.random() < 0.3 and kind is Mixing else kind(A, b)
+    leaves, clip = int(rng.integers(m)), 10.0 ** rng.uniform(-1, 1)
+    rest = np.delete(np.arange(m), leaves)
+    less, grid = kind(A[rest], b[rest]), Grid(clip, 0.7 * clip, m)
+    x = rng.standard_normal(d)
+    start = x.copy()
+    moved = clipped_steps(made, x, grid, np.arange(m))
+    moved -= clipped_steps(less, x, grid, np.arange(m - 1))
+    radius = Fraction(2**grid.bits) * Fraction(clip) / Fraction(0.7 * clip)
+    assert sum(int(k) ** 2 for k in moved) <= radius**2
+    np.testing.assert_array_equal(moved, clipped_steps(made, x, grid, np.array([leaves])))
+    losses = losses_of_rows(made, x, np.arange(m))
+    np.testing.assert_array_equal(losses[rest], losses_of_rows(less, x, np.arange(m - 1)))
+    np.testing.assert_array_equal(x, start)
+    if kind is not Careless:
+        np.testing.assert_array_equal(np.isnan(losses), b > 50)
+        assert moved.any() == (b[leaves] < 50)
+
+
+@pytest.mark.parametrize("kind", [Mixing, Careless, Gradients])
+def test_rows_of_an_own_function_are_asked_for_one_at_a_time(kind):
+    rng = np.random.default_rng(2)
+    for _ in range(40):
+        hold_own(kind, rng)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", [Mixing, Careless, Gradients])
+def test_rows_of_an_own_function_never_move_others_in_ten_thousand_cases(kind):
+    rng = np.random.default_rng()
+    for _ in range(3_000):
+        hold_own(kind, rng)
+
+
+def test_a_function_beside_the_class_is_an_own_one_too():
+    made = LeastSquares(np.ones((3, 1)), np.array([1.0, 2.0, 100.0]))
+    made.slope = lambda scores, targets: scores - targets.sum()
+    grid = Grid(1e3, 1e3, 3)
+    each = [clipped_steps(made, np.zeros(1), grid, np.array([i])) for i in range(3)]
+    np.testing.assert_array_equal(
+        clipped_steps(made, np.zeros(1), grid, np.arange(3)), np.sum(each, axis=0)
+    )
+
+
+def test_a_model_of_another_shape_is_no_fault_of_a_row():
+    made = Mixing(np.ones((3, 2)), np.ones(3))
+    with pytest.raises(ConfigError, match="takes x of shape"):
+        clipped_steps(made, np.zeros(3), Grid(1.0, 1.0, 3), np.arange(3))
+
+
+def test_a_private_step_goes_on_where_one_row_raises():
+    A, b = np.ones((50, 1)), np.zeros(50)
+    b[7] = 100.0
+    rule = ExampleDP(1e3, 1e-6, 1e-5, loss_clip=1e3)
+    found = PrivateObjective(Mixing(A, b), rule)
+    assert found.gradient(np.ones(1)) == pytest.approx(49 / 50 * 0.5, abs=1e-3)
+    assert found.noisy_value(np.ones(1)) == pytest.approx(49 / 50 * 0.5, abs=1e-3)
 
 
 def test_noise_that_is_none_is_refused():
