@@ -1,8 +1,8 @@
-"""Compiled loops, and their one door: what numba (the extra "fast") compiles where it pays much.
+"""The only entrance to compiled loops, for code that numba (the extra "fast") makes much faster.
 
-That is a cohort's local pass for losses of rows, its gradients and Frank-Wolfe steps (`calls`), and
-recursions over numbers, which have no form in arrays (`recursions`). Without numba NumPy and Python
-find the same, up to rounding in sums and bit for bit in recursions; all that changes is time.
+These are a cohort's local pass for losses of rows, its gradients and Frank-Wolfe steps (`calls`),
+and recursions over numbers, which arrays cannot express (`recursions`). Without numba, NumPy and
+Python give the same results, up to rounding in sums and bit for bit in recursions, only slower.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from flower_fedcon.arrays import known
 from flower_fedcon.compiled import threads
 from flower_fedcon.validation import Array
 
-# The number of entries from which loading (a third of a second) and calling them (5 us) pays.
+# From this number of entries on, loading (a third of a second) and calling the loops (5 us) pays.
 WORTHWHILE: int = 2**15
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
-_interpreted = 0  # numbers that recursions have gone over so far
+_interpreted = 0  # numbers that recursions have processed so far
 
 
 def loops(x: Array, times: int = 1) -> ModuleType | None:
-    """Return the compiled loops over arrays such as `x`; None where NumPy is to be used.
+    """Return the compiled loops over arrays such as `x`; None if NumPy should be used.
 
-    That is without numba, with NUMBA_DISABLE_JIT=1, for arrays of fewer than `WORTHWHILE` entries,
-    of which one call goes over each so many `times`, and for other types than float32 and float64
-    in the machine's byte order.
+    NumPy should be used without numba, with NUMBA_DISABLE_JIT=1, if `times` passes over x make
+    fewer than `WORTHWHILE` entries, and for types other than float32 and float64 in the machine's
+    byte order.
     """
     large = x.size * times >= WORTHWHILE
     return _loaded() if large and known(x) and x.dtype in _FLOATS else None
 
 
 def recursion(function: Callable[..., None], numbers: int) -> Callable[..., None] | None:
-    """Return a recursion over so many numbers compiled for arrays; None where it is not to be.
+    """Return a recursion compiled for arrays; None if it should be interpreted.
 
-    Interpreted, a number costs as much as a hundred compiled; but a process that meets few of them
-    does not wait for numba.
+    Interpreted code is a hundred times slower, but a process with few numbers need not wait for
+    numba.
     """
     global _interpreted
     _interpreted += min(numbers, WORTHWHILE)
@@ -49,7 +49,7 @@ def recursion(function: Callable[..., None], numbers: int) -> Callable[..., None
 
 
 def recurse(function: Callable[..., None], *arguments: Any) -> None:
-    """Call a recursion, compiled or on lists, that writes into its arguments that are arrays.
+    """Call a recursion, compiled or on lists; it writes its results into its array arguments.
 
     >>> doubled = np.ones(2)
     >>> def double(x):
@@ -83,7 +83,7 @@ def numpy_only() -> Iterator[None]:
 
 
 def describe() -> str:
-    """Return in one line what compiles loops, and how many threads these have."""
+    """Return one line about the compiler and the number of threads of the loops."""
     if _loaded() is None:
         return "none: NumPy alone"
     import numba

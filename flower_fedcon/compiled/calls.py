@@ -1,9 +1,8 @@
 """Gradients and Frank-Wolfe steps of many clients, compiled by numba.
 
-The clients are spread over as many threads as `threads` says, or left to one where the work is too
-little to share. A client's data are read once; NumPy reads them twice, copies each minibatch, and
-works on one core. One thread takes all of a client's sums, so that the number of threads changes no
-bit.
+The clients are spread over the threads that `threads` sets; small work stays on one thread. A
+client's data are read once, where NumPy reads them twice, copies each minibatch, and uses one core.
+One thread computes all sums of a client, so that the number of threads does not change a bit.
 
 This module needs numba.
 """
@@ -21,7 +20,7 @@ from flower_fedcon.compiled import gradients, steps, threads, vertices
 from flower_fedcon.compiled.jit import jit, renamed
 from flower_fedcon.validation import Array
 
-FEW = 2**17  # multiply-adds, which take no longer than other threads to wake and to end (20 us)
+FEW = 2**17  # multiply-adds that take as long as starting and ending other threads (20 us)
 ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 
 
@@ -29,13 +28,13 @@ _PARALLEL = (
     gradients.add_gradients, gradients.find_losses, steps.take_steps, steps.take_steps_by_scores,
     steps.take_softmax_steps, vertices.take_vertex_steps,
 )  # fmt: skip
-forms: dict[str, tuple[Any, Any]] = {}  # of each loop: for all threads, and for one
-lock = threading.Lock()  # two threads at once break some of numba's threading layers
+forms: dict[str, tuple[Any, Any]] = {}  # by loop: the form for all threads, and for one
+lock = threading.Lock()  # two simultaneous calls break some of numba's threading layers
 forked = False
 
 
 def _after_fork() -> None:
-    """Use one thread in a forked child, which a parallel region of OpenMP would end."""
+    """Use one thread in a forked child: a parallel region of OpenMP would end it."""
     global forked, lock
     forked, lock = True, threading.Lock()
 
@@ -49,7 +48,7 @@ for _loop in _PARALLEL:  # over clients, by `numba.prange`
 
 
 def call(loop: str, work: int, *arguments: Any) -> None:
-    """Call a loop: on one thread, or from `FEW` multiply-adds on as many as are set, else all."""
+    """Call a loop on one thread, or from `FEW` multiply-adds on the number set (else all)."""
     parallel, alone = forms[loop]
     if work < FEW or forked:
         alone(*arguments)
@@ -76,13 +75,13 @@ def add_gradients(*arguments: Any) -> None:
 
 
 Moved = tuple[Array, Array]
-"""Where steps have led; or how far, and the control variates that follow, else of length 0."""
+"""The points after the steps; or the moves and the new control variates (else of length 0)."""
 
 
 def _stepped(
     loop: str, steps: int, shape: tuple[int, ...], rate: float | None, *given: Any
 ) -> Moved:
-    """Call a loop over so many steps; `given` is what it takes up to `rate`."""
+    """Call a loop over steps; `given` holds its arguments up to `rate`."""
     tables, number = given[0], given[0].dtype.type
     models = np.empty(shape, number)
     after = np.empty((0, 0) if rate is None else shape, number)
@@ -93,13 +92,13 @@ def _stepped(
 
 
 def take_steps(rate: float | None, *given: Any) -> Moved:
-    """Return what `steps.take_steps` finds, which describes the arguments."""
+    """Return the result of `steps.take_steps`, which describes the arguments."""
     tables, places, divisors = given[0], given[2], given[-1]
     return _stepped("take_steps", len(divisors), (len(places), tables.shape[2]), rate, *given)
 
 
 def take_steps_by_scores(rate: float | None, *given: Any) -> Moved:
-    """Return what `steps.take_steps_by_scores` finds, which describes the arguments."""
+    """Return the result of `steps.take_steps_by_scores`, which describes the arguments."""
     tables, places = given[0], given[3]
     return _stepped("take_steps_by_scores", 2, (len(places), tables.shape[2]), rate, *given)
 
@@ -110,7 +109,7 @@ def find_losses(*arguments: Any) -> None:
 
 
 def take_softmax_steps(rate: float | None, classes: int, *given: Any) -> Moved:
-    """Return what `steps.take_softmax_steps` finds, which describes the arguments."""
+    """Return the result of `steps.take_softmax_steps`, which describes the arguments."""
     tables, places, divisors = given[0], given[2], given[-1]
     shape = len(places), tables.shape[2], classes
     return _stepped("take_softmax_steps", len(divisors) * classes, shape, rate, *given)
@@ -130,9 +129,9 @@ def take_vertex_steps(
     step: float,
     magnitude: float,
 ) -> tuple[Array, Array, Array]:
-    """Return the codes and tops of `vertices.take_vertex_steps`, and where the steps lead.
+    """Return the codes and tops of `vertices.take_vertex_steps`, and the points after the steps.
 
-    These are (1 - step) x + step s, where s has one entry, of this magnitude.
+    The points are (1 - step) x + step s, where s has one entry, of this magnitude.
     """
     n, dtype = len(places), x.dtype
     codes, tops = np.empty(n, np.int64), np.empty(n, dtype)

@@ -1,6 +1,6 @@
 """Loops over the rows of many clients' tables, to be compiled: gradients and losses.
 
-One client's sums are always taken in the same order, whatever thread takes them.
+The order of a client's sums does not depend on the thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PART = 512  # entries, 4 KiB of doubles, of two vectors
 
 
 def _sums(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile sums, in any order, as in BLAS; non-finite values propagate."""
+    """Compile sums whose order is free, as in BLAS; non-finite values propagate."""
     return jit(function, fastmath={"reassoc", "contract", "nsz"})
 
 
@@ -43,7 +43,7 @@ def add_mean(
             s2 += a2[j] * x[j]
             s3 += a3[j] * x[j]
             s4 += a4[j] * x[j]
-    # Four rows are added, from the first-level cache, while the next four come from farther away.
+    # Four rows are added from the first-level cache while the next four are loaded.
     for k in range(0, whole, 4):
         i1, i2, i3, i4 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
         a1, a2, a3, a4 = table[i1], table[i2], table[i3], table[i4]
@@ -122,10 +122,10 @@ def find_scores(table: Array, x: Array, out: Array) -> None:
 
 @_sums
 def find_both_scores(table: Array, x: Array, y: Array, out: Array, other: Array) -> None:
-    """Write <a, x> and <a, y> of each row a, which is read once."""
+    """Write <a, x> and <a, y> of each row a, reading it once."""
     d, count, number = len(x), len(table), x.dtype.type
     whole = count - count % 4
-    # In parts of x and y that stay in the first cache while four rows go through it.
+    # In parts of x and y that stay in the first-level cache while four rows pass through it.
     for start in range(0, d, _PART):
         first, last = np.uintp(start), np.uintp(min(d, start + _PART))
         for k in range(0, whole, 4):
@@ -190,19 +190,19 @@ def add_gradients(
     Parameters
     ----------
     tables, targets : array, shape (N, m, d) and (N, m)
-        Of all clients.
+        The data of all clients.
     places : array of int, shape (n,)
         The clients.
     rows : array of int, shape (n, batch size), or ALL_ROWS
-        The rows of each of them that count.
+        The rows used of each of these clients.
     x : array, shape (n, d) or (1, d)
     out : array, shape (n, d)
     factors : array, shape (N,)
     scale : float
         Client i's gradient is multiplied by factors[i] and scale.
     link : int
-        Of `add_mean`. With `PRODUCT`, and the second derivatives of the rows' losses as targets,
-        products of the Hessians with x are added.
+        As in `add_mean`. With `PRODUCT`, and the second derivatives of the rows' losses as targets,
+        the products of the Hessians with x are added.
     center : array, shape (d,) or (0,)
     pull : float
         If there is a center, `out` is overwritten by pull * (x - center) first.

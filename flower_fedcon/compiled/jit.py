@@ -1,4 +1,4 @@
-"""What numba compiles is kept on disk, and used as long as no loop here has changed."""
+"""Compiled loops are kept on disk, and used until a loop here changes."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from numba.core.caching import FunctionCache
 
 _log = logging.getLogger("flwr")
 _told: set[str] = set()  # the folders that a warning has named
-_filled: set[str] = set()  # and those that were said to be filled
+_filled: set[str] = set()  # the folders that a log line has named
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _digest() -> str:
-    """Return what tells one state of these loops from another."""
+    """Return a digest of the loops' sources."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.blake2b(b"".join(f.read_bytes() for f in files), digest_size=4).hexdigest()
 
 
-# What numba keeps of a function it would use until that function's own file changes; but what a
-# function calls becomes a part of it.
+# numba uses a kept function until the function's own file changes; but functions that it calls are
+# compiled into it.
 _SOURCES = "_" + _digest()
 
 
 class _Files(FunctionCache):
-    """numba's files of one function, without which it is compiled anew."""
+    """numba's files of one function; without them it is compiled again."""
 
     def load_overload(self, *arguments: Any) -> Any:
         try:
             found = super().load_overload(*arguments)  # type: ignore[no-untyped-call]
-        except Exception as error:  # of a damaged file, nearly any
+        except Exception as error:  # a damaged file can raise nearly anything
             self.discard(error)
             return None
         if found is None and not _filled:
@@ -52,7 +52,7 @@ class _Files(FunctionCache):
             self.discard(error)
 
     def discard(self, error: Exception) -> None:
-        """Remove the index of the files: it may name one that is damaged, or another function's."""
+        """Remove the index of the files: it may name a damaged one, or another function's."""
         with suppress(OSError):
             Path(self._cache_file._index_path).unlink(missing_ok=True)
         if self.cache_path not in _told:
@@ -62,11 +62,11 @@ class _Files(FunctionCache):
 
 
 def jit(function: _Function, **options: Any) -> _Function:
-    """Compile at the first call, and keep the result on disk if a folder there is writable."""
+    """Compile at the first call, and keep the result on disk if a writable folder exists."""
     function.__qualname__ += _SOURCES
     try:
         files = _Files(function)  # type: ignore[no-untyped-call]
-    except RuntimeError:  # no folder is
+    except RuntimeError:  # no folder is writable
         return numba.njit(**options)(function)  # type: ignore[no-any-return]
     compiled: Any = numba.njit(cache=True, **options)(function)
     compiled._cache = files
@@ -74,7 +74,7 @@ def jit(function: _Function, **options: Any) -> _Function:
 
 
 def renamed(function: Any, suffix: str) -> Any:
-    """Return the function under another name, which numba's files need."""
+    """Return the function under another name: numba's files need distinct names."""
     name = f"{function.__name__}_{suffix}"
     named = FunctionType(function.__code__, function.__globals__, name)
     named.__module__, named.__qualname__ = function.__module__, name

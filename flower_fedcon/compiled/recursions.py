@@ -1,4 +1,4 @@
-"""Recursions over numbers, one after another: for lists as they are, and compiled for arrays."""
+"""Recursions over numbers, one after another: on lists in Python, compiled on arrays."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ def fused(y: Any, level: float, x: Any, a: Any, b: Any, low: Any, high: Any, bes
 def nonincreasing(y: Any, sums: Any, means: Any, counts: Any) -> None:
     """Write the nearest sequence that does not increase over y, in linear time.
 
-    Blocks of equal values lie on a stack; a new entry is pooled with those before it that are
-    smaller.
+    Blocks of equal values lie on a stack; a new entry is pooled with the smaller ones before it.
 
     Parameters
     ----------
@@ -93,9 +92,9 @@ def descend(gram: Array, gradient: Array, x: Array, l1: Array, epochs: int) -> N
     Parameters
     ----------
     gram : array, shape (n, n)
-        Symmetric; a coordinate whose diagonal entry is 0 stays.
+        Symmetric; a coordinate with a diagonal entry of 0 is not changed.
     gradient : array, shape (n,)
-        gram x - linear, which is kept up to date.
+        gram x - linear, updated in place.
     x, l1 : array, shape (n,)
     epochs : int
         Passes over all coordinates.

@@ -1,6 +1,6 @@
 """Loops over the gradient steps of many clients, to be compiled: a client's rows stay in the cache.
 
-Sums run as in `rows`.
+Sums have the same order as in `rows`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flower_fedcon.validation import Array
 
 @jit
 def _fill(drift: Array, linear: Array, less: Array, at: Any) -> None:
-    """Write the linear term of a client, at this place of those who take steps."""
+    """Write the linear term of the client at this place of the cohort."""
     own = linear[at if len(linear) > 1 else 0]
     if len(less):
         off = less[at]
@@ -31,9 +31,9 @@ def _fill(drift: Array, linear: Array, less: Array, at: Any) -> None:
 
 @jit
 def _start(start: Array, at: Any) -> Array:
-    """Return where the steps of a client start, in memory of the thread's own.
+    """Return the start of a client's steps, in the thread's own memory.
 
-    Another thread may have written the last ones' ends: its cache would have to give them up first.
+    In shared memory, another thread's cache might first have to give up what it wrote last.
     """
     model: Array = start[at if len(start) > 1 else 0].copy()
     return model
@@ -44,7 +44,7 @@ def _end(
     model: Array, start: Array, linear: Array, less: Array, rate: Any, at: Any, models: Array,
     after: Array,
 ) -> None:  # fmt: skip
-    """Write where the steps of a client led; or how far, and the control variate that follows."""
+    """Write the end of a client's steps; or the move and the new control variate."""
     end = models[at]
     if len(after) == 0:
         for j in range(len(model)):
@@ -81,13 +81,13 @@ def take_steps(
     models: Array,
     after: Array,
 ) -> None:
-    """Find where gradient steps of some clients lead: a client's rows stay in the cache.
+    """Take gradient steps for some clients: a client's rows stay in the cache.
 
     Client i minimises factors[i] times its mean loss, plus ridges[i]/2 ||x||^2, <linear - less, x>
     and shift/2 ||x - center||^2. The gradient g of step k is taken at the point w, the model z
     soft-thresholded at thresholds[k] and divided by divisors[k]; then
-    z := of_z z + of_point w - step g. With `after`, what z leaves in `models` is z - start, and in
-    `after` stands less + (rate (z - start) - linear).
+    z := of_z z + of_point w - step g. With `after`, `models` receives z - start, and `after`
+    receives less + (rate (z - start) - linear).
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def take_steps(
     linear, center : array, shape (n, d), (1, d) or (0, 0)
     less : array, shape (n, d) or (0, 0)
     first : array, shape (d,) or (0,)
-        The point of the first step, where it is given.
+        The point of the first step, if it is given.
     models : array, shape (n, d)
     after : array, shape (n, d) or (0, 0)
     """
@@ -162,10 +162,10 @@ def take_steps_by_scores(
     models: Array,
     after: Array,
 ) -> None:
-    """Take plain gradient steps, all rows in each, as `take_steps` does, up to rounding.
+    """Take gradient steps on all rows without prox: the result of `take_steps`, up to rounding.
 
-    Where no prox comes between, z stays in the span of its start, the drift h (linear and center)
-    and the rows: K steps need the rows twice, and otherwise their products with one another,
+    Without a prox z stays in the span of its start, the drift h (linear and center) and the rows. K
+    steps therefore read the rows twice, and otherwise need only the products of rows,
 
         s := q s - step (G r + t),   c := q c + r,   e := q e + 1,   q = 1 - step (ridge + shift)
         z := q^K z - step (A' c + e h)
@@ -186,7 +186,7 @@ def take_steps_by_scores(
         model, table, own = _start(start, at), tables[client], targets[client]
         factor = factors[client] / number
         kept = one - step * (ridges[client] + shift)
-        rows = np.zeros((4, m), model.dtype)  # one piece of memory, which costs as much as a row
+        rows = np.zeros((4, m), model.dtype)  # one allocation costs as much as a row
         scores, weights, sums, drifts = rows[0], rows[1], rows[2], rows[3]
         drift = np.empty(d if len(linear) or len(center) else 0, model.dtype)
         if len(linear):
@@ -266,7 +266,7 @@ def take_softmax_steps(
         client, at = places[i], np.int64(i)
         table, labels, flat = tables[client], targets[client], _start(start, at)
         model = flat.reshape(d, classes)
-        point = np.empty((classes, d), model.dtype)  # a row for each class: sums run along it
+        point = np.empty((classes, d), model.dtype)  # a row for each class: sums run along rows
         gradient = np.empty((classes, d), model.dtype)
         scores = np.empty((classes, size), model.dtype)
         drift = np.empty(d * classes if len(linear) else 0, model.dtype)

@@ -1,7 +1,7 @@
-"""How many threads compiled loops have: a setting.
+"""The number of threads of compiled loops: a setting.
 
 `simulate(threads=...)` sets it for a run, the environment variable FEDCON_THREADS for a process.
-Without either all cores are used. The number changes no bit of what is found.
+Without either all cores are used. The number does not change a bit of the results.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def _of_text(text: str) -> int:
 
 
 def chosen() -> int | None:
-    """Return how many threads a loop may have; None where nothing is set.
+    """Return how many threads a loop may have; None if nothing is set.
 
     Raises
     ------
     ConfigError
-        If the environment variable is no number of threads.
+        If the environment variable is not a number of threads.
     """
     own = _own.get()
     if own is not None:
@@ -66,7 +66,7 @@ def chosen() -> int | None:
 
 
 def use(threads: int) -> None:
-    """Set the number for what this thread of Python does from now on."""
+    """Set the number for this Python thread from now on."""
     _own.set(threads)
 
 

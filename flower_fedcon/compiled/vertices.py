@@ -12,11 +12,11 @@ from flower_fedcon.compiled.gradients import add_mean
 from flower_fedcon.compiled.jit import jit
 from flower_fedcon.validation import Array
 
-_BLOCK = 64  # entries among which the largest is found again, one by one
+_BLOCK = 64  # entries that are searched one by one for the largest
 
 
 def _integers(x: Any) -> Any:
-    """Return floats as integers of as many bytes, and all the bits of one but the sign."""
+    """Return floats as integers of the same size, and a mask of all bits but the sign."""
     raise NotImplementedError
 
 
@@ -41,8 +41,8 @@ def _largest(row: Array, mask: Any) -> Any:
 
 @jit
 def _code(x: Array) -> Any:
-    # Floats are ordered as the integers of their bits, but for the sign, and NaN above all; and of
-    # integers, the largest of several is found at once.
+    # Without their signs, floats are ordered like the integers of their bits, with NaN above all;
+    # and the largest of several integers is found in one instruction.
     row, mask = _integers(x)
     first, largest = 0, _largest(row[:_BLOCK], mask)
     for start in range(_BLOCK, len(row), _BLOCK):
@@ -72,12 +72,12 @@ def take_vertex_steps(
     tops: Array,
     out: Array,
 ) -> None:
-    """Take a Frank-Wolfe step of some clients over an l1 ball: each one's rows are read once.
+    """Take a Frank-Wolfe step over an l1 ball for some clients: each client's rows are read once.
 
-    Client i's gradient g is scale times that of factors[i] times its mean loss, plus
-    ridges[i]/2 ||x||^2, and pull * (x - center). The vertex is that of the largest |g_j|, or of a
-    NaN: `codes` gets -sign(g_j) (j + 1), j + 1 where g_j = 0, and `tops` g_j. The step leads to
-    rest x + amount s, where s is sign(code) in that entry.
+    Client i's gradient g is scale times the gradient of factors[i] times its mean loss plus
+    ridges[i]/2 ||x||^2, plus pull * (x - center). The vertex is at the largest |g_j|, or at a NaN:
+    `codes` receives -sign(g_j) (j + 1), or j + 1 if g_j = 0, and `tops` receives g_j. The step ends
+    at rest x + amount s, where s is sign(code) in that entry and 0 elsewhere.
 
     Parameters
     ----------

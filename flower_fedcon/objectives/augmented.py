@@ -10,7 +10,7 @@ from flower_fedcon.validation import Array
 class AugmentedLagrangian(NamedTuple):
     """P(w) = s f(w) + ([mu + beta c(w)]_+^2 - mu^2)/(2 beta) + (kappa/2) ||w - a||^2.
 
-    Convex and differentiable where f and c are. c = `constraint_value`; without one, c = mu = 0.
+    P is convex and differentiable if f and c are. c is `constraint_value`; without one, c = mu = 0.
 
     >>> from flower_fedcon.objectives import Quadratic
     >>> f = Quadratic([[2.0]], [0.0])

@@ -15,9 +15,9 @@ from flower_fedcon.validation import Array, count, nonnegative
 
 
 class SmoothFunction(Protocol):
-    """What a user's own objective must have at least: the problem is then given its start, `x0`.
+    """The least that a user's own objective must have; the problem then needs its start, `x0`.
 
-    With an attribute `shape` it needs none. `Objective` lists what more there can be: minibatches,
+    With an attribute `shape` it needs no start. `Objective` lists the optional parts: minibatches,
     constants, second derivatives, metrics.
     """
 
@@ -34,7 +34,7 @@ def places_of_rows(rows: object) -> Array:
     Raises
     ------
     ConfigError
-        If they are none.
+        If they are not whole numbers.
     """
     found = np.asarray(rows)
     if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "iu":
@@ -45,26 +45,24 @@ def places_of_rows(rows: object) -> Array:
 class Objective(ABC):
     """A differentiable function f of a model x.
 
-    A subclass defines `value` and `gradient`; one that is a mean over examples also sets
-    `num_examples` and defines `batch_gradient`. Where it is faster, it may also define
-    `add_gradient(x, out, scale)`, which adds scale times the gradient to `out` in place. With
-    `metrics(x)`, a dict of numbers by name (a test accuracy, say), histories have the mean over
-    the clients of each number, here and on nodes. Where it defines `hessian(x, columns=None)`,
-    second-order methods take it; where it defines `hessian_products(x)`, the map v -> H v, so does
-    the local solver "exact".
+    A subclass defines `value` and `gradient`. A mean over examples also sets `num_examples` and
+    defines `batch_gradient`. Optional methods add more. `add_gradient(x, out, scale)` adds scale
+    times the gradient to `out` in place, which can be faster. `metrics(x)` returns a dict of
+    numbers by name (a test accuracy, say); histories then hold the clients' mean of each, in
+    simulations and on nodes. Second-order methods use `hessian(x, columns=None)`, and the local
+    solver "exact" uses `hessian_products(x)`, the map v -> H v.
 
-    `value` and `gradient` say what the function is, all else is a faster or a further form of it. A
-    subclass of a loss that overrides `gradient` alone therefore has none of the forms that it
-    inherits (Hessians, minibatches, constants), unless it defines them, too, and where one is
-    asked for an error names it. `stochastic_gradient`, where it is overridden, takes the place of
-    `batch_gradient`.
+    `value` and `gradient` define the function; all other methods must agree with them. A subclass
+    of a loss that overrides only `gradient` therefore loses the inherited methods (Hessians,
+    minibatches, constants) unless it defines them, too; an error names a lost one where it is
+    needed. An overridden `stochastic_gradient` replaces `batch_gradient`.
 
     Attributes
     ----------
     shape : tuple of int
         Shape of x.
     num_examples : int
-        Number of rows of data; 1 where there are none.
+        Number of rows of data; 1 without rows.
     dtype : dtype
         Type of the data, and of the gradient at an x of the same type.
     """
@@ -138,7 +136,7 @@ class Objective(ABC):
         return self._curvature()
 
     def _curvature(self) -> tuple[float | None, float | None]:
-        """Return L and mu; called once, when one of them is first asked for."""
+        """Return L and mu; called once, when one of them is first needed."""
         return None, None
 
     def __repr__(self) -> str:
@@ -155,7 +153,7 @@ class Scaled(Objective):
     factor : float
         >= 0, for example a client's weight.
     constraint : bool (default: True)
-        Whether f's own constraint is scaled, too, as a mean of constraints needs it.
+        Whether f's own constraint is scaled, too, which a mean of constraints needs.
 
     Examples
     --------
@@ -232,7 +230,7 @@ class Scaled(Objective):
 
     @property
     def constraint_value(self) -> Callable[[Array], float]:
-        """The functional constraint of f, times factor if asked for; missing if f has none."""
+        """The functional constraint of f, times factor if `constraint`; missing if f has none."""
         constraint = self.objective.constraint_value
         return lambda x: self.constraint_factor * float(constraint(x))
 
@@ -244,7 +242,7 @@ class Scaled(Objective):
 
     @property
     def constraint_counts(self) -> Array:
-        """What weighs f's part of the groups' constraints, in place of the factor."""
+        """The weights of f's part in the groups' constraints, used instead of the factor."""
         counts: Array = self.objective.constraint_counts
         return counts
 
@@ -280,7 +278,7 @@ class Scaled(Objective):
 
 
 def unscaled(objective: Any) -> Any:
-    """Return what factors are on.
+    """Return the objective without its factors.
 
     >>> from flower_fedcon.objectives import Quadratic
     >>> f = Quadratic(np.eye(1), np.ones(1))

@@ -1,4 +1,4 @@
-"""Objectives with bounds on losses: on a client's own, or on those of groups that all share."""
+"""Objectives with bounds on losses: on a client's own loss, or on those of shared groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flower_fedcon.validation import Array, float_array, real
 
 
 def _check_function(owner: str, function: Any) -> None:
-    """Raise unless an argument has `value` and `gradient`; private examples tell neither."""
+    """Raise unless an argument has `value` and `gradient`; private examples have neither."""
     for method in ("value", "gradient"):
         if not callable(getattr(function, method, None)):
             raise ConfigError(f"{owner} needs an objective with {method}(x), got {function!r}")
@@ -25,7 +25,7 @@ def _check_function(owner: str, function: Any) -> None:
 
 
 class _Bounded:
-    """What else an objective with a bound has is that of f."""
+    """The base of objectives with a bound: other attributes are those of f."""
 
     def __init__(self, objective: Any) -> None:
         _check_function(type(self).__name__, objective)
@@ -38,7 +38,7 @@ class _Bounded:
         self.objective = objective
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "objective":  # asked for by copy and pickle
+        if name.startswith("__") or name == "objective":  # used by copy and pickle
             raise AttributeError(name)
         return getattr(self.objective, name)
 
@@ -46,7 +46,7 @@ class _Bounded:
 class LossBound(_Bounded):
     """f, with the constraint loss(x) - bound <= 0 of this client's own.
 
-    For `FederatedProblem(..., constraints="each")`: no client's loss is to exceed the bound.
+    For `FederatedProblem(..., constraints="each")`: no client's loss may exceed the bound.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class LossBound(_Bounded):
         f.
     bound : float
     loss : object, optional
-        By default f itself; without its l2, say.
+        By default f itself; another loss may leave out f's l2, say.
 
     Raises
     ------
@@ -99,7 +99,7 @@ class GroupLossBounds(_Bounded):
     objective : object
         f.
     losses : sequence of m objects
-        The mean loss of this client's rows in each group; None where it has none.
+        The mean loss of this client's rows in each group; None for a group without rows.
     bound : float or array, shape (m,)
         bound_k, the same on all clients.
     counts : array, shape (m,), optional
@@ -181,7 +181,7 @@ class GroupLossBounds(_Bounded):
 class ConstraintSums:
     """A client's part of several constraints, g_k = sum_j s_jk / sum_j n_jk.
 
-    A client's own constraint, if it has one, is constraint k = j: one sum, of one count.
+    A client's own constraint, if it has one, is constraint k = j, with one sum and count 1.
 
     Parameters
     ----------

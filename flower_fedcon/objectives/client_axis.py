@@ -1,4 +1,4 @@
-"""Many clients along one leading axis: a stack of objectives, and how to name some of them."""
+"""Many clients along one leading axis: stacks of objectives, and selections of clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def per_client(values: Sequence[float], dtype: np.dtype[Any], axes: int) -> Any:
 
 
 def chosen(constant: Any, which: Which) -> Any:
-    """Return a constant of the clients, as of `per_client`, for some of them.
+    """Return a constant in the form of `per_client` for some of the clients.
 
     >>> chosen(2.0, slice(0, 1)), chosen(np.array([[1.0], [2.0]]), slice(1, 2))
     (2.0, array([[2.]]))
@@ -69,8 +69,8 @@ def scaled_together(arrays: Sequence[Array], factors: Sequence[float]) -> Array:
 def together(arrays: Sequence[Array] | Array) -> Array:
     """Return arrays of one shape, stacked along a new leading axis.
 
-    One array is not copied; neither are arrays that follow one another in one, unless that is small
-    and does not start at a cache line.
+    A single array is not copied. Neither are adjacent parts of one array, unless it is small and
+    does not start at a cache line.
     """
     if isinstance(arrays, np.ndarray):
         return arrays.view()
@@ -94,7 +94,7 @@ def together(arrays: Sequence[Array] | Array) -> Array:
 
 
 def _empty_at_a_line(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an array that starts at a cache line; loops read it in 5/6 of the time."""
+    """Return an array that starts at a cache line, which loops read in 5/6 of the time."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _LINE, np.uint8)
     start = -memory.ctypes.data % _LINE
@@ -113,7 +113,7 @@ class VertexStep(NamedTuple):
     center : array, shape `shape`
     pull, step : float
     radius : float
-        Of the ball.
+        The radius of the ball.
     """
 
     x: Array
@@ -125,10 +125,10 @@ class VertexStep(NamedTuple):
 
 
 class StepTaker:
-    """An objective that may take a client's steps at once."""
+    """An objective that can take a client's steps together."""
 
     def vertex_step(self, step: VertexStep) -> tuple[Array, Array] | None:
-        """Return the vertices, as codes, and where the step leads; None to take it in parts.
+        """Return the vertices, as codes, and the new points; None to take the step in parts.
 
         See `sets.atoms.CoordinateAtom` for the codes.
         """
@@ -137,57 +137,57 @@ class StepTaker:
     def gradient_steps(
         self, steps: LocalPass, next_rows: Callable[[], Array | None] | None = None
     ) -> Array | None:
-        """Return where a client's next gradient steps lead; None to take them one by one.
+        """Return the end of a client's next gradient steps; None to take them one by one.
 
         Parameters
         ----------
         steps : LocalPass
             Steps that are `in_numbers`.
         next_rows : callable, optional
-            Returns the rows that count in the next step, None for all, as they always do without
-            it; an engine's own objective knows them.
+            Returns the rows of the next step, or None for all rows. Without it all steps use all
+            rows; an engine's own objective knows its rows.
         """
         return None
 
     def variate_steps(
         self, steps: LocalPass, next_rows: Callable[[], Array | None] | None = None
     ) -> tuple[Array, Array] | None:
-        """Return how far these lead, and the control variates that follow by their rate.
+        """Return the moves of these steps, and the new control variates by their rate.
 
-        None to find them after the steps.
+        None to compute them after the steps.
         """
         return None
 
 
 class Stackable(ABC):
-    """An objective that knows how those of its kind become one of many clients."""
+    """An objective whose kind can be combined into one of many clients."""
 
     why_not_traced: str | None = None
-    """Why rounds with it cannot be compiled: its lines are not NumPy's alone; None if they can."""
+    """Why rounds with it cannot be compiled: it uses more than NumPy; None if they can."""
 
     @abstractmethod
     def stack_key(self) -> Hashable | None:
-        """Return what the objectives of one stack must share; None if this one cannot be in any."""
+        """Return what objectives must share to form one stack; None if this one cannot join any."""
 
     @classmethod
     @abstractmethod
     def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Any:
-        """Return objectives with the same `stack_key`, each times its factor, as one of all.
+        """Return objectives with the same `stack_key`, each times its factor, as one object.
 
         It is a `Stack`, or for `StackedObjective` an objective whose arrays have a client axis.
         """
 
     def padded_key(self) -> Hashable | None:
-        """Return what those of one stack share that `padded` makes equally long; None if none."""
+        """Return what objectives must share to form one stack after `padded`; None if none can."""
         return None
 
     def padded(self, count: int) -> Any:
-        """Return the same objective with `count` rows, the last of which do not count."""
+        """Return the same objective with `count` rows; the added rows do not count."""
         raise NotImplementedError
 
     @classmethod
     def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:
-        """Return why these, with the same `stack_key`, are no stack after all; None if they are."""
+        """Return why objectives with the same `stack_key` still form no stack; None if they do."""
         return None
 
 
@@ -203,10 +203,10 @@ class Stack(ABC):
     entries : int
         Numbers in the data of each client.
     models_at_once : int
-        Entries of the models that one pass works on, so that they stay in the cache.
+        Entries of the models in one pass, so that they stay in the cache.
     whole : (Stack, slice or array of int), optional
-        The stack that this is a part of, and who of it; so that what is found once, such as
-        products of rows, is found there.
+        The stack that this is a part of, and its clients in it. Results that are computed once,
+        such as products of rows, are kept there.
     """
 
     shape: tuple[int, ...]
@@ -230,7 +230,7 @@ class Stack(ABC):
     def values(self, x: Array) -> Array:
         """Return the value of each client at one point, shape (clients,)."""
 
-    # What local solvers ask of all clients of a stack, each at a point of its own.
+    # For local solvers: all clients of a stack, each at its own point.
 
     @abstractmethod
     def only(self, which: Which) -> Self:
@@ -267,15 +267,15 @@ class Stack(ABC):
         return pull * (x - center) + scale * self.gradient(x, which)
 
     def vertex_step(self, step: VertexStep, which: Which) -> tuple[Array, Array] | None:
-        """Return the vertices and where the step of some clients leads, as `StepTaker` does."""
+        """Return the vertices and the new points of some clients, as `StepTaker` does."""
         return None
 
     def takes(self, steps: LocalPass, full: bool = True) -> bool:
-        """Return whether `gradient_steps` can take these, of all rows or of batches."""
+        """Return whether `gradient_steps` can take these steps, on all rows or on batches."""
         return False
 
     def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
-        """Return where gradient steps of some clients lead, all of one client's in one go.
+        """Return the end of some clients' gradient steps, taking all steps of a client together.
 
         Parameters
         ----------
@@ -283,18 +283,18 @@ class Stack(ABC):
         which : slice, or array of int
             The clients.
         rows : array of int, shape (clients, steps, batch size), optional
-            The rows of each client that count in each step; all by default.
+            The rows of each client in each step; all by default.
         """
         raise NotImplementedError
 
     def variate_steps(
         self, steps: LocalPass, which: Which, rows: Array | None
     ) -> tuple[Array, Array] | None:
-        """Return how far these lead, and control variates, as `StepTaker` does."""
+        """Return the moves and the control variates, as `StepTaker` does."""
         return None
 
     def _in_shape(self, models: Array) -> Array:
-        """Return models in their shape; as they are where that is theirs, which is no view then."""
+        """Return models in the model's shape: the same array, not a view, if they have it."""
         return models if models.ndim > len(self.shape) else models.reshape(-1, *self.shape)
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:

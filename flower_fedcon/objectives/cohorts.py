@@ -16,12 +16,12 @@ from flower_fedcon.objectives.stacked_objective import StackedObjective
 from flower_fedcon.validation import Array
 
 __all__ = ["Stack", "Which", "key", "stack", "stacks"]
-_WASTE = 2  # a client's rows become at most so many times as many
-_FEW = 4  # clients of one length, on average, are worth a stack of their own
+_WASTE = 2  # padding multiplies a client's rows by this at most
+_FEW = 4  # clients of one length, on average, from which they form their own stacks
 
 
 def unscaled(objective: Any) -> tuple[Any, float]:
-    """Return the objective below all that scale it, and the product of their factors."""
+    """Return the objective without its factors, and their product."""
     factor = 1.0
     while type(objective) in (Scaled, Noisy):
         objective, factor = objective.objective, factor * objective.factor
@@ -29,7 +29,7 @@ def unscaled(objective: Any) -> tuple[Any, float]:
 
 
 def key(objective: Any, patched: dict[type, bool] | None = None) -> Hashable | None:
-    """Return what objectives in one stack must share; None for one that cannot be stacked."""
+    """Return what objectives must share to form one stack; None for one that cannot be stacked."""
     core, _ = unscaled(objective)
     kind, known = type(core), {} if patched is None else patched
     if not isinstance(core, Stackable) or is_patched(core):
@@ -41,9 +41,9 @@ def key(objective: Any, patched: dict[type, bool] | None = None) -> Hashable | N
 
 
 def is_patched(objective: Any) -> bool:
-    """Return whether an object has methods of its own in place of its class's.
+    """Return whether an object itself overrides methods of its class.
 
-    What is made of many clients has those of the class.
+    A stack uses the methods of the class.
     """
     kind = type(objective)
     return any([callable(getattr(kind, name, None)) for name in vars(objective)])  # noqa: C419
@@ -73,14 +73,14 @@ def stack(objectives: Sequence[Any]) -> Stack:
 
 
 def why_not_one_stack(objectives: Sequence[Any]) -> str | None:
-    """Return why objectives that are `alike` are no stack after all; None if they are."""
+    """Return why objectives that are `alike` still form no stack; None if they do."""
     cores = [unscaled(objective)[0] for objective in objectives]
     reason: str | None = type(cores[0]).why_not_stacked(cores)
     return reason
 
 
 def stacks(objectives: Sequence[Any], *, pad: bool = False) -> list[tuple[Stack, Array]]:
-    """Return all objectives in stacks, each with the places of those in it; see `alike`."""
+    """Return all objectives in stacks, each with the places of its members; see `alike`."""
     if isinstance(objectives, ManyClients):
         return [(stack(objectives), np.arange(len(objectives)))]
     groups = alike(objectives, pad=pad).values()
@@ -90,11 +90,11 @@ def stacks(objectives: Sequence[Any], *, pad: bool = False) -> list[tuple[Stack,
 def alike(objectives: Sequence[Any], *, pad: bool = False) -> dict[Hashable | None, list[int]]:
     """Return the places of the objectives with each `key`.
 
-    With `pad`, those of many different lengths are put together as rows of weight 0 make them
+    With `pad`, objectives of many different lengths share a stack: rows of weight 0 make them
     equally long, which changes no sum over all rows.
     """
     by_key: dict[Hashable | None, list[int]] = {}
-    patched: dict[type, bool] = {}  # looked at once, since it takes as long as all else
+    patched: dict[type, bool] = {}  # checked once a type, since it takes as long as all else
     for place, objective in enumerate(objectives):
         by_key.setdefault(key(objective, patched), []).append(place)
     if not pad:

@@ -29,11 +29,11 @@ class CompiledRows:
     tables : array, shape (clients, rows, d)
     targets : array, shape (clients, rows)
     factors : array, shape (clients,)
-        What multiplies each client's gradient.
+        The factor of each client's gradient.
     logistic : bool
         Whether the link of a score s is tanh(s / 2); else it is s.
     ridges : array, shape (clients,), optional
-        l2 of each client, which steps heed; None where that is no number, and no steps are taken.
+        l2 of each client, for steps; None if it is not a number, and no steps are taken.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class CompiledRows:
         self.factors, self.logistic, self.ridges = factors, logistic, ridges
 
     def of(self, tables: Array, targets: Array, which: Which) -> CompiledRows:
-        """Return the same for some of the clients, whose tables and targets these are."""
+        """Return the same for some of the clients, with their tables and targets."""
         ridges = None if self.ridges is None else self.ridges[which]
         return CompiledRows(
             self.module, tables, targets, self.factors[which], self.logistic, ridges
@@ -79,8 +79,8 @@ class CompiledRows:
         scale : float
         clients : array of int, shape (n,)
         rows : array of int, shape (n, batch size), optional
-            The rows of each client that count; all by default.
-        center : array of the model's shape, optional
+            The rows of each client that count; all by default. center : array of the model's shape,
+        optional
             If given, `out` is overwritten by pull * (x - center) first.
         pull : float
         """
@@ -100,7 +100,7 @@ class CompiledRows:
         )
 
     def vertex_step(self, step: VertexStep, clients: Array) -> tuple[Array, Array] | None:
-        """Return the vertices and where the step leads; None if a gradient is not finite."""
+        """Return the vertices and the new points; None if a gradient is not finite."""
         module, x = self.module, step.x
         codes, tops, moved = module.take_vertex_steps(
             self.tables,
@@ -117,7 +117,7 @@ class CompiledRows:
             step.radius,
         )
         if np.count_nonzero(np.isfinite(tops)) == tops.size:
-            # States are kept as they are if they are no views of other arrays.
+            # Checkpoints keep states without a copy if they are not views of other arrays.
             return codes, moved if moved.shape == x.shape else moved.reshape(x.shape)
         return None
 
@@ -163,7 +163,7 @@ class CompiledRows:
         rate: float | None,
         products: Array | None = None,
     ) -> tuple[Array, Array]:
-        """Return where gradient steps of some clients lead, or how far, and their variates.
+        """Return the end (or the moves) of some clients' gradient steps, and their variates.
 
         Parameters
         ----------
@@ -172,9 +172,9 @@ class CompiledRows:
         rows : array of int, shape (n, steps, batch size), optional
             The rows of each client that count; all by default.
         rate : float, optional
-            See `LocalPass`; without it, only `models` is found.
+            See `LocalPass`; without it, only `models` is computed.
         products : array, shape (clients, rows, rows), optional
-            Of the rows with one another, for plain steps to be taken on scores.
+            The inner products of the rows, to take plain steps on scores.
 
         Returns
         -------
@@ -201,12 +201,12 @@ _LINKS: dict[Any, tuple[bool, float]] = {
     LeastSquares: (False, 1.0),
     LogisticRegression: (True, 0.5),
 }
-"""The losses of one score whose loops are compiled: whether by the logistic link, and the slope's
+"""The losses of one score with compiled loops: whether the link is logistic, and the slope's
 factor."""
 
 
 def _compiled_kind(kind: type) -> type[LinearModel] | None:
-    """Return the loss of this package whose loops are compiled, and that a class has; or None."""
+    """Return the loss of this package that a class has, if its loops are compiled; else None."""
     known_kinds: tuple[type[LinearModel], ...] = (*_LINKS, SoftmaxRegression)
     for ours in known_kinds:
         if getattr(kind, "slope", None) is ours.slope and kind.loss is ours.loss:  # type: ignore[attr-defined]
@@ -215,7 +215,7 @@ def _compiled_kind(kind: type) -> type[LinearModel] | None:
 
 
 def pays(whole: Any, times: int) -> bool:
-    """Return whether loops that go so often over the data of all clients are compiled."""
+    """Return whether to compile loops that pass `times` times over the data of all clients."""
     rows: Any = getattr(whole, "rows", None)
     if _compiled_kind(type(whole)) is None or not is_array(rows):
         return False
@@ -223,20 +223,20 @@ def pays(whole: Any, times: int) -> bool:
 
 
 def compiled_form(whole: Any, times: int) -> CompiledRows | CompiledSoftmax | None:
-    """Return the compiled loops of the clients of a loss; None where NumPy is to be used.
+    """Return the compiled loops for the clients of a loss; None if NumPy should be used.
 
     Parameters
     ----------
     whole : LinearModel
-        Of all clients, along a leading axis.
+        All clients, along a leading axis.
     times : int
-        How often a call goes over the tables.
+        The number of passes over the tables in a call.
     """
     if not pays(whole, times):
         return None
     module, data = loops(whole.rows, times), (whole.rows, whole.targets)
     number = np.full(len(whole.rows), 1.0, whole.rows.dtype)
-    # Of an intercept, l2 is another.
+    # l2 leaves an intercept free, so that it is no number.
     ridges = None if whole.intercept and np.any(whole.l2) else number * whole.l2
     kind = _compiled_kind(type(whole))
     if kind is SoftmaxRegression:

@@ -35,7 +35,7 @@ class CompiledSoftmax:
         rate: float | None,
         products: Array | None = None,
     ) -> tuple[Array, Array]:
-        """Return what `CompiledRows.walk` does; models of shape (n, d, classes)."""
+        """Do the same as `CompiledRows.walk`, for models of shape (n, d, classes)."""
         module, shape = self.module, steps.start.shape[-2:]
         start = module.read_only(steps.start.reshape(-1, shape[0] * shape[1]))
         moved: tuple[Array, Array] = module.take_softmax_steps(

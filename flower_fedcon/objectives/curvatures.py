@@ -1,4 +1,4 @@
-"""How far an objective curves along each entry of its model, and objectives in other units."""
+"""The curvature of an objective along each entry of its model, and objectives in other units."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _usual: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
 
 
 def entry_curvatures(f: Any) -> Array | None:
-    """Return about how far f curves along each entry of x, in its shape; None where unknown.
+    """Return the approximate curvature of f along each entry of x; None if unknown.
 
-    It is the diagonal of a bound of the Hessian, or of the Hessian at a usual point: a measure of
-    the entries' units, which depends on the data alone.
+    It is the diagonal of a bound on the Hessian, or of the Hessian at a usual point. It measures
+    the entries' units and depends only on the data.
 
     Examples
     --------
@@ -48,8 +48,8 @@ def entry_curvatures(f: Any) -> Array | None:
 def usual_sizes(f: Any) -> tuple[Any, Any]:
     """Return the size of a usual gradient of f, and of a usual curvature, to a power of 10^4.
 
-    Where data have ordinary units, and where nothing is known, that is 1. Of an objective with a
-    client axis both are arrays.
+    Both are 1 for data in ordinary units, and for an unknown objective. With a client axis both are
+    arrays.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def _own_sizes(f: Any) -> tuple[Any, Any]:
 
 
 def to_power(size: Any) -> Any:
-    """Return the nearest powers of 10^4; 1 for what is 0 or not finite.
+    """Return the nearest powers of 10^4; 1 for sizes that are 0 or not finite.
 
     >>> to_power(np.array([0.5, 3e4, 0.0])), to_power(1e-7)
     (array([1.e+00, 1.e+04, 1.e+00]), 1e-08)

@@ -15,18 +15,18 @@ from flower_fedcon.objectives.offset import WithOffset
 from flower_fedcon.validation import Array
 
 _SERIES = 1e-4  # alpha times the largest count
-_FAR = 30.0  # |log alpha|, up to which digamma's differences have digits
+_FAR = 30.0  # |log alpha| up to which differences of digamma keep digits
 
 
 class WithDispersion(Objective):
-    """(x, log alpha) -> the mean negative log-likelihood of NB2 counts, but for log y!.
+    """(x, log alpha) -> the mean negative log-likelihood of NB2 counts, without log y!.
 
-    The model has one entry more than that of the loss, the last one: log alpha.
+    The model is that of the loss with one more entry at the end, log alpha.
 
     Parameters
     ----------
     loss : NegativeBinomialRegression, or WithOffset of one
-        Whose own alpha does not count.
+        The loss; its own alpha is not used.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class WithDispersion(Objective):
 
     @property
     def weights(self) -> Array | None:
-        """The weights of the rows, with mean 1; None where all are."""
+        """The weights of the rows, with mean 1; None if all are 1."""
         return self.inner.weights
 
     def scores(self, x: Array) -> Array:
@@ -64,12 +64,13 @@ class WithDispersion(Objective):
         return self.inner._scores(at, self.inner.rows)
 
     def terms(self, x: Array) -> tuple[Array, Array, Array, Array]:
-        """Return, of each row, the negative log-likelihood less log y! and its derivatives.
+        """Return each row's negative log-likelihood, without log y!, and its derivatives.
 
         Returns
         -------
         tuple of arrays, shape (m,)
-            The value; its derivative in t = log alpha; in t and the score; and twice in t.
+            The value, its derivative in t = log alpha, the mixed one in t and the score, and the
+            second one in t.
         """
         y, t = self.inner.targets, float(np.clip(x[-1], -_FAR, _FAR))
         r, s = math.exp(-t), self.scores(x)
@@ -97,7 +98,7 @@ class WithDispersion(Objective):
         return whole
 
     def entry_curvatures(self) -> Array:
-        """Return about how far it curves along each entry."""
+        """Return the approximate curvature along each entry."""
         return np.append(self.loss.entry_curvatures(), 1.0)
 
     def value(self, x: Array) -> float:
@@ -110,10 +111,10 @@ class WithDispersion(Objective):
         return found
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
-        """Return second derivatives at x, made positive in log alpha where they are not.
+        """Return second derivatives at x, made positive in log alpha where they are negative.
 
-        Far from a fit the likelihood is not concave in log alpha; that curvature is then turned
-        round, beyond what x explains of it. See `LogisticRegression.hessian`.
+        Far from a fit the likelihood is not concave in log alpha. The sign of that curvature, after
+        elimination of x, is then reversed. See `LogisticRegression.hessian`.
         """
         found = self.information(x)
         cross, own = found[:-1, -1], float(found[-1, -1])
@@ -123,7 +124,7 @@ class WithDispersion(Objective):
         return found if columns is None else found[np.ix_(columns, columns)]
 
     def information(self, x: Array) -> Array:
-        """Return the matrix of second derivatives at x, as they are."""
+        """Return the matrix of second derivatives at x, unchanged."""
         d = self.shape[0]
         _, _, cross, curves = self.terms(x)
         found = np.empty((d, d), self.dtype)
@@ -137,14 +138,14 @@ class WithDispersion(Objective):
         return found
 
     def subset(self, rows: Array) -> Self:
-        """Return the same function of some rows alone (integers): a fold of the data."""
+        """Return the same function on some rows (integers): a fold of the data."""
         return type(self)(self.loss.subset(rows))
 
 
 def _rising(y: Array, t: float) -> tuple[Array, Array, Array]:
     """Return log Gamma(y + r) / Gamma(r), r = exp(-t), and r and r^2 times its derivatives in r.
 
-    Near Poisson's model, where r is large, by series: differences have no digits left there.
+    Near Poisson's model r is large and differences lose their digits; series replace them there.
     """
     from scipy.special import digamma, gammaln, polygamma
 

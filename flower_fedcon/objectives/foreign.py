@@ -1,4 +1,4 @@
-"""An objective of the user's own, as the algorithms see it."""
+"""A user's own objective, as the algorithms see it."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _MADE_OF = {
     "add_gradient": ("gradient",),
     "pulled_gradient": ("gradient",),
 }
-"""What a loss of this package has, and of what it is made: not of what was patched in later."""
+"""Attributes of this package's losses that are built from other methods, not from patched ones."""
 
 
 class ForeignObjective:
     """An objective of one array whose answers are checked, and that cannot change its argument.
 
-    It gets a copy of x, which it may change or return; a gradient may be anything that NumPy makes
-    an array of x's shape of. What else the objective has is reached as it is, but for
-    what a class made of a value or gradient that this one object was given another of.
+    It gets a copy of x, which it may change or return. A gradient may be anything that NumPy turns
+    into an array of x's shape. Other attributes are passed through. The exception are those that
+    its class builds from a value or gradient that this object itself overrides.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class ForeignObjective:
         )
 
     def __getattr__(self, name: str) -> Any:
-        # Copy and pickle ask for some before there is an objective.
+        # Copy and pickle read some attributes before `objective` exists.
         if name.startswith("__") or name == "_hidden" or name in self._hidden:
             raise AttributeError(name)
         found = getattr(self._objective, name)
@@ -114,7 +114,7 @@ class ForeignObjective:
 
 
 def _plain(value: Any) -> Array | None:
-    """Return what NumPy makes of a value; None if that is not an array of numbers."""
+    """Return a value as an array of numbers; None if NumPy cannot make one."""
     try:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths
@@ -126,20 +126,20 @@ _INTERFACES = Objective, LinearModel
 
 
 def as_seen(objective: Any, layout: Layout) -> Any:
-    """Return an objective as the algorithms see it: of one array, and checked if it is foreign."""
+    """Return an objective as the algorithms see it: a function of one array, checked if foreign."""
     if isinstance(objective, PackedObjective | ForeignObjective):
         return objective
     if layout.layered:
-        packed = getattr(objective, "packed_objective", None)  # one that knows a faster way
+        packed = getattr(objective, "packed_objective", None)  # a faster form of its own
         return PackedObjective(objective, layout) if packed is None else packed(layout)
     return ForeignObjective(objective) if is_foreign(objective) else objective
 
 
 def why_no_batches(objective: Any, size: int) -> str | None:
-    """Return why an objective has no minibatches of so many rows; None if it has.
+    """Return why an objective has no minibatches of `size` rows; None if it has.
 
-    One that draws its batches itself, by a `stochastic_gradient`, may have any number of rows; one
-    of this package that has none (`Quadratic`, say) counts as one row.
+    An objective that draws its own batches in `stochastic_gradient` may have any number of rows. An
+    objective of this package without rows (`Quadratic`, say) counts as one row.
     """
     own: Any = objective
     while isinstance(
@@ -167,14 +167,14 @@ def why_no_batches(objective: Any, size: int) -> str | None:
 
 
 def _defines(objective: Any, name: str) -> bool:
-    """Return whether an objective has a method or a number that it does not owe to `Objective`."""
+    """Return whether an objective has a method or number that does not come from `Objective`."""
     inherited = isinstance(objective, Objective) and owner_of(type(objective), name) is Objective
     own = not inherited or name in getattr(objective, "__dict__", ())
     return own and hasattr(objective, name)
 
 
 def is_foreign(objective: Any) -> bool:
-    """Return whether an object is none of this package's, or has a value or gradient of its own."""
+    """Return whether an object is not of this package, or overrides value or gradient."""
     if isinstance(objective, LossBound | GroupLossBounds):
         return is_foreign(objective.objective)
     kinds = type(objective).__mro__[:-1]

@@ -1,4 +1,4 @@
-"""A client's local pass, declared once: whoever plays it, one by one or compiled, reads this."""
+"""A client's local pass, declared once for all that carry it out, step by step or compiled."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from flower_fedcon.regularizers.batched import BatchedRegularizer, entry_weights
 from flower_fedcon.server.own_rates import OwnRate
 from flower_fedcon.validation import Array
 
-_ROUNDING = {"float64": 2.0**-26, "float32": 2.0**-11.5}  # roots of a number's last digit
+_ROUNDING = {"float64": 2.0**-26, "float32": 2.0**-11.5}  # roots of the machine epsilon
 Z = (0.0, 1.0)
-"""The threshold and the divisor of a point that is z itself."""
+"""The threshold and the divisor that leave a point at z."""
 
 
 class Prox(NamedTuple):
     """The points w = prox_psi(z / c, t / c) of step k = 0, 1, ...: the minimisers of a model.
 
-    With c = 1 that is prox_psi(z, t); w minimises t psi(w) - <z, w> + c/2 ||w||^2.
+    w minimises t psi(w) - <z, w> + c/2 ||w||^2; with c = 1 it is prox_psi(z, t).
 
     Attributes
     ----------
@@ -52,11 +52,11 @@ class Prox(NamedTuple):
 
     @property
     def entrywise(self) -> bool:
-        """Whether a point is z, soft-thresholded and divided."""
+        """Whether a point is z after soft-thresholding and division."""
         return entry_weights(self.psi) is not None
 
     def numbers(self, count: int) -> list[tuple[Any, Any]]:
-        """Return threshold and divisor of each of the first points, which are `entrywise`."""
+        """Return threshold and divisor of the first points, which are `entrywise`."""
         weights = entry_weights(self.psi)
         assert weights is not None  # noqa: S101  (see `entrywise`)
         (l1, l2), curvature = weights, self.curvature
@@ -68,7 +68,7 @@ class Prox(NamedTuple):
 
 
 def proxes_of(psi: Any) -> int:
-    """Return what a prox of psi counts: 1, or 0 of the regularizer that is none.
+    """Return the count of one prox of psi: 1, or 0 for `Zero`.
 
     >>> proxes_of(Zero())
     0
@@ -78,7 +78,7 @@ def proxes_of(psi: Any) -> int:
 
 
 def shortened(gradient: Array, most: float, axes: int) -> Array:
-    """Return gradients, each of a client, that are no longer than so much.
+    """Return the clients' gradients, shortened to at most this norm.
 
     >>> import numpy as np
     >>> shortened(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0, 1)
@@ -91,47 +91,48 @@ def shortened(gradient: Array, most: float, axes: int) -> Array:
 
 
 class LocalPass(NamedTuple):
-    """Steps z := a z + b w - rate g of a client, or a minimisation, and where they start.
+    """A client's steps z := a z + b w - rate g, or a minimisation, with their start.
 
     g is the gradient of h(x) = f_j(x) + <linear - less, x> + shift/2 ||x - center||^2, plus a
-    subgradient of psi, at a point w that follows from z. With a `solver` the pass is that which
-    minimises h instead, from the start.
+    subgradient of psi, at a point w computed from z. With a `solver` the pass minimises h from the
+    start instead.
 
     Attributes
     ----------
     start : array
-        Of the model's shape, or with a leading axis for clients that start apart; so are the
-        others.
+        Of the model's shape, or with a leading axis for clients with different starts. The same
+        holds for the other arrays.
     linear, center : array, optional
         The origin if None.
     shift : float
-        Of either sign.
+        Of any sign.
     subgradient : Regularizer, optional
-        psi, of which a subgradient is added.
+        psi; one of its subgradients is added.
     less : array, optional
-        What is taken off `linear`, if that is given.
+        Subtracted from `linear`, if that is given.
     steps : int
-        How many.
+        The number of steps.
     rate : float
     point : callable, optional
-        Returns w of (z, k), for step k = 0, 1, ...; `Prox` where that is one. z itself if None.
+        Returns w from (z, k), for step k = 0, 1, ...; a `Prox` for proximal points. z itself if
+        None.
     first : array, optional
-        The point of the first step, of the model's shape, in place of the one that follows from z.
+        The point of the first step, of the model's shape, instead of the one computed from z.
     onward : (float, float)
         a and b.
     gradient : callable, optional
-        Takes the place of f_j's.
+        Replaces f_j's.
     own_rate : OwnRate, optional
-        How the rate goes on from step to step, each client's for itself; a `Prox` then has the rate
-        of the step before it.
+        The rule that adapts each client's rate from step to step; a `Prox` then uses the rate of
+        the previous step.
     clip : float, optional
-        A longer gradient of f_j is shortened to this norm, before anything is added to it.
+        A longer gradient of f_j is shortened to this norm before other terms are added.
     variate_rate : float, optional
-        What control variates move by, if there are any: c_i := c_i + (rate (end - start) - c),
+        The rate of control variates, if the method has them: c_i := c_i + (rate (end - start) - c),
         where c_i is `less` and c is `linear`.
     solver : LocalSolver, optional
     regularizer, stop, objective : optional
-        Of a minimisation: what is added to h, what ends it early, and what is in f_j's place; see
+        For a minimisation: psi, an early stopping rule, and a replacement of f_j; see
         `solvers.LocalProblem` and `LocalSolver.solve`.
 
     Examples
@@ -168,9 +169,9 @@ class LocalPass(NamedTuple):
     objective: Any = None
 
     def only(self, places: Any) -> LocalPass:
-        """Return the pass of some clients of a cohort, whose starts have an axis of clients.
+        """Return the pass of some clients of a cohort, whose starts have a client axis.
 
-        What all clients share has no such axis, and stays as it is.
+        Arrays without that axis are shared by all clients and kept.
         """
         arrays = {
             name: array[places]
@@ -196,13 +197,13 @@ class LocalPass(NamedTuple):
 
     @property
     def proxes(self) -> int:
-        """How many points are proximal, of psi or by a mirror map."""
+        """The number of proximal points, of psi or by a mirror map."""
         each = proxes_of(self.point.psi) if isinstance(self.point, Prox) else 1
         return 0 if self.point is None else each * max(0, self.steps - (self.first is not None))
 
     @property
     def is_the_method(self) -> bool:
-        """Whether the steps are the method, and not only what is added to gradients."""
+        """Whether the method prescribes the steps, and not only terms added to gradients."""
         return self.point is not None or self.onward != (1.0, 0.0)
 
     @property
@@ -218,13 +219,14 @@ class LocalPass(NamedTuple):
         return not (self.subgradient is None and self.linear is None and not self.shift)
 
     def clipped(self, gradient: Any, axes: int) -> Any:
-        """Return gradients of f_j, of models with so many axes, as the steps take them."""
+        """Return gradients of f_j after clipping, for models with `axes` axes."""
         return gradient if self.clip is None else shortened(gradient, self.clip, axes)
 
     def add_to(self, gradient: Any, x: Any) -> Any:
-        """Return a gradient of f_j at x with those of the added terms, as a new array.
+        """Return a gradient of f_j at x plus those of the added terms, as a new array.
 
-        Of operators only, so that it serves the tensors of any framework. `simplified` is faster.
+        It uses operators only, so that it works for any framework's tensors. `simplified` is
+        faster.
         """
         if self.less is not None:
             return self.simplified.add_to(gradient, x)
@@ -239,9 +241,9 @@ class LocalPass(NamedTuple):
     # --- all of them ----------------------------------------------------------------------------
 
     def play(self, gradient: Callable[[Array], Array], axes: int | None = None) -> Array:
-        """Return where the steps lead, taken one by one; `gradient` is that of f_j.
+        """Return the end of the steps, taken one by one; `gradient` is that of f_j.
 
-        A model has so many axes, those of `start` by default.
+        `axes` is a model's number of axes, by default that of `start`.
         """
         each, ask = self.simplified, self.gradient or gradient
         z, corrects, clips = each.start, each.corrects, each.clip is not None
@@ -259,9 +261,10 @@ class LocalPass(NamedTuple):
         again: Callable[[Array], Array] | None,
         axes: int,
     ) -> Done:
-        """Return where steps by `own_rate` lead.
+        """Return the end of steps with `own_rate`.
 
-        `again` is the last gradient's function at another point, where each is of rows of its own.
+        `again` evaluates the last gradient's function at another point, if each step has its own
+        rows.
         """
         each, rule, z = self.simplified, self.own_rate, self.start
         assert rule is not None  # noqa: S101  (the caller's case)
@@ -282,7 +285,7 @@ class LocalPass(NamedTuple):
         return Done(each, z, each.steps, length=total)
 
     def at_rate(self, rate: Any) -> LocalPass:
-        """Return the pass with steps, and a prox, of another rate."""
+        """Return the pass with another rate of its steps and its prox."""
         point = self.point
         if isinstance(point, Prox):
             point = point._replace(step=lambda k: rate)
@@ -290,16 +293,16 @@ class LocalPass(NamedTuple):
 
     @property
     def in_numbers(self) -> bool:
-        """Whether the steps are arrays and numbers, but for f_j: compiled loops take those."""
+        """Whether all but f_j is arrays and numbers, which compiled loops take."""
         if self.subgradient is not None or self.gradient is not None or self.clip is not None:
             return False
         return self.point is None or (isinstance(self.point, Prox) and self.point.entrywise)
 
     @property
     def points(self) -> list[tuple[Any, Any]]:
-        """For each step (threshold, divisor): w is z, soft-thresholded and divided.
+        """(threshold, divisor) of each step: w is z after soft-thresholding and division.
 
-        Of steps that are `in_numbers`; `Z` itself for a point that is z.
+        For steps that are `in_numbers`; the object `Z` for a point equal to z.
         """
         return self.point.numbers(self.steps) if isinstance(self.point, Prox) else [Z] * self.steps
 
@@ -318,21 +321,21 @@ class LocalPass(NamedTuple):
 
 
 class Done:
-    """A local pass that is done.
+    """The result of a local pass.
 
     Parameters
     ----------
     declared : LocalPass
     end : array, optional
-        Where what moves has come to, shape (..., *model); follows from `change` if None.
+        The end of the steps, shape (..., *model); computed from `change` if None.
     steps : int
-        How many there were; 0 for a minimisation.
+        The number of steps; 0 for a minimisation.
     gradient : array, optional
-        The mean of the steps' gradients without correction, where the steps are the user's own.
+        The mean of the steps' gradients without correction, if the user's code takes the steps.
     change, variates : array, optional
-        How far it led, and the control variates that follow, where these came with the steps.
+        The move, and the new control variates, if they were computed with the steps.
     length : float or array of shape (clients,), optional
-        The sum of its steps' rates, where these were its own.
+        The sum of the steps' rates, if the pass adapts them.
     """
 
     __slots__ = ("_change", "_end", "_variates", "declared", "gradient", "length", "steps")
@@ -353,26 +356,26 @@ class Done:
 
     @property
     def start(self) -> Array:
-        """Where it started."""
+        """The start of the steps."""
         return self.declared.start  # type: ignore[no-any-return]
 
     @property
     def end(self) -> Array:
-        """Where it has led, shape (..., *model)."""
+        """The end of the steps, shape (..., *model)."""
         if self._end is None:
             self._end = self.start + self._change
         return self._end
 
     @property
     def change(self) -> Array:
-        """How far it led: end - start."""
+        """The move: end - start."""
         if self._change is None:
             self._change = self._end - self.start
         return self._change
 
     @property
     def variates(self) -> Array:
-        """The control variates that follow, by the declared `variate_rate`."""
+        """The new control variates, by the declared `variate_rate`."""
         if self._variates is None:
             declared = self.declared
             self._variates = declared.less + (self.change * declared.variate_rate - declared.linear)

@@ -1,4 +1,4 @@
-"""Losses of one score a row: three functions each, of scores and targets, entry by entry."""
+"""Losses with one score a row: each is three functions of scores and targets, entry by entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.validation import Array, float_array, positive
 
-# The score from which exp is continued linearly, so that sums of its squares are finite.
+# Beyond this score exp is continued linearly, so that sums of its squares are finite.
 _LINEAR_FROM = {np.dtype(np.float32): 40.0, np.dtype(np.float64): 200.0}
 
 
@@ -85,7 +85,7 @@ class LeastSquares(LinearModel):
         return np.ones_like(scores)
 
     def _mean(self, scores: Array) -> Any:
-        """Return what the sum of `loss` gives, by one product."""
+        """Return the mean of `loss`, by one product."""
         residuals = scores - self.targets
         weighted = residuals if self.weights is None else self.weights * residuals
         alone = self.clients is None
@@ -107,7 +107,7 @@ class LogisticRegression(LinearModel):
     sample_weight : array, shape (m,), optional
         Weights >= 0 of the rows, of any positive sum: the mean is then the weighted one.
     intercept : bool (default: False)
-        Give the model one entry more, the last, that is added to all scores; l2 leaves it free.
+        Give the model one more entry, the last, which is added to all scores; l2 leaves it free.
         `WithIntercept` does the same for a regularizer.
 
     Raises
@@ -185,7 +185,7 @@ class HuberRegression(LinearModel):
     A : array of shape (m, *model shape), or sparse matrix
     b : array, shape (m,)
     delta : float (default: 1.35)
-        > 0, in the unit of b: larger residuals count linearly.
+        > 0, in the unit of b. Larger residuals count linearly.
     l2 : float
         >= 0.
     sample_weight, intercept
@@ -307,7 +307,7 @@ class PoissonRegression(LinearModel):
         return _exp(scores)
 
     def usual_curvatures(self) -> Array:
-        """Return the counts, each half way to their mean: what exp(score) is near a fit."""
+        """Return the counts, averaged with their mean: an estimate of exp(score) at a fit."""
         w = self.targets if self.weights is None else self.weights * self.targets
         found: Array = 0.5 * (self.targets + w.mean(axis=-1, keepdims=True))
         return found
@@ -371,15 +371,16 @@ class GammaRegression(LinearModel):
         return curvatures
 
     def usual_curvatures(self) -> float:
-        """Return 1, which y exp(-score) is on average at a fit."""
+        """Return 1, the average of y exp(-score) at a fit."""
         return 1.0
 
 
 class NegativeBinomialRegression(LinearModel):
-    """Counts of variance mu + alpha mu^2, mu = exp(<a_i, x>), of a known alpha; plus l2/2 ||x||^2.
+    """A model of counts of variance mu + alpha mu^2, mu = exp(<a_i, x>), for a known alpha.
 
-    Mean of (y_i + 1/alpha) log(1 + alpha exp(<a_i, x>)) - y_i <a_i, x>, the negative log-likelihood
-    (NB2) without what does not depend on x. `WithDispersion` finds alpha, too.
+    Mean of (y_i + 1/alpha) log(1 + alpha exp(<a_i, x>)) - y_i <a_i, x>, plus l2/2 ||x||^2: the
+    negative log-likelihood (NB2) without terms that do not depend on x. `WithDispersion` estimates
+    alpha, too.
 
     Parameters
     ----------
@@ -438,7 +439,7 @@ class NegativeBinomialRegression(LinearModel):
     def slope(self, scores: Array, targets: Array) -> Array:
         """Return (y + 1/alpha) p - y, p = alpha mu / (1 + alpha mu)."""
         a = self.alpha
-        p = np.exp(-np.logaddexp(0.0, -scores - np.log(a)))  # to its last digit, if small
+        p = np.exp(-np.logaddexp(0.0, -scores - np.log(a)))  # accurate for small p
         slopes: Array = (targets + 1.0 / a) * p - targets
         return slopes
 

@@ -1,4 +1,4 @@
-"""The objectives of many clients, of one kind and one size, whose data lie in one array."""
+"""The objectives of many clients of one kind and size, with their data in one array."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.rows import LinearModel, is_sparse
 from flower_fedcon.validation import Array, plain_array
 
-_AT_ONCE = 2**20  # entries of the data whose constants are computed in one go
-_EACH = ("sample_weight", "intercept")  # what belongs into the data of each client
+_AT_ONCE = 2**20  # entries of the data whose constants are computed together
+_EACH = ("sample_weight", "intercept")  # settings that belong to each client's data
 
 
 class ManyClients(Sequence[Any]):
-    """Objectives f_j = kind(A[j], targets[j], **settings), of any number of clients.
+    """Objectives f_j = kind(A[j], targets[j], **settings) of any number of clients.
 
-    A `FederatedProblem` takes it in place of a list, and needs no object for a client: each is made
-    when it is asked for, without a copy of its data. An array in a file serves as well:
-    ``np.load("A.npy", mmap_mode="r")``.
+    A `FederatedProblem` takes it instead of a list of objects. A client's objective is made when it
+    is needed, without a copy of its data. The arrays may lie in a file: ``np.load("A.npy",
+    mmap_mode="r")``.
 
     Parameters
     ----------
     kind : type
-        A `LinearModel` of one loss a row: `LeastSquares`, `LogisticRegression`, `HuberRegression`,
-        `PoissonRegression`, `SoftmaxRegression`, or one of your own.
+        A `LinearModel` with one loss a row: `LeastSquares`, `LogisticRegression`,
+        `HuberRegression`, `PoissonRegression`, `SoftmaxRegression`, or one of your own.
     A : array, shape (N, m, *row shape)
-        m rows of each client; float64, or float32 to work in single precision. What is C-ordered
-        and read-only is not copied: a file, or an array with ``A.flags.writeable = False``.
+        m rows of each client; float64, or float32 to work in single precision. A C-ordered,
+        read-only array is not copied: a file, or one with ``A.flags.writeable = False``.
     targets : array, shape (N, m)
-        What `kind` takes beside A.
+        The second argument of `kind`.
     **settings
-        Of all clients alike, such as `l2`; not `intercept` or `sample_weight`.
+        Settings shared by all clients, such as `l2`; not `intercept` or `sample_weight`.
 
     Raises
     ------
@@ -85,7 +85,7 @@ class ManyClients(Sequence[Any]):
             raise ConfigError(
                 f"ManyClients(targets) must have A's shape {A.shape[:2]}, got {targets.shape}"
             )
-        # One objective of all rows: it checks the data, and each client's is a part of it.
+        # One objective of all rows checks the data; each client's objective is a part of it.
         try:
             everything = kind(A.reshape(-1, *A.shape[2:]), targets.reshape(-1), **settings)
         except ConfigError as error:
@@ -94,21 +94,21 @@ class ManyClients(Sequence[Any]):
             raise _no_loss(kind)
         self._whole: LinearModel = everything.divided(len(A))
         self.factors: Array | None = None
-        """What multiplies each client's objective; None for 1."""
+        """The factor of each client's objective; None for 1."""
 
     @property
     def num_clients(self) -> int:
-        """How many there are."""
+        """The number of clients."""
         return len(self._whole.targets)
 
     @property
     def rows_each(self) -> int:
-        """How many rows each has."""
+        """The number of rows of each client."""
         return self._whole.num_examples
 
     @property
     def whole(self) -> LinearModel:
-        """All, with their factors, as one objective whose arrays have a client axis."""
+        """All objectives, with their factors, as one whose arrays have a client axis."""
         return self._whole if self.factors is None else self._whole.scaled_by(self.factors)
 
     def __len__(self) -> int:
@@ -130,7 +130,7 @@ class ManyClients(Sequence[Any]):
         return part
 
     def weighted(self, factors: Array) -> Self:
-        """Return the same objectives, each times its factor, >= 0, besides what it has already."""
+        """Return the same objectives, each times a further factor >= 0."""
         return self._with(factors if self.factors is None else factors * self.factors)
 
     def _with(self, factors: Array | None) -> Self:
@@ -146,14 +146,14 @@ class ManyClients(Sequence[Any]):
         mean = self._whole.joined()
         if self.factors is None:
             return mean
-        size = float(self.factors.mean())  # 1 of all, unless weights have weights
+        size = float(self.factors.mean())  # 1, unless weights are weighted again
         if size == 0:
             return Scaled(mean, 0.0)
         mean._weigh(np.repeat(self.factors, self.rows_each))  # in proportion
         return mean if abs(size - 1.0) <= 1e-12 else Scaled(mean, size)
 
     def constants(self) -> tuple[list[float | None], list[float | None]]:
-        """Return each client's L and mu, None where it has none; computed together."""
+        """Return each client's L and mu (None if unknown), computed together."""
         smooth: list[float | None] = []
         strong: list[float | None] = []
         at_once = max(1, _AT_ONCE // self._whole.numbers_each)
@@ -177,7 +177,7 @@ def _no_loss(kind: object) -> ConfigError:
 
 
 def _whose(*arrays: Array) -> str:
-    """Return where the first value that is not finite is, as a user sees it; "" if all are."""
+    """Return the place of the first value that is not finite, in words; "" if all are finite."""
     for values in arrays:
         if values.dtype.kind == "f" and not (good := np.isfinite(values)).all():
             client, row = np.argwhere(~good)[0, :2].tolist()
@@ -186,5 +186,5 @@ def _whose(*arrays: Array) -> str:
 
 
 def representatives(objectives: Sequence[Any]) -> Sequence[Any]:
-    """Return objectives that stand for all: the first of `ManyClients`, else each."""
+    """Return objectives that represent all: the first of `ManyClients`, else each."""
     return objectives[:1] if isinstance(objectives, ManyClients) else objectives

@@ -77,7 +77,7 @@ class TanhNetwork(Objective):
     def start(self, rng: np.random.Generator) -> list[Array]:
         """Return a random start: weights from N(0, 1/inputs of the layer), biases 0.
 
-        A network does not start from zeros, where its hidden units stay alike.
+        A network must not start from zeros, where all hidden units stay equal.
         """
         return [
             (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(self.dtype)

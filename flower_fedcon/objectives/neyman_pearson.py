@@ -12,9 +12,8 @@ from flower_fedcon.validation import Array, float_array
 class NeymanPearson(LogisticRegression):
     """f(x) = mean log(1 + exp(-<a_i, x>)) over A0, g(x) = mean log(1 + exp(<a_i, x>)) over A1.
 
-    Minimising f subject to g(x) <= tolerance bounds the loss on one class and makes that on the
-    other as small as it can be. `value`, `gradient`, the minibatches, `num_examples` and the
-    constants are those of f.
+    Minimising f subject to g(x) <= tolerance bounds the loss of one class and minimises that of the
+    other. `value`, `gradient`, the minibatches, `num_examples` and the constants are those of f.
 
     Parameters
     ----------
@@ -26,7 +25,7 @@ class NeymanPearson(LogisticRegression):
     Raises
     ------
     ConfigError
-        If one is empty, a value is not finite, or their rows differ in shape.
+        If A0 or A1 is empty, a value is not finite, or their rows differ in shape.
 
     Examples
     --------

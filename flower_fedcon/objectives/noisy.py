@@ -1,4 +1,4 @@
-"""An objective whose gradients are noisy in clients' steps."""
+"""An objective with noisy gradients in clients' steps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SEEN = (
 
 
 class Noisy(Scaled):
-    """The function f, of which clients' steps see gradients plus Gaussian noise.
+    """The function f, with Gaussian noise added to the gradients of clients' steps.
 
-    Every gradient of a client's step, full or of a minibatch, gets a vector of N(0, std^2) numbers
-    of its own, from the run's stream of this client and round: the same in every engine, and after
-    a resume. Values are exact, and so are this object's own gradients, those of certificates, and
-    the optimum that a reference solver finds: they are f's. Constraints have no noise.
+    Every gradient of a client's step, full or of a minibatch, gets a new vector of N(0, std^2)
+    numbers. It comes from the run's stream of this client and round, the same in every engine and
+    after a resume. Values, this object's own gradients, those of certificates, and the optimum of a
+    reference solver are exact. Constraints have no noise.
 
-    A client's weight multiplies its noise as it does f. Local solvers with a tolerance are refused.
+    A client's weight multiplies f and its noise. Local solvers with a tolerance are refused.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Noisy(Scaled):
 
     @property
     def metrics(self) -> Callable[[Any], Any]:
-        """Those of f; missing if it has none."""
+        """The metrics of f; missing if it has none."""
         return self.objective.metrics  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ def noise_of(objective: Any) -> float:
 
 
 class NoisySteps:
-    """What local steps see of a noisy objective.
+    """A noisy objective as local steps see it.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class NoisySteps:
         self.exact, self._std, self._rng = exact, std, rng
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _SEEN:  # nothing that would find gradients in another way
+        if name not in _SEEN:  # nothing that would give exact gradients
             raise AttributeError(name)
         return getattr(self.exact, name)
 

@@ -1,4 +1,4 @@
-"""A loss of rows whose scores have an offset: a part that is known, and not fitted."""
+"""A loss of rows whose scores have an offset: a known part that is not fitted."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from flower_fedcon.validation import Array, float_array
 class WithOffset(Objective):
     """x -> f of the scores <a_i, x> + offset_i.
 
-    f has the offsets as a last column before any intercept, whose coefficient is 1 and no entry of
-    x: so everything that a loss knows, second derivatives included, it knows with an offset.
+    The loss f has the offsets as its last column before an intercept. Their coefficient is fixed at
+    1 and is not an entry of x. All methods of a loss, second derivatives included, therefore work
+    with an offset.
 
     Parameters
     ----------
@@ -24,12 +25,12 @@ class WithOffset(Objective):
         Makes the loss of rows: `lambda A: PoissonRegression(A, y, intercept=True)`, say.
     A : array of shape (m, features), or sparse matrix
     offset : array, shape (m,)
-        Of a model with a log link also the log of an exposure.
+        The offsets; for a model with a log link, the log of an exposure, say.
 
     Raises
     ------
     ConfigError
-        If an offset is not finite, or does not fit the rows.
+        If an offset is not finite, or their number is not that of the rows.
 
     Examples
     --------
@@ -75,7 +76,7 @@ class WithOffset(Objective):
 
     @property
     def weights(self) -> Array | None:
-        """The weights of the rows, with mean 1; None where all are."""
+        """The weights of the rows, with mean 1; None if all are 1."""
         return self.loss.weights
 
     @property
@@ -86,7 +87,7 @@ class WithOffset(Objective):
         return found
 
     def full(self, x: Array) -> Array:
-        """Return the model of the loss: x, and 1 for the offset."""
+        """Return the model of the loss: x, with 1 for the offset."""
         return np.insert(x, self._place, 1.0)
 
     def value(self, x: Array) -> float:
@@ -114,18 +115,18 @@ class WithOffset(Objective):
         return self.loss.hessian(self.full(x), kept)
 
     def entry_curvatures(self) -> Array:
-        """Return about how far it curves along each entry."""
+        """Return the approximate curvature along each entry."""
         return self.loss.entry_curvatures()[self.entries]
 
     def subset(self, rows: Array) -> Self:
-        """Return the same function of some rows alone (integers): a fold of the data."""
+        """Return the same function on some rows (integers): a fold of the data."""
         part = object.__new__(type(self))
         part.loss, part._place = self.loss.subset(rows), self._place
         part._keep()
         return part
 
     def _curvature(self) -> tuple[float | None, float | None]:
-        return self.loss.smoothness, 0.0  # of all columns: at least that of those without one
+        return self.loss.smoothness, 0.0  # of all columns, an upper bound without the offset's
 
 
 __all__ = ["WithOffset"]

@@ -66,7 +66,7 @@ class PackedObjective:
 
     @property
     def hessian(self) -> Callable[..., Array]:
-        """The user's second derivatives, of the packed vector; missing if there are none."""
+        """The user's second derivatives, in the packed vector; missing if f has none."""
         hessian = self._objective.hessian
         return lambda x, columns=None: hessian(self._layers(x), columns)
 
@@ -110,5 +110,5 @@ class PackedObjective:
         return self._layout.pack(gradient, "a gradient")
 
     def _layers(self, x: Array) -> Model:
-        """Return the layers of a copy, which the objective may change."""
+        """Return the layers of a copy of x, which the objective may change."""
         return self._layout.unpack(x.copy())

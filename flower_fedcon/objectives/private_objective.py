@@ -1,4 +1,4 @@
-"""An objective whose gradients are private, for each of its examples; see `ExampleDP`."""
+"""An objective whose gradients are differentially private for each example; see `ExampleDP`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from flower_fedcon.validation import Array
 
 
 class PrivateObjective:
-    """An objective whose gradients are private, for each of its examples.
+    """An objective whose gradients are differentially private for each example.
 
-    Its value is the exact one: the owner's own measure, in a simulation. Clients' local steps do
-    not get it, nor anything else but gradients, and a node tells it nobody.
+    Its value is exact and serves the owner of a simulation. Local steps get gradients only, and a
+    node does not send the value.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class PrivateObjective:
     Raises
     ------
     ConfigError
-        If an objective is no sum over its examples, or weights them.
+        If the objective is not a sum over its examples, or weights them.
 
     Examples
     --------
@@ -50,8 +50,8 @@ class PrivateObjective:
     (True, {1.0: 1})
     """
 
-    smoothness = strong_convexity = None  # they would tell of the rows
-    resume_key = "private examples"  # all that a node tells of them
+    smoothness = strong_convexity = None  # they would reveal the rows
+    resume_key = "private examples"  # all that a node sends about them
     noisy_quality: Callable[[Array], dict[str, Array]] | None = None  # of a table's rows held out
 
     def __init__(self, objective: Any, privacy: ExampleDP, ledger: Ledger | None = None) -> None:
@@ -84,7 +84,7 @@ class PrivateObjective:
         self._layout, self._packed = layout, False
 
     def packed_objective(self, layout: Layout) -> PrivateObjective:
-        """Return the same function of the packed vector, where the model is a list of arrays."""
+        """Return the same function of the packed vector, for a model that is a list of arrays."""
         found = copy.copy(self)
         found.shape, found._packed = layout.shape, True
         return found
@@ -100,9 +100,9 @@ class PrivateObjective:
         return float(self.objective.value(self._layout.unpack(x) if self._packed else x))
 
     def noisy_value(self, x: Any) -> float:
-        """Return the mean of the rows' losses, each cut to `loss_clip`, with noise, and count it.
+        """Return the mean of the rows' losses, each clipped to `loss_clip`, with noise; count it.
 
-        l2 is added to it, which is no row's.
+        l2 is added without noise: it belongs to no row.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class PrivateObjective:
         return float(grid.release(total)[0]) / m + (0.0 if ridge is None else float(ridge(at)))
 
     def gradient(self, x: Any) -> Any:
-        """Return the noisy gradient over all rows, or over a sample of the node's own size."""
+        """Return the noisy gradient over all rows, or over a sample whose size the node sets."""
         return self._noisy(x, self.privacy.batch_size)
 
     def stochastic_gradient(
@@ -156,7 +156,7 @@ class PrivateObjective:
 
 
 class Steps:
-    """What local steps see of a private objective: gradients."""
+    """A private objective as local steps see it: gradients only."""
 
     def __init__(self, objective: PrivateObjective) -> None:
         self.gradient, self.stochastic_gradient = objective.gradient, objective.stochastic_gradient
@@ -179,33 +179,33 @@ class Steps:
 
 
 def for_steps(objective: Any, factor: float, *, constraint: bool = True) -> Any:
-    """Return factor times an objective, as local steps may see it: if private, its gradients.
+    """Return factor times an objective for local steps: only gradients, if it is private.
 
-    `constraint` says whether the factor is on its own constraint, too.
+    `constraint` says whether the factor applies to its own constraint, too.
     """
     objective = _replaced(objective, Steps)
     return objective if factor == 1.0 else Scaled(objective, factor, constraint=constraint)
 
 
 def private_within(objective: Any) -> PrivateObjective | None:
-    """Return the private objective that weights and simulated noise are on; None without one."""
+    """Return the private objective inside weights and simulated noise; None without one."""
     while isinstance(objective, Scaled):
         objective = objective.objective
     return objective if isinstance(objective, PrivateObjective) else None
 
 
 def is_private(objective: Any) -> bool:
-    """Return whether an objective, or what weights are on, lets out noisy gradients alone."""
+    """Return whether an objective, weighted or not, gives noisy gradients only."""
     return private_within(objective) is not None
 
 
 def exact(objective: Any) -> Any:
-    """Return an objective as its owner measures it: of a private one what the noise is added to."""
+    """Return an objective as its owner sees it: a private one without its noise."""
     return _replaced(objective, lambda private: private.objective)
 
 
 def _replaced(objective: Any, by: Callable[[PrivateObjective], Any]) -> Any:
-    """Return an objective with another in place of the private one in it, if there is one."""
+    """Return an objective with the private one inside it replaced, if it has one."""
     if isinstance(objective, PrivateObjective):
         return by(objective)
     if not is_private(objective):
@@ -216,9 +216,9 @@ def _replaced(objective: Any, by: Callable[[PrivateObjective], Any]) -> Any:
 
 
 def own_content(objective: Any) -> Any:
-    """Return what the owner of an objective knows it by: of a private one its rows and its noise.
+    """Return what identifies an objective to its owner: for a private one its rows and its noise.
 
-    Others are told nothing of them (`PrivateObjective.resume_key`).
+    Others learn neither (`PrivateObjective.resume_key`).
     """
     if isinstance(objective, PrivateObjective):
         return objective.objective, replace(objective.privacy, budget=None)

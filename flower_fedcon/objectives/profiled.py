@@ -1,4 +1,4 @@
-"""A loss of rows in which a site has some coefficients for itself: the others' profile."""
+"""The profile likelihood of a loss of rows, in which each site has some coefficients of its own."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from flower_fedcon.validation import Array
 _KINDS = (LeastSquares, LogisticRegression, PoissonRegression)
 _STEPS = 200
 _HALVINGS = 40
-_NEAR = 1e-8  # a step of scores, relative to them, after which the next one is rounding
-_NOTHING = 1e-20  # what a step may still gain in the mean loss
-_FAR = 5.0  # the least that a step may move scores
-_ROUNDING = 1e-13  # a share of an entry's curvature that is 0
-_ALIKE = 1e-12  # an eigenvalue, of columns in units of their own, that is 0
+_NEAR = 1e-8  # a relative step of scores: after it the next one is rounding
+_NOTHING = 1e-20  # the gain of a step in the mean loss that counts as 0
+_FAR = 5.0  # the least bound on a step of scores
+_ROUNDING = 1e-13  # a share of an entry's curvature that counts as 0
+_ALIKE = 1e-12  # an eigenvalue, of scaled columns, that counts as 0
 
 
 class Profiled(Objective):
-    """x -> min over a of f(x, a): a site's own coefficients a are eliminated where they live.
+    """x -> min over a of f(x, a): each site eliminates its own coefficients a.
 
-    By default a is the intercept. Value, gradient and second derivatives, which are the Schur
-    complement of those of f, are exact: the sum over sites is the profile of their common
-    likelihood, and nobody is told a.
+    By default a is the intercept. Value, gradient and second derivatives (the Schur complement of
+    those of f) are exact: their sum over sites is the profile of the common likelihood, and a stays
+    at its site.
 
     Parameters
     ----------
     loss : LeastSquares, LogisticRegression or PoissonRegression, or WithOffset of one
         f, without l2.
     own : sequence of int (default: the last)
-        The entries of the model of f that are the site's.
+        The entries of f's model that belong to the site.
 
     Raises
     ------
@@ -88,14 +88,14 @@ class Profiled(Objective):
 
     @property
     def weights(self) -> Array | None:
-        """The weights of the rows, with mean 1; None where all are."""
+        """The weights of the rows, with mean 1; None if all are 1."""
         return self._core.weights
 
     @property
     def informative(self) -> bool:
-        """Whether the rows tell anything of x.
+        """Whether the rows carry information on x.
 
-        They do not if there is an own intercept that is infinite: where outcomes are all alike
+        They carry none if the site's own intercept is infinite: if all outcomes are equal
         (logistic), or all 0 (Poisson).
         """
         if self._constant is None or isinstance(self._core, LeastSquares):
@@ -107,7 +107,7 @@ class Profiled(Objective):
 
     @property
     def own_count(self) -> int:
-        """How many of the own coefficients the rows tell; 0 where they are not `informative`."""
+        """The number of own coefficients that the rows determine; 0 if not `informative`."""
         if not self.informative:
             return 0
         share = np.ones(self.num_examples) if self.weights is None else self.weights
@@ -115,16 +115,16 @@ class Profiled(Objective):
 
     @property
     def _constant(self) -> int | None:
-        """Which of the own columns is an intercept."""
+        """The own column that is an intercept, if any."""
         alike = np.flatnonzero((self._rows == 1.0).all(axis=0))
         return int(alike[0]) if alike.size else None
 
     def coefficients(self, x: Array) -> Array:
-        """Return a, the site's own coefficients at x, shape (own,): for the site alone."""
+        """Return a, the site's own coefficients at x, shape (own,): they stay at the site."""
         return self._solved(x)[0].copy()
 
     def full(self, x: Array) -> Array:
-        """Return the model of the loss: x, with the own coefficients that go with it."""
+        """Return the model of the loss: x, with the own coefficients at x."""
         whole = np.empty(self.loss.shape, np.float64)
         whole[self.entries], whole[self.own] = x, self._solved(x)[0]
         return whole
@@ -154,13 +154,13 @@ class Profiled(Objective):
         found: Array = (
             whole[:k, :k] - whole[:k, k:] @ pseudo_inverse(whole[k:, k:])[0] @ whole[k:, :k]
         )
-        none = np.diag(found) <= _ROUNDING * np.diag(whole)[:k]  # the own columns say it all
+        none = np.diag(found) <= _ROUNDING * np.diag(whole)[:k]  # explained by the own columns
         found[none] = found[:, none] = 0.0
         even: Array = 0.5 * (found + found.T)
         return even
 
     def entry_curvatures(self) -> Array:
-        """Return about how far it curves along each entry: about the mean where that is own."""
+        """Return the approximate curvature along each entry (centred for an own intercept)."""
         core = self._core
         found: Array = core.entry_curvatures()[self._shared]
         if self._constant is None:
@@ -176,9 +176,9 @@ class Profiled(Objective):
     def at(self, x: Array) -> WithOffset:
         """Return a loss that has the value, the gradient and the second derivatives at x.
 
-        Its columns are those of x less what the own ones explain of them, and its offsets lead to
-        the scores at x; so whatever is made of its rows, as errors that are robust, is that of the
-        profile.
+        Its columns are those of x minus their projection on the own ones, and its offsets give the
+        scores at x. Everything computed from its rows, such as robust standard errors, is therefore
+        that of the profile.
         """
         core, (_, scores, _) = self._core, self._solved(x)
         whole = core._gram(self._curvatures(scores), np.concatenate([self._mine, self._shared]))
@@ -218,7 +218,7 @@ class Profiled(Objective):
         return self._last
 
     def _minimum(self, base: Array) -> Array:
-        """Return the own coefficients beside these scores, by Newton's method with halving."""
+        """Return the own coefficients for these scores, by Newton's method with halving."""
         core, Z = self._core, self._rows
         a = self._start(base)
         scores = base + Z @ a
@@ -253,7 +253,7 @@ class Profiled(Objective):
             return a
         w = np.ones(self.num_examples) if self.weights is None else self.weights
         mean = float(w @ self.targets) / float(w.sum())
-        if isinstance(self._core, PoissonRegression):  # exact, but for other own coefficients
+        if isinstance(self._core, PoissonRegression):  # exact without other own coefficients
             top = float(base[w > 0].max())
             a[place] = math.log(mean) - top - math.log(float(w @ np.exp(base - top)) / w.sum())
         else:
@@ -264,11 +264,11 @@ class Profiled(Objective):
         return self.loss.smoothness if self.informative else 0.0, 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_last": None}  # which is found again
+        return self.__dict__ | {"_last": None}  # recomputed when needed
 
 
 def pseudo_inverse(square: Array) -> tuple[Array, int]:
-    """Return the inverse of a small symmetric matrix, 0 where it is singular, and its rank."""
+    """Return the pseudo-inverse of a small symmetric matrix, and its rank."""
     diagonal = np.diag(square)
     sizes = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     values, vectors = np.linalg.eigh(square / sizes / sizes[:, None])

@@ -61,7 +61,7 @@ class Quadratic(Objective, Stackable):
 
     @classmethod
     def along_axis(cls, objectives: Sequence[Self], factors: Sequence[float]) -> Self:
-        """Return objectives, each times its factor, as one of all clients."""
+        """Return objectives, each times its factor, as one for all clients."""
         whole = copy.copy(objectives[0])
         whole.__dict__.pop("_constants", None)
         whole.Q = scaled_together([f.Q for f in objectives], factors)
@@ -76,7 +76,7 @@ class Quadratic(Objective, Stackable):
 
     @property
     def numbers_each(self) -> int:
-        """How many numbers a client has."""
+        """The number of entries in a client's data."""
         return int(self.b.shape[-1] ** 2)
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
@@ -104,7 +104,7 @@ class Quadratic(Objective, Stackable):
         return gradient
 
     def value_and_gradient(self, x: Array) -> tuple[Any, Array]:
-        """Return both, which share the product with the matrix; a subclass may have others."""
+        """Return both, from one product with the matrix unless a subclass overrides them."""
         if type(self) is not Quadratic:
             return super().value_and_gradient(x)
         self._expect(x)

@@ -18,7 +18,7 @@ from flower_fedcon.validation import Array, float_array, plain_array
 class QuadraticAssignment(Objective, Stackable):
     """f(X) = sum over the client's entries (i, j) of X_ij (A X B')_ij.
 
-    Over clients that partition the entries, the f sum to trace(A X B' X'). f is not convex, and
+    If the clients partition the entries, their f sum to trace(A X B' X'). f is not convex, and
     states no smoothness.
 
     Parameters
@@ -82,7 +82,7 @@ class QuadraticAssignment(Objective, Stackable):
 
     @classmethod
     def along_axis(cls, objectives: Sequence[Self], factors: Sequence[float]) -> Self:
-        """Return objectives, each times its factor, as one of all clients."""
+        """Return objectives, each times its factor, as one for all clients."""
         whole = copy.copy(objectives[0])
         whole._i, whole._j = (np.stack([getattr(f, n) for f in objectives]) for n in ("_i", "_j"))
         whole._A = scaled_together([f._A for f in objectives], factors)
@@ -98,7 +98,7 @@ class QuadraticAssignment(Objective, Stackable):
 
     @property
     def numbers_each(self) -> int:
-        """How many numbers a client has."""
+        """The number of entries in a client's data."""
         return 2 * int(self._A.shape[-1] * self._A.shape[-2])
 
     def _at(self, x: Array) -> Any:

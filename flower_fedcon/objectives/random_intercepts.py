@@ -1,4 +1,4 @@
-r"""A loss of rows whose groups have intercepts of one normal distribution, integrated out.
+r"""A loss of rows in groups, with normally distributed group intercepts integrated out.
 
 Group c adds u_c ~ N(0, sd^2) to the scores of its rows. With l_i the log-likelihood of row i, w_i
 its weight, s_i its score without u_c, t = log sd and P = 1 / sd^2,
@@ -6,23 +6,23 @@ its weight, s_i its score without u_c, t = log sd and P = 1 / sd^2,
     g_c(u) = sum_i w_i l_i(s_i + u) - P u^2 / 2 - t,
     L_c    = log int exp(g_c(u)) du / sqrt(2 pi).
 
-The rule of Gauss and Hermite with nodes z_k and weights q_k (of the standard normal distribution,
-sum q_k = 1) is moved to the mode v of g_c and stretched by r = h^{-1/2}, h = -g_c''(v):
+The Gauss-Hermite rule with nodes z_k and weights q_k (for the standard normal distribution, sum q_k
+= 1) is centred at the mode v of g_c and scaled by r = h^{-1/2}, h = -g_c''(v):
 
     L_c ~ log r + log sum_k q_k exp(g_c(u_k) + z_k^2 / 2),   u_k = v + r z_k.
 
-Value, gradient and second derivatives here are those of this approximation, and not approximations
-of the integral's. Let D be the total derivative in theta = (x, t), d the partial one at fixed u.
-The mode is where g'(v) = 0, so that
+Value, gradient and second derivatives are exact for this approximation. Let D be the total
+derivative in theta = (x, t), d the partial one at fixed u. As g'(v) = 0 at the mode,
 
     h Dv = d g'(v),                      Dh = -(d g''(v) + g'''(v) Dv),
     R := D log r = -Dh / (2 h),          Du_k = Dv + z_k r R,
 
-and with W_k the share of node k in the sum
+and, with W_k the share of node k in the sum,
 
     D L = R + sum_k W_k F_k,    F_k = d g(u_k) + g'(u_k) Du_k.
 
-Once more, with [.] for a matrix plus its transpose and all of the first two lines at v:
+The second derivatives follow, where [.] is a matrix plus its transpose and the first two lines are
+at v:
 
     h D^2 v    = dd g' + [d g'' Dv'] + g''' Dv Dv',
     D^2 log r  = (dd g'' + [d g''' Dv'] + g'''' Dv Dv' + g''' D^2 v) / (2 h) + 2 R R',
@@ -30,8 +30,9 @@ Once more, with [.] for a matrix plus its transpose and all of the first two lin
     D^2 L      = D^2 log r + cov_W(F) + sum_k W_k (dd g(u_k) + [d g'(u_k) Du_k']
                  + g''(u_k) Du_k Du_k' + g'(u_k) D^2 u_k).
 
-t enters g through the normal density alone: d_t g = P u^2 - 1, d_t g' = 2 P u, d_t g'' = 2 P,
-d_t g''' = 0; dd_tt g = -2 P u^2, dd_tt g' = -4 P u, dd_tt g'' = -4 P; nothing is mixed with x.
+t enters g only through the normal density: d_t g = P u^2 - 1, d_t g' = 2 P u, d_t g'' = 2 P, d_t
+g''' = 0; dd_tt g = -2 P u^2, dd_tt g' = -4 P u, dd_tt g'' = -4 P; mixed derivatives in t and x are
+0.
 """
 
 from __future__ import annotations
@@ -50,30 +51,30 @@ from flower_fedcon.validation import Array
 _KINDS = (LogisticRegression, PoissonRegression)
 _MOST_NODES = 25
 _STEPS = 100
-_NEAR = 1e-9  # a step to the mode in units of its spread: the next one is 1e-18
+_NEAR = 1e-9  # a step to the mode relative to its spread: the next one is 1e-18
 _ROUNDING = 1e-14  # a step to the mode relative to the scores
-_LARGE = 1e6  # a count times a variance, above which Wright's function leaves few digits
+_LARGE = 1e6  # a count times a variance above which Wright's function has few digits
 
 
 class RandomIntercepts(Objective):
-    """(x, log sd) -> minus the mean log-likelihood of rows whose groups have normal intercepts.
+    """(x, log sd) -> the mean negative log-likelihood of rows whose groups have normal intercepts.
 
-    Integrals are by adaptive Gauss-Hermite quadrature. Second derivatives, which are exact, are not
-    positive everywhere: the function is not convex in log sd.
+    Integrals are computed by adaptive Gauss-Hermite quadrature. Second derivatives are exact, but
+    not positive everywhere: the function is not convex in log sd.
 
     Parameters
     ----------
     loss : LogisticRegression or PoissonRegression, or WithOffset of one
-        Without l2.
+        A loss without l2.
     groups : array of int, shape (m,), optional
-        The group of each row, from 0; by default all are one.
+        The group of each row, from 0; by default all rows are one group.
     nodes : int (default: 7)
         Odd, from 1 (Laplace's approximation) to 25.
 
     Raises
     ------
     ConfigError
-        If the loss is another, or nodes are out of range.
+        If the loss is not one of these, or nodes are out of range.
 
     Examples
     --------
@@ -110,7 +111,7 @@ class RandomIntercepts(Objective):
 
     @property
     def weights(self) -> Array | None:
-        """The weights of the rows, with mean 1; None where all are."""
+        """The weights of the rows, with mean 1; None if all are 1."""
         return self._core.weights
 
     @property
@@ -121,12 +122,12 @@ class RandomIntercepts(Objective):
 
     @property
     def group_rows(self) -> Array:
-        """The number of rows in each group that have a weight."""
+        """The number of rows with a positive weight in each group."""
         found: Array = self._sum @ (self._w > 0).astype(np.float64)
         return found
 
     def effects(self, x: Array) -> Array:
-        """Return the mode of each group's intercept at (x, log sd): for the site alone."""
+        """Return the mode of each group's intercept at (x, log sd): they stay at the site."""
         return self._modes(x)[1].copy()
 
     def logliks(self, x: Array) -> Array:
@@ -152,7 +153,7 @@ class RandomIntercepts(Objective):
         base, mode = self._modes(x)
         return self._derivatives(x, base, mode)
 
-    # --- one group's integral, of all groups at once ---------------------------------------------
+    # --- the groups' integrals, all groups together ---------------------------------------------
 
     def _slopes(self, scores: Array) -> tuple[Array, Array]:
         """Return w l' and w l'' of each row."""
@@ -160,7 +161,7 @@ class RandomIntercepts(Objective):
         return -self._w * core.slope(scores, y), -self._w * core.curvature(scores, y)
 
     def _further(self, scores: Array, second: Array) -> tuple[Array, Array]:
-        """Return w l''' and w l'''' of each row, of w l''."""
+        """Return w l''' and w l'''' of each row, from w l''."""
         if isinstance(self._core, PoissonRegression):
             return second, second
         half = np.tanh(0.5 * scores)  # 2 p - 1
@@ -175,7 +176,7 @@ class RandomIntercepts(Objective):
         return self._last[:2]
 
     def _mode(self, base: Array, P: float) -> Array:
-        """Return the mode of each g: Newton's method in one number between bounds of its root."""
+        """Return the mode of each g, by Newton's method between bounds."""
         slope = self._sum @ self._slopes(base)[0]  # g' falls: the mode is on this side of 0
         low, high = np.minimum(slope / P, 0.0), np.maximum(slope / P, 0.0)
         u = np.zeros(len(slope))
@@ -195,13 +196,13 @@ class RandomIntercepts(Objective):
         return u
 
     def _closed(self, base: Array, P: float, low: Array, high: Array) -> tuple[Array, Array, Array]:
-        """Return where u = (y - m e^u) / P of counts, about, and bounds of it: 0 and log(y / m)."""
+        """Return the approximate root of u = (y - m e^u) / P for counts, and its bounds."""
         from scipy.special import wrightomega
 
         top = np.full(len(low), -np.inf)
         np.maximum.at(top, self._codes, np.where(self._w > 0, base, -np.inf))
         top = np.where(np.isfinite(top), top, 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):  # of groups without a count, or weight
+        with np.errstate(divide="ignore", invalid="ignore"):  # for groups without a count or weight
             log_m = top + np.log(self._sum @ (self._w * np.exp(base - top[self._codes])))
             y = self._sum @ (self._w * self._core.targets)
             even = np.log(y) - log_m
@@ -267,7 +268,7 @@ class RandomIntercepts(Objective):
             last -= 2.0 * P * float(W[k] @ (u * u))
         F = total - Dr
         outer -= F.T @ F
-        c2 = 0.5 * (1.0 + e) / h  # what D^2 (-h) counts for
+        c2 = 0.5 * (1.0 + e) / h  # the coefficient of D^2 (-h)
         c1 = (a + c2 * g3) / h  # and h D^2 v
         outer += _even((c1[:, None] * dg2 + c2[:, None] * dg3).T @ Dv)
         outer += ((c1 * g3 + c2 * g4)[:, None] * Dv).T @ Dv
@@ -278,7 +279,7 @@ class RandomIntercepts(Objective):
         return total.sum(axis=0), outer
 
     def _pulled(self, counts: Array, of_t: Array) -> Array:
-        """Return the sums over groups of counts times rows, and what stands for t beside them."""
+        """Return the sums over groups of counts times rows, with the entry of t."""
         rows = group_sums(self._codes, counts) @ self._core.rows
         rows = (rows if isinstance(rows, np.ndarray) else rows.toarray())[:, self._columns]
         return np.concatenate([rows, of_t[:, None]], axis=1)
@@ -294,7 +295,7 @@ class RandomIntercepts(Objective):
 
 
 def group_sums(codes: Array, counts: Array | None = None) -> Any:
-    """Return the sparse matrix that sums rows by group, each times its count, by product.
+    """Return the sparse matrix whose product sums rows by group, each times its count.
 
     >>> group_sums(np.array([0, 1, 0])) @ np.array([1.0, 2.0, 4.0])
     array([5., 2.])
@@ -306,12 +307,12 @@ def group_sums(codes: Array, counts: Array | None = None) -> Any:
 
 
 def checked_nodes(nodes: Any) -> int:
-    """Return how many nodes a quadrature has.
+    """Return a checked number of quadrature nodes.
 
     Raises
     ------
     ConfigError
-        If they are not odd, from 1 to 25.
+        If it is not an odd number from 1 to 25.
     """
     whole = isinstance(nodes, int | np.integer) and not isinstance(nodes, bool)
     if not whole or not 1 <= nodes <= _MOST_NODES or nodes % 2 == 0:

@@ -1,4 +1,4 @@
-"""Which attributes the methods of a class may read: what clients that share them must share."""
+"""The attributes that methods of a class may read: clients of one stack must share them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from types import CodeType, FunctionType
 from typing import Any
 
 _OPEN = {"vars", "getattr", "__dict__", "__getattribute__", "attrgetter", "eval", "exec", "globals"}
-"""Words by which code may read any attribute."""
+"""Names by which code may read any attribute."""
 _CLOSED = ("builtins", "numpy", "scipy", "math")
-"""Whose functions read no attributes of a loss."""
+"""Modules whose functions read no attributes of a loss."""
 
 
 @lru_cache(maxsize=1024)
 def attributes_read(kind: type, methods: tuple[str, ...]) -> frozenset[str] | None:
-    """Return the names that methods, and what they call, may read of an object.
+    """Return the attributes of an object that methods, and functions they call, may read.
 
-    They are all that their code mentions, whatever it belongs to; None if that cannot be told.
+    These are all names in their code, whatever they refer to; None if that is unknown.
 
     >>> class Tilted:
     ...     def loss(self, scores): return self.tilted(scores) * self.weight
@@ -47,7 +47,7 @@ def attributes_read(kind: type, methods: tuple[str, ...]) -> frozenset[str] | No
 
 
 def _mentioned(code: CodeType) -> Iterator[str]:
-    """Yield the names that code mentions, and that of the functions inside it."""
+    """Yield the names in code, and in the functions inside it."""
     yield from code.co_names
     yield from code.co_freevars
     for constant in code.co_consts:
@@ -56,13 +56,13 @@ def _mentioned(code: CodeType) -> Iterator[str]:
 
 
 def _members(kind: type, name: str) -> list[Any]:
-    """Return the methods and properties of that name of a class and its bases."""
+    """Return the methods and properties with this name, of a class and its bases."""
     found = [vars(one)[name] for one in kind.__mro__[:-1] if name in vars(one)]
     return [member for member in found if callable(member) or hasattr(member, "__get__")]
 
 
 def _called(function: FunctionType, name: str) -> Iterator[Any]:
-    """Yield what can be called by a name where the function stands, but for classes."""
+    """Yield what a name in the function's scope can call, except classes."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     try:
         meant = cells[name].cell_contents if name in cells else function.__globals__.get(name)

@@ -1,8 +1,8 @@
-"""Gradients of single rows, clipped and rounded to a grid, each from its own row alone.
+"""Gradients of single rows, clipped and rounded to a grid, each computed from its row alone.
 
-What another row changes in one, be it a last bit that a library's order of sums decides, would move
-the sum by more than that other row's own gradient. So scores are summed row by row in one order,
-lengths are measured row by row, and sums are of whole numbers.
+If another row changed one of them, even in the last bit through a library's order of summation,
+that row would move the sum by more than its own gradient. Scores are therefore summed row by row in
+a fixed order, norms are computed row by row, and sums are of whole numbers.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def clipped_steps(objective: Any, x: Any, grid: Grid, rows: Array) -> Array:
     Parameters
     ----------
     objective : LinearModel
-        Or what defines `row_gradients(x, rows)`, an array of a gradient for each row; or what
-        defines `clipped_sum(x, clip, rows)`. What is not this package's own is asked for one row
-        at a time, and a row for which it raises, or whose gradient is not finite, counts as 0.
+        Or an object with `row_gradients(x, rows)`, an array with a gradient for each row, or with
+        `clipped_sum(x, clip, rows)`. A user's own method is called for one row at a time. A row at
+        which it raises, or whose gradient is not finite, counts as 0.
     x : array, or list of arrays
         In the objective's form.
     grid : Grid
@@ -70,7 +70,7 @@ def clipped_steps(objective: Any, x: Any, grid: Grid, rows: Array) -> Array:
 
 
 def losses_of_rows(objective: Any, x: Any, rows: Array) -> Array:
-    """Return the losses of some rows; NaN for a row for which an objective of your own raises."""
+    """Return the losses of some rows; NaN for a row at which a user's own objective raises."""
     linear = is_linear(objective)
     if _takes_together(objective, "loss" if linear else "row_losses"):
         return np.asarray(objective.row_losses(x, rows))
@@ -124,13 +124,13 @@ def _own_gradients(objective: Any, x: Any, clip: float, rows: Array, entries: in
 
 @contextmanager
 def count_as_nothing() -> Iterator[None]:
-    """Go on where a row's gradient or loss raises, and log of which type the error was.
+    """Continue if a row's gradient or loss raises, and log the type of the error.
 
-    An error that reached the server would tell of that row, without noise.
+    An error that reached the server would reveal something of that row, without noise.
     """
     try:
         yield
-    except RefusedError:  # of the request, and of no row
+    except RefusedError:  # caused by the request, not by a row
         raise
     except Exception as error:
         _log.warning("a row does not count, since its loss raises %s", type(error).__name__)
@@ -143,7 +143,7 @@ def _flat(gradient: Any) -> Array:
 
 
 def is_linear(objective: Any) -> bool:
-    """Return whether rows' gradients are slopes times rows, as `LinearModel` has them."""
+    """Return whether rows' gradients are slopes times rows, as in `LinearModel`."""
     kind = type(objective)
     return isinstance(objective, LinearModel) and kind.clipped_sum is LinearModel.clipped_sum
 
@@ -157,7 +157,7 @@ def _dense(slopes: Array, data: Array, grid: Grid) -> Array:
 
 
 def _sparse(slopes: Array, rows: Any, grid: Grid) -> Array:
-    """Return the sum of the steps of sparse rows, of which only entries that are there count."""
+    """Return the sum of the steps of sparse rows, over stored entries only."""
     from scipy.sparse import csr_array
 
     data = csr_array(rows)
@@ -166,7 +166,7 @@ def _sparse(slopes: Array, rows: Any, grid: Grid) -> Array:
         values = data.data.astype(np.float64) * np.repeat(slopes, counts, axis=1)
     ones = np.ones(data.shape[1])
 
-    def sums(squares: Array) -> Array:  # row by row, as the entries stand
+    def sums(squares: Array) -> Array:  # row by row, in the order of the entries
         found = np.zeros(data.shape[0])
         for each in squares:
             found += csr_array((each, data.indices, data.indptr), shape=data.shape) @ ones

@@ -25,13 +25,13 @@ from flower_fedcon.objectives.read_attributes import attributes_read
 from flower_fedcon.objectives.set_aside import SetAside, is_ours, owner_of, set_losses_aside
 from flower_fedcon.validation import Array, float_array, nonnegative, total
 
-_SQUARED = 2**18  # entries of which the squares are kept at once
+_SQUARED = 2**18  # entries whose squares are kept at a time
 _THREE = ("loss", "slope", "curvature")
 _FORMER = {"losses": "loss", "slopes": "slope"}
 _PROBED = 16  # rows
-_GRAM = 2000  # rows or columns of a sparse matrix, up to which its Gram matrix is made
+_GRAM = 2000  # rows or columns of a sparse matrix up to which its Gram matrix is made
 _TOP = 0.025  # relative error of the largest eigenvalue of a large Gram matrix
-_DATA = ("rows", "targets", "weights")  # what has an axis of rows
+_DATA = ("rows", "targets", "weights")  # arrays with an axis of rows
 _NUMBERS = ("scale", "l2")  # of each client
 _SAID = {
     *_DATA,
@@ -48,7 +48,7 @@ _FORM = ("shape", "dtype", "intercept", "_row_shape", "_plain")
 
 def is_sparse(A: object) -> bool:
     """Return whether A is one of SciPy's sparse matrices or arrays."""
-    scipy_sparse = sys.modules.get("scipy.sparse")  # where nobody has loaded it, nothing is
+    scipy_sparse = sys.modules.get("scipy.sparse")  # without it loaded, nothing is sparse
     return scipy_sparse is not None and bool(scipy_sparse.issparse(A))
 
 
@@ -56,45 +56,45 @@ class LinearModel(Objective, Stackable):
     """scale times the mean over rows a_i of w_i loss(<a_i, x>, target_i), plus l2/2 ||x||^2.
 
     A subclass defines three functions of scores <a_i, x> and targets, entry by entry: `loss`,
-    `slope` and `curvature`. They serve one client, many along a leading axis, and what compiles
-    rounds, and change no array in place. What else they depend on are numbers of the object,
-    which many clients must have alike.
+    `slope` and `curvature`. They serve one client, many clients along a leading axis, and compiled
+    rounds, and must change no array in place. They may also use numbers of the object, which must
+    be equal for all clients.
 
-    Many clients are one such object (see `along_axis`) whose arrays have one more axis in front.
-    x is then one point for all, or has that axis, too; values have shape (clients,).
+    Many clients form one such object (see `along_axis`) whose arrays have a leading axis. x is then
+    one point for all, or has that axis, too; values have shape (clients,).
 
     Parameters
     ----------
     A : array of shape (m, *model shape), or SciPy sparse matrix of shape (m, d)
-        A sparse one is kept as CSR. The data are copied, unless nobody can write to them: an array
-        with ``A.flags.writeable = False``, or a file that ``np.load(name, mmap_mode="r")`` opens.
+        A sparse one is kept as CSR. The data are copied unless they are read-only: an array with
+        ``A.flags.writeable = False``, or a file opened by ``np.load(name, mmap_mode="r")``.
     targets : array, shape (m,)
     l2 : float
         >= 0.
     sample_weight : array, shape (m,), optional
         Weights >= 0 of the rows, of any positive sum: the mean is the weighted one.
     intercept : bool (default: False)
-        Whether the model has one entry more, the last one, that is added to every score and that
-        l2 leaves free; then `rows` have a last entry 1.
+        Whether the model has one more entry, the last, which is added to every score and which l2
+        leaves free. `rows` then have a last entry 1.
     """
 
     target_name: ClassVar[str] = "targets"
     curvatures: ClassVar[tuple[float, float | None]] = (0.0, None)
-    """Bounds of `curvature`; None where there is none, and `smoothness` is unknown."""
+    """Bounds of `curvature`; None without a bound: `smoothness` is then unknown."""
     separable: ClassVar[bool] = False
-    """Whether it can decrease forever on some data: see `flower_fedcon.solvers.runaway`."""
+    """Whether the loss can decrease forever on some data: see `flower_fedcon.solvers.runaway`."""
     clusters: Array | None = None
-    """The cluster of each row, from 0, where standard errors are to be by cluster."""
+    """The cluster of each row, from 0, for standard errors by cluster."""
     clients: int | None = None
-    """How many there are, where arrays have an axis for them."""
+    """The number of clients, if arrays have an axis for them."""
     rows: Any
     targets: Array
     l2: Any = 0.0
     scale: Any = 1.0
     weights: Array | None
-    """w_i, with mean 1; None where all are."""
-    _plain: bool  # whether scores of one client are a product of its rows and a vector
-    _bound: Array | None = None  # where there is an intercept: 0 for it, 1 for what l2 holds
+    """w_i, with mean 1; None if all are 1."""
+    _plain: bool  # whether one client's scores are the product of its rows and a vector
+    _bound: Array | None = None  # with an intercept: 0 for it, 1 for entries under l2
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -112,8 +112,8 @@ class LinearModel(Objective, Stackable):
     ) -> None:
         name = f"{type(self).__name__}(A)"
         if is_sparse(A):
-            array = A.tocsr(copy=True)  # as an array is, unless nobody can write to it
-            array.sum_duplicates()  # an entry that is there twice is as long as their sum
+            array = A.tocsr(copy=True)  # as a writable array is
+            array.sum_duplicates()  # an entry that occurs twice counts as the sum
             single = array.dtype == np.float32
             array = array.astype(np.float32 if single else np.float64, copy=False)
             float_array(f"{name}.data", array.data, keep=False)
@@ -180,7 +180,7 @@ class LinearModel(Objective, Stackable):
 
     @property
     def given_weights(self) -> Array | None:
-        """The weights of the rows as they were given, which count rows; None where all are 1."""
+        """The weights of the rows as given, which count rows; None if all are 1."""
         if self.weights is None:
             return None
         weights = np.asarray(self.weights, np.float64)
@@ -194,26 +194,26 @@ class LinearModel(Objective, Stackable):
 
     @property
     def one_score(self) -> bool:
-        """Whether steps can be taken on scores: one a row of an array, and one l2."""
+        """Whether steps can be taken on scores: one score for each row of an array, and one l2."""
         l2 = self.l2
         held = self._bound is None or (l2.__class__ is float and not l2)
         return held and not self.sparse
 
     @property
     def why_not_traced(self) -> str | None:  # type: ignore[override]
-        """Why rounds with it cannot be compiled; None if they can."""
+        """Why rounds with this loss cannot be compiled; None if they can."""
         return "has sparse rows, which JAX does not take" if self.sparse else None
 
     @property
     def A(self) -> Any:  # noqa: N802
-        """The data, in the shape in which they were given."""
+        """The data, in the shape given."""
         rows = self.rows[:, :-1] if self.intercept else self.rows
         if self.sparse or self.intercept:
             return rows
         return rows.reshape((self.num_examples, *self._row_shape))
 
     def subset(self, rows: Array) -> Self:
-        """Return the same function of some rows alone (integers): a fold of the data."""
+        """Return the same function on some rows (integers): a fold of the data."""
         part = copy.copy(self)
         part.__dict__.pop("_constants", None)
         part.rows, part.targets = self.rows[rows], self.targets[rows]
@@ -227,17 +227,17 @@ class LinearModel(Objective, Stackable):
     # --- units -----------------------------------------------------------------------------------
 
     def usual_curvatures(self) -> Any:
-        """Return what `curvature` is bounded by, or what it usually is: a number, or one a row."""
+        """Return a bound on `curvature`, or its usual size: a number, or one for each row."""
         most = self.curvatures[1]
         if most is not None:
             return most
         try:
             return self.curvature(np.zeros_like(self.targets), self.targets)
-        except NotImplementedError:  # a loss of your own, for methods that ask for gradients alone
+        except NotImplementedError:  # a user's own loss, for methods that need gradients only
             return 1.0
 
     def entry_curvatures(self) -> Array:
-        """Return the mean squares of the columns, times what the loss curves by, in x's shape."""
+        """Return the columns' mean squares times the loss's curvature, in x's shape."""
         m, d = self.rows.shape
         weights = np.broadcast_to(self.usual_curvatures(), m) * (self.scale / m)
         if self.weights is not None:
@@ -256,10 +256,11 @@ class LinearModel(Objective, Stackable):
         return curvatures
 
     def usual_sizes(self) -> tuple[Any, Any]:
-        """Return how long gradients may be at 0, and how far f may curve, by data alone.
+        """Return the sizes of gradients at 0 and of curvatures that the data allow.
 
-        With a client axis, of each client. The first is the rows' mean length times that of what
-        they count for; their sum, the gradient, may cancel.
+        With a client axis, there is one pair for each client. The first is the rows' mean norm
+        times the mean size of their weights in the gradient; the gradient itself, their sum, may
+        cancel.
         """
         if is_array(self.rows):
             squares = np.square(self.rows, dtype=np.float64).sum(axis=-1)
@@ -273,7 +274,7 @@ class LinearModel(Objective, Stackable):
         scale = self.scale
         counts = self.row_weights(self._scores(np.zeros(self.shape, self.dtype), self.rows))
         lengths = np.square(counts, dtype=np.float64).sum(axis=-1)
-        if lengths.ndim > squares.ndim - 1:  # of each class
+        if lengths.ndim > squares.ndim - 1:  # one for each class
             lengths = lengths.sum(axis=-1)
         curvatures = (self.usual_curvatures() * squares).mean(axis=-1)
         return np.sqrt(counts.shape[-1] * lengths * squares.mean(axis=-1)), scale * curvatures
@@ -302,22 +303,22 @@ class LinearModel(Objective, Stackable):
     # --- many clients ----------------------------------------------------------------------------
 
     def stack_key(self) -> Hashable | None:
-        """Return what the clients of one stack share; None where there is more than losses.
+        """Return what clients must share to form one stack; None for a class with other methods.
 
-        A class from elsewhere may define its three functions, and must leave alone what is made of
-        them. What these read of the object must be the same, and arrays of its own, which may be of
-        its rows, are in no stack; other attributes do not count.
+        A user's class may define the three functions, but must not override the methods built on
+        them. Attributes that the functions read must be equal. Objects with arrays of their own,
+        which may belong to their rows, are not stacked. Other attributes do not matter.
         """
         shared = self._shared()
         return None if shared is None else (self.rows.shape, self.weights is None, *shared)
 
     def padded_key(self) -> Hashable | None:
-        """Return what those of one stack share if rows of weight 0 make them equally many."""
+        """Return what clients must share to form one stack after padding with rows of weight 0."""
         shared = self._shared()
         return None if shared is None or self.sparse else (self.rows.shape[1:], *shared)
 
     def padded(self, count: int) -> Self:
-        """Return the same function with `count` rows, of which the last have weight 0."""
+        """Return the same function with `count` rows; the added ones have weight 0."""
         more = count - self.num_examples
         weights = np.ones(self.num_examples, self.dtype) if self.weights is None else self.weights
         share = self.dtype.type(count / self.num_examples)  # weights have mean 1
@@ -330,7 +331,7 @@ class LinearModel(Objective, Stackable):
         return other
 
     def _shared(self) -> tuple[Any, ...] | None:
-        """Return what the clients of one stack share besides the number of their rows."""
+        """Return what clients of one stack share, besides the number of rows."""
         kind = type(self)
         if not _is_three_functions(kind) or hasattr(self, "constraint_value"):
             return None
@@ -351,9 +352,9 @@ class LinearModel(Objective, Stackable):
 
     @classmethod
     def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:
-        """Return which of a class's own functions does not work along an axis; None if all do.
+        """Return which of a class's functions does not work along an axis; None if all do.
 
-        They are called with a few targets of two clients, together and alone.
+        Each is called with a few targets of two clients, together and separately.
         """
         owners = [(name, owner_of(cls, name)) for name in _THREE]
         own = [name for name, owner in owners if owner is not None and not is_ours(owner)]
@@ -363,7 +364,7 @@ class LinearModel(Objective, Stackable):
         few = min(first.num_examples, last.num_examples, _PROBED)
         targets = np.stack([first.targets[:few], last.targets[-few:]])
         one_row = first._scores(np.zeros(first.shape, first.dtype), first.rows[:1])
-        shape = (2, *one_row.shape[:-1], few)  # between the two, an axis of classes perhaps
+        shape = (2, *one_row.shape[:-1], few)  # an axis of classes may lie between the two
         scores = np.linspace(-2.0, 2.0, math.prod(shape)).reshape(shape).astype(first.dtype)
         for name in own:
             function = getattr(first, name)
@@ -371,7 +372,7 @@ class LinearModel(Objective, Stackable):
             alone = [one for one in each if not isinstance(one, str)]
             found = _tried(function, scores, targets)
             if len(alone) < len(each):
-                continue  # what fails in any case is told when a client comes to it
+                continue  # a failure in any case is reported when a client meets it
             if isinstance(found, str):
                 wrong = found
             elif found.shape != (2, *alone[0].shape):
@@ -389,7 +390,7 @@ class LinearModel(Objective, Stackable):
 
     @classmethod
     def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Self:
-        """Return objectives with the same `stack_key`, each times its factor, as one of all."""
+        """Return objectives with the same `stack_key`, each times its factor, as one object."""
         first: Self = objectives[0]
         whole = first._with_rows(
             _all_rows([f.rows for f in objectives]),
@@ -419,7 +420,7 @@ class LinearModel(Objective, Stackable):
         return product
 
     def divided(self, count: int) -> Self:
-        """Return the objectives of so many clients, to whom the rows are dealt in equal parts."""
+        """Return the objectives of `count` clients that share the rows in equal parts."""
         m, d = self.rows.shape
         whole = self._with_rows(
             self.rows.reshape(count, m // count, d), self.targets.reshape(count, -1), None
@@ -429,7 +430,7 @@ class LinearModel(Objective, Stackable):
         return whole
 
     def joined(self) -> Self:
-        """Return the mean of the objectives of clients that have all but their rows alike."""
+        """Return the mean of the objectives of clients that differ only in their rows."""
         rows = self.rows
         mean = self._with_rows(rows.reshape(-1, rows.shape[-1]), self.targets.reshape(-1), None)
         mean.clients, mean.num_examples = None, mean.targets.size
@@ -449,7 +450,7 @@ class LinearModel(Objective, Stackable):
         return own
 
     def part(self, which: Which, rows: Array | None = None) -> Self:
-        """Return some of the clients, with all their rows or with some each, (clients, batch)."""
+        """Return some of the clients, with all rows or with `rows`, shape (clients, batch)."""
         part = copy.copy(self)
         index: Any = which if rows is None else (places(which)[:, None], rows)
         part.rows, part.targets = self.rows[index], self.targets[index]
@@ -461,7 +462,7 @@ class LinearModel(Objective, Stackable):
 
     @property
     def numbers_each(self) -> int:
-        """How many numbers the rows of one client have."""
+        """The number of entries in one client's rows."""
         rows = self.rows
         return int(rows.shape[-1] * rows.shape[-2]) if is_array(rows) else int(rows.nnz)
 
@@ -498,7 +499,7 @@ class LinearModel(Objective, Stackable):
     def _row_weights(
         self, scores: Array, targets: Array, weights: Array | None, factor: float = 1.0
     ) -> Array:
-        """Return what each row counts for in factor times the gradient, without l2."""
+        """Return each row's weight in factor times the gradient, without l2."""
         found = self.slope(scores, targets)
         share = factor * self.scale / scores.shape[-1]
         counts: Array = found * (share if self.clients is None else wide(share, found))
@@ -507,7 +508,7 @@ class LinearModel(Objective, Stackable):
         return counts
 
     def row_weights(self, scores: Array) -> Array:
-        """Return what each row counts for in the gradient, without l2, from all rows' scores."""
+        """Return each row's weight in the gradient, without l2, from all rows' scores."""
         return self._row_weights(scores, self.targets, self.weights)
 
     def _gradient(
@@ -515,7 +516,7 @@ class LinearModel(Objective, Stackable):
     ) -> Array:
         if x.shape != self.shape:
             self._expect(x)
-        # One client's vector in few calls: of small data, they cost as much as arithmetic.
+        # One client's vector in few calls: with small data they cost as much as arithmetic.
         plain = self._plain and self.clients is None
         scores = rows.dot(x) if plain else self._scores(x, rows)
         counts = self._row_weights(scores, targets, weights, factor)
@@ -535,7 +536,7 @@ class LinearModel(Objective, Stackable):
         return self._gradient(x, self.rows, self.targets, self.weights)
 
     def value_and_gradient(self, x: Array) -> tuple[Any, Array]:
-        """Return f(x) and the gradient at x, which share a product with the data."""
+        """Return f(x) and the gradient at x, from one product with the data."""
         if x.shape != self.shape:
             self._expect(x)
         scores = self._scores(x, self.rows)
@@ -552,7 +553,7 @@ class LinearModel(Objective, Stackable):
         weights = None if self.weights is None else self.weights[rows]
         if self.sparse:
             data = self.rows[rows]
-        else:  # in three quarters of the time of an index
+        else:  # takes three quarters of the time of an index
             data = self.rows.take(rows.astype(np.intp, copy=False), 0)
         return self._gradient(x, data, self.targets[rows], weights)
 
@@ -570,8 +571,8 @@ class LinearModel(Objective, Stackable):
     def clipped_sum(self, x: Array, clip: float, rows: Array) -> Array:
         """Return the sum over `rows` of their losses' gradients, each of norm at most `clip`.
 
-        A row's gradient is its slope times the row, so that its norm needs no gradient. l2 is no
-        part of it.
+        A row's gradient is its slope times the row, so that the norm needs no gradient. l2 is not
+        included.
 
         Parameters
         ----------
@@ -584,17 +585,17 @@ class LinearModel(Objective, Stackable):
         slopes = slopes.astype(self.dtype)
         squares = data.multiply(data).sum(axis=1) if self.sparse else np.square(data).sum(axis=1)
         squares = np.asarray(squares).reshape(-1)
-        norms = np.sqrt(squares + data.shape[1] * np.finfo(self.dtype).tiny)  # lost by squaring
+        norms = np.sqrt(squares + data.shape[1] * np.finfo(self.dtype).tiny)  # if squares underflow
         norms *= np.sqrt(np.square(slopes).sum(axis=0)) if slopes.ndim > 1 else np.abs(slopes)
         slopes *= clip / np.maximum(norms, clip)
-        slopes[..., ~np.isfinite(norms)] = 0.0  # of a row too long for arithmetic nothing is left
+        slopes[..., ~np.isfinite(norms)] = 0.0  # a row whose norm overflows counts as 0
         return self._pull(slopes, data)
 
     def slopes_and_rows(self, x: Array, rows: Array) -> tuple[Array, Any]:
-        """Return what each of some rows counts for in its own gradient, and these rows.
+        """Return the slopes of some rows, each row's factor in its own gradient, and these rows.
 
-        A slope is of that row alone: scores are summed in one order, whatever other rows there are,
-        where a product with all rows rounds each by what stands beside it.
+        A slope depends on its row alone: scores are summed in a fixed order, while the rounding of
+        a product with all rows may depend on the other rows.
 
         Parameters
         ----------
@@ -612,7 +613,7 @@ class LinearModel(Objective, Stackable):
         return slopes[..., : len(rows)], data[: len(rows)]
 
     def row_losses(self, x: Array, rows: Array) -> Array:
-        """Return the loss of each of some rows, l2 not included, from that row alone.
+        """Return the loss of each of some rows, without l2, computed from that row alone.
 
         Parameters
         ----------
@@ -629,9 +630,9 @@ class LinearModel(Objective, Stackable):
         return losses[: len(rows)]
 
     def _apart(self, x: Array, rows: Array) -> tuple[Array, Any, Array]:
-        """Return the scores of some rows, two at least, with the rows and their targets."""
+        """Return the scores of some rows (at least two), with the rows and their targets."""
         self._expect(x)
-        taken = np.resize(rows, max(2, len(rows)))  # of one, axes would change their order
+        taken = np.resize(rows, max(2, len(rows)))  # a single row would change the order of axes
         data, targets = self.rows[taken], self.targets[taken]
         at = x.reshape(data.shape[1], -1).astype(np.float64, copy=False)
         own = owner_of(type(self), "_scores")
@@ -656,7 +657,7 @@ class LinearModel(Objective, Stackable):
         ----------
         x : array of `shape`
         columns : array of int, shape (k,), optional
-            Which entries of the flattened model count; all by default.
+            The entries of the flattened model to return; all by default.
 
         Returns
         -------
@@ -669,7 +670,7 @@ class LinearModel(Objective, Stackable):
     def second_derivatives(self, x: Array) -> Callable[[Array], Array]:
         """Return the map v -> H v at x, for v in the shape of x.
 
-        A class of losses for which Newton's method pays has it as `hessian_products`.
+        A loss for which Newton's method pays offers it as `hessian_products`.
         """
         if x.shape != self.shape:
             self._expect(x)
@@ -682,7 +683,7 @@ class LinearModel(Objective, Stackable):
         return product
 
     def row_curvatures(self, x: Array) -> Array:
-        """Return what each row counts for in the second derivatives at x, without l2."""
+        """Return each row's weight in the second derivatives at x, without l2."""
         scores = self._scores(x, self.rows)
         found = self.curvature(scores, self.targets)
         share = self.scale / scores.shape[-1]
@@ -711,7 +712,7 @@ class LinearModel(Objective, Stackable):
     def ridged(
         self, gradient: Array, x: Array, factor: float = 1.0, which: Which | None = None
     ) -> Array:
-        """Return a gradient plus factor times that of l2/2 ||x||^2, of some clients alone."""
+        """Return a gradient plus factor times that of l2/2 ||x||^2, for some clients."""
         l2 = self.l2
         if l2.__class__ is float and self._bound is None:
             return gradient + factor * l2 * x if l2 else gradient
@@ -725,8 +726,8 @@ class LinearModel(Objective, Stackable):
             return 0.0
         if self.clients is None:
             return 0.5 * l2 * float(np.vdot(x if self._bound is None else self._bound * x, x))
-        held = self._held(x, l2)  # first: what is 0 has no square that overflows
-        with np.errstate(over="ignore"):  # as of one client
+        held = self._held(x, l2)  # first, since the square of a dropped entry might overflow
+        with np.errstate(over="ignore"):  # as for one client
             return 0.5 * dot(held, x, len(self.shape))
 
     def _held(self, x: Array, l2: Any) -> Array:
@@ -754,10 +755,10 @@ class LinearModel(Objective, Stackable):
         return share * most * top + l2, share * least * bottom + mu
 
     def _singular_squares(self) -> tuple[Any, Any]:
-        """Return sigma_max^2 and sigma_min^2 of the rows times the roots of their weights.
+        """Return sigma_max^2 and sigma_min^2 of the rows, weighted by the roots of their weights.
 
-        The second is 0 with fewer rows than entries of x, and for a large sparse matrix, of which
-        the first is found by Lanczos' method, up to a twentieth, and rounded up.
+        The second is 0 with fewer rows than entries of x, and for a large sparse matrix. For such a
+        matrix Lanczos' method finds the first to a twentieth, rounded up.
         """
         rows = self.rows.astype(np.float64, copy=False)
         m, d = rows.shape[-2:]
@@ -768,7 +769,7 @@ class LinearModel(Objective, Stackable):
             from scipy.sparse.linalg import norm
 
             # ||A||_2^2 is at most ||A||_1 ||A||_inf, and at most ||A||_F^2.
-            sizes = abs(rows)  # SciPy's norm takes no arrays before 1.13
+            sizes = abs(rows)  # SciPy's norm takes no sparse arrays before 1.13
             most = sizes.sum(axis=0).max() * sizes.sum(axis=1).max()
             bound = float(min(most, norm(rows) ** 2))
             return min(bound, _largest_square(rows, bound)), 0.0
@@ -776,14 +777,14 @@ class LinearModel(Objective, Stackable):
         gram = rows @ turned if m < d else turned @ rows
         squares = eigenvalues(gram.toarray() if self.sparse else gram)
         top = np.maximum(squares[..., -1], 0.0)
-        # Below the product's rounding errors the smallest one cannot be told from 0.
+        # Below the product's rounding errors the smallest one counts as 0.
         known = (m >= d) & (squares[..., 0] > d * np.finfo(np.float64).eps * top)
         bottom = np.where(known, squares[..., 0], 0.0)
         return (top, bottom) if self.clients else (float(top), float(bottom))
 
 
 def _largest_square(rows: Any, bound: float) -> float:
-    """Return sigma_max^2 of a large sparse matrix, up to a twentieth too large."""
+    """Return sigma_max^2 of a large sparse matrix, at most a twentieth too large."""
     from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
     if not 0 < bound < np.inf:
@@ -811,11 +812,11 @@ _MADE = (
     *("_scores", "_pull", "_mean", "_row_weights", "row_weights", "row_curvatures", "_gradient"),
     *("ridged", "ridge", "_held", "subset", "part", "along_axis"),
 )
-"""What this package makes of the three functions."""
+"""Methods that this package builds from the three functions."""
 
 
 def _expect_new_names(kind: type[LinearModel]) -> None:
-    """Raise if a subclass of a loss defines functions by the names that these had once."""
+    """Raise if a subclass of a loss defines functions by their former names."""
     for old, new in _FORMER.items():
         owner = owner_of(kind, new)
         if owner is None or owner is LinearModel or old not in vars(kind):
@@ -828,7 +829,7 @@ def _expect_new_names(kind: type[LinearModel]) -> None:
 
 
 def _is_three_functions(kind: type[LinearModel]) -> bool:
-    """Return whether all that a class from elsewhere has of its own are the three functions."""
+    """Return whether a user's class defines nothing but the three functions."""
     own = [vars(one) for one in kind.__mro__[:-1] if not is_ours(one)]
     made = vars(LinearModel)
     found = [(name, names[name]) for names in own for name in _MADE if name in names]
@@ -841,7 +842,7 @@ def _name(item: tuple[str, Any]) -> str:
 
 
 def _tried(function: Callable[..., Any], *arrays: Array) -> Array | str:
-    """Return what a function makes of copies of arrays; what it raises, in words."""
+    """Return a function's result for copies of arrays, or its error as text."""
     try:
         with np.errstate(all="ignore"):
             return np.asarray(function(*(array.copy() for array in arrays)))

@@ -1,14 +1,13 @@
-"""Gradient steps on scores: for losses of one score <a, x> a row, with few rows beside entries.
+"""Gradient steps on scores, for losses with one score <a, x> a row and few rows.
 
-Where no prox comes between, K full steps from z stay in the span of z, of the rows, and of the
-drift h, which is all that is added to the gradients but does not follow x. With the scores s = A z
-and t = A h, the rows' products with one another G = A A', and the weights r that the rows have in
-the gradient A' r, which follow from s,
+Without a prox, K full steps from z stay in the span of z, of the rows, and of the drift h, the part
+added to the gradients that does not depend on x. With the scores s = A z and t = A h, the inner
+products of rows G = A A', and the weights r of the rows in the gradient A' r, which depend on s,
 
     s := q s - step (G r + t),   c := q c + r,   e := q e + 1,   q = 1 - step (ridge + shift)
     z := q^K z - step (A' c + e h)
 
-so that K steps read the rows twice. G is found once.
+so that K steps read the rows twice. G is computed once.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ import numpy as np
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.validation import Array
 
-_SCARCE = 4  # entries of a row for each row, from which on G is kept: a fourth more memory
+_SCARCE = 4  # entries of a row, for each row, from which on G is kept: a fourth more memory
 
 
 def few_rows(tables: Array) -> bool:
-    """Return whether the rows' products with one another are few beside the rows' entries.
+    """Return whether the rows have few inner products compared with their entries.
 
     >>> few_rows(np.ones((3, 2, 8))), few_rows(np.ones((3, 2, 7)))
     (True, False)
@@ -47,13 +46,13 @@ def row_products(tables: Array) -> Array:
 def steps_on_scores(
     steps: LocalPass, tables: Array, products: Array, ridge: Any, weigh: Callable[[Array], Array]
 ) -> Array:
-    """Return where plain steps lead, shape (clients, d).
+    """Return the end of plain steps, shape (clients, d).
 
     Parameters
     ----------
     steps : LocalPass
     tables : array, shape (clients, rows, d)
-        Of the clients that take the steps.
+        The rows of the clients that take the steps.
     products : array, shape (clients, rows, rows)
     ridge : float, or array of shape (clients, 1)
     weigh : function
@@ -85,7 +84,7 @@ def steps_on_scores(
 
 
 def _drift(steps: LocalPass, d: int) -> Array | None:
-    """Return what is added to each gradient and does not follow x; None for nothing."""
+    """Return the part added to each gradient that does not depend on x; None without it."""
     drift = steps.linear
     if drift is not None and steps.less is not None:
         drift = drift - steps.less
@@ -96,7 +95,7 @@ def _drift(steps: LocalPass, d: int) -> Array | None:
 
 
 def _scores(tables: Array, x: Array) -> Array:
-    """Return <a, x> of each row, for models of shape (clients, d), or (1, d) for everyone."""
+    """Return <a, x> of each row, for models of shape (clients, d), or (1, d) for all clients."""
     if len(x) == 1:
         return np.matmul(tables, x[0])  # type: ignore[no-any-return]
     return np.matmul(tables, x[:, :, None])[:, :, 0]  # type: ignore[no-any-return]

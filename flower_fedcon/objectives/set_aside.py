@@ -1,4 +1,4 @@
-"""What a subclass of your own overrides, and what it inherits that is then of another function."""
+"""Inherited methods that no longer match the methods that a user's subclass overrides."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _MADE_OF = {
     "stochastic_gradient": ("batch_gradient",),
 }
 _GENERIC = ("value_and_gradient", "_curvature")
-"""What an objective has in any case, made of its value and gradient alone."""
+"""Methods of every objective, built from its value and gradient only."""
 
 
 class SetAside:
-    """In place of a method that a class inherits and does not use: the class has none.
+    """Replaces an inherited method that a class must not use: the class then lacks it.
 
     Parameters
     ----------
     name : str
         The method.
     override : str
-        The method that the class defines otherwise.
+        The method that the class overrides.
     owner : type
-        The class whose method it was.
+        The class that defines the method.
     """
 
     def __init__(self, name: str, override: str, owner: type) -> None:
         self.name, self.override, self.owner = name, override, owner
 
     def why(self, kind: str) -> str:
-        """Return why a class of this name has no such method, and the remedy."""
+        """Return why a class of this name lacks the method, and the remedy."""
         return (
             f"{kind} defines its own {self.override}, which {self.owner.__name__}.{self.name} does "
             f"not use: define {self.name}, too"
@@ -49,19 +49,19 @@ class SetAside:
 
 
 def is_ours(kind: type) -> bool:
-    """Return whether a class is one of this package."""
+    """Return whether a class belongs to this package."""
     return kind.__module__.startswith(_HERE)
 
 
 def owner_of(kind: type, name: str) -> type | None:
-    """Return the class from which a class has an attribute; None if it has none."""
+    """Return the class that defines an attribute of a class; None without it."""
     return next((one for one in kind.__mro__ if name in vars(one)), None)
 
 
 def outdated(kind: type, override: str, name: str) -> type | None:
-    """Return the class whose `name` is of another `override` than this class has; None if none is.
+    """Return the class whose `name` does not match this class's `override`; None if all match.
 
-    That is where a class from elsewhere defines `override`, and what it inherits from has `name`.
+    They do not match if a user's class defines `override` and inherits `name`.
     """
     by, owner = owner_of(kind, override), owner_of(kind, name)
     if by is None or owner is None or is_ours(by):
@@ -71,14 +71,14 @@ def outdated(kind: type, override: str, name: str) -> type | None:
 
 
 def set_aside(kind: type, root: type) -> None:
-    """Leave a class without those of the methods that it inherits which its own ones outdate.
+    """Remove from a class the inherited methods that its own ones outdate.
 
     Parameters
     ----------
     kind : type
         A subclass of `Objective`.
     root : type
-        `Objective`, whose own methods are made of those that a class defines.
+        `Objective`, whose own methods are built from those that a class defines.
     """
     for override, names in _MADE_OF.items():
         for name in names:
@@ -96,14 +96,14 @@ def _is_set_aside(kind: type, name: str, override: str) -> bool:
 
 
 def set_losses_aside(kind: type, root: type) -> None:
-    """Do the same for the three functions of a loss of rows.
+    """Do the same for the three functions of a loss.
 
     Parameters
     ----------
     kind : type
         A subclass of `LinearModel`.
     root : type
-        `LinearModel`, whose own methods are made of the three functions.
+        `LinearModel`, whose own methods are built from the three functions.
     """
     if outdated(kind, "loss", "_mean") not in (None, root):
         kind._mean = vars(root)["_mean"]  # type: ignore[attr-defined]
@@ -117,6 +117,6 @@ def set_losses_aside(kind: type, root: type) -> None:
     for name in _SECOND:
         owner = outdated(kind, "slope", name) or outdated(kind, "curvature", name)
         if not lacks and name in vars(root) and _is_set_aside(kind, name, "slope"):
-            setattr(kind, name, vars(root)[name])  # a class before it had no curvature
+            setattr(kind, name, vars(root)[name])  # a base class had no curvature
         elif owner is not None and (lacks or owner is not root):
             setattr(kind, name, SetAside(name, "slope", owner))

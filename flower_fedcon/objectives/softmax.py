@@ -1,4 +1,4 @@
-"""Softmax regression: rows with one score a class."""
+"""Softmax regression: rows with one score for each class."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class SoftmaxRegression(LinearModel):
 
     @property
     def one_score(self) -> bool:
-        """Whether there is one score a row: there are as many as classes."""
+        """Whether a row has one score: it has one for each class."""
         return False
 
     @property
@@ -120,7 +120,7 @@ class SoftmaxRegression(LinearModel):
         return losses
 
     def slope(self, scores: Array, targets: Array) -> Array:
-        """Return the classes' probabilities, less 1 for the own class."""
+        """Return the classes' probabilities, minus 1 for the row's class."""
         own = np.arange(self.num_classes)[:, None] == targets[..., None, :]
         slopes: Array = _probabilities(scores) - own
         return slopes
@@ -156,7 +156,7 @@ class SoftmaxRegression(LinearModel):
             changes = (changes - (p * changes).sum(axis=-2, keepdims=True)) * counts
             if self.sparse:
                 return self.ridged(self._pull(changes, self.rows), v)
-            # Twice as fast as the transpose of the rows times that of the changes.
+            # Twice as fast as the rows' transpose times that of the changes.
             sums = np.matmul(changes, self.rows).swapaxes(-1, -2)
             return self.ridged(in_order(sums), v)
 

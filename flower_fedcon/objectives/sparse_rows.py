@@ -1,4 +1,4 @@
-"""Sparse rows of many clients, as one sparse matrix with a block for each."""
+"""Sparse rows of many clients, as one sparse matrix with a block for each client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flower_fedcon.validation import Array
 
 
 class SparseRows:
-    """The rows of n clients, m each of d entries, of which few are not 0.
+    """The rows of n clients, each with m rows of d entries that are mostly 0.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class SparseRows:
 
     @property
     def nnz(self) -> int:
-        """How many entries the fullest client has."""
+        """The largest number of stored entries of a client."""
         return max(int(rows.nnz) for rows in self.each)
 
     def __getitem__(self, index: Any) -> SparseRows:
@@ -48,7 +48,7 @@ class SparseRows:
 
     @cached_property
     def _blocks(self) -> Any:
-        """All rows, the entries of each client in columns of their own."""
+        """All rows, with separate columns for each client."""
         n, m, d = self.shape
         counts = np.array([rows.nnz for rows in self.each])
         wide = np.int64 if n * max(m, d) > np.iinfo(np.int32).max else np.int32

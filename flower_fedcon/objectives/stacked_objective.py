@@ -1,4 +1,4 @@
-"""The objectives of several clients as one with a client axis, in passes that fit the cache."""
+"""The objectives of several clients as one with a client axis, in parts that fit the cache."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.scores import few_rows, row_products, steps_on_scores
 from flower_fedcon.validation import Array
 
-# Data are read twice, and should still be in the cache the second time.
+# Data are read twice, and should be in the cache the second time.
 _CACHED = 2**17  # entries, 1 MB of doubles
-_COPIED = 2**12  # entries of a client, up to which a copy is cheaper than a pass of its own
+_COPIED = 2**12  # entries of a client up to which a copy is cheaper than a separate pass
 
 
 class StackedObjective(Stack):
@@ -27,10 +27,10 @@ class StackedObjective(Stack):
     Parameters
     ----------
     objective : objective
-        Of all clients: `part(which)` is that of some, and `value`, `gradient` and so on take x with
-        or without the axis.
+        The objective of all clients: `part(which)` returns that of some, and `value`, `gradient`
+        and so on take x with or without the axis.
     count : int
-        How many clients there are.
+        The number of clients.
     """
 
     _products: Array | None = None
@@ -39,10 +39,10 @@ class StackedObjective(Stack):
         self.objective, self.count = objective, count
         self.shape, self.num_examples = objective.shape, objective.num_examples
         self.entries = objective.numbers_each
-        # What takes steps, of small data too if they are many; and what finds gradients.
+        # Compiled forms for steps (small data pay if steps are many) and for gradients.
         self._steps_form = form = compiled_form(objective, 1)
         self._form = form if isinstance(form, CompiledRows) else None
-        self._kept: tuple[Any, ...] = None, None, None  # the parts that were last asked for
+        self._kept: tuple[Any, ...] = None, None, None  # the parts last used
 
     def only(self, which: Which) -> Self:
         """Return a stack of some of the clients."""
@@ -58,7 +58,7 @@ class StackedObjective(Stack):
     def _parts(self, which: Which) -> list[tuple[slice, Any]]:
         """Cut some clients into parts whose data fit into the cache.
 
-        Of each part, return its slice of `which` and its objective.
+        Return each part's slice of `which` and its objective.
         """
         if not known(which):
             return [(slice(0, len(places(which))), self.objective.part(which))]
@@ -85,7 +85,7 @@ class StackedObjective(Stack):
         return parts
 
     def _each(self, call: Callable[[Any, Array], Any], x: Array, which: Which) -> Any:
-        """Return what is found for each part of some clients, at their points, as one."""
+        """Return the joined results of a call for each part of some clients, at their points."""
         own = x.ndim > len(self.shape)
         found = [call(part, x[here] if own else x) for here, part in self._parts(which)]
         if len(found) == 1:
@@ -110,7 +110,7 @@ class StackedObjective(Stack):
         return found
 
     def value_and_gradient(self, x: Array) -> tuple[Array, Array]:
-        """Return both, which share a product with the rows."""
+        """Return both, from one product with the rows."""
         found: tuple[Array, Array] = self._each(
             lambda part, own: part.value_and_gradient(own), x, self._everyone()
         )
@@ -133,11 +133,11 @@ class StackedObjective(Stack):
 
         return product
 
-    # --- gradients: compiled, where that pays ----------------------------------------------------
+    # --- gradients: compiled, if that pays ----------------------------------------------------
 
     @property
     def _compiled(self) -> CompiledRows | None:
-        """The compiled form of gradients; None where NumPy, or a tracer, is to find them."""
+        """The compiled form of gradients; None if NumPy or a tracer should compute them."""
         return self._form if self._form is not None and known(self.objective.rows) else None
 
     def gradient(self, x: Array, which: Which) -> Array:
@@ -180,13 +180,13 @@ class StackedObjective(Stack):
     def _added(
         self, form: CompiledRows, out: Array, x: Array, scale: float, which: Which, **more: Any
     ) -> Array:
-        """Return what scale times the gradients make of `out`, which changes in place."""
+        """Return `out` plus scale times the gradients, added in place."""
         form.add(x, out, scale, places(which), **more)
         found: Array = self.objective.ridged(out, x, scale, which)
         return found
 
     def vertex_step(self, step: VertexStep, which: Which) -> tuple[Array, Array] | None:
-        """Return the vertices and where the step of some clients leads."""
+        """Return the vertices and the new points of some clients."""
         form = self._compiled
         if form is None or not form.takes(step.x, step.center):
             return None
@@ -197,11 +197,11 @@ class StackedObjective(Stack):
     # --- all steps of a pass: compiled, or on scores ---------------------------------------------
 
     def takes(self, steps: LocalPass, full: bool = True) -> bool:
-        """Return whether `gradient_steps` can take these: compiled, or on scores."""
+        """Return whether `gradient_steps` can take these steps: compiled, or on scores."""
         return self._walker(steps) is not None or self._on_scores(steps, full)
 
     def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
-        """Return where gradient steps of some clients lead."""
+        """Return the end of some clients' gradient steps."""
         walker = self._walker(steps)
         if walker is not None:
             return self._in_shape(self._walk(walker, steps, None, which, rows)[0])
@@ -213,7 +213,7 @@ class StackedObjective(Stack):
     def variate_steps(
         self, steps: LocalPass, which: Which, rows: Array | None
     ) -> tuple[Array, Array] | None:
-        """Return how far these lead, and control variates."""
+        """Return the moves of these steps, and the control variates."""
         walker = self._walker(steps)
         if walker is None:
             return None
@@ -221,7 +221,7 @@ class StackedObjective(Stack):
         return self._in_shape(moved), self._in_shape(variates)
 
     def _walker(self, steps: LocalPass) -> CompiledRows | CompiledSoftmax | None:
-        """Return what takes such steps compiled: of the data's type, and with one l2 a client."""
+        """Return the compiled form of steps, for the data's type and one l2 a client; else None."""
         if self._compiled is None:
             if not pays(self.objective, steps.steps):
                 return None
@@ -249,7 +249,7 @@ class StackedObjective(Stack):
 
     @property
     def products(self) -> Array:
-        """The products of each client's rows with one another, which are kept."""
+        """The inner products of each client's rows, which are kept."""
         if self._products is None:
             whole, which = self.whole or (None, None)
             rows = self.objective.rows

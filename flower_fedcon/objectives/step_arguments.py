@@ -1,4 +1,4 @@
-"""Gradient steps as compiled loops take them: flat arrays and numbers."""
+"""Gradient steps in the form of compiled loops: flat arrays and numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flower_fedcon.validation import Array
 
 
 def drift_of(module: Any, steps: LocalPass, start: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the arrays that steps from the rows of `start` heed, as the loops take them, flat.
+    """Return the arrays for steps from the rows of `start`, flattened for the loops.
 
-    These are the linear term, what is taken off it, the center, and the first point, of length 0
-    where there is none.
+    These are the linear term, the part subtracted from it, the center, and the first point. A
+    missing array has length 0.
     """
     (none, nowhere), size = _nothing(start.dtype), start.shape[1]
     linear = less = center = none
@@ -33,7 +33,7 @@ def drift_of(module: Any, steps: LocalPass, start: Array) -> tuple[Array, Array,
 
 @cache
 def _nothing(dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Return the matrix and the vector that stand for a missing one; they are asked for often."""
+    """Return the matrix and the vector that replace a missing one; they are cached."""
     none, nowhere = np.empty((0, 0), dtype), np.empty(0, dtype)
     none.setflags(write=False)
     nowhere.setflags(write=False)
@@ -41,9 +41,10 @@ def _nothing(dtype: np.dtype[Any]) -> tuple[Array, Array]:
 
 
 def numbers_of(steps: LocalPass) -> tuple[Any, ...]:
-    """Return the numbers of steps as the loops take them, and arrays with two for each step.
+    """Return the numbers of steps for the loops, and two arrays with a number for each step.
 
-    These are shift, step, and what z and the point count for; thresholds and divisors.
+    The numbers are shift, step, and the factors of z and of the point; the arrays are thresholds
+    and divisors.
     """
     dtype, each = steps.start.dtype, zip(*steps.points, strict=True)
     singles = (steps.shift, steps.rate, *steps.onward)

@@ -24,26 +24,27 @@ class CoxRegression(LinearModel):
 
     With the risk set R(t) of the rows whose time is at least t, it is the sum over rows i with an
     event of w_i (log sum_{j in R(t_i)} w_j exp(<a_j, x>) - <a_i, x>), divided by the sum of the
-    weights. There is no intercept: the baseline hazard takes it. Each client is a stratum with a
-    baseline of its own, so the stratified likelihood is exactly the sum over the clients; with
-    `FederatedProblem(..., weights=[f.total_weight for f in objectives])`, its mean over all rows.
+    weights. There is no intercept: the baseline hazard contains it. Each client is a stratum with
+    its own baseline, so that the stratified likelihood is exactly the sum over the clients.
+    `FederatedProblem(..., weights=[f.total_weight for f in objectives])` gives its mean over all
+    rows.
 
     Parameters
     ----------
     A : array of shape (m, features), or sparse matrix
     time : array, shape (m,)
-        Until the event, or until the row was last seen.
+        The time of the event, or the last time at which the row was observed.
     event : array, shape (m,)
         1 or True for an event, 0 or False for a censored row.
     l2 : float
         >= 0.
     ties : {"breslow", "efron"} (default: "breslow")
-        How events at one time are treated. With Breslow's way, which is scikit-survival's, a
-        weight is as many copies of a row. Efron's, that of lifelines and R, is nearer to the exact
-        likelihood where many events are tied. Without ties both are the same.
+        The method for tied events. With Breslow's, which scikit-survival uses, a weight equals that
+        many copies of a row. Efron's, which lifelines and R use, is nearer to the exact likelihood
+        if many events are tied. Without ties both are equal.
     strata : array of int, shape (m,), optional
-        The stratum of each row, which has a baseline hazard of its own: rows are compared within
-        it. One by default.
+        The stratum of each row. Each stratum has its own baseline hazard, and rows are compared
+        only within it. By default there is one.
     sample_weight : array, shape (m,), optional
         As for `LogisticRegression`. Tied events count with the mean of their weights, as in R.
 
@@ -85,7 +86,7 @@ class CoxRegression(LinearModel):
         order = np.lexsort((-times, stratum))
         self.rows = self.rows[order]
         self.times, self.events = times[order], self.targets[order] == 1
-        self.strata, self.order = stratum[order], order  # numbers of the rows as they are given
+        self.strata, self.order = stratum[order], order  # the rows' original numbers
         self.targets = self.events
         self._w = np.ones(self.num_examples, self.dtype)
         if self.weights is not None:
@@ -102,10 +103,10 @@ class CoxRegression(LinearModel):
         return events
 
     def stack_key(self) -> None:
-        """Return None: terms of an event depend on other rows."""
+        """Return None: the term of an event depends on other rows."""
 
     def subset(self, rows: Array) -> Self:
-        """Return the likelihood of some rows alone, by their places in `order`."""
+        """Return the likelihood of some rows only, by their places in `order`."""
         rows = np.sort(rows)
         part = super().subset(rows)
         part.times, part.events = self.times[rows], self.events[rows]
@@ -115,7 +116,7 @@ class CoxRegression(LinearModel):
         return part
 
     def _prepare(self) -> None:
-        """Find each event's risk set and its share of the ties, which do not depend on x."""
+        """Compute each event's risk set and its share of the ties, which do not depend on x."""
         m = self.num_examples
         self._starts = np.flatnonzero(np.diff(self.strata, prepend=np.nan))  # of the strata
         new = np.diff(self.times, prepend=np.nan) != 0
@@ -136,19 +137,19 @@ class CoxRegression(LinearModel):
         self._size = float(m)
 
     def _running(self, values: Array) -> Array:
-        """Return the sums over the rows of a stratum up to each one."""
+        """Return the running sums over the rows of each stratum."""
         parts = np.split(values, self._starts[1:])
         return np.concatenate([np.cumsum(part, axis=0) for part in parts])
 
     def _terms(self, scores: Array) -> tuple[Array, Array, Array, Any]:
-        """Return the risks r_i, each event's sum over its risk set, those of ties, and a shift."""
+        """Return the risks r_i, each event's sums over its risk set and its ties, and a shift."""
         shift: Any = float(scores.max())
         top = shift
-        if len(self._starts) > 1:  # so that a stratum of small risks keeps its digits
+        if len(self._starts) > 1:  # keeps the digits of a stratum of small risks
             sizes = np.diff(self._starts, append=self.num_examples)
             top = np.repeat(np.maximum.reduceat(scores, self._starts), sizes)
             shift = top[self.events]
-        # Not to 0, by which a later risk set of small risks alone would be divided.
+        # Not to 0, which would divide a later risk set of small risks.
         least = -60.0 if scores.dtype == np.float32 else -300.0
         risks = self._w * np.exp(np.maximum(scores - top, least))
         tied = np.bincount(self._group, risks * self.events, minlength=len(self._last))
@@ -163,14 +164,14 @@ class CoxRegression(LinearModel):
         return float(self._term_weights.dot(logs) - own) / self._size
 
     def _expected(self, risks: Array, sums: Array, terms: Array | None = None) -> Array:
-        """Return, for each row, the events that it is expected to have: r_i times its hazard.
+        """Return the expected number of events of each row: r_i times its hazard.
 
-        `terms` are other weights of the events than their own.
+        `terms` replaces the weights of the events.
         """
         terms = self._term_weights if terms is None else terms
         hazards = terms / np.maximum(sums, np.finfo(sums.dtype).tiny)
         groups = len(self._last)
-        # A row meets the events at its own time and before: those of its group and later groups.
+        # A row is at risk at the events of its own time and before: of its group and later groups.
         at_time = np.bincount(self._own, hazards, minlength=groups)
         parts = np.split(at_time, self._group[self._starts[1:]])
         met = np.concatenate([np.cumsum(part[::-1])[::-1] for part in parts])
@@ -206,7 +207,7 @@ class CoxRegression(LinearModel):
         return self._add_l2(hessian.astype(self.dtype, copy=False), columns)
 
     def _covariances(self, x: Array, columns: Array | None, terms: Array) -> tuple[Array, Array]:
-        """Return the risk sets' covariances, averaged by weights of the events, and their means."""
+        """Return the risk sets' covariances, averaged by the events' weights, and their means."""
         risks, sums, _, _ = self._terms(self._scores(x, self.rows))
         found = self._gram(self._expected(risks, sums, terms) / self._size, columns)
         rows = self.rows if columns is None else self.rows[:, columns]
@@ -222,7 +223,7 @@ class CoxRegression(LinearModel):
         return found, means
 
     def sums_in_time(self, x: Array, moments: Array) -> tuple[Array, Array, Array, Array]:
-        """Return what a test of proportional hazards adds up over sites.
+        """Return the sums that a test of proportional hazards adds over sites.
 
         With V the covariance of a risk set and g a function of time, these are the sums over the
         events of g (row - mean of the risk set), of V, of g V and of g^2 V.
@@ -231,7 +232,7 @@ class CoxRegression(LinearModel):
         ----------
         x : array, shape (features,)
         moments : array, shape (m,)
-            g of each row's time, in the order of `times`.
+            g at each row's time, in the order of `times`.
         """
         g, unit = moments[self.events], self.total_weight / self._size
         flat = np.ones_like(g)
@@ -243,13 +244,13 @@ class CoxRegression(LinearModel):
         return unit * score, first, second, third
 
     def baseline(self, x: Array) -> dict[float, Array]:
-        """Return the baseline cumulative hazard of each stratum by Breslow's sum.
+        """Return the baseline cumulative hazard of each stratum, by Breslow's estimator.
 
         Returns
         -------
         dict of array, shape (times, 2)
-            By stratum the times of its events, ascending, and the hazard of a row of zeros up to
-            them.
+            For each stratum, the times of its events, ascending, and the cumulative hazard of a row
+            of zeros.
         """
         scores = self._scores(x, self.rows)
         found = {}
@@ -260,7 +261,7 @@ class CoxRegression(LinearModel):
             times, first = np.unique(self.times[own][::-1], return_index=True)
             deaths = np.add.reduceat((self._w * self.events)[own][::-1], first)
             with np.errstate(over="ignore"):
-                # the risk set of a time ends where its rows do
+                # the risk set of a time ends with its rows
                 steps = deaths / risks[::-1][first] * np.exp(-top)
             seen = deaths > 0
             hazard = np.cumsum(steps[seen])
@@ -268,15 +269,15 @@ class CoxRegression(LinearModel):
         return found
 
     def score_residuals(self, x: Array) -> Array:
-        """Return each row's part in the score of the log partial likelihood, longest time first.
+        """Return each row's part of the score of the log partial likelihood, longest time first.
 
-        With the terms of the risk sets that it is in: the residuals of R's `survival`. Their sum,
-        by weight, is the score.
+        The terms of the row's risk sets are included: these are the residuals of R's `survival`.
+        Their weighted sum is the score.
 
         Returns
         -------
         array, shape (m, features)
-            Of one copy of each row.
+            The residuals of one copy of each row.
         """
         self._expect(x)
         scores = self._scores(x, self.rows)
@@ -293,7 +294,7 @@ class CoxRegression(LinearModel):
         means, hazards = running / sums[:, None], self._term_weights / sums
         sizes = np.diff(self._starts, append=self.num_examples)
         top = np.repeat(np.maximum.reduceat(scores, self._starts), sizes)
-        alone = np.exp(scores - top)  # of one copy
+        alone = np.exp(scores - top)  # for one copy
 
         def summed(values: Array) -> Array:
             found = np.zeros((groups, d))

@@ -100,12 +100,12 @@ def check_step(step: float) -> float:
 
 
 LONGEST = 1.0 - 1e-12
-"""The bound of step times modulus of weak convexity: at 1 a prox divides by rounding, or 0."""
+"""The bound of step times modulus of weak convexity: at 1 a prox divides by 0, or by rounding."""
 
 
 def check_prox(psi: object, v: Array, step: float) -> float:
     """Return the step size of a prox as a float, if it is valid and `v` is finite."""
-    # One pass: of what is not finite, neither is the square norm; of large numbers it may not be.
+    # One pass: a finite square norm means finite entries; large ones overflow it and are looked at.
     if not squared_norm(v) < math.inf:
         expect_finite(psi, v)
     return check_step(step)

@@ -21,13 +21,13 @@ _ENTRY_BY_ENTRY = L1, L2Squared, ElasticNet, Zero, MCP, SCAD
 
 
 def _fail_alone(oracle: Callable[..., Any], x: Array, axes: int, *rest: Any, **more: Any) -> None:
-    """Raise the error of the one model in a stack anew: it names a place in the model."""
+    """Raise the error of a stack's only model again, so that it names a place in the model."""
     if x.ndim > axes and len(x) == 1:
         oracle(x[0], *rest, **more)
 
 
 def _serves_many(oracle: Callable[..., Any]) -> bool:
-    """Return whether an oracle takes `batch`: one of a user's own class may have left it out."""
+    """Return whether an oracle takes `batch`; a user's own class may leave it out."""
     try:
         named = inspect.signature(oracle).parameters.values()
     except (TypeError, ValueError):
@@ -36,7 +36,7 @@ def _serves_many(oracle: Callable[..., Any]) -> bool:
 
 
 def _of_each(oracle: Callable[..., Any], x: Array, axes: int, *rest: Any, **more: Any) -> Array:
-    """Return an oracle's points of a stack of models, one by one where it takes no stack."""
+    """Return an oracle's points for a stack of models, one by one if it takes no stack."""
     if _serves_many(oracle):
         try:
             return oracle(x, *rest, batch=x.ndim - axes, **more)  # type: ignore[no-any-return]
@@ -66,7 +66,7 @@ class BatchedSet:
 
     @property
     def coordinate_magnitude(self) -> float | None:
-        """As of a constraint set."""
+        """The same as of the inner set."""
         return getattr(self.inner, "coordinate_magnitude", None)
 
     def lmo(self, g: Array, **options: Any) -> Atom:

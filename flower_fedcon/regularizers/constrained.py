@@ -12,12 +12,12 @@ from flower_fedcon.validation import Array
 
 
 def norm_ball(psi: Regularizer, radius: float) -> ConstraintSet:
-    """Return the ball around 0 of the norm that psi is made of.
+    """Return the ball around 0 of psi's norm.
 
     Raises
     ------
     ConfigError
-        If psi is not made of a norm that has a ball in this package.
+        If psi is not a multiple of a norm that has a ball in this package.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def _dykstra(psi: Regularizer, ball: ConstraintSet, v: Array, step: float, cente
         before, x = x, center + ball.project(y + from_ball - center)
         from_ball = y + from_ball - x
         size = max(1.0, float(np.abs(x).max()))
-        # Both tests: while the corrections grow x can stay where it is, but then it is not y.
+        # Both tests: x can stay in place while the corrections grow, but then it differs from y.
         if max(np.abs(x - y).max(), np.abs(x - before).max()) <= tolerance * size:
             break
     return x

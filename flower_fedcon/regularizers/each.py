@@ -37,7 +37,7 @@ class Each(ByValue, Regularizer):
 
     @property
     def weak_convexity(self) -> float:
-        """That of the inner regularizer."""
+        """The inner regularizer's modulus."""
         return self.inner.weak_convexity
 
     def check_shape(self, shape: tuple[int, ...]) -> None:

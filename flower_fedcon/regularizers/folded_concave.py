@@ -1,6 +1,6 @@
 """Folded concave penalties: MCP and SCAD, which do not shrink large entries.
 
-They are weakly convex, not convex: their proximal operators are for short steps.
+They are weakly convex, not convex: their proximal operators exist for short steps only.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class _FoldedConcave(ByValue, Regularizer):
         """Return the prox at a step that is short enough."""
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
-        """Soft-threshold small entries, stretch those between, and leave large ones as they are.
+        """Soft-threshold small entries, stretch medium ones, and leave large ones unchanged.
 
         Raises
         ------
         ConfigError
-            If the step is not below 1/rho, rho the modulus of weak convexity: the prox is then no
-            function, since psi(w) + ||w - v||^2 / (2 step) has several minimisers for some v.
+            If the step is not below 1/rho, rho the modulus of weak convexity: for longer steps
+            psi(w) + ||w - v||^2 / (2 step) has several minimisers for some v.
         """
         step = check_prox(self, v, step)
         if step * self.weak_convexity >= LONGEST:

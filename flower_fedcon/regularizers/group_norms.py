@@ -33,7 +33,7 @@ class _GroupPenalty(ByValue, Regularizer):
 
     @abstractmethod
     def _weights(self) -> tuple[float | Array, float | Array]:
-        """Return the weight of the norms, or one for each group, and l1, or that of each entry."""
+        """Return the norms' weight (or one for each group) and l1 (or one for each entry)."""
 
     @abstractmethod
     def _labels(self, shape: tuple[int, ...]) -> Array:
@@ -60,7 +60,7 @@ class _GroupPenalty(ByValue, Regularizer):
         labels = self._labels(shape := v.shape[batch:])
         if step == 0 or not v.size:
             return v
-        # All models at once, whose groups are numbered on.
+        # All models at once; the numbers of groups continue from model to model.
         count, models = int(labels.max()) + 1, v.size // math.prod(shape)
         if models > 1:
             labels = (labels + count * np.arange(models)[:, None]).reshape(-1)
@@ -82,7 +82,7 @@ class _GroupPenalty(ByValue, Regularizer):
         weight, l1 = self._weights()
         labels = self._labels(x.shape)
         norms = group_norms(x.reshape(-1), labels)
-        # In each entry, with the subgradient of the l1 part that brings the sum nearest to 0.
+        # In each entry, take the subgradient of the l1 part that brings the sum nearest to 0.
         smooth = grad + rescale_groups(x, labels, norms, weight * np.ones_like(norms))
         rest = np.where(x == 0, soft(smooth, l1), smooth + l1 * np.sign(x)).reshape(-1)
         left = group_norms(rest, labels)

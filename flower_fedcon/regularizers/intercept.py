@@ -18,7 +18,7 @@ from flower_fedcon.validation import Array
 class WithIntercept(ByValue, Regularizer):
     """psi(x) = inner(coefficients), where the last entry of x (the last row of a matrix) is free.
 
-    It goes with an objective that has `intercept=True`, whose model has that last entry.
+    Use it with an objective that has `intercept=True`: its model has that last entry.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class WithIntercept(ByValue, Regularizer):
 
     @property
     def weak_convexity(self) -> float:
-        """That of the inner regularizer."""
+        """The inner regularizer's modulus."""
         return self.inner.weak_convexity
 
     def check_shape(self, shape: tuple[int, ...]) -> None:

@@ -66,7 +66,7 @@ class NuclearNorm(Regularizer):
     def subdifferential_distance(self, x: Array, grad: Array) -> float:
         """Return the least ||grad + q|| over the subdifferential at x.
 
-        That is weight (U V' + W), W orthogonal to U and V with singular values of at most 1.
+        The elements are weight (U V' + W), with W orthogonal to U and V and singular values <= 1.
         """
         self.check_shape(x.shape)
         expect_finite(self, x)

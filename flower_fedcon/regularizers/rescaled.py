@@ -1,4 +1,4 @@
-"""Regularizers in other units: z -> psi(sizes * z), for the sizes of units that psi can bear."""
+"""Regularizers in other units, z -> psi(sizes * z), for the sizes of units that psi allows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def rescaled(
 ) -> tuple[Array, Regularizer]:
     """Return sizes of units, and psi in them: z -> psi(sizes * z).
 
-    Where psi acts entry by entry, or is an l1 ball's, the units are those asked for. A norm of
-    groups bears one unit a group, and others, such as the nuclear norm, one for all entries.
+    If psi acts entry by entry, or is the indicator of an l1 ball, every entry has the
+    requested unit. A norm of groups allows one unit a group; others, such as the nuclear norm,
+    allow one for all entries.
 
     Parameters
     ----------
@@ -33,13 +34,13 @@ def rescaled(
     sizes : array of the model's shape
         > 0.
     weights : pair of arrays, optional
-        `psi.entrywise(sizes.shape)`, where that is known.
+        `psi.entrywise(sizes.shape)`, if it is already computed.
 
     Returns
     -------
     sizes : array of the same shape
-        Those asked for, or their means (geometric, of a power of 2 again) where psi needs equal
-        ones.
+        The requested sizes, or their geometric means (rounded to a power of 2) where psi needs
+        equal ones.
     psi : Regularizer
 
     Examples
@@ -84,7 +85,7 @@ def rescaled(
 
 
 def _mean_size(sizes: Array, axis: int | None = None) -> Array:
-    """Return a mean that is a power of 2 where the sizes are."""
+    """Return the geometric mean, a power of 2 if the sizes are."""
     logs = np.log2(sizes)
     mean: Array = logs.mean(axis=axis)
     whole = not (logs - np.round(logs)).any()
@@ -143,7 +144,7 @@ class Entrywise(ByValue, Regularizer):
         return norm(np.where(x == 0, at_zero, smooth + self.l1 * np.sign(x)))
 
     def prox_residual(self, x: Array, grad: Array) -> float:
-        """Return ||x - prox(x - grad, 1)||, without the rounding of what cancels in it."""
+        """Return ||x - prox(x - grad, 1)||, without cancellation."""
         move = grad + self.l2 * x + np.clip(x - grad, -self.l1, self.l1)
         return norm(move / (1.0 + self.l2))
 
@@ -207,7 +208,7 @@ class L1BallInUnits(ByValue, Regularizer):
         return 0.0 if inside else math.inf
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
-        """Return the projection: each entry shrinks by its size times one number."""
+        """Return the projection: each entry shrinks by its size times a common number."""
         check_prox(self, v, step)
         flat, sizes = v.reshape(*v.shape[:batch], -1), self.sizes.reshape(-1)
         least = np.argsort(-np.abs(flat) / sizes, axis=-1)
@@ -245,7 +246,7 @@ class InUnits(ByValue, Regularizer):
 
     @property
     def weak_convexity(self) -> float:
-        """That of psi, in these units."""
+        """The modulus of psi in these units."""
         return self.psi.weak_convexity * self.size**2
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
@@ -265,7 +266,7 @@ class InUnits(ByValue, Regularizer):
         return self.size * self.psi.subgradient(self.size * x)
 
     def subdifferential_distance(self, x: Array, grad: Array) -> float:
-        """Return the distance of psi, in these units."""
+        """Return psi's distance in these units."""
         if type(self.psi).subdifferential_distance is Regularizer.subdifferential_distance:
             return self.prox_residual(x, grad)
         found = self.psi.subdifferential_distance(self.size * x, grad / self.size)

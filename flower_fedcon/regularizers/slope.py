@@ -18,18 +18,18 @@ from flower_fedcon.validation import Array, nonnegative
 class SLOPE(ByValue, Regularizer):
     """psi(x) = sum_i weights_i |x|_(i), |x|_(1) >= |x|_(2) >= ... the sorted sizes of the entries.
 
-    Entries with similar effects get equal sizes. With equal weights it is the l1 norm, with one
-    weight that is not 0 the largest size.
+    Entries with similar effects get equal sizes. With equal weights it is the l1 norm; with one
+    non-zero weight it is the largest size.
 
     Parameters
     ----------
     weights : array, shape (d,)
-        d, the entries of the model, weights >= 0 that do not increase.
+        Non-increasing weights >= 0, one for each entry of the model.
 
     Raises
     ------
     ConfigError
-        If the weights increase somewhere, or their number is not the model's.
+        If the weights increase somewhere, or their number is not the model's number of entries.
 
     Notes
     -----
@@ -76,8 +76,8 @@ class SLOPE(ByValue, Regularizer):
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Sort the sizes, subtract step * weights, average where they increase, clip at 0.
 
-        It is exact, in d log d operations: the averages are those of the nearest sequence that does
-        not increase, by pooling adjacent violators.
+        It is exact and takes d log d operations: pooling adjacent violators gives the nearest
+        sequence that does not increase.
         """
         shape = v.shape[batch:]
         step = check_prox(self, v, step)
@@ -109,8 +109,8 @@ class SLOPE(ByValue, Regularizer):
     def subdifferential_distance(self, x: Array, grad: Array) -> float:
         """Return the least ||grad + q|| over the subdifferential at x.
 
-        On entries of one size q lies in the hull of the permutations of their weights, and at size
-        0 of any signs, too: what is left of the sorted gradient is the prox's fit.
+        On entries of equal size, q lies in the convex hull of the permutations of their weights,
+        and at size 0 also of all signs. The distance is the norm of the sorted gradient's prox.
         """
         self.check_shape(x.shape)
         size, sign = np.abs(x.reshape(-1)), np.sign(x.reshape(-1))

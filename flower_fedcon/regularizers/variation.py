@@ -41,7 +41,7 @@ class TotalVariation1D(Regularizer):
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Return the exact minimiser, in time proportional to the number of entries.
 
-        By dynamic programming over the derivative of the cost, which is piecewise linear (Johnson
+        Dynamic programming follows the derivative of the cost, which is piecewise linear (Johnson
         2013, "A dynamic programming algorithm for the fused lasso").
         """
         level = check_prox(self, v, step) * self.weight
@@ -52,7 +52,7 @@ class TotalVariation1D(Regularizer):
         return np.array([_denoise(line, level) for line in lines], dtype=v.dtype).reshape(v.shape)
 
     def subgradient(self, x: Array) -> Array:
-        """Return weight D' sign(D x), with sign(0) = 0, D the differences."""
+        """Return weight D' sign(D x), with sign(0) = 0, where D takes the differences."""
         return self._pull_back(np.sign(np.diff(np.atleast_1d(x), axis=-1))).reshape(x.shape)
 
     def subdifferential_distance(self, x: Array, grad: Array) -> float:

@@ -12,12 +12,12 @@ from flower_fedcon.regularizers.base import Regularizer, check_prox
 from flower_fedcon.sets.shapes import each, expect_floats
 from flower_fedcon.validation import Array, check_field, nonnegative, positive
 
-_ITERATIONS, _EVERY = 200_000, 10  # of the prox: the most, and how often its gap is taken
+_ITERATIONS, _EVERY = 200_000, 10  # the most for a prox, and those between checks of its gap
 
 
 @dataclass(frozen=True)
 class TotalVariation2D(Regularizer):
-    """psi(X) = weight sum_ij of the size of X's differences at (i, j), for images X.
+    """psi(X) = weight times the sum over pixels of the size of X's differences, for images X.
 
     At each pixel there is a difference to the pixel below and one to the right, a and b (0 at the
     border). Isotropic variation adds up sqrt(a^2 + b^2), anisotropic variation |a| + |b|. A model
@@ -35,8 +35,8 @@ class TotalVariation2D(Regularizer):
     Raises
     ------
     ConfigError
-        If an argument is out of range, or a model has less than two axes. A model that is a list of
-        arrays has images in `Separable`.
+        If an argument is out of range, or a model has less than two axes. For a model that is a
+        list of arrays use `Separable`.
 
     Examples
     --------
@@ -99,10 +99,10 @@ class TotalVariation2D(Regularizer):
         unit = float(np.abs(y).max())
         if unit == 0:
             return v.copy()
-        if level < 1e-17 * unit:  # nothing would move
+        if level < 1e-17 * unit:  # the step would change nothing
             return v.copy()
         y, level = y / unit, level / unit
-        if level >= float(np.abs(y).sum()):  # so much flow along edges evens everything out
+        if level >= float(np.abs(y).sum()):  # a flow this large evens everything out
             return np.full_like(v, mean)
         x = self._solve(y, level)
         return (mean + unit * x).astype(v.dtype)
@@ -123,7 +123,7 @@ class TotalVariation2D(Regularizer):
             if iteration % _EVERY == 0:
                 x = y - _divergence(p, q)
                 a, b = _differences(x)
-                # What the sizes add up to, less what the flow proves that they must.
+                # The variation, minus the lower bound on it that the flow proves.
                 gap = float((level * self._sizes(a, b) - p * a - q * b).sum())
                 if gap <= target:
                     return x
@@ -137,14 +137,14 @@ class TotalVariation2D(Regularizer):
         return sizes
 
     def _clipped(self, p: Array, q: Array, level: float) -> tuple[Array, Array]:
-        """Return flows of the dual norm's ball: at each pixel, or along each edge."""
+        """Return flows projected onto the dual norm's ball, at each pixel or along each edge."""
         if not self.isotropic:
             return np.clip(p, -level, level), np.clip(q, -level, level)
         over = np.maximum(np.sqrt(p * p + q * q) / level, 1.0)
         return p / over, q / over
 
     def subgradient(self, x: Array) -> Array:
-        """Return weight D' (D x / |D x|), with 0 where a difference is 0, D the differences."""
+        """Return weight D' (D x / |D x|), where D takes the differences and 0/0 counts as 0."""
         self.check_shape(x.shape)
 
         def one(image: Array) -> Array:

@@ -73,7 +73,7 @@ class Foreign(Regularizer):
     factor: float = 1.0
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the other is the same operator, as often."""
+        """Return whether the other has the same operator and factor."""
         if not isinstance(other, Foreign):
             return NotImplemented
         return other.operator is self.operator and other.factor == self.factor
@@ -83,7 +83,7 @@ class Foreign(Regularizer):
 
     @property
     def weak_convexity(self) -> float:
-        """That of the operator, 0 where it has none, times the factor."""
+        """The operator's modulus (0 if it has none) times the factor."""
         return self.factor * float(getattr(self.operator, "weak_convexity", 0.0))
 
     def value(self, x: Array) -> float:
@@ -137,7 +137,7 @@ class Separable(OfLayers[Regularizer], Regularizer):
 
     @property
     def weak_convexity(self) -> float:
-        """The largest of the layers'."""
+        """The largest modulus of a layer."""
         return max((part.weak_convexity for part, _ in self.parts), default=0.0)
 
     def value(self, x: Array) -> float:

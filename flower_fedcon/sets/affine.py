@@ -28,21 +28,21 @@ def check_normals(name: str, A: Array, shape: tuple[int, ...]) -> None:
 def unit_rows(
     owner: str, matrix: object, offsets: object, names: Sequence[str]
 ) -> tuple[Array, Array]:
-    """Return rows of norm 1, flattened, and their offsets, of which each row is <row, x> = offset.
+    """Return equations <row, x> = offset with flattened rows of norm 1: the rows and the offsets.
 
     Parameters
     ----------
     owner : str
-        The type whose fields they are, for errors.
+        The type whose fields they are, for error messages.
     matrix : array, shape (m, *model)
     offsets : array, shape (m,)
     names : sequence of str
-        Of the two fields.
+        The names of the two fields.
 
     Raises
     ------
     ConfigError
-        If a row is 0, or the two do not fit together.
+        If a row is 0, or the shapes do not match.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class Flat(NamedTuple):
 
     def move(self, x: Array) -> Array:
         """Return the projection of a vector of float64."""
-        for _ in range(2):  # again for the rounding, where the distance was large
+        for _ in range(2):  # the second pass removes the rounding of a large distance
             x = x - self.basis.T @ (self.basis @ (x - self.point))
         return x
 
@@ -95,7 +95,7 @@ def solve_equations(owner: str, rows: Array, levels: Array) -> Flat:
     Raises
     ------
     ConfigError
-        If there is none.
+        If the equations have no solution.
     """
     u, s, vt = np.linalg.svd(rows, full_matrices=False)
     rank = int(np.count_nonzero(s > max(rows.shape) * np.finfo(float).eps * s[0]))
@@ -171,7 +171,7 @@ class AffineSubspace(ByValue, Unbounded):
         return 0.0 if len(self._flat.basis) == self._flat.point.size else np.inf
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
-        """Subtract the part along the normals, by an orthonormal basis of them that is kept."""
+        """Subtract the part along the normals, by their orthonormal basis, which is cached."""
         self.check_shape(x.shape[batch:])
         expect_finite(self, x)
 

@@ -28,7 +28,7 @@ class Atom(ABC):
         Type of the dense form.
     """
 
-    __slots__ = ()  # those of a subclass are all that its instances have
+    __slots__ = ()  # instances have the slots of their subclass only
 
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
@@ -84,7 +84,7 @@ class Atom(ABC):
 
 
 class DenseAtom(Atom):
-    """A point with no form more compact than its entries."""
+    """A point stored as all of its entries."""
 
     __slots__ = ("dtype", "shape", "value")
 
@@ -173,7 +173,7 @@ class CoordinateAtom(Atom):
             return super().sum(atoms)
         if len(atoms) < _FEW:
             total = np.zeros(first.shape)
-            entries = total.reshape(-1).data  # single entries in half of an array's time
+            entries = total.reshape(-1).data  # reads single entries in half of an array's time
             for atom in atoms:
                 if (code := atom.code) > 0:
                     entries[code - 1] += atom.magnitude
@@ -198,9 +198,9 @@ class CoordinateAtom(Atom):
         return (self.magnitude * counts).astype(self.dtype, copy=False).reshape(self.shape[1:])
 
     def mix(self, x: Array, step: float) -> Array:
-        """Return (1 - step) x + step s, touching s at one entry only."""
+        """Return (1 - step) x + step s, reading one entry of s only."""
         code = self.code
-        if type(code) is int and x.ndim == 1 and x.dtype == _DOUBLE:  # as below, sooner
+        if type(code) is int and x.ndim == 1 and x.dtype == _DOUBLE:  # the same as below, faster
             mixed: Array = (1.0 - step) * x
             amount = step * self.magnitude
             mixed[abs(code) - 1] += amount if code > 0 else -amount

@@ -1,4 +1,4 @@
-"""The interface of a constraint set, and the scaled and shifted sets that each set can become."""
+"""The interface of a constraint set, and scaled and shifted sets."""
 
 from __future__ import annotations
 
@@ -113,12 +113,12 @@ class ConstraintSet(ABC):
         Raises
         ------
         ConfigError
-            If they are not the arrays of an atom of this set.
+            If the arrays are not those of an atom of this set.
         """
 
 
 def rounding_of(x: Array) -> float:
-    """Return the rounding of x itself, and of sums over its entries: no nearer point is written."""
+    """Return the rounding error of x and of sums over its entries, a distance that counts as 0."""
     sizes = np.abs(x)
     largest = float(sizes.max(initial=0.0))
     if not 0 < largest < math.inf:

@@ -18,7 +18,7 @@ from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.validation import Array, count
 
 _STEPS = 200
-_FAR = 1e3  # entries that are so far apart that Newton's method would round too much
+_FAR = 1e3  # entries farther apart than this would make Newton's method round too much
 _INDEX = np.dtype(np.intp)
 
 
@@ -80,14 +80,14 @@ class Birkhoff(ConstraintSet):
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Return the nearest doubly stochastic matrix.
 
-        By Newton's method on the dual problem (Li, Sun and Toh 2020). The result is max(x + a_i +
-        b_j, 0), which is the exact projection onto the matrices with its own sums of rows and
-        columns: those are 1 to 1e-13, or to rounding where x is large.
+        Newton's method solves the dual problem (Li, Sun and Toh 2020). The result max(x + a_i +
+        b_j, 0) is the exact projection onto the matrices that share its row and column sums.
+        These sums are 1 to 1e-13, or to rounding where x is large.
 
         Raises
         ------
         FedConError
-            If they are not after 200 steps.
+            If the sums are less exact after 200 steps.
         """
         self.check_shape(x.shape[batch:])
         expect_finite(self, x)
@@ -95,12 +95,12 @@ class Birkhoff(ConstraintSet):
 
     def _project(self, x: Array) -> Array:
         wide = x.astype(np.float64, copy=False)
-        # The projection ignores constants along rows and columns; without them less is rounded.
+        # Constants along rows and columns do not change the projection; removing them saves digits.
         wide = wide - wide.max(axis=1, keepdims=True)
         wide = wide - wide.max(axis=0, keepdims=True)
         size = self.size
         if -float(wide.min()) > _FAR:
-            wide = np.maximum(_levelled(wide), -_FAR * size)  # what is so far below stays at 0
+            wide = np.maximum(_levelled(wide), -_FAR * size)  # entries so far below end at 0
         spread = float(-wide.min())
         target = 1e-13 + 4 * np.finfo(np.float64).eps * spread
         dual = np.zeros(2 * size)
@@ -169,9 +169,9 @@ class Birkhoff(ConstraintSet):
 
 
 def _levelled(x: Array) -> Array:
-    """Return x less constants along rows and columns: 0 on the best permutation, else at most 0.
+    """Return x minus constants along rows and columns: 0 on the best permutation, else at most 0.
 
-    They are the duals of the assignment, as longest paths.
+    The constants are the dual variables of the assignment problem, found as longest paths.
     """
     best = _assignment()(-x)[1]
     gain = x - x[np.arange(len(x)), best][:, None]

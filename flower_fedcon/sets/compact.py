@@ -122,7 +122,7 @@ class PermutationAtom(Atom):
     dtype : dtype
         Type of the dense form.
     shape : tuple of int, optional
-        Of the dense form, where it is available.
+        The shape of the dense form, if it is known.
     """
 
     __slots__ = ("columns", "dtype", "shape")
@@ -254,7 +254,7 @@ class GroupAtom(SparseAtom):
     group : int
         The group's number.
     unit : array of float
-        u, a unit vector, one entry for each of the group's.
+        u, a unit vector, one entry for each index of the group.
     index : array of int
         The group's flat indices.
     radius : float

@@ -31,7 +31,7 @@ class Unbounded(ConstraintSet):
 
     @property
     def without_oracle(self) -> str:
-        """That it is unbounded."""
+        """Why there is no oracle: the set is unbounded."""
         return unbounded(type(self).__name__)
 
 

@@ -41,7 +41,7 @@ def check_groups(name: str, groups: Any) -> Groups:
 
 
 def _ragged(groups: Any) -> bool:
-    """Return whether a list holds lists of several lengths, or lists beside other things."""
+    """Return whether a list holds lists of several lengths, or lists mixed with other values."""
     try:
         return not isinstance(groups, np.ndarray) and len({np.shape(own) for own in groups}) > 1
     except ValueError:
@@ -49,7 +49,7 @@ def _ragged(groups: Any) -> bool:
 
 
 def _by_label(groups: Any) -> str:
-    """Return how groups that are lists of the entries' numbers are written; "" for others."""
+    """Return how to write groups that are given as lists of indices; "" for other groups."""
     try:
         entries = [int(operator.index(entry)) for own in groups for entry in own]
         if sorted(entries) != list(range(len(entries))):
@@ -94,7 +94,7 @@ def group_norms(flat: Array, labels: Array) -> Array:
     if largest == 0.0:
         return np.zeros(int(labels.max()) + 1)
     wide = flat.astype(np.float64, copy=False)
-    if 1e-100 < largest < 1e100:  # the squares are numbers, and what is lost in them is nothing
+    if 1e-100 < largest < 1e100:  # squares neither overflow nor lose digits
         return np.sqrt(np.bincount(labels, weights=wide * wide))
     wide = wide / largest
     return largest * np.sqrt(np.bincount(labels, weights=wide * wide))

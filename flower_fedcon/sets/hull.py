@@ -83,7 +83,7 @@ class ConvexHull(ByValue, ConstraintSet):
 
     @property
     def scale(self) -> float:
-        """The largest distance of a point from their mean; 1 if there is none."""
+        """The largest distance of a point from their mean; 1 if all points are equal."""
         return float(np.linalg.norm(self._centred[1], axis=1).max()) or 1.0
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
@@ -175,7 +175,7 @@ def nearest_in_hull(points: Array, v: Array) -> Array:
             if (target > 0).all():
                 weights = target
                 break
-            # Towards the plane's nearest point, until the first weight is 0.
+            # Move towards the plane's nearest point, until the first weight is 0.
             falling = target <= 0
             shares = weights[falling] / np.maximum(weights[falling] - target[falling], 1e-300)
             weights = weights + float(shares.min()) * (target - weights)
@@ -184,7 +184,7 @@ def nearest_in_hull(points: Array, v: Array) -> Array:
             kept[first] = False
             chosen = [one for one, stays in zip(chosen, kept, strict=True) if stays]
             weights = weights[kept] / weights[kept].sum()
-        if entering not in chosen:  # it led nowhere: rounding
+        if entering not in chosen:  # only rounding is left to gain
             return weights @ points[chosen]
     raise FedConError(
         f"a projection onto the hull of {len(points)} points came to no end: rounding makes some "

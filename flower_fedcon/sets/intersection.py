@@ -14,14 +14,14 @@ from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.shapes import each, expect_finite
 from flower_fedcon.validation import Array, positive
 
-_CYCLES = 100, 1_000, 10_000, 100_000  # of one attempt after another
-_FEASIBLE = 1e-11  # how far a projection may be from a set, relative to the distances available
-_FAR = 1e3  # sets without a common point so much farther off than themselves have none
+_CYCLES = 100, 1_000, 10_000, 100_000  # of successive attempts
+_FEASIBLE = 1e-11  # how far a projection may be from a set, relative to move and scale
+_FAR = 1e3  # sets are disjoint if a common point must be this much farther away
 
 
 @dataclass(frozen=True)
 class Intersection(ConstraintSet):
-    """The set of the points that lie in all of several sets. It has projections only.
+    """The points that lie in all of several sets. It has projections only.
 
     Half-spaces, hyperplanes and boxes together are faster as a `Polyhedron`.
 
@@ -36,16 +36,16 @@ class Intersection(ConstraintSet):
     Raises
     ------
     ConfigError
-        If an argument is no set, or out of range; by `project`, if no point lies in all sets.
+        If an argument is no set, or out of range. `project` raises it if no point lies in all sets.
 
     Notes
     -----
     With corrections p_i, normal to set i at its last point x_i, and x = v - sum_i p_i, the duality
     gap sum_i <p_i, x_i - x> bounds half the square of x's distance to the exact projection, if x
     lies in all sets. Dykstra's algorithm (Boyle and Dykstra 1986) stops where x lies within 1e-11
-    of all sets and the gap is below the tolerance's square. Where they have no common point the
-    corrections grow, and prove it. The number of cycles grows with v's distance over the sets'
-    size. All common points y have <sum_i p_i, y> <= sum_i <p_i, x_i>.
+    of all sets and the gap is below the tolerance's square. All common points y have <sum_i
+    p_i, y> <= sum_i <p_i, x_i>: if there is no common point, the corrections grow until they
+    prove it. The number of cycles grows with v's distance relative to the sets' size.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class Intersection(ConstraintSet):
         return 0.0 if self.contains(x) else super().violation(x)
 
     def diameter_for(self, shape: tuple[int, ...]) -> float:
-        """Return the smallest of the sets' diameters, at least its own."""
+        """Return the smallest of the sets' diameters, an upper bound."""
         self.check_shape(shape)
         return min(one.diameter_for(shape) for one in self.sets)
 
@@ -101,7 +101,7 @@ class Intersection(ConstraintSet):
         ConfigError
             If no point lies in all sets.
         FedConError
-            If the gap stays too large: the sets meet at too small an angle, or hardly.
+            If the gap stays too large: the sets meet at too small an angle, or barely.
         """
         self.check_shape(x.shape[batch:])
         expect_finite(self, x)
@@ -114,7 +114,7 @@ class Intersection(ConstraintSet):
             x, away = self._cycle(v, cycles, anywhere)
             if away is None:
                 return x.astype(model.dtype)
-            # Near the sets it takes fewer cycles to see that they are apart.
+            # From a point near the sets, fewer cycles show that they are disjoint.
             reach = reach or [one.diameter_for(v.shape) for one in self.sets]
             self._cycle(x, cycles, reach)
         raise FedConError(
@@ -125,7 +125,7 @@ class Intersection(ConstraintSet):
         )
 
     def _cycle(self, v: Array, cycles: int, reach: list[float]) -> tuple[Array, float | None]:
-        """Return the projection of v, or where so many cycles lead and how far that is from a set.
+        """Return the projection of v, or the last cycle's point and its distance from the sets.
 
         `reach` has the sets' diameters.
         """
@@ -146,7 +146,7 @@ class Intersection(ConstraintSet):
             total = v - x
             level = math.fsum(float(np.vdot(p, point)) for p, point in pairs)
             length = _length(total)
-            # Every common point is at least so far from v.
+            # Every common point is at least this far from v.
             least = (float(np.vdot(total, v)) - level) / length if length else 0.0
             farthest = min(_length(v - p) + d for p, d in zip(points, reach, strict=True))
             if least > min(farthest * (1 + 1e-9), _FAR * size):
@@ -157,7 +157,7 @@ class Intersection(ConstraintSet):
         return x, away
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
-        """Raise: vertices of the sets are none of their intersection."""
+        """Raise: the vertices of an intersection are not those of its sets."""
         raise ConfigError(self.without_oracle)
 
     def decode_atom(
@@ -168,7 +168,7 @@ class Intersection(ConstraintSet):
 
     @property
     def without_oracle(self) -> str:
-        """Refuse: an intersection has projections only."""
+        """Why there is no oracle: an intersection has projections only."""
         return (
             "an Intersection has no linear minimisation oracle: use an algorithm that projects, "
             "with Indicator(set) as its regularizer, or a Polyhedron"

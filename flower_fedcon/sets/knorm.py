@@ -100,11 +100,11 @@ class KNormBall(ConstraintSet):
         return 2.0 * self.radius * max(1.0, math.sqrt(d) / min(self.k, d))
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
-        """Reduce the largest sizes by one amount, those between to one level; leave the others.
+        """Reduce the largest |x_i| by one amount, the next ones to one level; leave the others.
 
-        The amount is found exactly, by Newton's method on a piecewise linear function (Wu, Ding,
-        Sun and Toh, "On the Moreau-Yosida regularization of the vector k-norm related functions",
-        2014, solve for the pieces by a search).
+        Newton's method on a piecewise linear function finds the amount exactly (Wu, Ding, Sun and
+        Toh, "On the Moreau-Yosida regularization of the vector k-norm related functions", 2014,
+        solve for the pieces by a search).
         """
         expect_finite(self, x)
         return each(x, batch, self._project)
@@ -123,7 +123,8 @@ class KNormBall(ConstraintSet):
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return -radius sign(g_i) at the largest |g_i|, or -(radius/k) sign(g) everywhere.
 
-        Whichever is less; the first where they are equal. At g_i = 0 the sign is +.
+        The vertex with the smaller <g, s> is returned, the first in a tie. At g_i = 0
+        the sign is +.
         """
         expect_finite(self, g)
         return each_atom(g, batch, self._vertex)
@@ -153,11 +154,11 @@ def _largest(size: Array, k: int) -> float:
 def _solved(
     size: Array, away: Array, amount: float, k: int, radius: float, *, levelled: bool
 ) -> Array:
-    """Return the reduced sizes, whose k largest sum to the radius, far as the sizes may be.
+    """Return the reduced sizes, whose k largest sum to the radius, however large the sizes.
 
-    The m full entries all lose one amount, and the s entries between end at one level: two linear
-    equations, relative to the full entries' mean. Where the level would be below 0 it is 0, and
-    `levelled` is false.
+    The m full entries all lose one amount, and the s entries below them end at one level. Two
+    linear equations, relative to the full entries' mean, determine both. If the level would be
+    below 0, it is 0 and `levelled` is false.
     """
     if amount == 0:  # outside by rounding only
         return size * (radius / _largest(size, k))
@@ -180,9 +181,9 @@ def _solved(
 def _reduced(size: Array, k: int, radius: float) -> Array:
     """Return the projection of sizes >= 0, of which the k largest sum to more than radius.
 
-    By Moreau's identity it is size - w, w the projection onto {0 <= w <= amount, sum w <= k amount}
-    for the amount at which the k largest sum to the radius. An amount tells which entries lose all
-    of it, and which end at one level; the result is solved from these.
+    By Moreau's identity it is size - w, where w is the projection onto {0 <= w <= amount, sum w <=
+    k amount} and the amount is that at which the k largest sum to the radius. The amount determines
+    which entries lose all of it and which end at one level; `_solved` computes the rest.
     """
     low, high = 0.0, float(max(size.max(), size.sum() / k))  # at `high` all is reduced to 0
     amount = 0.0
@@ -198,7 +199,7 @@ def _reduced(size: Array, k: int, radius: float) -> Array:
             high = amount
         if abs(rest) <= 4e-16 * (radius + k * amount) or high - low <= 1e-16 * high:
             return _solved(size, away, amount, k, radius, levelled=level)
-        # How fast the sum falls: the full entries by 1, those between as their mean must.
+        # The slope of the sum: 1 for each full entry, the change of the level for those below.
         full = int(np.count_nonzero(away >= amount)) if amount else int(np.count_nonzero(left > 0))
         full, between = min(full, k), np.count_nonzero((away > 0) & (away < amount))
         slope = full + ((k - full) ** 2 / between if level and between else 0.0)

@@ -14,7 +14,7 @@ DENSE_BELOW = 64
 _MOST_VECTORS = 400
 _RESTARTS = 10
 _FIRST_CHECK = 3
-_GAP_KNOWN = 6  # steps after which the second Ritz value tells the gap
+_GAP_KNOWN = 6  # steps after which the second Ritz value gives the gap
 
 
 class Eigenpair(NamedTuple):
@@ -38,15 +38,16 @@ def top_eigenpair(apply: Callable[[Array], Array], size: int, *, tolerance: floa
     """Return the algebraically largest eigenvalue of a symmetric operator, and its unit vector.
 
     By Lanczos' method with full reorthogonalisation, from a fixed vector. It ends when the error
-    of the Ritz value is at most `tolerance` times the largest Ritz value in absolute value. It is
-    bounded by the residual r in the first steps; then estimated by min(r, r^2 / gap), for the gap
-    to the second Ritz value, which is not known earlier (a cluster looks like one value). When the
-    Krylov space is exhausted (a matrix of low rank, or with ties) the pair found is exact.
+    of the Ritz value is at most `tolerance` times the largest Ritz value in absolute value. In the
+    first steps the residual r bounds this error; later it is estimated by min(r, r^2 / gap), for
+    the gap to the second Ritz value, which is not known earlier (a cluster looks like one value).
+    When the Krylov space is exhausted (a matrix of low rank, or with ties) the pair found is
+    exact.
 
-    There is no warm start. Near an old vector the residual is small from the beginning, so that
-    the iteration may end before the new one shows. Measured along FedFW on matrix completion: a
-    tenth of the products is saved (a third in early rounds), and one answer in 280 misses its
-    tolerance, by up to 330 times; without it, one in 1,670.
+    There is no warm start: near an old vector the residual is small from the beginning, and the
+    iteration may end before the new vector appears. Measured along FedFW on matrix completion,
+    a warm start saves a tenth of the products (a third in early rounds), but one answer in 280
+    misses its tolerance, by a factor of up to 330; without it, one in 1,670 does.
 
     Parameters
     ----------

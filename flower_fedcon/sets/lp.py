@@ -32,8 +32,8 @@ def lp_norm(x: Array, p: float) -> float:
 class LpBall(ConstraintSet):
     """The set ||x||_p <= radius, over all entries of the model.
 
-    For p = 1, 2 and infinity it does what `L1Ball`, `L2Ball` and `LInfBall` do, in their compact
-    forms. For other p its atoms are dense, and the projection is iterative, with a certificate.
+    For p = 1, 2 and infinity it is `L1Ball`, `L2Ball` or `LInfBall`, with the same compact
+    atoms. For other p its atoms are dense, and the projection is iterative, with a certificate.
 
     Parameters
     ----------
@@ -100,9 +100,9 @@ class LpBall(ConstraintSet):
             return self._closed.project(x, batch=batch)
         expect_finite(self, x)
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is certified
+            with np.errstate(over="ignore", invalid="ignore"):  # the result is certified
                 return each(x, batch, self._project)
-        except (ValueError, OverflowError):  # no root is enclosed: numbers beyond arithmetic
+        except (ValueError, OverflowError):  # no bracket: numbers overflow
             raise FedConError(
                 f"the projection onto {self!r} of entries up to {float(np.abs(x).max()):.3g} "
                 f"overflows: scale the model and the radius"
@@ -174,8 +174,8 @@ class LpBall(ConstraintSet):
 def _shrunk(target: Array, p: float, theta: float) -> Array:
     """Return the t >= 0 with t + theta t^(p-1) = target, entry by entry, by Newton's method.
 
-    In the variable t or t^(p-1), whichever makes the left side convex: from the right the steps
-    are then monotone.
+    The variable is t or t^(p-1), whichever makes the left side convex: steps from the right are
+    then monotone.
     """
     power, a, b = (p - 1.0, 1.0, theta) if p >= 2 else (1.0 / (p - 1.0), theta, 1.0)
     # a w + b w^power = target, power >= 1

@@ -17,8 +17,8 @@ from flower_fedcon.sets.base import ConstraintSet, rounding_of, unbounded
 from flower_fedcon.sets.shapes import ByValue, each, expect_finite, only_array
 from flower_fedcon.validation import Array, float_array
 
-TOLERANCE = 1e-12  # of the inequalities, relative to the size of what they compare
-_DEPENDENT = 1e-10  # a unit normal is in the span of others if no more of it is outside
+TOLERANCE = 1e-12  # of the inequalities, relative to the size of their terms
+_DEPENDENT = 1e-10  # a unit normal is in the span of others if its part outside is no longer
 
 
 class _Reduced(NamedTuple):
@@ -46,12 +46,12 @@ class Polyhedron(ByValue, ConstraintSet):
     Raises
     ------
     ConfigError
-        If it is empty; by `lmo`, if it is unbounded.
+        If the set is empty. `lmo` raises it if the set is unbounded.
 
     Notes
     -----
-    The work of a projection grows with the number of inequalities that hold with equality at the
-    solution, and with all of them once for each of these: for up to some hundred.
+    A projection takes about one step for each inequality that holds with equality at the
+    solution, and every step reads all inequalities. It suits up to some hundred inequalities.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Polyhedron(ByValue, ConstraintSet):
                 f"Polyhedron's A is of models of shape {self.A.shape[1:]}, its C of "
                 f"{self.C.shape[1:]}"
             )
-        self._nearest(np.zeros(self._inequalities[0].shape[1]))  # refused here if it is empty
+        self._nearest(np.zeros(self._inequalities[0].shape[1]))  # raises if the set is empty
 
     @cached_property
     def _inequalities(self) -> tuple[Array, Array]:
@@ -99,7 +99,7 @@ class Polyhedron(ByValue, ConstraintSet):
         free = np.linalg.svd(flat.basis)[2][len(flat.basis) :].T
         inner, rest = rows @ free, levels - rows @ flat.point
         norms = np.linalg.norm(inner, axis=1)
-        left = norms > _DEPENDENT  # the others are the same all over the flat
+        left = norms > _DEPENDENT  # the others are constant on the flat
         if (rest < -1e-9 * _compared(rows, levels, flat.point))[~left].any():
             raise self._empty()
         return _Reduced(flat, free, inner[left] / norms[left, None], rest[left] / norms[left])
@@ -114,7 +114,7 @@ class Polyhedron(ByValue, ConstraintSet):
 
     @cached_property
     def _unit(self) -> float:
-        """The length that linear programs are told in: to HiGHS 1e-7 is nothing, 1e20 no bound."""
+        """The unit of length in linear programs: HiGHS treats 1e-7 as 0, and 1e20 as no bound."""
         levels = self._inequalities[1]
         if self._equations is not None:
             levels = np.concatenate([levels, self._equations[1]])
@@ -126,7 +126,7 @@ class Polyhedron(ByValue, ConstraintSet):
         check_normals("Polyhedron", self.A, shape)
 
     def excess(self, x: Array) -> float:
-        """Return the largest distance from a half-space or plane whose side x is not on."""
+        """Return the largest distance of x from a half-space or plane that it is outside of."""
         self.check_shape(x.shape)
         flat, (rows, levels) = x.reshape(-1).astype(np.float64), self._inequalities
         found = float((rows @ flat - levels).max())
@@ -136,7 +136,7 @@ class Polyhedron(ByValue, ConstraintSet):
         return max(found, float(np.abs(rows @ flat - levels).max()))
 
     def contains(self, x: Array, tolerance: float = 1e-12) -> bool:
-        """Return whether `x` is in the set, to `tolerance` relative to what is compared."""
+        """Return whether `x` is in the set, to `tolerance` relative to the terms compared."""
         self.check_shape(x.shape)
         flat = x.reshape(-1).astype(np.float64)
         rounding = rounding_of(x) + tolerance * min(1.0, self._unit)  # at a corner x may be 0
@@ -154,9 +154,10 @@ class Polyhedron(ByValue, ConstraintSet):
         return 0.0 if self.contains(x) else super().violation(x)
 
     def diameter_for(self, shape: tuple[int, ...]) -> float:
-        """Return the diagonal of the smallest box around it, at least the diameter.
+        """Return the diagonal of the smallest box around the set, an upper bound.
 
-        By two linear programs for each entry of the model; infinity if it is unbounded.
+        Two linear programs for each entry of the model find the box. An unbounded set
+        gives infinity.
         """
         self.check_shape(shape)
         if not self._bounded:
@@ -170,12 +171,12 @@ class Polyhedron(ByValue, ConstraintSet):
         """Solve the quadratic program exactly, by a dual active-set method.
 
         Goldfarb and Idnani, "A numerically stable dual method for solving strictly convex quadratic
-        programs", 1983. Inequalities hold to 1e-12 of the size of what they compare.
+        programs", 1983. Inequalities hold to 1e-12 of the size of their terms.
 
         Raises
         ------
         FedConError
-            If rounding keeps it from a solution.
+            If rounding prevents a solution.
         """
         self.check_shape(x.shape[batch:])
         expect_finite(self, x)
@@ -208,7 +209,7 @@ class Polyhedron(ByValue, ConstraintSet):
 
     @cached_property
     def _bounded(self) -> bool:
-        """Whether it is: 0 alone has A y <= 0 and C y = 0 (Stiemke's lemma)."""
+        """Whether the set is bounded: only y = 0 has A y <= 0 and C y = 0 (Stiemke's lemma)."""
         rows, _ = self._inequalities
         spanning, lower = rows, [1.0] * len(rows)
         if self._equations is not None:
@@ -223,7 +224,7 @@ class Polyhedron(ByValue, ConstraintSet):
 
     @property
     def without_oracle(self) -> str:
-        """That it is unbounded, if it is."""
+        """Why there is no oracle, if the set is unbounded; else ""."""
         return "" if self._bounded else unbounded("the Polyhedron")
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
@@ -248,7 +249,7 @@ class Polyhedron(ByValue, ConstraintSet):
         found = _linear_program(g / size if size else g, A_ub=rows, b_ub=levels / unit, **equal)
         if found.status:
             raise FedConError(f"the linear program of a Polyhedron failed: {found.message}")
-        return self._nearest(found.x * unit)  # HiGHS keeps to 1e-7 of the inequalities
+        return self._nearest(found.x * unit)  # HiGHS satisfies inequalities to 1e-7 only
 
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
@@ -271,8 +272,8 @@ def _linear_program(cost: Array, **constraints: Any) -> Any:
 def nearest_point(rows: Array, levels: Array, v: Array) -> Array | None:
     """Return the point nearest to v of rows x <= levels; None if there is no such point.
 
-    From v on, one violated inequality after another enters the active set, and leaves it where its
-    multiplier would turn negative: x = v - sum_W u_j row_j, u >= 0, throughout.
+    Starting at v, one violated inequality after another enters the active set W, and leaves it
+    when its multiplier would turn negative. Throughout, x = v - sum_W u_j row_j with u >= 0.
 
     Parameters
     ----------
@@ -321,7 +322,7 @@ def nearest_point(rows: Array, levels: Array, v: Array) -> Array | None:
 
 
 def _compared(rows: Array, levels: Array, x: Array) -> Array:
-    """Return the size of what each inequality compares at x, > 0."""
+    """Return the size of each inequality's terms at x, > 0."""
     sizes: Array = np.maximum(np.maximum(np.abs(levels), np.abs(rows) @ np.abs(x)), 1e-300)
     return sizes
 

@@ -54,7 +54,7 @@ def join(parts: Sequence[Array], batch: int) -> Array:
 
 
 class OfLayers(ByValue, Generic[Part]):
-    """What acts on each layer of a packed model by a part of its own.
+    """The base of products and sums over the layers of a packed model, with a part for each layer.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ _PASSES = 12
 def simplex_projection(v: Array, radius: float) -> Array:
     """Return max(v - tau, 0) for the tau that makes it sum to radius, along the last axis.
 
-    By sorting (Held, Wolfe and Crowder 1974). In long vectors a sample tells where tau lies, and
+    By sorting (Held, Wolfe and Crowder 1974). In long vectors a sample shows where tau lies, and
     only the entries near it are sorted. Where that fails the entries are filtered: each pass drops
     those below the tau of the entries that are left (Michelot 1986), which never exceeds the true
     tau.
@@ -102,7 +102,7 @@ def _level_between(row: Array, radius: float, low: float, high: float) -> float 
     ordered = np.sort(between)[::-1]
     sums = total - radius + np.concatenate(([0.0], np.cumsum(ordered, dtype=np.float64)))
     counts = np.arange(count, kept.size + 1.0)
-    # The entries above tau are the longest run of which each is above the tau of those before it.
+    # The entries above tau are the longest run in which each exceeds the tau of those before it.
     active = int((ordered * counts[:-1] > sums[:-1]).sum())
     return float(sums[active] / counts[active]) if counts[active] else None
 

@@ -27,7 +27,7 @@ def capped_projection(v: Array, cap: float, radius: float) -> Array:
     cap, radius : float
         > 0, with cap d >= radius.
     """
-    # In units of the cap, and relative to the entry that tau is at most one cap below.
+    # In units of the cap, and relative to an entry that is at most one cap above tau.
     total = radius / cap
     pivot = v.size - min(max(math.ceil(total), 1), v.size)
     wide = v.astype(np.float64, copy=False)
@@ -47,9 +47,10 @@ def capped_projection(v: Array, cap: float, radius: float) -> Array:
 
 
 def _in_order(y: Array, k: int) -> float:
-    """Return the entry before which k = 0, 1, ... others stand in increasing order.
+    """Return the entry that has k = 0, 1, ... others before it in increasing order.
 
-    Of many entries, by those alone that lie between two of a sample, if it is one of these.
+    Among many entries, only those between two entries of a sample are searched, if it is
+    one of them.
     """
     if y.size > _MANY:
         sample = np.sort(y[:: y.size // 4096])
@@ -62,10 +63,11 @@ def _in_order(y: Array, k: int) -> float:
 
 
 def _piece(y: Array, total: float) -> float:
-    """Return a tau in the piece, of no kink, in which sum clip(y - tau, 0, 1) is the total.
+    """Return a tau in the linear piece in which sum clip(y - tau, 0, 1) is the total.
 
-    Newton's method, by halves where it leaves the bracket, and until the sum is the total, but for
-    its rounding: a step from afar is too coarse where a cap is large beside the radius.
+    This is Newton's method, with bisection where it leaves the bracket. It continues until the sum
+    is the total up to rounding: one step from afar is too coarse if the cap is large compared with
+    the radius.
 
     Parameters
     ----------
@@ -90,9 +92,9 @@ def _piece(y: Array, total: float) -> float:
 
 
 def _clipped_sum(y: Array, tau: float) -> tuple[float, int, int]:
-    """Return sum clip(y - tau, 0, 1), and how many entries are above tau, and tau + 1 or more.
+    """Return sum clip(y - tau, 0, 1), the number of entries > tau, and the number >= tau + 1.
 
-    The sum is that of lanes, each over every so many-th entry, which bounds its rounding.
+    The sum is taken in lanes that are then added in pairs, which bounds its rounding.
     """
     values = np.clip(y - tau, 0.0, 1.0)
     rest = values.size % _LANES

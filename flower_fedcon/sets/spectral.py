@@ -39,7 +39,7 @@ def svd(x: Array) -> tuple[Array, Array, Array]:
 
 
 def largest_entry(owner: object, g: Array) -> float:
-    """Return max |g_ij| in two passes that copy nothing; raise if an entry is not finite."""
+    """Return max |g_ij| without a copy; raise if an entry is not finite."""
     expect_floats(type(owner).__name__, g)
     level = max(float(g.max()), -float(g.min()))
     if not math.isfinite(level):
@@ -82,7 +82,7 @@ def top_singular_pair(
     pair = top_eigenpair(
         (lambda v: backward(forward(v))) if tall else (lambda u: forward(backward(u))),
         min(m, n),
-        tolerance=tolerance,  # twice that is allowed for the square
+        tolerance=tolerance,  # the square would allow twice as much
     )
     other = forward(pair.vector) if tall else backward(pair.vector)
     norm = float(np.linalg.norm(other))
@@ -129,7 +129,7 @@ class NuclearNormBall(ConstraintSet):
         """Return the sum of the singular values minus the radius, or an upper bound <= 0 on it."""
         self.check_shape(x.shape)
         expect_finite(self, x)
-        # The sum is at most sqrt(rank) times the Frobenius norm: no decomposition deep inside.
+        # The sum is at most sqrt(rank) times the Frobenius norm, so deep inside no SVD is needed.
         bound = math.sqrt(min(x.shape)) * float(np.linalg.norm(x)) - self.radius
         if bound <= 0:
             return bound
@@ -206,7 +206,7 @@ class NuclearNormBall(ConstraintSet):
 class SpectrahedronTraceBall(ConstraintSet):
     """The symmetric positive semidefinite matrices with trace at most radius.
 
-    Zero is a vertex: the set of those with trace equal to the radius is a face of this one.
+    Zero is a vertex. The matrices with trace equal to the radius form a face.
 
     Examples
     --------

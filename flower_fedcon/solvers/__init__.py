@@ -1,7 +1,7 @@
 """Local solvers: they minimise a client's f plus linear and quadratic terms, plus a regularizer.
 
-Each has `solve(problem, stop=None)`. "exact" uses a closed form where there is one, and a tight
-tolerance elsewhere.
+Each has `solve(problem, stop=None)`. "exact" uses a closed form if one exists, and a tight
+tolerance otherwise.
 """
 
 from flower_fedcon.objectives.local_pass import LocalPass as Correction

@@ -2,8 +2,8 @@
 
 With a distance-generating function h the dual point z stands for the primal point
     w = argmin_w -<z, w> + step psi(w) + h(w).
-For h = ||w||^2/2 that is prox_psi(z, step). For h = sum w log(w/r), and psi the indicator
-of the simplex of radius r, whose step does not matter, it is r exp(z) / sum exp(z).
+For h = ||w||^2/2 it is prox_psi(z, step). For h = sum w log(w/r), with the indicator of the simplex
+of radius r as psi, it is r exp(z) / sum exp(z) for every step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DISTANCES = ("euclidean", "entropy")
 
 
 def primal_point(psi: Any, z: Array, step: float, simplex_radius: float | None) -> Array:
-    """Return w for z of shape (..., d); with a radius by the entropy on that simplex.
+    """Return w for z of shape (..., d); with a radius, h is the entropy on that simplex.
 
     >>> from flower_fedcon.regularizers import L1
     >>> primal_point(L1(1.0), np.array([3.0, 0.5]), 1.0, None)
@@ -39,7 +39,7 @@ def dual_point(x: Array, simplex_radius: float | None) -> Array:
     Raises
     ------
     ConfigError
-        If an entry is not above 0: the entropy starts inside the simplex.
+        If an entry is not above 0: with the entropy a run must start inside the simplex.
 
     >>> dual_point(np.array([0.5, 0.5]), 1.0).round(6)
     array([-0.693147, -0.693147])

@@ -56,11 +56,11 @@ def gap_tolerance(
 
     Park and Xu, "DualFL" (2023): with momentum rho > 0 it is ((1 - sqrt rho)/(1 + gamma))^n / N,
     with rho = 0 it is 1/(N nu (n+1)^(4+gamma)): absolute, and loose at first. With h the local
-    energy, the gap at x is ||grad h(x)||^2 / (2 nu), and x - grad h(x)/nu, the primal point of the
-    dual one whose gap this is, is what a client uploads; the next solve starts from x. Their own
-    form of the gap has the conjugate of f_j - nu/2 ||x||^2, which need not be finite; this one is
-    equal to it at the dual point grad f_j(x) - nu x. On quadratics (kappa = 20) it reaches 5.5e-11
-    in 100 rounds, and 5.6e-9 at 2.6 times the inner steps if x itself is uploaded.
+    energy, the gap at x is ||grad h(x)||^2 / (2 nu). The client uploads x - grad h(x)/nu, the
+    primal point that belongs to the dual point with this gap; the next solve starts from x. The
+    paper's gap uses the conjugate of f_j - nu/2 ||x||^2, which need not be finite; both gaps are
+    equal at the dual point grad f_j(x) - nu x. On quadratics (kappa = 20) DualFL reaches 5.5e-11 in
+    100 rounds; if x itself is uploaded, it reaches 5.6e-9 and takes 2.6 times the inner steps.
 
     Parameters
     ----------

@@ -12,9 +12,9 @@ from flower_fedcon.compiled.recursions import descend
 from flower_fedcon.validation import Array
 
 _FEWEST, _MOST = 10, 4000  # entries of a working set
-_EPOCHS = 5  # from one look at the support to the next
-_TIRED = 1000  # epochs on one working set
-_SHARE = 0.03  # of the violation elsewhere, to which a working set is solved
+_EPOCHS = 5  # between two checks of the support
+_TIRED = 1000  # epochs on one working set, at most
+_SHARE = 0.03  # a working set is solved to this share of the violation elsewhere
 
 
 def coordinate_descent(
@@ -29,9 +29,9 @@ def coordinate_descent(
 ) -> tuple[Array, float]:
     """Minimise ||A x - b||^2 / 2 + sum_i l1_i |x_i| + l2_i x_i^2 / 2.
 
-    Working sets of entries grow from those that are not 0 and those that violate their optimality
-    conditions most (Massias, Gramfort and Salmon 2018, "Celer"). On each, coordinates descend with
-    its Gram matrix; and where the signs stay, the quadratic that is left is solved exactly.
+    A working set holds the non-zero entries and those that violate their optimality conditions
+    most, and it grows (Massias, Gramfort and Salmon 2018, "Celer"). Coordinate descent on its Gram
+    matrix solves it. Once the signs no longer change, the remaining quadratic is solved exactly.
 
     Parameters
     ----------
@@ -42,18 +42,18 @@ def coordinate_descent(
     x : array, shape (d,)
         The start.
     distance : callable
-        Tells from x and the gradient of the square, A'(A x - b), how far x is from the minimiser.
+        Returns how far x is from the minimiser, from x and the gradient of the square, A'(A x - b).
     target : float
-        The distance that is small enough.
+        The distance at which to stop.
     limit : int
-        The most epochs, passes over a working set.
+        The largest number of epochs, passes over a working set.
 
     Returns
     -------
     x : array, shape (d,)
     distance : float
-        Above the target where the limit, or a working set of 4000 entries, is reached, or the set
-        of all entries was in vain.
+        Above the target if the limit or a working set of 4000 entries is reached, or if a pass over
+        all entries no longer halves it.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def _violation(x: Array, gradient: Array, l1: Array, l2: Array) -> Array:
 def solved(
     gram: Array, linear: Array, l1: Array, x: Array, target: float, limit: int
 ) -> tuple[Array, int]:
-    """Minimise x'gram x/2 - linear'x + sum_i l1_i |x_i| until no condition is violated by more.
+    """Minimise x'gram x/2 - linear'x + sum_i l1_i |x_i| to a violation of its conditions.
 
     Returns x and the number of epochs.
     """
@@ -121,7 +121,7 @@ def solved(
 
 
 def _on_the_support(gram: Array, linear: Array, l1: Array, x: Array) -> Array:
-    """Return x moved to the minimiser among all of its signs, or as far as they stay."""
+    """Return x moved to the minimiser for its signs, or up to where a sign would change."""
     for _ in range(10):
         support = np.flatnonzero(x)
         if support.size == 0:
@@ -135,7 +135,7 @@ def _on_the_support(gram: Array, linear: Array, l1: Array, x: Array) -> Array:
         move = np.linalg.solve(factor.T, half) - x[support]
         if not np.isfinite(move).all():
             return x
-        # An entry may reach 0, where it stays.
+        # An entry may reach 0, and stays there.
         with np.errstate(divide="ignore", invalid="ignore"):
             steps = np.where(signs * move < 0, -x[support] / move, np.inf)
         step = min(1.0, float(steps.min()))

@@ -38,7 +38,7 @@ Restart = Literal["gradient", "function"] | None
 TIGHT = 1e-12
 PATIENCE = 1000
 SHRINK, GROW = 0.8, 0.9
-# Values show a decrease only if it exceeds their rounding errors by this factor.
+# A decrease of values counts only if it exceeds their rounding errors by this factor.
 CLEAR = 1e4
 CONSTANT_STEP = (
     "a constant step size needs an objective that states its smoothness: use backtracking=True"
@@ -49,9 +49,10 @@ CONSTANT_STEP = (
 class Rules:
     """How to step, and when to stop.
 
-    With `tolerance` None exactly `max_iterations` steps are made. `energy` stops at a relative
-    change of the value below it. With `step` None the first step size is 1/L_h, or 1 where L_h is
-    unknown. Of a cohort, each client may have a number of iterations and a tolerance of its own.
+    With `tolerance` None exactly `max_iterations` steps are taken. With `energy` a relative change
+    of the value below the tolerance ends the solve. With `step` None the first step size is 1/L_h,
+    or 1 if L_h is unknown. In a cohort the number of iterations and the tolerance may differ
+    between clients.
     """
 
     max_iterations: Any
@@ -65,36 +66,36 @@ class Rules:
 
     @property
     def need_values(self) -> bool:
-        """Whether the values of all iterates are asked for."""
+        """Whether the values of all iterates are needed."""
         return self.energy is not None or self.restart == "function"
 
 
 class Descent(NamedTuple):
-    """Where the solves stand after k iterations.
+    """The state of the solves after k iterations.
 
     Attributes
     ----------
     x, y : array
-        Where the next gradient is taken, and where the last step led.
+        The point of the next gradient, and the end of the last step.
     k : int
-        Shared by all clients; what follows is a number of each.
+        Shared by all clients; the fields below have one number for each client.
     a, last : float
-        The next step size to be tried, and the last one.
+        The next step size to try, and the last one.
     t : float
         The momentum.
     goal : float
-        The norm of the gradient, or of the proximal step divided by its size, to be reached.
+        The norm to reach, of the gradient or of the proximal step divided by its size.
     best, best_at : float
         The smallest one so far, and its iteration.
     energy : float
         h + psi at y.
     most : int
-        How many iterations there are to be.
+        The number of iterations to do.
     going, lost : bool
-        Who goes on, and who has diverged.
+        Whether a solve continues, and whether it has diverged.
     evaluations, trials : int
     found : Solution
-        Of those whose solves have ended.
+        The solutions of the solves that have ended.
     """
 
     x: Any
@@ -116,9 +117,9 @@ class Descent(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Where backtracking stands: the steps that it has accepted, and who has none yet.
+    """The state of backtracking: the accepted steps, and the clients without one.
 
-    `value` is that of h at `new`, or NaN where it was not asked for.
+    `value` is h at `new`, or NaN if it was not computed.
     """
 
     new: Any
@@ -134,7 +135,7 @@ def descend(problem: LocalProblem, rules: Rules, stop: Stop | None = None) -> So
 
     Paper symbols: gradients are taken at the x_k, and plain steps from there lead to the y_k.
     """
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # told at the end
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # reported at the end
         end = play(partial(_advance, rules), problem, stop, _begin(problem, rules, stop))
     told(problem, end.lost, end.found.iterations, diverged)
     x, proxes = end.found.x, end.found.proxes
@@ -151,12 +152,12 @@ def descend(problem: LocalProblem, rules: Rules, stop: Stop | None = None) -> So
 def finish(
     problem: LocalProblem, rules: Rules, stop: Stop | None, found: Solution, who: Any
 ) -> Solution:
-    """Go on by gradient steps for those whom another solver has left, from where they are.
+    """Continue with gradient steps, for clients whose solves another solver has given up.
 
     Returns
     -------
     Solution
-        With the iterations and evaluations of both.
+        With the iterations and evaluations of both solvers.
 
     Raises
     ------
@@ -231,7 +232,7 @@ def _first_step(problem: LocalProblem, rules: Rules) -> Any:
 
 
 def _ahead(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Array | None:
-    """Return where all steps but the last lead, where nobody looks at them."""
+    """Return the point after all steps but the last, if no step in between is observed."""
     counted = rules.tolerance is None and stop is None and problem.regularizer is None
     plain = not (rules.backtracking or rules.momentum or rules.need_values)
     if not (counted and plain) or rules.step is None or rules.max_iterations < 2:
@@ -242,12 +243,12 @@ def _ahead(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Array | No
     else:
         found = LocalPass(**most).play(problem.gradient)
     if found is None or not np.isfinite(found).all():
-        return None  # one by one: so it shows when a solve diverges
+        return None  # one by one, to report the step that diverges
     return found
 
 
 def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent) -> Descent:
-    """Do an iteration."""
+    """Do one iteration."""
     axes, eps, psi, tolerance = problem.axes, problem.eps, problem.regularizer, rules.tolerance
     x, k, a, t, goal, energy, going, found = s.x, s.k, s.a, s.t, s.goal, s.energy, s.going, s.found
     need_values, first, lost = rules.need_values, k == 0, s.lost
@@ -353,7 +354,7 @@ def _moved(problem: LocalProblem, x: Array, g: Array, a: Any, going: Any) -> Arr
 
 
 def _attempt(problem: LocalProblem, x: Array, value: Any, g: Array, size: Any, s: Search) -> Search:
-    """Try steps of size a, and shorten what leads too far."""
+    """Try steps of size a, and shorten those that are too long."""
     a, new_value, going, evaluations = s.a, s.value, s.going, s.evaluations
     axes, eps = problem.axes, problem.eps
     trial = _moved(problem, x, g, a, going)
@@ -369,8 +370,8 @@ def _attempt(problem: LocalProblem, x: Array, value: Any, g: Array, size: Any, s
         below = by_value & (found <= model + 4.5 * eps * size)
         left, new_value = left ^ below, pick(below, found, new_value)
     if some(by_gradient):
-        # Near the minimiser a difference of values is mere rounding error. For a quadratic this
-        # test of the gradients is equivalent.
+        # Near the minimiser differences of values are rounding error only. This test of the
+        # gradients is equivalent for a quadratic.
         evaluations = evaluations + by_gradient
         change = problem.gradient(trial) - g
         left = left ^ (by_gradient & (dot(change, move, axes) <= square / a))

@@ -38,8 +38,8 @@ def model_minimizer(
 ) -> Array:
     """Return P(z, A): the minimiser of the model after A steps.
 
-    With c = gamma + (mu/2) A it is prox(z / c, A / c), and with an anchor the minimiser of the
-    same within ||w - anchor||_psi <= radius.
+    With c = gamma + (mu/2) A it is prox(z / c, A / c). With an anchor it is the minimiser subject
+    to ||w - anchor||_psi <= radius.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The exact minimiser: in closed form where there is one, else to rounding."""
+"""The exact minimiser: in closed form if one exists, else to rounding."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Exact(LocalSolver):
     """The minimiser to rounding.
 
     Without a regularizer, `Quadratic` and `LeastSquares` (also `Scaled`) are solved by their
-    Cholesky factor, which is kept for the next call with the same shift; their data must not
+    Cholesky factor. It is kept for the next call with the same shift, so their data must not
     change. Objectives with `hessian_products` (logistic and softmax regression) are minimised by
-    Newton's method with conjugate gradients, all others by `AOGM` (FISTA with a regularizer),
-    until the gradient's norm is at most 1e-12 of that at the start, or of a usual one if that is
-    larger (`LocalProblem.usual`), or steps no longer change x. Where units of entries are far apart
-    all this is in units in which they are alike.
+    Newton's method with conjugate gradients, all others by `AOGM` (FISTA with a regularizer). These
+    stop when the gradient's norm is at most 1e-12 of its norm at the start, or of a usual one if
+    that is larger (`LocalProblem.usual`), or when steps no longer change x. If the units of entries
+    are far apart, the problem is solved in units that make them alike.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class Exact(LocalSolver):
 
     @property
     def most_iterations(self) -> int:
-        """The most iterations of a call."""
+        """The largest number of iterations in a call."""
         return int(RULES.max_iterations)
 
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
@@ -75,7 +75,7 @@ def _steps(problem: LocalProblem, stop: Stop | None) -> Solution:
 
 
 def _units_apart(problem: LocalProblem) -> dict[int, Array]:
-    """Return the sizes of units of the clients whose entries are not of one size, by place."""
+    """Return the sizes of units, by place, for the clients whose units are far apart."""
     if not known(problem.start):
         return {}
     shape = problem.start.shape[problem.many :]
@@ -93,7 +93,7 @@ def _alike(problem: LocalProblem, sizes: Array) -> Solution:
 
 
 def _each_alike(problem: LocalProblem, apart: dict[int, Array]) -> Solution:
-    """Solve those of a cohort one by one whose entries are in units far apart."""
+    """Solve one by one the problems of a cohort whose entries are in units far apart."""
     found = Solution.begun(problem)
     others = np.array([j for j in range(len(problem.start)) if j not in apart], dtype=int)
     if others.size:
@@ -119,7 +119,7 @@ def _inverse_hessian(problem: LocalProblem) -> Inverses | None:
 
 
 def _refined(problem: LocalProblem, inverse: Inverses) -> Solution:
-    """Solve a quadratic problem by one Newton step, and a few more that refine it."""
+    """Solve a quadratic problem by one Newton step and a few refining ones."""
     x, axes, eps = problem.start, problem.axes, problem.eps
     gradient = problem.gradient(x)
     norm = first = length(gradient, axes)
@@ -145,7 +145,7 @@ def _refined(problem: LocalProblem, inverse: Inverses) -> Solution:
 
 
 def _apart(problem: LocalProblem, inverse: Inverses, stop: Stop | None) -> Solution:
-    """Solve those of a cohort that have a closed form by it, and the others by steps."""
+    """Solve the problems of a cohort in closed form where they have one, the others by steps."""
     found = Solution.begun(problem)
     closed = np.flatnonzero(inverse.known)
     if closed.size:
@@ -155,11 +155,11 @@ def _apart(problem: LocalProblem, inverse: Inverses, stop: Stop | None) -> Solut
 
 
 def _by_products(problem: LocalProblem, stop: Stop | None) -> Solution:
-    """Solve a problem by Newton's method, and by `AOGM` from there if that does not get there."""
+    """Solve a problem by Newton's method, and by `AOGM` from its last point if it fails."""
     found, unsolved = newton(problem, TIGHT, stop)
     if nobody(unsolved):
         return found
-    with np.errstate(over="ignore", invalid="ignore"):  # `finish` tells
+    with np.errstate(over="ignore", invalid="ignore"):  # `finish` reports it
         first = length(problem.gradient(problem.start), problem.axes)
     goal = target(problem, TIGHT, first)
     rest = replace(RULES, tolerance=goal / larger(problem.usual[0], found.gradient_norm))

@@ -1,4 +1,4 @@
-"""How DualFL's dual variables move, on client and server, bit for bit alike."""
+"""The moves of DualFL's dual variables, identical bit for bit on client and server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def extrapolate(
     ----------
     z, theta : array, shape (..., *model)
     c : array, optional
-        c_j of the round before; None for 0.
+        c_j of the previous round; None for 0.
     r, beta : float
 
     >>> extrapolate(np.ones(1), np.ones(1), np.ones(1), 2.0, 0.5)
@@ -29,7 +29,7 @@ def extrapolate(
 
 
 def catch_up(z: Array, e: Array, drift: Any, left: Any) -> tuple[Array, Array]:
-    """Return z_j and e_j after the rounds that a client has missed: z_j + A_j e_j, B_j e_j.
+    """Return z_j and e_j after a client's missed rounds: z_j + A_j e_j, B_j e_j.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ def catch_up(z: Array, e: Array, drift: Any, left: Any) -> tuple[Array, Array]:
 
 
 def move(z: Array, e: Array, delta: Array, a: float, b: float, k: float) -> tuple[Array, Array]:
-    """Return the next z and e, of a client or their means: z + a e + delta, b e - k delta.
+    """Return the next z and e, of a client or of the mean: z + a e + delta, b e - k delta.
 
     Parameters
     ----------
     z, e, delta : array, shape (..., *model)
     a, b, k : float
-        Of the round.
+        The round's coefficients.
 
     >>> move(np.ones(1), np.ones(1), np.ones(1), 0.5, 0.25, 0.5)
     (array([2.5]), array([-0.25]))

@@ -1,7 +1,7 @@
 """Inverses of constant Hessians by their factors, of one client or a cohort.
 
-Those of a cohort have an axis of clients in front, and what is a number of one client is an array
-of shape (n, 1, 1).
+For a cohort all arrays have a leading axis of clients, and a number becomes an array of shape (n,
+1, 1).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from flower_fedcon.objectives.stacked_objective import StackedObjective
 from flower_fedcon.validation import Array
 
 KEPT = 4
-# An objective meets few shifts in a run. Its factors are dropped when it is.
+# An objective meets few shifts in a run. Its factors are dropped with it.
 _kept: WeakKeyDictionary[Any, dict[Hashable, Inverses | None]] = WeakKeyDictionary()
 
 
 class Hessians(NamedTuple):
-    """The Hessian of a quadratic function, or what Woodbury's formula makes of it.
+    """The Hessian of a quadratic function, or the smaller matrix of Woodbury's formula.
 
     Attributes
     ----------
     matrices : array, shape (k, k)
-        H; with rows A of H = w A' A, the smaller A A'.
+        H; or A A', if H = w A' A with few rows A.
     rows : array, shape (k, d), optional
     weights : float
         w; 1 without rows.
@@ -47,7 +47,7 @@ class Inverses(NamedTuple):
     ----------
     factors : array, shape (k, k)
     known : bool
-        Whether it is positive definite.
+        Whether the matrix is positive definite.
     rows : array, shape (k, d), optional
         With rows A, the factor is that of A A' + (s/w) I, for Woodbury's formula.
     shift : float
@@ -75,13 +75,13 @@ class Inverses(NamedTuple):
         return found
 
     def only(self, places: Any) -> Inverses:
-        """Return those of some clients of a cohort."""
+        """Return the inverses of some clients of a cohort."""
         rows = None if self.rows is None else self.rows[places]
         return self._replace(factors=self.factors[places], known=self.known[places], rows=rows)
 
 
 class Spectra(NamedTuple):
-    """The Hessians of a cohort by their eigenvalues: (H + s I)^-1 for an s that varies.
+    """The eigenvalues of a cohort's Hessians: they give (H + s I)^-1 for a varying s.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Spectra(NamedTuple):
     rows: Array | None
 
     def inverses(self, shift: Any) -> Inverses:
-        """Return (H + shift I)^-1; with rows, for a shift that is not 0."""
+        """Return (H + shift I)^-1; with rows the shift must not be 0."""
         moved = self.values + shift / self.weights
         factors = self.basis / np.sqrt(moved)[:, :, None]
         return Inverses(factors, (moved > 0).all(axis=1), self.rows, shift)
@@ -132,7 +132,7 @@ def spectra(stack: Stack) -> Spectra | None:
 
 
 def unscaled(f: Any) -> tuple[Any, float]:
-    """Return the objective of one client, or along an axis that of all, and what scales it."""
+    """Return an objective (or a stack of them) without its factor, and the factor."""
     factor = 1.0
     while isinstance(f, Scaled | StackedObjective):
         factor, f = factor * getattr(f, "factor", 1.0), f.objective
@@ -166,10 +166,10 @@ def _invert(f: Any, factor: float, shift: float) -> Inverses | None:
 
 
 def inverse_factors(matrices: Array) -> tuple[Array, Any]:
-    """Return inverse Cholesky factors, and whether matrices have any: they are positive definite.
+    """Return inverse Cholesky factors, and whether the matrices are positive definite.
 
-    They are found with ones on the matrices' diagonals, so that rounding is that of columns of one
-    size, whatever units they are in.
+    The matrices are first scaled to ones on their diagonals, so that rounding does not depend on
+    the columns' units.
 
     >>> inverse_factors(np.diag([4.0, 1e-18]))
     (array([[5.e-01, 0.e+00],
@@ -183,7 +183,7 @@ def inverse_factors(matrices: Array) -> tuple[Array, Any]:
 
 
 def _cholesky(matrices: Array) -> tuple[Array, Any]:
-    """Return the Cholesky factors, and which matrices have one: they are positive definite."""
+    """Return the Cholesky factors, and which matrices are positive definite."""
     many = matrices.ndim > 2
     try:
         return np.linalg.cholesky(matrices), np.ones(len(matrices), bool) if many else True

@@ -29,8 +29,8 @@ class AOGM(LocalSolver):
         When to drop the momentum: when the step points against the last move ("gradient"), when
         the value has grown ("function"), or never (None).
     backtracking : bool
-        Adapt the step size to the curvature along the way, up and down. Without it the step size
-        is 1/L_h, and the objective must state its smoothness.
+        Adapt the step size, up and down, to the curvature on the path. Without it the step size is
+        1/L_h, and the objective must state its smoothness.
     rule : {"gradient", "energy"}
         The stopping rule.
     over_step : bool
@@ -133,7 +133,7 @@ class GradientDescent(LocalSolver):
         return descend(problem, self.rules(problem.states_smoothness), stop)
 
     def rules(self, known: bool) -> Rules:
-        """Return how to step, and when to stop, where the smoothness is known or not."""
+        """Return how to step and when to stop, with or without a known smoothness."""
         return Rules(
             max_iterations=self.most_iterations,
             tolerance=self.tolerance,

@@ -1,4 +1,4 @@
-"""SciPy's L-BFGS, and `AOGM` for the last digits, which its line search cannot reach."""
+"""SciPy's L-BFGS, with `AOGM` for the last digits, which its line search cannot reach."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class LBFGS(LocalSolver):
 
     Its line search compares values, and fails once they differ by rounding errors only. If the
     tolerance is not met by then, `AOGM` continues from there. A problem with a regularizer is
-    refused. The stacked engine has an L-BFGS of its own, for all clients at once, which says that a
-    problem is unbounded below where SciPy's ends far away, without convergence.
+    refused. The stacked engine runs another L-BFGS, for all clients at once. On a problem that is
+    unbounded below it raises an error, where SciPy's ends far away without convergence.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class LBFGS(LocalSolver):
         start = problem.start
         x = start
         evaluations = 0
-        steep, curved = problem.usual  # SciPy's rules have numbers of their own
+        steep, curved = problem.usual  # SciPy's stopping rules use absolute numbers
         far, high = steep / curved, steep * steep / curved
         goal = target(problem, self.tolerance, length(problem.gradient(start), problem.axes))
 

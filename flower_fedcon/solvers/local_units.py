@@ -1,4 +1,4 @@
-"""Local problems whose entries are in units far apart, solved in units in which they are alike."""
+"""Local problems whose entries are in units far apart, solved in units that make them alike."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from flower_fedcon.regularizers.rescaled import rescaled
 from flower_fedcon.solvers.problem import LocalProblem
 from flower_fedcon.validation import Array
 
-_APART = 1e3  # the ratio of units from which on a gradient's norm says little of its entries
+_APART = 1e3  # from this ratio of units on, a gradient's norm says little about its entries
 _differ: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
 def units_apart(objective: Any, shift: float, shape: tuple[int, ...]) -> Array | None:
-    """Return sizes in which an objective with a shift is about 1 curved; None if 1 will do.
+    """Return sizes that make the curvatures of objective plus shift about 1; None if 1 will do.
 
     Parameters
     ----------
     objective : object
-        One client's.
+        The objective of one client.
     shift : float
-        The curvature that is added to it.
+        The curvature added to it.
     shape : tuple of int
         The model's.
 
@@ -57,7 +57,7 @@ def _may_differ(objective: Any) -> bool:
         if objective not in _differ:
             _differ[objective] = _spread(objective) > 2 * np.log2(_APART)
         return _differ[objective]
-    except TypeError:  # of an object that bears no weak reference, or no hash
+    except TypeError:  # the object takes no weak reference, or has no hash
         return True
 
 
@@ -75,7 +75,7 @@ class AlikeProblem(LocalProblem):
     given : LocalProblem
         Of one client.
     sizes : array of the model's shape
-        > 0; with psi their means, where it bears no others.
+        > 0; replaced by their means if psi allows no others.
     """
 
     __slots__ = ("_given", "_in_units", "sizes")
@@ -133,7 +133,7 @@ class AlikeProblem(LocalProblem):
 
     @property
     def strong_convexity(self) -> Any:
-        """Mu_h in z, from below; None if unknown."""
+        """A lower bound on mu_h in z; None if unknown."""
         own = getattr(self._in_units, "strong_convexity", None)
         return (
             None if own is None else float(own) + self._given.shift * float(self.sizes.min()) ** 2

@@ -1,4 +1,4 @@
-"""What the solvers' loops share: how a solve is advanced, how it ends, and who fails."""
+"""What the solvers' loops share: advancing solves, ending them, and reporting failures."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def play(
     stop: Stop | None,
     state: _State,
 ) -> _State:
-    """Advance a solve until it has ended for everyone.
+    """Advance solves until all have ended.
 
-    A cohort's clients whose solves have ended wait under a mask, and leave the arrays once they are
-    half of those in them.
+    Clients whose solves have ended are masked. Once they are half of a cohort's arrays, they are
+    removed from them.
 
     Parameters
     ----------
     advance : callable
-        Of problem, stop and state; it returns the next state.
+        Takes problem, stop and state; returns the next state.
     problem, stop
         See `LocalSolver.solve`.
     state : NamedTuple
-        Its arrays are the clients', its numbers all clients' alike; its flags `going` say for whom
-        it is to go on.
+        Its arrays have an entry for each client; its numbers are shared. The flags `going` mark the
+        solves that continue.
     """
     if not problem.many or not known(problem.start):
         return repeat(partial(advance, problem, stop), state)
     here, now = np.arange(len(problem.start)), state
-    everyone: Any = None  # as long as all are in the arrays
+    everyone: Any = None  # None while all clients are in the arrays
     while left := int(now.going.sum()):  # type: ignore[attr-defined]
         if 2 * left <= len(here):
             first = everyone is None
@@ -66,29 +66,29 @@ def play(
 
 
 def put(places: Any, whole: Any, part: Any) -> Any:
-    """Return an array with another in some places; what clients share, as it is in the part."""
+    """Return an array with a part put in some places; a shared value is taken from the part."""
     return _into(places, np.array(whole) if is_array(whole) else whole, part)
 
 
 def _into(places: Any, whole: Any, part: Any) -> Any:
-    """Do the same in the array itself."""
+    """Do the same in place."""
     return placed(whole, places, part) if is_array(whole) else part
 
 
 def taken(places: Array, part: Any) -> Any:
-    """Return some clients' entries of an array; what all share, as it is."""
+    """Return some clients' entries of an array; a shared value is returned unchanged."""
     return part[places] if isinstance(part, np.ndarray) else part
 
 
 class Point(NamedTuple):
-    """Where solves are: x, and what `LocalProblem.evaluate` says of it.
+    """A point of the solves: x, and what `LocalProblem.evaluate` returns there.
 
     Attributes
     ----------
     x, g : array
         The iterate, and the gradient of h there.
     value, size, norm : float
-        h(x), the sum of the sizes of its terms, and the gradient's norm; arrays (n,) of a cohort.
+        h(x), the sum of the sizes of its terms, and the gradient's norm; arrays (n,) for a cohort.
     """
 
     x: Any
@@ -99,12 +99,12 @@ class Point(NamedTuple):
 
     @classmethod
     def of(cls, problem: LocalProblem, x: Array) -> Self:
-        """Return what there is at x."""
+        """Return the point x."""
         value, g, size = problem.evaluate(x)
         return cls(x, g, value, size, length(g, problem.axes))
 
     def moved(self, who: Any, new: Point) -> Point:
-        """Return the new point of some, and this one of the others."""
+        """Return the new point for some clients, and this one for the others."""
         return Point(
             keep(who, new.x, self.x),
             keep(who, new.g, self.g),
@@ -117,7 +117,7 @@ class Point(NamedTuple):
 def ended(
     found: Solution, going: Any, who: Any, x: Array, norm: Any, iterations: Any, converged: Any
 ) -> tuple[Solution, Any]:
-    """Note where some of those who are going end; return who goes on, too."""
+    """Record the solves that end here; return the others, too."""
     who = who & going
     if not some(who):
         return found, going
@@ -133,9 +133,9 @@ def ended(
 def is_good(
     problem: LocalProblem, stop: Stop | None, going: Any, x: Array, g: Array, norm: Any, goal: Any
 ) -> Any:
-    """Return who of those going is done: the gradient's norm reaches the goal, or a rule says so.
+    """Return which of these solves are done: by the gradient's norm, or by a stopping rule.
 
-    A gradient that is mere rounding error of its terms reaches any goal > 0.
+    A gradient that is only rounding error of its terms reaches any goal > 0.
     """
     good, small = going & (norm <= goal), norm <= 1e6 * problem.eps * problem.usual[0]
     if some(small):
@@ -146,7 +146,7 @@ def is_good(
 def told(
     problem: LocalProblem, lost: Any, iterations: Any, error: Callable[[int], FedConError]
 ) -> None:
-    """Raise if a solve has failed, with the error that is left after the iterations.
+    """Raise if a solve has failed.
 
     Raises
     ------
@@ -165,13 +165,13 @@ def told(
 
 
 def some_of(stop: Stop | None, places: Array) -> Stop | None:
-    """Return a stopping rule of many clients as that of some of them."""
+    """Return the part of a stopping rule of many clients for some of them."""
     only = getattr(stop, "only", None)
     return stop if only is None else only(places)
 
 
 def holds(stop: Stop | None, who: Any, x: Array, gradient: Array) -> Any:
-    """Return for which of these clients a stopping rule holds; it is not asked for nobody."""
+    """Return for which of these clients a stopping rule holds; it is not called without clients."""
     if stop is None or not some(who):
         return who & False
     found = stop(x, gradient)

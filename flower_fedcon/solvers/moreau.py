@@ -1,4 +1,4 @@
-"""How far the average of proximal steps may be extrapolated."""
+"""How far the mean of proximal steps may be extrapolated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flower_fedcon.validation import Array
 
 
 def constant_extrapolation(gamma: float, smoothness: Sequence[float], cohort: int) -> float:
-    """Return 1/(gamma L_gamma), by the bound of L_gamma for cohorts of a size.
+    """Return 1/(gamma L_gamma), with the bound of L_gamma for cohorts of this size.
 
     Parameters
     ----------

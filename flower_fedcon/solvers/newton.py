@@ -1,8 +1,8 @@
 """Newton's method with conjugate gradients.
 
-It follows Nocedal and Wright, "Numerical optimization" (2006), algorithm 7.1: the directions come
-from products with the Hessian alone, to a tolerance that falls with the gradient as in Eisenstat
-and Walker, SIAM J. Sci. Comput. 17 (1996), (2.6); steps are halved until values decrease enough.
+It follows Nocedal and Wright, "Numerical optimization" (2006), algorithm 7.1: the directions need
+products with the Hessian only, to a tolerance that falls with the gradient as in Eisenstat and
+Walker, SIAM J. Sci. Comput. 17 (1996), (2.6). Steps are halved until values decrease enough.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from flower_fedcon.solvers.loop import Point, ended, is_good, play
 from flower_fedcon.solvers.problem import LocalProblem, Solution, Stop, target
 from flower_fedcon.validation import Array
 
-_MOST = 60  # directions; a convex problem that has a minimiser takes some ten
-_PRODUCTS = 1000  # for a direction
-_DENSE = 512  # entries of a model whose Hessian is factored where products do not suffice
+_MOST = 60  # directions; a convex problem with a minimiser takes about ten
+_PRODUCTS = 1000  # products for one direction
+_DENSE = 512  # entries of a model up to which the Hessian is factored if products do not suffice
 _LOOSEST = 0.3
 _HALVINGS = 40
-_UNCLEAR = 3  # of them, where values differ by rounding alone
+_UNCLEAR = 3  # halvings if values differ by rounding only
 _DECREASE = 1e-4
 _CLEAR = 1e4  # as in `descent`
 
 
 class Newton(NamedTuple):
-    """Where the solves stand after k directions.
+    """The state of the solves after k directions.
 
     Attributes
     ----------
@@ -50,15 +50,15 @@ class Newton(NamedTuple):
     k : int
         Shared by all clients.
     goal : float
-        The norm to be reached.
+        The norm to reach.
     forcing : float
-        The next direction's residual, in norms of the gradient.
+        The next direction's residual, relative to the gradient's norm.
     going, unsolved : bool
-        Who goes on, and who does not get there.
+        Whether a solve continues, and whether it has failed.
     evaluations, products : int
         Products with the Hessian count as both.
     found : Solution
-        Of those whose solves have ended.
+        The solutions of the solves that have ended.
     """
 
     at: Point
@@ -73,20 +73,20 @@ class Newton(NamedTuple):
 
 
 class Directions(NamedTuple):
-    """Where conjugate gradients stand, which solve H d = -g.
+    """The state of conjugate gradients for H d = -g.
 
     Attributes
     ----------
     d, r, p : array
-        The solution so far, its residual, and where to move next.
+        The solution so far, its residual, and the next search direction.
     rr : float
         ||r||^2.
     flattest : float
-        The largest curvature that was met.
+        The largest curvature seen.
     k : int
         Shared by all clients.
     going, short : bool
-        Who is not there yet, and who still was not after so many products.
+        Whether a system is still unsolved, and whether its products are used up.
     products : int
     """
 
@@ -102,9 +102,9 @@ class Directions(NamedTuple):
 
 
 class LineSearch(NamedTuple):
-    """Where a line search stands: where it has led, and who is still without a step.
+    """The state of a line search: its point, and the clients without a step.
 
-    `share` is the length of the next step to be tried, in directions.
+    `share` is the length of the next step to try, relative to the direction.
     """
 
     at: Point
@@ -119,15 +119,15 @@ class LineSearch(NamedTuple):
 def newton(
     problem: LocalProblem, tolerance: float, stop: Stop | None = None
 ) -> tuple[Solution, Any]:
-    """Minimise h, until its gradient's norm is small; see `flower_fedcon.solvers.problem.target`.
+    """Minimise h until its gradient's norm is small; see `flower_fedcon.solvers.problem.target`.
 
     Returns
     -------
     solution : Solution
         An iteration is a direction; products with the Hessian count as evaluations.
     unsolved : bool
-        Whether it did not get there, and is for another solver, from x: where the Hessian is no
-        help, values are not finite, or the tolerance is below rounding.
+        Whether another solver must continue from x: the Hessian does not help, values are not
+        finite, or the tolerance is below rounding.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         end = play(_advance, problem, stop, _begin(problem, tolerance, stop))
@@ -152,7 +152,7 @@ def _begin(problem: LocalProblem, tolerance: float, stop: Stop | None) -> Newton
 
 
 def _look(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
-    """End the solves of those that are good, and of those that are lost."""
+    """End the solves that have converged, and those that have failed."""
     x, norm, finite = s.at.x, s.at.norm, s.going & (s.at.norm < math.inf)
     good = is_good(problem, stop, finite, x, s.at.g, norm, s.goal)
     found, going = ended(s.found, s.going, good, x, norm, s.k, True)
@@ -200,10 +200,10 @@ def _advance(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
 def _attempt(
     problem: LocalProblem, before: Point, direction: Array, slope: Any, s: LineSearch
 ) -> LineSearch:
-    """Try the steps of those still without one, and halve what is not good."""
+    """Try steps for clients without one, and halve those that fail."""
     ahead = before.x + wide(s.share, direction) * direction
     new = Point.of(problem, keep(s.going, ahead, s.at.x))
-    # Where a difference of values is mere rounding error, the gradients tell.
+    # If a difference of values is only rounding error, the gradients decide.
     clear = -s.share * slope > _CLEAR * problem.eps * before.size
     rounding = 4.5 * problem.eps * before.size
     lower = new.value <= before.value + _DECREASE * s.share * slope + rounding
@@ -225,20 +225,20 @@ def _attempt(
 def conjugate_gradients(
     product: Callable[[Array], Array], g: Array, residual: Any, going: Any, axes: int
 ) -> Directions:
-    """Solve H d = -g to a norm of the residual; stop where H shows no curvature.
+    """Solve H d = -g to a norm of the residual; stop if H shows no curvature.
 
     Parameters
     ----------
     product : callable
         v -> H v.
     g : array
-        A gradient; of a cohort, with an axis of clients in front.
+        A gradient; for a cohort, with a leading axis of clients.
     residual : float
-        Each client's; what follows, too.
+        One for each client, as is `going`.
     going : bool
-        Whose system counts; the others' d is 0.
+        Whether to solve a client's system; otherwise its d is 0.
     axes : int
-        Of one model.
+        The number of axes of one model.
     """
     eps, size = float(np.finfo(g.dtype).eps), g.size if g.ndim == axes else g[0].size
     r = -g
@@ -255,7 +255,7 @@ def conjugate_gradients(
         short=going & False,
         products=0 * going,
     )
-    # Some times more than there are unknowns.
+    # A few times the number of unknowns.
     most = min(_PRODUCTS, 2 * size + 20)
     return repeat(partial(_multiply, product, goal * goal, most, eps, axes), begun)
 
@@ -287,7 +287,7 @@ def _multiply(
 
 
 def _densely(problem: LocalProblem, s: Newton, found: Directions) -> Array:
-    """Return the directions, by factors of the Hessian for whom products do not suffice."""
+    """Return the directions, by factors of the Hessian where products do not suffice."""
     if not problem.many:
         own = _by_factor(problem, problem.objective, s.at.x, s.at.g)
         return found.d if own is None else own
@@ -301,7 +301,7 @@ def _densely(problem: LocalProblem, s: Newton, found: Directions) -> Array:
 
 
 def _by_factor(problem: LocalProblem, objective: Any, x: Array, g: Array) -> Array | None:
-    """Return one client's direction by the Cholesky factor of its Hessian, if there is one."""
+    """Return one client's direction by the Cholesky factor of its Hessian, if that exists."""
     if getattr(objective, "hessian", None) is None or x.size > _DENSE:
         return None
     inverse, definite = inverse_factors(problem.hessian_of(objective, x))

@@ -19,21 +19,20 @@ from flower_fedcon.regularizers.batched import BatchedRegularizer
 from flower_fedcon.validation import Array, nonnegative
 
 Stop: TypeAlias = Callable[[Array, Array], Any]
-"""(x, gradient at x) -> bool; of many clients an array of their answers."""
+"""(x, gradient at x) -> bool; for many clients an array of bool."""
 
 
 class LocalProblem:
     """Minimise h(x) + psi(x), where h(x) = f(x) + <linear, x> + shift/2 ||x - center||^2.
 
-    It is one client's problem, or the problems of a cohort, each at a point of its own: the arrays
-    of these have an axis in front, which counts clients, and what is a number of one client is an
-    array of shape (n,).
+    It is the problem of one client, or of each client of a cohort. A cohort's arrays have a leading
+    axis of clients, and a number of one client becomes an array of shape (n,).
 
     Parameters
     ----------
     objective : object
-        f, with `value` and `gradient`; convex for the solvers to find a minimiser. An engine's
-        objective of many clients has a `ServedClients`, as `served`.
+        f, with `value` and `gradient`. Solvers find a minimiser if it is convex. An engine's
+        objective of many clients has `served`, a `ServedClients`.
     start : array
         Where a solver starts. Its shape and dtype are the model's.
     linear : array, optional
@@ -100,7 +99,7 @@ class LocalProblem:
 
     @property
     def shift(self) -> Any:
-        """The curvature that is added to f's."""
+        """The curvature added to f."""
         return self.added.shift
 
     def value(self, x: Array) -> Any:
@@ -132,7 +131,7 @@ class LocalProblem:
         return lambda v: product(v) + self.shift * v
 
     def hessian_of(self, objective: Any, x: Array) -> Array:
-        """Return the Hessian of h at x, of one client's objective with `hessian`."""
+        """Return the Hessian of h at x, for one client's objective with `hessian`."""
         found: Array = objective.hessian(x) + self.shift * np.eye(x.size)
         return found
 
@@ -143,7 +142,7 @@ class LocalProblem:
         return products is not None and not (self.many and products(self.start) is None)
 
     def prox(self, v: Array, steps: Any, going: Any) -> Array:
-        """Return prox of psi at v, of those who are going."""
+        """Return the prox of psi at v, for the clients in `going`."""
         psi: Any = self.regularizer
         new: Array = self.objective.prox(psi, v, steps, going) if self.many else psi.prox(v, steps)
         return new
@@ -167,7 +166,7 @@ class LocalProblem:
 
     @property
     def states_smoothness(self) -> bool:
-        """Whether L_h is known, of every client."""
+        """Whether L_h is known for every client."""
         if self.many:
             return bool(self.objective.states_smoothness)
         return self.smoothness is not None
@@ -188,7 +187,7 @@ class LocalProblem:
         return other
 
     def one(self, place: int) -> LocalProblem:
-        """Return the problem of one client of a cohort, as a client alone has it."""
+        """Return the problem of one client of a cohort, without the axis of clients."""
         part = self.only(slice(place, place + 1))
         _, linear, shift, center, *_ = part.added
         own = (a if a is None or a.ndim < part.start.ndim else a[0] for a in (linear, center))
@@ -206,7 +205,7 @@ class LocalProblem:
 
     @property
     def usual(self) -> tuple[Any, Any]:
-        """The size of a usual gradient of f, and of its curvature: 1 where units are ordinary.
+        """The size of a usual gradient of f, and of its curvature: 1 for ordinary units.
 
         See `flower_fedcon.objectives.curvatures.usual_sizes`.
         """
@@ -214,8 +213,8 @@ class LocalProblem:
         return own
 
     def rounding(self, x: Array) -> Any:
-        """Return the norm below which a gradient of h is mere rounding error of its terms."""
-        # This matters where the gradient is small; f's gradient is then as large as the others.
+        """Return the norm below which a gradient of h is only rounding error of its terms."""
+        # This matters if the gradient is small; then f's gradient is as large as the other terms.
         _, linear, shift, center, *_ = self.added
         total = 0.0 if linear is None else length(linear, self.axes)
         if shift:
@@ -247,9 +246,9 @@ class LocalProblem:
 
 
 class Solution(NamedTuple):
-    """What a local solver found.
+    """The result of a local solver.
 
-    Of a cohort, x has an axis of clients in front, and the others are arrays of shape (n,).
+    For a cohort, x has a leading axis of clients, and the other fields are arrays of shape (n,).
 
     Attributes
     ----------
@@ -262,7 +261,7 @@ class Solution(NamedTuple):
     evaluations : int
         Number of gradients of f that were computed.
     converged : bool
-        Whether the tolerance was met; true if the solver has none.
+        Whether the tolerance was met; True if the solver has none.
     trials : int
         Steps tried in backtracking.
     products : int
@@ -282,7 +281,7 @@ class Solution(NamedTuple):
 
     @classmethod
     def begun(cls, problem: LocalProblem) -> Self:
-        """Return a solution with nothing done."""
+        """Return a solution before the first step."""
         each = problem.each
         return cls(problem.start, each(math.nan), each(0), each(0), each(False), *(each(0),) * 3)
 
@@ -292,12 +291,12 @@ class LocalSolver(ABC):
 
     @property
     def most_iterations(self) -> int:
-        """The most iterations of a call; 0 where nothing but the problem bounds them."""
+        """The largest number of iterations in a call; 0 if only the problem bounds it."""
         return 0
 
     @abstractmethod
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
-        """Return a minimiser, to the accuracy that the solver's settings ask for.
+        """Return a minimiser, to the accuracy of the solver's settings.
 
         Parameters
         ----------
@@ -310,7 +309,7 @@ class LocalSolver(ABC):
         Raises
         ------
         FedConError
-            If the iterates diverge, as they do where h + psi is unbounded below.
+            If the iterates diverge, as they do if h + psi is unbounded below.
         """
 
 
@@ -320,7 +319,7 @@ class ClientsError(FedConError):
     Attributes
     ----------
     errors : dict
-        By the clients' places among those served.
+        The errors by the clients' places in the cohort.
     """
 
     def __init__(self, errors: dict[int, FedConError]) -> None:
@@ -331,6 +330,7 @@ class ClientsError(FedConError):
 def target(problem: LocalProblem, tolerance: Any, start: Any) -> Any:
     """Return the gradient norm to reach, not below rounding.
 
-    It is relative to that at the start, or to a usual one (`LocalProblem.usual`) if that is larger.
+    It is relative to the norm at the start, or to a usual one (`LocalProblem.usual`) if that is
+    larger.
     """
     return larger(tolerance, 50 * problem.eps) * larger(problem.usual[0], start)

@@ -14,10 +14,10 @@ from flower_fedcon.solvers.units import units_of
 from flower_fedcon.validation import Array
 
 _STEPS = 20_000
-_STEADY = 1e-13  # of the entries' curvature: what keeps a singular system solvable
-_PULLS = 20  # how often at most
-_ALIKE = 1e-10  # the share of an entry's square, no combination of others, that leaves 5 digits
-_NEAR = 1e-4  # relative: a step after which the next one is not worth its while
+_STEADY = 1e-13  # of the entries' curvature: keeps a singular system solvable
+_PULLS = 20  # at most
+_ALIKE = 1e-10  # the share (see `apart`) that leaves 5 digits
+_NEAR = 1e-4  # relative: no step follows one this short
 
 
 class QuadraticModel(NamedTuple):
@@ -53,8 +53,8 @@ def packed_size(d: int) -> int:
 def taylor(x: Array, value: float, gradient: Array, hessian: Array) -> Array:
     """Return the second-order model about x, packed: the upper triangle of [[H, -b], [-b', 2c]].
 
-    Where the Hessian is block-diagonal, its blocks in an array of shape (blocks, d, d), it is that
-    of each block after the other, with the value in the first.
+    A block-diagonal Hessian is an array of its blocks, shape (blocks, d, d). The models of the
+    blocks then follow one another, with the value in the first.
 
     >>> taylor(np.array([2.0]), 4.0, np.array([4.0]), np.array([[2.0]]))  # of x^2
     array([2., 0., 0.])
@@ -88,9 +88,10 @@ def _triangle(n: int) -> tuple[Array, Array]:
 def minimizer(model: QuadraticModel, psi: Regularizer, start: Array) -> Array:
     """Return argmin of the model plus psi, to rounding.
 
-    It is found in units in which H has ones on its diagonal. Where H (with psi's squares) is all
-    but singular there, a pull to `start`, d times the machine epsilon, makes it regular; it is
-    repeated from where it leads until that is near, so that it moves no minimiser.
+    It is found in units in which H has ones on its diagonal. If H (with psi's squares) is nearly
+    singular there, a proximal term around `start`, of weight d times the machine epsilon, makes it
+    regular. The step is repeated from each result until the result no longer moves, so that the
+    term does not shift the minimiser.
 
     Parameters
     ----------
@@ -146,10 +147,10 @@ def definite(H: Array, least: float) -> bool:
 
 
 def apart(H: Array, weights: tuple[Array, Array], x: Array) -> Array:
-    """Return which share of each entry's square is no combination of the others.
+    """Return the share of each entry's square that the others do not explain.
 
-    In a regression that is 1 - R^2 of a column by the others. Rounding leaves about 15 digits of
-    the share 1, and as many fewer as the share has zeros.
+    In a regression it is 1 - R^2 of a column on the others. Rounding leaves about 15 digits at a
+    share of 1, and one digit less for each factor of 10 below.
 
     Parameters
     ----------
@@ -158,7 +159,7 @@ def apart(H: Array, weights: tuple[Array, Array], x: Array) -> Array:
     weights : tuple of two arrays
         The weights of |x_i| and of x_i^2/2 in the penalty.
     x : array of d entries
-        Those that the penalty holds at 0 do not count: their share is 1.
+        Entries that the penalty holds at 0 do not count: their share is 1.
 
     Examples
     --------
@@ -180,7 +181,7 @@ def apart(H: Array, weights: tuple[Array, Array], x: Array) -> Array:
 
 
 def hardly_apart(shares: Array | None, names: Sequence[str] = ()) -> str:
-    """Return which entries rounding can hardly tell apart, in words; "" if it can all of them.
+    """Return a text that names the entries that rounding can hardly tell apart; "" without any.
 
     >>> hardly_apart(np.array([1.0, 1e-13, 1e-12]), ["age", "left", "right"])[:48]
     'rounding is the limit: of left, right only 1e-13'
@@ -201,12 +202,12 @@ def hardly_apart(shares: Array | None, names: Sequence[str] = ()) -> str:
 def _by_support(H: Array, b: Array, l1: Array, x: Array) -> Array | None:
     """Minimise x'Hx/2 - b'x + sum l1 |x|: solve on a support, and correct the support.
 
-    This is feature-sign search (Lee, Battle, Raina and Ng, NIPS 2006). None if it does not end, as
-    may be by rounding.
+    This is feature-sign search (Lee, Battle, Raina and Ng, NIPS 2006). None if it does not end,
+    which rounding can cause.
     """
     free, signs = l1 == 0, np.sign(x)
     tolerance = 1e-12 * float(np.abs(b).max())
-    many = True  # entries join the support together, as long as that leads on
+    many = True  # several entries join the support at once, while that makes progress
     for _ in range(20 + 10 * len(b)):
         before = x
         x, signs = _on_support(H, b, l1, x, signs, free)
@@ -225,7 +226,7 @@ def _by_support(H: Array, b: Array, l1: Array, x: Array) -> Array | None:
 def _on_support(
     H: Array, b: Array, l1: Array, x: Array, signs: Array, free: Array
 ) -> tuple[Array, Array]:
-    """Minimise over the entries with a sign, which they keep, or are taken out at 0."""
+    """Minimise over the entries with a sign; an entry that would change it is set to 0."""
     while True:
         support = np.flatnonzero((signs != 0) | free)
         target = np.zeros_like(x)
@@ -235,7 +236,7 @@ def _on_support(
         wrong = (target * signs < 0) & ~free
         if not wrong.any():
             return target, np.where(free, signs, np.sign(target))
-        # Up to where the first entry would change its sign.
+        # Up to the point where the first entry would change its sign.
         shares = np.where(wrong, x / np.where(wrong, x - target, 1.0), np.inf)
         share = float(shares.min())
         x = x + share * (target - x)

@@ -2,9 +2,9 @@
 
 The directions are those of Nocedal and Wright, "Numerical optimization" (2006), algorithm 7.4. The
 line search is the bisection of Lewis and Overton, Math. Program. 141 (2013), algorithm 2.6, for the
-weak Wolfe conditions; where values differ by rounding alone, the slopes tell, as in Hager and
-Zhang, SIAM J. Optim. 16 (2005), (4.1). SciPy's search, that of one client, is another: both end
-within the tolerance, after about as many steps, if not evaluations.
+weak Wolfe conditions; if values differ by rounding only, the slopes decide, as in Hager and Zhang,
+SIAM J. Optim. 16 (2005), (4.1). A single client uses SciPy's line search. Both end within the
+tolerance after about as many steps, though not evaluations.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from flower_fedcon.validation import Array
 
 PAIRS = 20  # of moves and changes of the gradient
 _DECREASE, _CURVATURE = 1e-4, 0.9  # c1 and c2 of the Wolfe conditions
-_TRIALS = 60  # of a line search, which lengthens steps, or halves intervals
-_DOUBLINGS = 10  # of a step, before it grows faster
-_IDLE = 4  # steps in a row that hardly change the value, and leave a longer gradient
+_TRIALS = 60  # of a line search, which lengthens steps or halves intervals
+_DOUBLINGS = 10  # doublings of a step, before it grows faster
+_IDLE = 4  # steps in a row that hardly change the value and lengthen the gradient
 
 
 class Pairs(NamedTuple):
     """The last moves s and the changes y of the gradient along them.
 
-    `moves` and `changes` have shape (n, pairs, entries of a model); each new pair takes the place
-    of the oldest. `weights`, shape (n, pairs), are 1/<s, y>, or 0 for a pair that does not count.
+    `moves` and `changes` have shape (n, pairs, entries of a model); each new pair replaces the
+    oldest. `weights`, shape (n, pairs), are 1/<s, y>, or 0 for an unused pair.
     """
 
     moves: Any
@@ -41,7 +41,7 @@ class Pairs(NamedTuple):
 
 
 class QuasiNewton(NamedTuple):
-    """Where the solves stand after k steps.
+    """The state of the solves after k steps.
 
     Attributes
     ----------
@@ -49,19 +49,19 @@ class QuasiNewton(NamedTuple):
     k : int
         Shared by all clients.
     goal : array, shape (n,)
-        The norms to be reached.
+        The norms to reach.
     pairs : Pairs
     scale : array, shape (n,)
-        <s, y>/<y, y> of the last pair that counts; NaN without one.
+        <s, y>/<y, y> of the last pair used; NaN without one.
     best, lowest : array, shape (n,)
         The smallest norm and the smallest value so far.
     idle : array of int, shape (n,)
-        Steps in a row that rounding may have chosen; they can go in circles.
+        Successive steps that rounding may have chosen; they can go in circles.
     going, unsolved, lost : array of bool, shape (n,)
-        Who goes on, who is left to `AOGM`, and who has diverged.
+        Whether a solve continues, is left to `AOGM`, or has diverged.
     evaluations : array of int, shape (n,)
     found : Solution
-        Of those whose solves have ended.
+        The solutions of the solves that have ended.
     """
 
     at: Point
@@ -80,20 +80,20 @@ class QuasiNewton(NamedTuple):
 
 
 class LineSearch(NamedTuple):
-    """Where a line search stands.
+    """The state of a line search.
 
     Attributes
     ----------
     at : Point
-        Where it has led.
+        Its point so far.
     share, low, high : array, shape (n,)
-        The length of the next step to be tried, in directions, and its bounds so far.
+        The length of the next step to try, relative to the direction, and its bounds so far.
     trial : int
         Shared by all clients.
     left, going : array of bool, shape (n,)
-        Who is without a step, and who goes on looking for one.
+        Whether a client has no step, and whether its search continues.
     clear : array of bool, shape (n,)
-        Whose step was chosen by values that differ by more than rounding.
+        Whether values that differ by more than rounding chose the step.
     evaluations : array of int, shape (n,)
     """
 
@@ -153,7 +153,7 @@ def _begin(problem: LocalProblem, tolerance: float, most: int, stop: Stop | None
 
 
 def _look(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton) -> QuasiNewton:
-    """End the solves of those that are good, diverge, or go in circles."""
+    """End the solves that have converged, diverge, or go in circles."""
     x, norm, finite = s.at.x, s.at.norm, s.going & (s.at.norm < np.inf)
     good = is_good(problem, stop, finite, x, s.at.g, norm, s.goal)
     found, going = ended(s.found, s.going, good, x, norm, s.k, True)
@@ -164,7 +164,7 @@ def _look(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton) -
 
 
 def _advance(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton) -> QuasiNewton:
-    """Take a step; those who cannot are left to `AOGM`."""
+    """Take a step; solves that find none are left to `AOGM`."""
     direction, pairs, scale = _direction(s), s.pairs, s.scale
     slope = dot(s.at.g, direction, problem.axes)
     steep = ~(slope < 0)  # rounding has spoilt the pairs
@@ -173,7 +173,7 @@ def _advance(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton
         scale = np.where(steep, np.nan, scale)
         direction = keep(steep, -s.at.g, direction)
         slope = np.where(steep, -np.square(s.at.norm), slope)
-    first = np.isnan(scale)  # no pair yet: a step of a usual length, which is 1
+    first = np.isnan(scale)  # no pair yet: a step of the usual length, 1
     steep, curved = problem.usual
     begun = LineSearch(
         at=s.at,
@@ -220,7 +220,7 @@ def _direction(s: QuasiNewton) -> Array:
     q: Any = g.reshape(len(g), -1).astype(np.float64)
     moves, changes, weights = s.pairs
     most = weights.shape[1]
-    # The oldest first; those that are not there yet count nothing.
+    # The oldest first; missing pairs have weight 0.
     slots = [(s.k + i) % most for i in range(max(0, most - s.k) if known(s.k) else 0, most)]
     shares = []
     for slot in reversed(slots):
@@ -237,9 +237,9 @@ def _direction(s: QuasiNewton) -> Array:
 def _with_last(
     problem: LocalProblem, k: Any, before: Point, now: Point, pairs: Pairs, scale: Any
 ) -> tuple[Pairs, Any]:
-    """Return the pairs with that of the last step, if there is curvature along it, and its scale.
+    """Return the pairs with the last step's, if it has curvature along it, and its scale.
 
-    The arrays of pairs are changed, where they can be.
+    The arrays of pairs are changed in place if they are writable.
     """
     n, slot = len(before.x), k % pairs.weights.shape[1]
     s = (now.x - before.x).reshape(n, -1).astype(np.float64)
@@ -258,7 +258,7 @@ def _with_last(
 def _attempt(
     problem: LocalProblem, before: Point, direction: Array, slope: Any, s: LineSearch
 ) -> LineSearch:
-    """Try the steps of those still without one, and find others for what is not good."""
+    """Try steps for clients without one, and choose others for those that fail."""
     share, eps = s.share, problem.eps
     ahead = before.x + wide(share, direction) * direction
     new = Point.of(problem, keep(s.left, ahead, s.at.x))
@@ -272,7 +272,7 @@ def _attempt(
     )
     lower = lower & np.isfinite(new.norm)
     good = s.left & lower & (rise >= _CURVATURE * slope)
-    # Of those that have their step, nobody looks at these any more.
+    # Clients that have their step no longer use these.
     low, high = np.where(lower, share, s.low), np.where(lower, s.high, share)
     growth = np.where(s.trial < _DOUBLINGS, 2.0, 100.0)
     left = s.left & ~good

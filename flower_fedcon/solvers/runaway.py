@@ -1,4 +1,4 @@
-"""Where a minimiser of second-order models is at infinity: outcomes that columns separate."""
+"""Detection of minimisers at infinity: outcomes that columns separate."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import numpy as np
 from flower_fedcon.solvers.quadratic_models import QuadraticModel
 from flower_fedcon.validation import Array
 
-_SINGULAR = 1e-10  # share of the largest curvature at the start: what no row tells apart
-_FLAT = 1e-6  # of a direction's curvature at the start: every score along it is beyond 14
-_GONE = 1e-11  # of that curvature: what is left of it is rounding
-_ON = 0.01  # of the way already gone: a step that leads on
+_SINGULAR = 1e-10  # share of the largest curvature at the start: directions without data
+_FLAT = 1e-6  # of a direction's curvature at the start: every score along it is above 14
+_GONE = 1e-11  # of that curvature: the rest is rounding
+_ON = 0.01  # of the distance already moved: a step further out
 _NAMED = 0.1  # of the largest entry, in units of the curvature
 
 
 def runaway(first: Array, model: QuadraticModel, x: Array, flat: float = _FLAT) -> Array:
-    """Return the entries of x along which a convex objective falls for ever, flattened.
+    """Return the flattened entries of x along which a convex objective falls for ever.
 
-    Where a direction of the rows separates the outcomes of a logistic, a multinomial, a Poisson or
-    a Cox model, the objective falls along it without a minimum: its slope and its curvature go to 0
-    alike, so that each of Newton's steps is as long as the one before, while the gradient, by which
-    convergence is judged, vanishes. So along such a direction next to nothing is left of the
-    curvature at the start, and a step without any penalty leads further out, or nothing but
-    rounding is left. At a minimum that step is 0; and columns that are alike have little curvature
-    at the start, too.
+    If a direction separates the outcomes of a logistic, multinomial, Poisson or Cox model, the
+    objective falls along it without a minimum. Slope and curvature go to 0 at the same rate:
+    Newton's steps keep their length while the gradient, which decides convergence, vanishes. Such a
+    direction is recognised by two signs: almost nothing is left of its curvature at the start, and
+    a step without penalty leads further out (or only rounding is left). At a minimum that step is
+    0, and nearly equal columns have little curvature at the start already.
 
     Parameters
     ----------
@@ -33,13 +32,13 @@ def runaway(first: Array, model: QuadraticModel, x: Array, flat: float = _FLAT) 
         About x, without the penalty.
     x : array, shape (d,), or of the model's shape
     flat : float
-        The share of a direction's curvature at the start, of which no more is left: more than the
-        default finds also what may only be on its way.
+        A direction runs away if no more than this share of its curvature at the start is left. A
+        value above the default also finds directions that may only be on their way.
 
     Returns
     -------
     array of int
-        The entries that make up most of what runs away; empty where nothing does.
+        The entries that make up most of the directions that run away; empty if none does.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A cohort of clients whose problems a local solver minimises at once, along a leading axis.
+"""A cohort of clients whose problems a local solver minimises together, along a leading axis.
 
 Sums over a client's entries are taken client by client, so that a client's numbers depend on the
 others by rounding at most.
@@ -28,30 +28,30 @@ from flower_fedcon.solvers.stochastic import SGD
 from flower_fedcon.validation import Array
 
 _SOLVERS = Exact, AOGM, GradientDescent, LBFGS, SGD
-_TOGETHER = 2**20  # entries of the data that are gone over together
+_TOGETHER = 2**20  # entries of the data that are processed together
 
 
 class ServedClients:
-    """The functions f_i of n clients, each at a point of its own: x has shape (n, *shape).
+    """The functions f_i of n clients, each at its own point: x has shape (n, *shape).
 
     Parameters
     ----------
     stack : Stack
-        The objectives of these and other clients.
+        The objectives of all clients.
     objectives : sequence
-        Of those that are served, one by one.
+        The objectives of the n clients, one by one.
     which : slice, or array of int, shape (n,)
-        Where they are in the stack.
+        Their places in the stack.
     """
 
     def __init__(self, stack: Stack, objectives: Sequence[Any], which: Which) -> None:
         if isinstance(which, np.ndarray) and which.size and known(which) and _in_a_row(which):
-            which = slice(int(which[0]), int(which[-1]) + 1)  # of which no data is copied
+            which = slice(int(which[0]), int(which[-1]) + 1)  # a slice copies no data
         self.stack, self.objectives, self.which = stack, objectives, which
         self.shape = stack.shape
         self.failures: dict[int, FedConError] = {}
-        """What the prox of a client has raised, by its place in the stack."""
-        self._own: Stack | None = None  # the part of the stack
+        """The error that the prox of a client has raised, by its place in the stack."""
+        self._own: Stack | None = None  # the clients' part of the stack
         self._usual: tuple[Any, Any] | None = None
 
     def __len__(self) -> int:
@@ -59,12 +59,12 @@ class ServedClients:
 
     @property
     def served(self) -> Self:
-        """Itself, as of an engine's objective."""
+        """Itself, so that it stands for an engine's objective."""
         return self
 
     @property
     def own(self) -> Stack:
-        """The part of the stack."""
+        """The clients' part of the stack."""
         if self._own is None:
             self._own = self.stack.only(self.which)
         return self._own
@@ -82,11 +82,11 @@ class ServedClients:
         return self.own.value_and_gradient(x)
 
     def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
-        """Return the map v -> H_i v_i, for v in the shape of x; None where there is none."""
+        """Return the map v -> H_i v_i, for v in the shape of x; None if it is missing."""
         return self.own.hessian_products(x)
 
     def gradient_steps(self, steps: LocalPass) -> Array | None:
-        """Return where gradient steps lead; None where they have to be taken one by one."""
+        """Return the end points of gradient steps; None if they must be taken one by one."""
         taken = self.own.takes(steps)
         return self.own.gradient_steps(steps, slice(0, len(self)), None) if taken else None
 
@@ -105,7 +105,7 @@ class ServedClients:
     def usual(self) -> tuple[Any, Any]:
         """The sizes of usual gradients and curvatures: see `LocalProblem.usual`.
 
-        A number where they are all clients' alike, else an array of shape (n,).
+        A number if all clients share it, else an array of shape (n,).
         """
         if self._usual is None:
             whole, _ = unscaled(self.stack)
@@ -124,9 +124,9 @@ class ServedClients:
         return not bool(np.isnan(self.smoothness).any())
 
     def prox(self, psi: Any, v: Array, steps: Array, going: Array) -> Array:
-        """Return prox of psi at v_i with each client's own step, of those who are going.
+        """Return the prox of psi at v_i with each client's own step, for the clients in `going`.
 
-        Where psi raises for a client, it is NaN, and noted in `failures`.
+        If psi raises for a client, its prox is NaN and the error is in `failures`.
         """
         if isinstance(psi, Penalty) and type(psi).prox is Penalty.prox:
             l1, l2 = (weights.astype(v.dtype) for weights in psi.entrywise(self.shape))
@@ -145,7 +145,7 @@ class ServedClients:
         return np.stack(new)
 
     def failure(self, place: int) -> FedConError | None:
-        """Return what the prox of a client has raised."""
+        """Return the error that the prox of a client has raised."""
         return self.failures.get(int(places(self.which)[place]))
 
     def only(self, chosen: Any) -> ServedClients:
@@ -176,7 +176,7 @@ def why_one_at_a_time(solver: object) -> str | None:
 
 
 class CohortSolver:
-    """A local solver for cohorts of any size, which it goes over part by part.
+    """A local solver for cohorts of any size, solved part by part.
 
     Parameters
     ----------
@@ -194,15 +194,15 @@ class CohortSolver:
         problem : LocalProblem
             Of a cohort.
         stop : callable, optional
-            As for `LocalSolver.solve`, of all clients' x and gradients; `stop.only(places)` is that
-            of some clients.
+            As for `LocalSolver.solve`, with the arrays of all clients; `stop.only(places)` returns
+            the rule of some clients.
 
         Raises
         ------
         ClientsError
             If the solves of some clients fail; the others' are then lost.
         AlgorithmError
-            If the problem is not that of many clients, or the stopping rule not theirs.
+            If the problem is not that of a cohort, or the stopping rule not for one.
         """
         if not problem.many:
             raise AlgorithmError(

@@ -1,4 +1,4 @@
-"""Stochastic gradient steps, a number of epochs, as the papers of inexact methods run them."""
+"""Stochastic gradient steps for a number of epochs, as in the papers of inexact methods."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from flower_fedcon.validation import count, optional, positive
 
 @dataclass(frozen=True)
 class SGD(LocalSolver):
-    """Steps along minibatches' gradients of f, and all of the terms that a method adds to it.
+    """Steps along minibatch gradients of f, plus the full gradient of the terms a method adds.
 
     An epoch goes over a client's rows in a new order, without replacement, in floor(m / batch_size)
-    batches: rows that fill no batch wait for another epoch's order. With psi in the local problem
-    every step is followed by its prox. There is no tolerance: where the steps end is the solution.
-    Batches are drawn from the run's stream of the client and round, the same in every engine; those
-    of private examples (`ExampleDP`) are Poisson samples of that size on average.
+    batches: the remaining rows are left out of that epoch. With psi in the local problem every step
+    is followed by its prox. There is no tolerance: the end of the steps is the solution. Batches
+    are drawn from the run's stream for client and round, the same in every engine. For private
+    examples (`ExampleDP`) they are Poisson samples of that average size.
 
-    For methods that use the local minimiser alone: FedProx, FedDyn, FedDR, FedPD and DualFL with
-    ``stopping="solver"``. A constant lr leaves an error of the gradients' noise times lr in every
-    local solution, which exactness of the method does not take away.
+    It suits methods that use nothing but the local minimiser: FedProx, FedDyn, FedDR, FedPD and
+    DualFL with ``stopping="solver"``. A constant lr leaves an error of the gradients' noise times
+    lr in every local solution, even if the method is exact.
 
     Parameters
     ----------
     epochs : int
         >= 1.
     batch_size : int
-        >= 1; a client with no more rows takes all of them, one step an epoch.
+        >= 1; a client with no more rows than this takes one step an epoch, on all of them.
     lr : float or Schedule
         > 0; less than 2/L_h, where L_h is the smoothness of f plus the terms. A schedule of
-        `flower_fedcon.schedules` is that of the round; rounds are then not compiled.
+        `flower_fedcon.schedules` counts rounds; rounds are then not compiled.
     clip : float, optional
-        > 0: a minibatch's gradient of f that is longer is shortened to this norm. Where gradients
-        are clipped at a minimiser, the clients' mean is another function's.
+        > 0: a longer minibatch gradient of f is shortened to this norm. If gradients are clipped at
+        the minimiser, the run converges to another point.
 
     Raises
     ------
@@ -71,11 +71,11 @@ class SGD(LocalSolver):
         optional(positive, "SGD(clip)", self.clip)
 
     def number(self, rows: int) -> int:
-        """Return how many steps a client with so many rows takes."""
+        """Return the number of steps of a client with this number of rows."""
         return self.epochs * max(1, rows // self.batch_size)
 
     def steps(self, declared: LocalPass, rows: int, server_round: Any = 1) -> LocalPass:
-        """Return a minimisation as these steps, of clients with so many rows each.
+        """Return these steps in place of a minimisation, for clients with `rows` rows each.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class SGD(LocalSolver):
         Raises
         ------
         ConfigError
-            If it asks for more than the end of the steps.
+            If the pass needs more than the end point of the steps.
         """
         if declared.stop is not None or declared.objective is not None:
             what = "a stopping rule" if declared.objective is None else "its own function"
@@ -109,7 +109,7 @@ class SGD(LocalSolver):
         return own._replace(point=point, first=declared.start, onward=(0.0, 1.0))
 
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
-        """Raise: the batches are the client's to draw; see `steps`.
+        """Raise: batches are drawn by the client; see `steps`.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class SGD(LocalSolver):
 
 
 def check_noise(solver: object) -> None:
-    """Raise if a local solver wants gradients without noise.
+    """Raise if a local solver needs gradients without noise.
 
     Raises
     ------

@@ -1,13 +1,13 @@
-"""Units in which a problem's entries are of one size, whatever units its data are in.
+"""Units that make a problem's entries alike in size, whatever the units of its data.
 
-Of F(x) + psi(x), with F about c_i curved along entry i, take z = x / sizes with
-sizes_i = 1/sqrt(c_i + l2_i), where psi bears it (`regularizers.rescaled`). F is then about 1 curved
-along each entry of z. A column in another unit changes sizes and x, and neither z nor what is
-computed of it; a target in another unit multiplies z, and its gradients, by one number, and F by
-its square. So do they where solvers, their tolerances and the certificates of solutions are in z.
+If F in F(x) + psi(x) has curvature c_i along entry i, take z = x / sizes with sizes_i = 1/sqrt(c_i
++ l2_i), if psi allows it (`regularizers.rescaled`). F then has curvature about 1 along each entry
+of z. Another unit of a column changes sizes and x, but neither z nor anything computed from z.
+Another unit of the target multiplies z and its gradients by one number, and F by its square.
+Solvers, their tolerances and the certificates of solutions work in z.
 
-Nothing but orders of magnitude is asked of the c_i: with powers of 2 as sizes the change of units
-is exact, and of columns that are standardised already it changes nothing.
+The c_i need only the right order of magnitude. With powers of 2 as sizes the change of units is
+exact, and it does not change standardised columns.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Units(NamedTuple):
         return self.psi.prox_residual(x / self.sizes, self.sizes * gradient)
 
     def reach(self, x: Array) -> float:
-        """Return the sum of |z|: rounding leaves some machine epsilons of it in a gradient in z."""
+        """Return the sum of |z|; rounding errors of a gradient in z are some epsilons of it."""
         return float(np.abs(x / self.sizes).sum())
 
     def length(self, gradient: Array) -> float:
@@ -67,11 +67,11 @@ def units_of(
     ----------
     psi : Regularizer
     curvatures : array, optional
-        About how far F curves along each entry; None where that is unknown, and units stay.
+        The approximate curvature of F along each entry. If None, the units stay unchanged.
     shape : tuple of int
         The model's.
     exact : bool (default: False)
-        Take powers of 2 for sizes, so that no arithmetic is rounded in another way.
+        Take powers of 2 for sizes, so that no rounding changes.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def units_of(
 
 
 def mean_curvatures(objectives: Sequence[Any]) -> Array | None:
-    """Return about how far the mean of objectives curves along each entry, if all know it."""
+    """Return the mean's approximate curvature along each entry, if all objectives know theirs."""
     total: Array | None = None
     for f in objectives:
         found = entry_curvatures(f)

@@ -1,4 +1,4 @@
-"""What a value holds, as a short text: the same in every process, and another for other content."""
+"""A short text that stands for a value's content, the same in every process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.wire.own_code import PLAIN, own_code
 
 LATER = "later"
-"""In the metadata of a dataclass's field that counts where it is set: older folders go on."""
+"""In the metadata of a dataclass's field that counts only if set: older folders stay valid."""
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
 def digest(value: Any) -> str:
     """Return 16 hexadecimal digits that stand for the content of a value.
 
-    Arrays count whole. An object counts by its class and its `resume_key`, where it declares one,
-    a text or a number that says all that matters of it; else by its class and what pickle would
-    keep of it, without what `functools.cached_property` has added. A function counts by its name,
-    its defaults and the variables that it closes over, and what cannot be pickled (a lock, a file)
-    by its class alone. A dataclass's field whose metadata say `later` counts where it is not at its
-    default. Classes and functions of the user's own count with their code (`own_code`).
+    Arrays count with all entries. An object counts by its class and its `resume_key`, if it
+    declares one: a text or a number that says all that matters. Without one it counts by its class
+    and what pickle would keep, except values of `functools.cached_property`. A function counts by
+    its name, its defaults and the variables that it closes over. An object that cannot be pickled
+    (a lock, a file) counts by its class only. A dataclass's field whose metadata say `later` counts
+    unless it has its default. A user's own classes and functions count with their code
+    (`own_code`).
 
     Raises
     ------
@@ -58,7 +59,7 @@ def digest(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a line of text, for people."""
+    """Return a value as a readable line of text."""
     text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(value).split()))
     return text if len(text) <= 200 else f"{text[:197]}..."
 
@@ -89,7 +90,7 @@ class Content:
             self._inside.pop()
 
     def _mark(self, *words: str) -> None:
-        for word in words:  # with its length: no two lists of words are the same bytes
+        for word in words:  # with its length, so that different lists of words are different bytes
             data = word.encode(errors="surrogatepass")
             self.hash.update(f"{len(data)}:".encode())
             self.hash.update(data)
@@ -133,7 +134,7 @@ class Content:
             self._add_object(value)
 
     def _add_tensor(self, value: Any) -> None:
-        """Add what a tensor of PyTorch holds: pickle would keep its storage, and where in it."""
+        """Add the entries of a PyTorch tensor: pickle would keep its storage, too."""
         plain = value.detach().cpu()
         if str(plain.layout) != "torch.strided":
             plain = plain.to_dense()
@@ -147,7 +148,7 @@ class Content:
             reduced = value.__reduce_ex__(4)
         except RecursionError:
             raise
-        except Exception:  # a lock, a file, or whatever a class of the user's raises
+        except Exception:  # a lock, a file, or any error of a user's class
             self._add_unknown(value)
             return
         if isinstance(reduced, str):
@@ -161,7 +162,7 @@ class Content:
             self._add_all("items", more or ())
 
     def _add_unknown(self, value: Any) -> None:
-        """Add what is known of an object that cannot be pickled: no more than its class."""
+        """Add the class of an object that cannot be pickled."""
 
 
 def _is_tensor(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """Ledgers of the privacy that clients' examples have spent, kept in files over runs and restarts.
 
-There is one for each client's data, by a digest of the rows: another name, another run or another
-noise multiplier goes on with it.
+Each client's data have one ledger, named by a digest of the rows: another name, run or noise
+multiplier continues the same ledger.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from flower_fedcon.wire.whole_files import FolderLock, atomic, read_bytes, stora
 
 _log = logging.getLogger("flwr")
 SPENT, RUN = "spent.json", "privacy.json"
-_WAIT = 60.0  # seconds that another message of this node may have the ledger
+_WAIT = 60.0  # seconds to wait for another message of this node to release the ledger
 
 
 class FileLedger(Ledger):
-    """A ledger in a folder of its own.
+    """A ledger in its own folder.
 
     Parameters
     ----------
     privacy : ExampleDP
     folder : Path
     *former : Path
-        Folders whose ledgers count the same data: they are added, and removed there.
+        Folders whose ledgers count the same data: they are added to this one, and removed.
     """
 
     def __init__(self, privacy: ExampleDP, folder: Path, *former: Path) -> None:
@@ -45,7 +45,7 @@ class FileLedger(Ledger):
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Read what is spent, and write down what then is, before anything leaves this process."""
+        """Read what is spent, and write the new total before anything leaves this process."""
         folder = self._folder
         with storage(f"keep the privacy ledger in {folder}"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -67,7 +67,7 @@ class FileLedger(Ledger):
                     self._write(folder / SPENT)
 
     def _tell_of_others(self) -> None:
-        """Say where a ledger begins beside those of other rows: they may be the same people's."""
+        """Warn of a new ledger beside those of other rows: they may belong to the same people."""
         if not (self._folder / SPENT).is_file() and not self._told:
             self._told = True
             others = [*self._folder.parent.glob(f"*/{SPENT}")]
@@ -101,14 +101,14 @@ class RunLedgers:
     Parameters
     ----------
     ledgers : dict
-        By the digest of their data.
+        The ledgers by the digest of their data.
     folder : Path
-        What it holds already is counted.
+        Ledgers that it already holds are counted.
 
     Raises
     ------
     StorageError
-        If that cannot be read.
+        If a ledger there cannot be read.
     """
 
     def __init__(self, ledgers: dict[str, Ledger], folder: Path) -> None:
@@ -120,7 +120,7 @@ class RunLedgers:
                     ledger.go_on(self._kept[key], (self._path, key))
 
     def save(self) -> None:
-        """Write down what is spent, before anything of a round is shown."""
+        """Write what is spent, before any result of a round is shown."""
         found = {key: ledger.entries() for key, ledger in self._ledgers.items()}
         if found and self._kept != self._kept | found:
             self._kept = self._kept | found
@@ -131,9 +131,9 @@ class RunLedgers:
 
 
 def ledgers_of(objectives: Iterable[Any]) -> dict[str, Ledger]:
-    """Return the ledgers of private objectives, by the digest of their data; of others none.
+    """Return the ledgers of the private objectives, by the digest of their data.
 
-    Where clients have the same rows, the second has "-2" behind it, and so on.
+    If clients have the same rows, the second one's digest ends in "-2", and so on.
     """
     found: dict[str, Ledger] = {}
     seen: Counter[str] = Counter()
@@ -148,17 +148,18 @@ def ledgers_of(objectives: Iterable[Any]) -> dict[str, Ledger]:
 def key_of(objective: Any) -> str:
     """Return the digest by which a ledger knows a client's data.
 
-    Of an objective that names it, of its rows alone: a network begins elsewhere in each study.
+    For an objective that states its rows, these alone count: a network starts from another point in
+    each study.
     """
     return str(getattr(objective, "rows_key", None) or digest(objective))
 
 
 def rows_on_node(objective: Any) -> str:
-    """Return the digest by which a node knows its rows over all studies.
+    """Return the digest by which a node recognises its rows across studies.
 
-    Of the rows alone, in any order and type: another loss, outcome, l2, intercept or schema is
-    another study on the same rows, and their epsilons add up. What else an objective is made of
-    counts where its rows are not known.
+    Only the rows count, in any order and type: another loss, outcome, l2, intercept or schema is
+    another study on the same rows, and their epsilons add up. If the rows are unknown, the rest of
+    the objective counts, too.
 
     Parameters
     ----------
@@ -173,12 +174,12 @@ def rows_on_node(objective: Any) -> str:
 
 
 def spent_in(folder: Path, least: int = 1) -> dict[str, dict[str, Any]]:
-    """Return what the ledgers of a node's state-dir, or of a run directory, say, by their data.
+    """Return the entries of the ledgers in a node's state-dir or a run directory, by their data.
 
     Raises
     ------
     StorageError
-        If there are fewer than `least`, or one cannot be read.
+        If fewer than `least` ledgers are found, or one cannot be read.
     """
     files = [*folder.glob(SPENT), *folder.glob(f"*/{SPENT}"), *folder.glob(f"privacy/*/{SPENT}")]
     found = {path.parent.name: _read(path) or {} for path in files}
@@ -192,7 +193,7 @@ def spent_in(folder: Path, least: int = 1) -> dict[str, dict[str, Any]]:
 
 
 def _read(path: Path) -> Any:
-    """Return what a file says; None if there is none."""
+    """Return the content of a file; None without the file."""
     try:
         with understood(path):
             found = json.loads(read_bytes(path))
@@ -205,7 +206,7 @@ def _read(path: Path) -> Any:
 
 @contextmanager
 def understood(path: Path) -> Iterator[None]:
-    """Say whose contents are not what they should be."""
+    """Name the file in errors about its contents."""
     try:
         yield
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """The code of a user's own classes and functions, as a text that changes when the code does.
 
-What counts is the source without comments and docstrings, of a class with that of its bases, and of
-all functions, classes and constants of the user's own that it names. Code of this package, and of
-what is installed, does not count: its versions say which it is.
+The source counts without comments and docstrings, that of a class with its bases, together with all
+of the user's functions, classes and constants that it names. Code of this package and of installed
+packages does not count: their versions identify it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 def own_code(thing: Any) -> str:
     """Return 16 hexadecimal digits that stand for the code of a class or a function.
 
-    They are "" for one that is not the user's own. Of what has no source, such as a function that
-    was made at run time, the compiled code counts.
+    The result is "" for code that is not the user's own. Without a source, as for a function made
+    at run time, the compiled code counts.
 
     >>> own_code(np.ndarray), own_code(own_code)
     ('', '')
@@ -50,7 +50,7 @@ def _own_code(thing: Any) -> str:
 
 
 def _collect(thing: Any, parts: dict[str, str]) -> None:
-    """Add the text of a class or a function, and of all of the user's own that it names."""
+    """Add the text of a class or a function, and of the user's own code that it names."""
     if not isinstance(thing, type | types.FunctionType) or not _is_own(thing.__module__):
         return
     name = f"{thing.__module__}:{thing.__qualname__}"
@@ -70,7 +70,7 @@ def _collect(thing: Any, parts: dict[str, str]) -> None:
 
 
 def _functions(thing: Any) -> Iterator[types.FunctionType]:
-    """Return the functions that a class is made of, or the function itself."""
+    """Return the functions of a class, or the function itself."""
     if isinstance(thing, types.FunctionType):
         yield thing
         return
@@ -82,7 +82,7 @@ def _functions(thing: Any) -> Iterator[types.FunctionType]:
 
 
 def _named(code: types.CodeType, around: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Return what code names of its module, and of those modules that it names: where, and key."""
+    """Return the names that code uses from its module, and from modules it names: place and key."""
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     for key in code.co_names:
         value = around.get(key)
@@ -105,7 +105,7 @@ def _is_own(module_name: str) -> bool:
 
 
 def own_places(error: BaseException) -> str:
-    """Return where an error arose in the user's own code: the last lines of it, file and function.
+    """Return where an error arose in the user's own code: the last lines, with file and function.
 
     >>> own_places(ValueError("raised nowhere"))
     ''
@@ -120,7 +120,7 @@ def own_places(error: BaseException) -> str:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """Return where a function of the user's own begins, as `own_places` says it.
+    """Return where a user's own function begins, in the form of `own_places`.
 
     >>> place_of(len)
     ''
@@ -147,7 +147,7 @@ def _text(thing: Any, functions: list[types.FunctionType]) -> str:
     """Return the source without comments, docstrings and layout."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
-    except (OSError, TypeError, SyntaxError):  # made at run time, or a part of a line
+    except (OSError, TypeError, SyntaxError):  # made at run time, or part of a line
         return " ".join(_compiled(function.__code__) for function in functions)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -173,7 +173,7 @@ def _compiled(code: types.CodeType) -> str:
 
 
 def _is_constant(name: str, value: Any) -> bool:
-    """Return whether a module's variable stays what it is: its name says so, or its kind."""
+    """Return whether a module's variable is constant, by its name or its type."""
     mutable = isinstance(value, list | dict | set)
     return _is_plain(value) and (name.isupper() or not mutable)
 

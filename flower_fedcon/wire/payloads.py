@@ -66,7 +66,7 @@ def flatten(payload: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, flo
 
 
 def save_array(array: Array) -> bytes:
-    """Return an array in NumPy's format, in C order: what `numpy.save` writes, by a single copy.
+    """Return an array in NumPy's format, in C order: the bytes of `numpy.save`, with a single copy.
 
     >>> load_array(save_array(np.array([[1.0, 2.0]])))
     array([[1., 2.]])
@@ -80,9 +80,9 @@ def save_array(array: Array) -> bytes:
 def load_array(data: bytes, *, own: bool = True) -> Array:
     """Return the array in `data`, which is in NumPy's format.
 
-    The header's shape is checked against the bytes that are really there before anything is
-    allocated, and only plain numbers are read: a sender cannot choose an allocation size or a
-    type. Without `own` the array lies in `data`, as far as its order allows, and is read-only.
+    The header's shape is checked against the number of bytes before anything is allocated, and only
+    plain numbers are read: a sender cannot choose an allocation size or a type. Without `own` the
+    array is a read-only view of `data`, if its order allows it.
 
     Raises
     ------
@@ -107,5 +107,5 @@ def load_array(data: bytes, *, own: bool = True) -> Array:
         raise ConfigError(f"not an array in NumPy's format: {error!r}"[:300]) from None
     if not own and not fortran and flat.flags.aligned:
         return array
-    # A copy: aligned and writable, as the sender's array was, and in C order, whichever that had.
+    # A copy: aligned and writable as the sender's array was, and always in C order.
     return array.copy(order="C")

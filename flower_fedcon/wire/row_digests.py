@@ -1,4 +1,4 @@
-"""A digest by which rows are known again, in whatever order, type or form they come."""
+"""A digest that recognises rows in any order, type or form."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from flower_fedcon.objectives.rows import is_sparse
 from flower_fedcon.validation import Array
 
-_BLOCK = 2**20  # entries that are taken at once
+_BLOCK = 2**20  # entries processed at a time
 
 
 def digest_of_rows(rows: Any) -> str:
     """Return 16 hexadecimal digits that stand for the rows of an array, in any order.
 
-    Entries count as single precision, so that a copy in that type is the same rows, and zeros do
-    not, so that a sparse array is what it is as a dense one.
+    Entries are rounded to single precision, so that a copy in that type has the same digest. Zeros
+    do not count, so that sparse and dense forms have the same digest.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Settings as text and arrays: how hyperparameters, sets, solvers and the like reach a client.
+"""Settings as text and arrays: the form in which hyperparameters, sets and solvers reach a client.
 
-Only the types registered here can be named by a message, and only by their own parameters: a
-server cannot make a client build anything else.
+A message can name only the types registered here, with their own parameters: a server cannot make a
+client build anything else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SCALARS = (bool, int, float, str, type(None))
 
 @cache
 def registered() -> dict[str, type[Any]]:
-    """Return the sets, regularizers, solvers and the like that may be named."""
+    """Return the types that a message may name: sets, regularizers, solvers and others."""
     found: dict[str, type[Any]] = {}
     mathematics = sets, regularizers, solvers, compressors, aggregation, optimizers, schedules
     for module in (*mathematics, privacy):
@@ -46,15 +46,14 @@ def registered() -> dict[str, type[Any]]:
             named = isinstance(kind, type) and dataclasses.is_dataclass(kind) and name[0] != "_"
             if named and not inspect.isabstract(kind):
                 found[name] = kind
-    del found["Foreign"]  # holds an object of the user's own
+    del found["Foreign"]  # holds a user's own object
     return found
 
 
 def encode(settings: Mapping[str, Any]) -> tuple[str, dict[str, Array]]:
     """Return settings as JSON text, and the arrays that the text refers to.
 
-    An oracle of the user's own stays where it is: the text then says that the client has its
-    own under that name.
+    A user's own oracle is not sent: the text then says that the client has one under that name.
     """
     arrays: dict[str, Array] = {}
 
@@ -79,7 +78,7 @@ def encode(settings: Mapping[str, Any]) -> tuple[str, dict[str, Array]]:
         sent = len(arrays)
         try:
             specs[name] = spec(value)
-        except _LocalError:  # all of it stays, even where only a part is the user's own
+        except _LocalError:  # nothing of it is sent, even if only a part is the user's own
             for key in list(arrays)[sent:]:
                 del arrays[key]
             specs[name] = {"type": "local", "class": type(value).__name__}

@@ -24,8 +24,8 @@ from flower_fedcon.wire.whole_files import atomic, check_file, storage
 _MAGIC = b"fedcon state "
 _HEAD = re.compile(_MAGIC + rb"(\d{1,9}) ([0-9a-f]{64})\n")
 _NOT_YET = 64 * "0"  # the digest of a file that is being written
-_PIECE, _LINE = 2**20, 200  # bytes: of what is read at a time, and more than a head has
-_VERSION = 3  # 2: before a mirror was a named tuple; 1: before states held any
+_PIECE, _LINE = 2**20, 200  # bytes: read at a time, and an upper bound on a head's length
+_VERSION = 3  # 2: mirrors were not yet named tuples; 1: states held no mirrors
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -107,12 +107,12 @@ def unpack(text: str, arrays: Mapping[str, Array], types: Mapping[str, type[Any]
 
     try:
         return decode(json.loads(text))
-    except Exception as error:  # of the types, too: what is no state raises anything
+    except Exception as error:  # of the types, too: a text that is no state can raise anything
         raise DamagedError(f"a state that cannot be read ({error!r:.200})") from None
 
 
 def write(path: Path, tree: Any) -> None:
-    """Write a tree to a file, in one step: after a crash the old or the new file is there, whole.
+    """Write a tree to a file in one step: after a crash the old or the new file is there, complete.
 
     The file and its folder are private to the user.
     """
@@ -142,7 +142,7 @@ def _digest(file: BinaryIO, start: int) -> str:
 
 
 class _After:
-    """What follows the head of a file, as a file of its own that an archive is written to."""
+    """The part of a file after its head, as a file to which an archive is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._start = file, file.tell()
@@ -158,7 +158,7 @@ class _After:
         return self._file.seek(place + offset, whence) - self._start
 
     def read(self, size: int = -1) -> bytes:
-        """Return what follows."""
+        """Return the bytes from here on."""
         return self._file.read(size)
 
 
@@ -168,7 +168,7 @@ def read(path: Path, types: Mapping[str, type[Any]]) -> Any:
     Raises
     ------
     FileNotFoundError
-        If there is none.
+        If the file does not exist.
     DamagedError
         If the file is truncated or altered.
     StorageError
@@ -200,6 +200,6 @@ def _content(path: Path, file: BinaryIO, types: Mapping[str, type[Any]]) -> Any:
         with np.load(file, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
         text = arrays.pop("json").tobytes().decode()
-    except Exception as error:  # a whole file of another program: zip and NumPy raise anything
+    except Exception as error:  # a complete file of another program: zip and NumPy raise anything
         raise DamagedError(f"{path} holds no state ({error!r:.200})") from None
     return unpack(text, arrays, types)

@@ -1,4 +1,4 @@
-"""Files that are whole or as they were before, in folders that one process uses at a time."""
+"""Files that are written completely or not at all, in folders that one process uses at a time."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def storage(what: str) -> Iterator[None]:
 
 @contextmanager
 def atomic(path: Path, *, private: bool = False) -> Iterator[Path]:
-    """Write a file under a temporary name; it takes its place when it is whole and on the disk.
+    """Write a file under a temporary name; it is renamed once it is complete and on the disk.
 
-    After a crash the old file or the new one is there. What a killed process leaves under a
-    temporary name goes away with the next lock on the folder.
+    After a crash the old file or the new one is there. The next lock on the folder removes
+    temporary files of killed processes.
     """
     with storage(f"write {path}"):
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=_PART)
@@ -128,20 +128,20 @@ def check_file(path: Path, *, follow: bool = False) -> None:
 class FolderLock:
     """A folder that belongs to this process until `release`, or until the process ends.
 
-    The operating system's lock on the folder itself: it leaves no file, and ends with the process
-    however that ends. What killed writers have left in the folder is removed.
+    It is the operating system's lock on the folder itself: it leaves no file, and ends with the
+    process, however that ends. Temporary files of killed writers are removed.
 
     Parameters
     ----------
     folder : Path
-        It exists.
+        An existing folder.
     wait : float (default: 0)
         Seconds to wait for another process to release it.
 
     Raises
     ------
     StorageError
-        If another process, or another run of this one, has it.
+        If another process, or another run of this process, holds the lock.
     """
 
     def __init__(self, folder: Path, wait: float = 0.0) -> None:
@@ -160,7 +160,7 @@ class FolderLock:
             pause = min(2 * pause, 0.1)
         with storage(f"tidy {folder}"):
             for left in folder.glob(f".*{_PART}"):
-                if not left.is_dir():  # a folder of that name is none of ours
+                if not left.is_dir():  # a folder of that name is not ours
                     left.unlink(missing_ok=True)
 
     def release(self) -> None:
@@ -176,13 +176,13 @@ class FolderLock:
 
 def _try_lock(descriptor: int, folder: Path) -> bool:
     """Lock a folder, and return whether it was free."""
-    import fcntl  # not on Windows, where nothing else here is missed
+    import fcntl  # not on Windows, where the lock alone is missing
 
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:  # of some network file systems
+    except OSError as error:  # on some network file systems
         _log.warning(
             "%s cannot be locked (%s): let no other process use it", folder, error.strerror
         )
@@ -190,7 +190,7 @@ def _try_lock(descriptor: int, folder: Path) -> bool:
 
 
 def in_use(folder: Path) -> bool:
-    """Return whether a process has locked a folder; a glance, which keeps no one out.
+    """Return whether a process has locked a folder, without locking it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as name:
@@ -207,7 +207,7 @@ def in_use(folder: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # of some network file systems, which lock nothing
+    except OSError:  # on some network file systems, which lock nothing
         return False
     finally:
         os.close(descriptor)
