@@ -14,8 +14,6 @@ from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.protocol import ClientInfo, Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives.many import representatives
-from flower_fedcon.objectives.private_objective import is_private
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.fitting import contenders
 from flower_fedcon.problems.mismatch import ON_MISMATCH, why_mismatched
@@ -254,7 +252,7 @@ def hold(
             return stacked.StackedEngine(problem)
         _log.warning('engine="%s": %s; running on the local engine', engine, reason)
     if workers is not None and workers > 1:
-        if any(map(is_private, representatives(problem.objectives))):
+        if problem.private_examples:
             raise ConfigError(
                 f"workers={workers}: the processes would forget what private examples have spent: "
                 f"leave workers out"

@@ -23,7 +23,6 @@ from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.policy import Policy
 from flower_fedcon.flower.virtual_nodes import BACKEND, require_ray, run_on_virtual_nodes
-from flower_fedcon.objectives.private_objective import is_private
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.history import History
 from flower_fedcon.runs.plan import Plan
@@ -45,7 +44,7 @@ def simulate(
 ) -> History:
     """Run a strategy in Flower's simulation; see `flower_fedcon.simulate`."""
     require_ray()
-    if any(map(is_private, problem.objectives)):
+    if problem.private_examples:
         raise ConfigError(
             'engine="ray": the workers would forget what private examples have spent: use '
             'engine="local"'

@@ -146,8 +146,9 @@ class FederatedProblem:
             ]
             self.clients = [as_seen(o, self.layout) for o in self.objectives]
             self._summands = self.clients
-            if any(map(is_private, self.objectives)):  # a reference spends nothing of theirs
-                self._summands = [as_seen(exact(o), self.layout) for o in self.objectives]
+        self.private_examples = any(map(is_private, representatives(self.objectives)))
+        if self.private_examples:  # a reference spends nothing of theirs
+            self._summands = [as_seen(exact(o), self.layout) for o in self.objectives]
         self._functional = FunctionalConstraints(
             representatives(self.clients), constraints, own_names
         )

@@ -36,10 +36,11 @@ def why_not_recorded(name: str, columns: Iterable[str]) -> str:
     "did you mean 'residual'? Valid: residual, round"
     """
     known = list(columns)
-    if name not in known and "epsilon" in known and "objective" not in known:
+    of_model = name in ("objective", "residual", RELATIVE) or "epsilon" in known
+    if of_model and known and name not in known and "objective" not in known:
         return (
-            f"a private run records only what noise protects, unless unsafe=True; recorded: "
-            f"{', '.join(known)}"
+            f"a private run records only what noise protects, unless unsafe=True, and one on nodes "
+            f"what they answer; recorded: {', '.join(known)}"
         )
     if name == RELATIVE and "residual" in known:
         return "F* is 0 here, and nothing is relative to it: take residual"
@@ -300,8 +301,8 @@ class EarlyStopping:
         Which column of the history to watch, or "relative", (F - F*)/|F*|. For this and
         "residual", `simulate` finds the optimum first.
     unsafe : bool (default: False)
-        Allow early stopping in a run with `privacy=GaussianDP(...)`. No noise protects what the
-        column, and so the last round, reveals of the data, and epsilon does not count it.
+        Allow early stopping in a private run (`GaussianDP`, private examples). No noise protects
+        what the column, and so the last round, reveals of the data, and epsilon does not count it.
 
     >>> stop = EarlyStopping(1e-3)
     >>> stop({"round": 1, "residual": 0.5}), stop({"round": 2, "residual": 1e-4})

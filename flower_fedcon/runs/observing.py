@@ -54,7 +54,7 @@ class RunView:
     def _expect_open(self, name: str) -> None:
         if self._covered:
             raise RefusedError(
-                f"an observer reads {name} of a run with privacy=GaussianDP(...), which no noise "
+                f"an observer reads {name} of a private run, which no noise "
                 f"protects and epsilon does not count: give its class unsafe = True, or leave it "
                 f"out"
             )

@@ -62,9 +62,10 @@ class Plan:
         The clients' speed: the history then has "simulated_seconds", the time that the rounds so
         far would have taken.
     unsafe : bool
-        With `privacy=GaussianDP(...)` and noise: whether to record, and show to callbacks, also
-        what no noise protects: the objective, the residual, and clients' metrics and states.
-        Epsilon does not count them. By default clients are not asked for them.
+        In a private run (`privacy=GaussianDP(...)` with noise, or private examples in this
+        process): whether to record, and show to callbacks, also what no noise protects: the
+        objective, the residual, and clients' metrics and states. Epsilon does not count them. By
+        default clients are not asked for them.
     inference : {"model", "robust", "cluster", "quasi", "debiased"}, optional
         For runs on tables without a penalty: standard errors of the coefficients, by one exchange
         of sums after the last round; see `flower_fedcon.tables.statistics.site_sums`. "cluster"

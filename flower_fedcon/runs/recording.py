@@ -47,7 +47,7 @@ class Recorder:
     """
 
     def __init__(self, plan: Plan, engine: Engine, *, noisy: bool) -> None:
-        self._plan, self._engine = plan, engine
+        self._plan, self._engine, self._noisy = plan, engine, noisy
         self.covered = noisy and not plan.unsafe
         self._asks = not self.covered or any(map(is_unsafe, plan.callbacks))
         self.seconds = 0.0
@@ -87,7 +87,7 @@ class Recorder:
         found = observed(plan.callbacks, server, self._engine, seen, self.covered)
         whole |= found
         record |= found
-        if server.private is not None and first:
+        if self._noisy and first:
             _say_raw(server.private, raw if not self.covered else None)
         return record, seen
 
@@ -96,9 +96,9 @@ class Recorder:
         return _costs(server, self.seconds)
 
 
-def _say_raw(private: Private, raw: Record | None) -> None:
+def _say_raw(private: Private | None, raw: Record | None) -> None:
     """Log once which columns epsilon does not cover, or that they are not recorded."""
-    if not math.isfinite(private.epsilon):
+    if private is not None and not math.isfinite(private.epsilon):
         return
     if raw:
         _log.warning(
@@ -126,7 +126,7 @@ def _check_stops(callbacks: Sequence[Any]) -> None:
         if raw and not callback.unsafe:
             raise ConfigError(
                 f"early stopping watches {callback.column!r}, which no noise protects, so the "
-                f"number of rounds would reveal something of it. With privacy=GaussianDP(...) give "
+                f"number of rounds would reveal something of it. In a private run give "
                 f"rounds or a budget of epsilon, or EarlyStopping(..., unsafe=True), which epsilon "
                 f"does not count"
             )

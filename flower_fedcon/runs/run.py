@@ -93,6 +93,7 @@ class Run:
         self.inference = check_inference(plan, strategy, setup)
         check_counts(strategy, setup)
         noisy = strategy.privacy is not None and strategy.privacy.noise_multiplier > 0
+        noisy |= bool(engine.ledgers())  # private examples, of which this process knows all
         self.recorder = Recorder(plan, engine, noisy=noisy)
         if setup.sampled:
             rng = partial(stream, setup.seed, COHORT)

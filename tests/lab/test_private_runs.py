@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +53,44 @@ def test_a_private_run_beside_another_is_in_the_table_and_not_in_the_figure(tmp_
     said = " ".join(capsys.readouterr().out.split())
     assert "is private and not in the figure; unsafe = true in [run] records the values" in said
     assert "nan" in said
+
+
+ROWS = """
+import numpy as np
+from flower_fedcon import FederatedProblem
+from flower_fedcon.objectives import LeastSquares, PrivateObjective
+from flower_fedcon.privacy import ExampleDP
+
+def make_problem():
+    rule = ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
+    rows = [LeastSquares(np.eye(2), np.full(2, b)) for b in (1.0, 2.0)]
+    return FederatedProblem([PrivateObjective(f, rule) for f in rows])
+"""
+TWO = """
+[problem]
+name = "private_rows:make_problem"
+[algorithm]
+name = "FedAvg"
+client_lr = 0.5
+local_steps = 1
+[[compare]]
+name = "FedAvg"
+label = "Slow"
+client_lr = 0.1
+local_steps = 1
+[run]
+rounds = 2
+"""
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_no_optimum_of_private_examples_is_sought(fedcon, monkeypatch, unsafe):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("private_rows.py").write_text(ROWS)
+    Path("rows.toml").write_text(TWO + "unsafe = true\n" * unsafe)
+    code, said, error = fedcon("compare", "rows.toml")
+    assert (code, error) == (0, "")
+    assert ("reference optimum" in said) == ("Objective" in said) == unsafe
+    assert ("none of private runs; unsafe = true in [run] records the values" in said) != unsafe
+    with next(Path("runs").glob("rows/*/history.csv")).open() as rows:
+        assert ("objective" in next(csv.reader(rows))) == unsafe

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from flower_fedcon import EarlyStopping, FederatedProblem, Observer, simulate
 from flower_fedcon.errors import ConfigError, RefusedError
-from flower_fedcon.objectives import Quadratic
-from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.objectives import LeastSquares, PrivateObjective, Quadratic
+from flower_fedcon.privacy import ExampleDP, GaussianDP
 from flower_fedcon.strategies import FedAvg, Scaffold
 
 NOISY = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
@@ -84,6 +84,30 @@ def test_an_unsafe_callback_alone_sees_all_of_it():
     assert history.stopped
     assert len(history) == 1
     assert not any(RAW & names for names in [*seen, set(history.columns)])
+
+
+def test_private_examples_are_held_to_the_same_rule(caplog, tmp_path):
+    """What noise covers are their gradients: an exact objective is recorded only where said."""
+    caplog.set_level(logging.INFO, "flwr")
+    rule = ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
+    made = [PrivateObjective(LeastSquares(np.eye(2), np.full(2, b)), rule) for b in (1.0, 2.0)]
+    rows = FederatedProblem(made, metrics={"gap": lambda x: float(np.abs(x).sum())})
+    rows.optimum  # noqa: B018
+    seen = []
+    history = simulate(
+        avg(None), rows, 2, callbacks=[lambda r: seen.append(set(r))], run_dir=tmp_path / "safe"
+    )
+    assert not RAW & {*history.columns, *set.union(*seen)}
+    assert "unsafe=True records them" in caplog.text
+    with pytest.raises(ConfigError, match="records only what noise protects, unless unsafe=True"):
+        history["objective"]
+    with pytest.raises(ConfigError, match="watches 'objective', which no noise protects"):
+        simulate(avg(None), rows, 2, callbacks=[EarlyStopping(1.0, "objective")])
+    with pytest.raises(RefusedError, match=r"no noise protects.*unsafe = True"):
+        simulate(avg(None), rows, 1, callbacks=[Reads("clients")])
+    history = simulate(avg(None), rows, 2, unsafe=True, run_dir=tmp_path / "unsafe")
+    assert {"objective", "residual", "gap"} <= set(history.columns)
+    assert "No noise protects the columns objective" in caplog.text
 
 
 class Reads(Observer):

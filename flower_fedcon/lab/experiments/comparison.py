@@ -212,6 +212,9 @@ def show(
     measured = {label for label, records in rows.items() if any("objective" in r for r in records)}
     for label in (set(rows) - measured) if measured else ():
         say(f"{label} is private and not in the figure; unsafe = true in [run] records the values")
+    if not measured and not all("epsilon" in r for records in rows.values() for r in records):
+        say("figure:    none of private runs; unsafe = true in [run] records the values")
+        return
     drawn = {label: records for label, records in rows.items() if label in measured or not measured}
     kept = None if seeds is None else {label: seeds[label] for label in drawn}
     try:

@@ -203,6 +203,8 @@ class Experiment:
         """Whether it is to be found, and some run is compared with it: none that noise covers."""
         if not self.reference or self.run_options.unsafe:
             return self.reference
+        if self.problem().private_examples:
+            return False
         indices = range(len(self.labels))
         rules = [None if self.races(i) else self.strategy(i).privacy for i in indices]
         return any(rule is None or not rule.noise_multiplier for rule in rules)

@@ -25,7 +25,6 @@ from flower_fedcon.runs.history import why_not_recorded
 from flower_fedcon.runs.relative import with_relative
 from flower_fedcon.runs.toml import write_value
 from flower_fedcon.validation import count
-from flower_fedcon.wire.ledgers import ledgers_of
 
 
 class NothingPlayedError(ConfigError):
@@ -199,7 +198,7 @@ def refuse_private(problem: FederatedProblem, what: str) -> None:
     ------
     ConfigError
     """
-    if ledgers_of(problem.objectives):
+    if problem.private_examples:
         raise ConfigError(
             f"{what} compares objectives, which no noise protects, and private examples would "
             f"spend for every run: choose settings on public data"
