@@ -259,6 +259,18 @@ class Private:
         """Return what uploads that are points lie about, by name."""
         return {name: down[self._about[name]] for name in names if name in self._about}
 
+    @property
+    def noisy(self) -> bool:
+        """Whether sums have noise."""
+        return self._rule.noise_multiplier > 0
+
+    def nothing(self, names: Sequence[str], down: Payload) -> Payload:
+        """Return the columns of a client that changes nothing."""
+        about = self.centers(names, down)
+        return {
+            name: [np.zeros(self._shape(name), self._dtype) + about.get(name, 0)] for name in names
+        }
+
     def _grid(self, clip: float) -> Grid:
         """Return the grid of a round's sum."""
         if self._shares is not None:

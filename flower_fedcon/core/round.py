@@ -261,7 +261,7 @@ class Round:
             if reply.lost:
                 return self._readmit(reply)
             names = server.strategy.queries if query else self._names
-            columns = server.gate.admit(reply, self.phase, names)
+            columns = self._admitted(reply, names)
         except (StateLostError, AlgorithmError):
             raise  # no way back in, or an error in the program: asking again would not help
         except FedConError as error:
@@ -292,6 +292,23 @@ class Round:
         if server.sums_suffice and 1 < len(reply.clients) < len(self.cohort) and not query:
             reply.payload = {name: self._sum(name, c) for name, c in columns.items()}
         return False
+
+    def _admitted(self, reply: Reply, names: tuple[str, ...]) -> Payload:
+        """Return the columns of a reply that can be used.
+
+        In a private run an upload that cannot be used counts as one that changes nothing: that it
+        is dropped, or ends the run, would tell of that client's data without noise.
+        """
+        server = self._server
+        try:
+            return server.gate.admit(reply, self.phase, names)
+        except DivergedError as error:
+            private, (client, *more) = server.private, reply.clients
+            if private is None or not private.noisy or more:
+                raise
+            who, reason = server.client_name(client), printable(str(error), _REASON)
+            _log.warning("round %d: the upload of %s counts as 0: %s", self.number, who, reason)
+            return private.nothing(names, self._broadcast)
 
     def _sum(self, name: str, rows: Any) -> Any:
         """Return the sum of one of several columns of a round, which needs no memory; of arrays."""

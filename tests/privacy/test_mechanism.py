@@ -199,6 +199,35 @@ def test_a_single_upload_is_in_nobodys_reach():
         round_.uploads()["delta"]
 
 
+class Poor(Quadratic):
+    """A client whose rows overflow."""
+
+    def gradient(self, x):
+        return super().gradient(x) * np.inf
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+@pytest.mark.parametrize("everyone", [False, True])
+def test_no_run_ends_for_an_upload_that_cannot_be_used(engine, everyone, caplog):
+    """One that is not finite, or too long, counts as one that changes nothing, and is not told."""
+    own = Poor if everyone else Quadratic
+    clients = [own(np.eye(2), np.full(2, b)) for b in (1.0, 2.0)]
+    told = []
+    for last in (Poor(np.eye(2), np.ones(2)), Quadratic(np.eye(2), np.zeros(2))):
+        for bound in (None, 1e-9):
+            made = fedavg(GaussianDP(1.0, 1e-9, 1e-5), norm_bound=bound)
+            history = simulate(made, FederatedProblem([*clients, last]), 3, engine=engine)
+            rows = [{k: v for k, v in row.items() if k != "seconds"} for row in history.rows]
+            told.append(rows)
+            if everyone or bound:
+                np.testing.assert_allclose(history.x, 0.0, atol=1e-6)
+    assert told[0] == told[1] == told[2] == told[3]
+    assert "counts as 0" in caplog.text
+    quiet = fedavg(GaussianDP(1.0, 0.0, 1e-5))
+    with pytest.raises(FedConError, match="holds non-finite values"):
+        simulate(quiet, FederatedProblem([Poor(np.eye(2), np.ones(2))]), 1)
+
+
 def test_a_path_and_workers_are_not_private():
     private = FedDualAvg(L1(0.1), client_lr=0.1, local_steps=1, privacy=NOISY)
     with pytest.raises(ConfigError, match="exact gradients, which no noise protects"):

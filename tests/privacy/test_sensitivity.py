@@ -101,6 +101,19 @@ def test_one_client_never_moves_the_sum_by_more_in_a_hundred_thousand_cases(case
         hold(one, rng)
 
 
+@pytest.mark.parametrize("case", PRIVATE, ids=shown)
+def test_what_changes_nothing_is_about_the_broadcast(case):
+    one = OneRound(case)
+    private, names = one.run.server.private, one.names
+    parts = private.nothing(names, one.round._broadcast)
+    columns = {name: np.stack(part) for name, part in parts.items()}
+    before = one.columns()
+    assert {n: (c.dtype, c.shape[1:]) for n, c in columns.items()} == {
+        n: (c.dtype, c.shape[1:]) for n, c in before.items()
+    }
+    assert not one.total(columns, next(iter(before.values())).dtype, True).any()
+
+
 def scheduled(name, first, settings):
     """Return settings with a schedule in place of a client_lr, where a method takes one."""
     kind, lr = strategy_class(name), {**first.settings, **settings}.get("client_lr")
