@@ -1,6 +1,6 @@
-"""Estimators with scikit-learn's interface, fitted over clients by the collection's methods.
+"""Estimators with scikit-learn's interface, fitted over clients by this package's methods.
 
-`fit(X, y, groups=...)` takes the client of each row; the coefficients are those of the pooled rows.
+`fit(X, y, groups=...)` takes each row's client; the coefficients equal those of the pooled rows.
 """
 
 from flower_fedcon.errors import needing

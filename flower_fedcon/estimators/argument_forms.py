@@ -67,7 +67,7 @@ def clients_of(groups: Any, n: int, name: str = "groups") -> tuple[Array, Array]
     distinct = list(dict.fromkeys(cells))
     try:
         distinct.sort()
-    except TypeError:  # of several types
+    except TypeError:  # labels of several types
         distinct.sort(key=lambda label: (type(label).__name__, str(label)))
     written: dict[str, Any] = {}
     for label in distinct:
@@ -101,7 +101,7 @@ def _expect_labels(missing: Any, name: str) -> None:
 
 
 def _together(labels: list[Any]) -> Array:
-    """Return labels as an array: of their type if it is one that NumPy has."""
+    """Return labels as an array, of their own type if NumPy has it."""
     for kind in (str, (bool, np.bool_), (int, float, np.number)):
         if all(isinstance(label, kind) for label in labels):
             return np.array(labels)
@@ -118,7 +118,7 @@ def folds_of(cv: Any, X: Any, y: Array, place: Array | None) -> int | list[tuple
     cv : int, splitter, iterable of pairs, or None
         Pairs hold arrays of row numbers, or masks. None means 5 folds.
     X, y : arrays
-        What a splitter is given.
+        The arguments of a splitter.
     place : array of int, optional
         The groups, for a splitter that takes groups.
 
@@ -151,14 +151,14 @@ def folds_of(cv: Any, X: Any, y: Array, place: Array | None) -> int | list[tuple
 
 
 def _takes_groups(splitter: Any) -> bool:
-    """Return whether a splitter takes groups: scikit-learn's warn if they do not."""
+    """Return whether a splitter takes groups; scikit-learn's other splitters warn about them."""
     if not hasattr(splitter, "get_metadata_routing"):
         return True
     return bool(splitter.get_metadata_routing().consumes("split", ["groups"]))
 
 
 def _row_numbers(name: str, part: Any, n: int) -> Array:
-    """Return rows as numbers from 0, of numbers or a mask."""
+    """Return rows as numbers from 0, given as numbers or as a mask."""
     rows = plain_array(name, part)
     if rows.ndim != 1:
         raise ConfigError(f"{name} must have row numbers or a mask, got shape {rows.shape}")

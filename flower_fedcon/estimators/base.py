@@ -1,4 +1,4 @@
-"""What the estimators share: rows divided among clients, and the run that fits the model."""
+"""The base of the estimators: rows divided among clients, and the run that fits the model."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
 from flower_fedcon.wire.payloads import Payload
 
-_APPROACH = 10  # points of a path to the weight wanted, for a method that starts from nearby
+_APPROACH = 10  # points on a path to the requested weight, for methods that need a near start
 
 
 class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
@@ -88,7 +88,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
 
     @abstractmethod
     def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
-        """Return X and y as they are used."""
+        """Return X and y in the form used."""
 
     @abstractmethod
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
@@ -158,7 +158,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
             rows = np.flatnonzero(self._place == k)
             own = None if weight is None else weight[rows]
             if own is not None and not own.any():
-                continue  # such rows count for nothing
+                continue  # such rows do not count
             part, targets = X[rows], y[rows]
             if known is None:
                 made = self._objective(part, targets, own)
@@ -225,7 +225,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         return math.nan if self.site_effects == "own" else 0.0
 
     def _offset(self, offset: Any, exposure: Any, n: int) -> Array | None:
-        """Return what is added to each row's score; None for nothing."""
+        """Return the offset of each row's score; None without any."""
         total: Array | None = None
         for name, given in (("offset", offset), ("exposure", exposure)):
             if given is None:
@@ -265,7 +265,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         return codes
 
     def _start(self, clients: list[Any]) -> Array | None:
-        """Return a start, if zeros are far from the solution, by sums that clients could send."""
+        """Return a start if zeros are far from the solution, from sums that clients could send."""
         return None
 
     def _strategy(self, problem: FederatedProblem) -> FedConStrategy[Any]:
@@ -299,7 +299,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         return {"tolerance": self.tol, "max_rounds": self.max_iter, "seed": self.random_state or 0}
 
     def _psi(self, l1_ratio: float) -> Regularizer:
-        """Return the regularizer whose weight is sought or given."""
+        """Return the regularizer whose weight is chosen or given."""
         share = real("l1_ratio", l1_ratio)
         if not 0 <= share <= 1:
             raise ConfigError(f"l1_ratio must be in [0, 1], got {l1_ratio!r}")
@@ -329,7 +329,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         options = self._options()
         grid = [float(alpha)]
         if not strategy.participation.is_full(problem.num_clients) and l1_ratio and alpha:
-            # Without everyone nothing guards a step that is too long: come from the null model.
+            # With partial participation nothing corrects too long a step: start at the null model.
             short = regularization_path(problem, psi, strategy, num=1, **options)
             top = float(short.values[0])
             if top > alpha:
@@ -353,9 +353,9 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
     def stability_selection(
         self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, **settings: Any
     ) -> StabilitySelection:
-        """Return which columns half samples of the clients' rows select most often.
+        """Return the columns that half samples of the clients' rows select most often.
 
-        It uses this estimator's form of penalty and its method; the penalty's weight does not
+        The form of the penalty and the method are this estimator's. The penalty's weight does not
         matter, and the estimator need not be fitted.
 
         Parameters
@@ -385,9 +385,9 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         ConfigError
-            If the fit was without inference (or has been pickled since, which leaves rows out), or
-            has another loss than squared, logistic or Poisson, or if fewer than two clients can be
-            fitted alone; the error says why.
+            If the fit was without inference (or has been pickled, which drops the rows), the loss
+            is not squared, logistic or Poisson, or fewer than two clients can be fitted alone; the
+            error says why.
         """
         found = self._inferred()
         if self.site_effects == RANDOM:
@@ -441,26 +441,26 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         return [*map(str, getattr(self, "feature_names_in_", range(self.n_features_in_)))]
 
     def _separated(self, path: RegularizationPath, place: int) -> str:
-        """Return which columns separate the outcome, in words; "" for none."""
+        """Return a text with the columns that separate the outcome; "" for none."""
         columns, held = self._separating(path, place), bool(path.values[place])
         return columns and separated_by(columns, "take a penalty", held=held)
 
     def _separating(self, path: RegularizationPath, place: int) -> str:
-        """Return which columns separate the outcome; "" for none."""
+        """Return the columns that separate the outcome; "" for none."""
         if place not in (-1, len(path) - 1):
             return ""
         return separating(path.runaway, np.shape(path.x[place]), self._feature_names)
 
     def _alike(self, path: RegularizationPath, place: int) -> str:
-        """Return the column of which rounding leaves little, and how much; "" if there is none."""
+        """Return a text with the columns that rounding can hardly tell apart; "" without any."""
         x = np.asarray(path.x[place])
         if x.ndim > 1 and not path.values[place]:
-            return ""  # without a penalty classes are alike up to a number that changes nothing
+            return ""  # without a penalty classes are defined up to a common number
         if path.apart is None or path.apart.size != x.size:
             return ""
         used = np.where(x.reshape(-1) != 0, path.apart, 1.0)
         used = used.reshape(len(x), -1).min(axis=1)[: self.n_features_in_]  # of each column
-        if x.ndim > 1 and self.penalty_factor is not None:  # of free columns as without a penalty
+        if x.ndim > 1 and self.penalty_factor is not None:  # for free columns as without a penalty
             used = np.where(np.asarray(self.penalty_factor) == 0, 1.0, used)
         return hardly_apart(used, [f"column {name!r}" for name in self._feature_names])
 
@@ -471,7 +471,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
 
 
 class Tuned(FederatedEstimator):
-    """An estimator whose weight is found by cross-validation within the clients.
+    """An estimator whose weight is chosen by cross-validation within the clients.
 
     Attributes
     ----------
@@ -479,7 +479,7 @@ class Tuned(FederatedEstimator):
         Losses of all weights, and the cost; `cv_.stability` says how often each coefficient was
         selected.
     l1_ratio_ : float
-        The fit's: of several, the one with the least mean loss.
+        The one used by the fit: of several, that with the least mean loss.
     """
 
     num: int
@@ -492,7 +492,7 @@ class Tuned(FederatedEstimator):
     """As `loss` of `flower_fedcon.cross_validate`."""
 
     def _splits(self, X: Any, y: Array, groups: Any) -> Any:
-        """Return the folds: a number, or each client's rows in each of those that are given."""
+        """Return the folds: their number, or each client's rows in each given fold."""
         folds = folds_of(self.cv, X, y, None if groups is None else self._place)
         if isinstance(folds, int):
             return folds
@@ -503,7 +503,7 @@ class Tuned(FederatedEstimator):
     def _fit_cv(
         self, problem: FederatedProblem, l1_ratio: Any, folds: Any, values: Any = None
     ) -> float:
-        """Fit for the weight that cross-validation finds, and return it."""
+        """Fit for the weight that cross-validation chooses, and return it."""
         choice("rule", self.rule, ("min", "1se"))
         if self.inference is not None:
             choice("inference", self.inference, (DEBIASED,))
@@ -552,7 +552,7 @@ class Tuned(FederatedEstimator):
 
 
 def _places(own: Array, rows: Array) -> Array:
-    """Return where a client's rows, ascending, are that are among these; as often as they are."""
+    """Return the places of these rows among a client's ascending rows, with repetitions."""
     place = np.searchsorted(own, rows)
     mine = (place < len(own)) & (own[np.minimum(place, len(own) - 1)] == rows)
     found: Array = place[mine]
@@ -560,7 +560,7 @@ def _places(own: Array, rows: Array) -> Array:
 
 
 def _in_a_search() -> bool:
-    """Return whether it is scikit-learn's model selection that fits."""
+    """Return whether scikit-learn's model selection runs this fit."""
     frame = inspect.currentframe()
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith("sklearn.model_selection"):

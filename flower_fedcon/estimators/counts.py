@@ -23,7 +23,7 @@ from flower_fedcon.validation import Array
 
 
 class _Counts(LinearRegressor):
-    """What the regressors of counts share."""
+    """The base of the regressors of counts."""
 
     family = "poisson"
 
@@ -37,7 +37,7 @@ class _Counts(LinearRegressor):
         return PoissonRegression(X, y, sample_weight=weight, intercept=self.fit_intercept)
 
     def _start(self, clients: list[Any]) -> Array | None:
-        """Return the null model, since with counts in thousands a Newton step from 0 overshoots."""
+        """Return the null model: with counts in thousands a Newton step from 0 overshoots."""
         if not self._common_intercept:
             return None
         mean = self._mean(clients, lambda f: f.targets)
@@ -45,7 +45,7 @@ class _Counts(LinearRegressor):
         return self._with_intercept(clients, math.log(mean / exposed)) if mean > 0 else None
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return D^2, the share of the deviance that is explained: `PoissonRegressor.score`.
+        """Return D^2, the explained share of the deviance, as `PoissonRegressor.score` does.
 
         Parameters
         ----------
@@ -202,5 +202,5 @@ class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
     def _held_out_loss(whole: Any, fitted: Any, held: Any, x: Array) -> float:
         """Return the mean deviance of the rows held out."""
         y, weights = held.targets, held.weights
-        least = y - xlogy(y, y)  # the loss of a model that knows each row's count
+        least = y - xlogy(y, y)  # the loss of a saturated model
         return 2.0 * float(held.value(x) - np.average(least, weights=weights))

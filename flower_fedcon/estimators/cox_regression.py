@@ -1,4 +1,4 @@
-"""Cox regression over clients, each of which is a stratum."""
+"""Cox regression over clients, with each client as a stratum."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POOLED = (
 
 
 class _Stratified(FederatedEstimator):
-    """What the estimators of proportional hazards share."""
+    """The base of the estimators of proportional hazards."""
 
     family = "cox"
     fit_intercept = False
@@ -145,7 +145,7 @@ def _within(
 
 
 def _columns(y: Any) -> Any:
-    """Return scikit-survival's records of (event, time) as two columns; others as they are."""
+    """Return scikit-survival's records of (event, time) as two columns; other arrays unchanged."""
     names = np.asarray(y).dtype.names
     if names is not None:
         event, time = (np.asarray(y)[name] for name in names)
@@ -355,7 +355,7 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
     """`FederatedCoxRegression` with alpha by cross-validation within the clients.
 
     The loss of a fold is the loss of all rows minus that of the rows outside the fold, per event of
-    the fold. So held-out rows are compared with all rows at risk (glmnet's grouped folds).
+    the fold. Held-out rows are thus compared with all rows at risk (glmnet's grouped folds).
 
     Parameters
     ----------
@@ -430,7 +430,7 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
         folds = super()._splits(X, y, groups)
         if isinstance(folds, int):
             return folds
-        places = [np.argsort(f.order) for f in self._sites]  # of the rows as they are given
+        places = [np.argsort(f.order) for f in self._sites]  # in the order of the given rows
         return [
             [tuple(own[part] for part in pair) for own, pair in zip(places, fold, strict=True)]
             for fold in folds
@@ -438,6 +438,6 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
 
     @staticmethod
     def _held_out_loss(whole: Any, fitted: Any, held: Any, x: Array) -> float:
-        """Return the negative log partial likelihood that the rows held out add, by weight."""
+        """Return the weighted negative log partial likelihood that the held-out rows add."""
         rest = 0.0 if fitted is None else fitted.total_weight * fitted.value(x)
         return float((whole.total_weight * whole.value(x) - rest) / held.total_weight)

@@ -76,7 +76,7 @@ class FederatedGammaRegressor(FederatedPoissonRegressor):
         self.shape_ = found.shape
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return D^2, the share of the deviance that is explained: `GammaRegressor.score`."""
+        """Return D^2, the explained share of the deviance, as `GammaRegressor.score` does."""
         found: float = d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=2)
         return found
 
@@ -84,7 +84,7 @@ class FederatedGammaRegressor(FederatedPoissonRegressor):
 class FederatedNegativeBinomial(FederatedPoissonRegressor):
     """Counts of variance mu + alpha mu^2, mu = exp(X w + b): NB2 of the pooled rows.
 
-    Maximises the likelihood in w, b and log alpha together, as `NegativeBinomial` of statsmodels.
+    Maximises the likelihood jointly in w, b and log alpha, like statsmodels' `NegativeBinomial`.
     There is no penalty.
 
     Parameters
@@ -141,8 +141,8 @@ class FederatedNegativeBinomial(FederatedPoissonRegressor):
         Raises
         ------
         ConfigError
-            With inference, if the counts vary no more than Poisson's, since then no alpha > 0 fits.
-            Without inference that is a warning.
+            With inference, if the counts vary no more than Poisson counts: no alpha > 0 then fits.
+            Without inference this is a warning.
         """
         if nonnegative("alpha", self.alpha):
             raise ConfigError(
@@ -158,7 +158,7 @@ class FederatedNegativeBinomial(FederatedPoissonRegressor):
         return WithDispersion(objective)
 
     def _start(self, clients: list[Any]) -> Array | None:
-        """Return the null model, with the alpha of its moments."""
+        """Return the null model, with alpha from moments."""
         losses = [f.loss for f in clients]
         null = super()._start(losses)
         start = np.zeros(clients[0].shape)

@@ -48,13 +48,13 @@ class Inferring:
         alpha.
     estimates_ : flower_fedcon.tables.statistics.Estimates
     coef_debiased_ : array, in the shape of `coef_`
-        With inference="debiased": the estimates to which `bse_`, `pvalues_` and intervals belong,
-        while `coef_` is the lasso. The intercept has no errors (NaN), and there is no likelihood.
+        With inference="debiased": the estimates of `bse_`, `pvalues_` and intervals; `coef_` is the
+        lasso's. The intercept has no errors (NaN), and there is no likelihood.
     """
 
     inference: str | None = None
     family: str
-    """The loss, as schemas call it."""
+    """The loss's name in schemas."""
     fit_intercept: bool
     site_effects: str = "common"
     reml: bool = False
@@ -74,9 +74,9 @@ class Inferring:
         Raises
         ------
         ConfigError
-            If there is a penalty, or for "debiased" another penalty than the lasso's.
+            If the fit has a penalty or, for "debiased", another penalty than the lasso's.
         """
-        for name in _FOUND:  # of an earlier fit
+        for name in _FOUND:  # from an earlier fit
             vars(self).pop(name, None)
         if self.inference is None:
             return None
@@ -92,7 +92,7 @@ class Inferring:
         return method
 
     def _expect_lasso(self, alpha: float, l1_ratio: Any) -> None:
-        """Raise unless the fit is one that can be debiased."""
+        """Raise unless the fit can be debiased."""
         penalty = "l1" if alpha else "none"
         if np.any(np.asarray(l1_ratio) != 1):
             penalty = f"l1_ratio={repr_of(l1_ratio)}"
@@ -102,7 +102,7 @@ class Inferring:
         )  # fmt: skip
 
     def _infer(self, walk: Walk, x: Array, method: str, separated: str) -> None:
-        """Ask for the sums at a model, and set what follows."""
+        """Request the sums at a model, and set the attributes."""
         if method == DEBIASED:
             names = self._parameter_names()
             sums = walk.total_sums(
@@ -131,7 +131,7 @@ class Inferring:
         """Set the attributes from estimates of the free parameters."""
         self.loglik_, self.aic_, self.bic_ = found.loglik, found.aic, found.bic
         self.deviance_, centred = found.deviance, found.by_class(shape)
-        if len(shape) == 2:  # of all equal models, that whose coefficients sum to 0
+        if len(shape) == 2:  # of equivalent models, the one whose coefficients sum to 0
             values = centred.values.reshape(shape).T
             self.coef_ = values[:, : self.n_features_in_].copy()
             none = np.zeros(shape[1])
@@ -144,17 +144,17 @@ class Inferring:
         self._show_errors(found, found)
 
     def _show_errors(self, found: Estimates, centred: Estimates) -> None:
-        """Set what all estimates have; `centred` are those of all coefficients."""
+        """Set the attributes of all methods; `centred` has all coefficients."""
         self.estimates_, self.covariance_, self._centred = found, found.covariance, centred
         self.dispersion_ = found.dispersion
         self.bse_, self.intercept_bse_ = self._laid_out(centred.bse)
         self.pvalues_, self.intercept_pvalues_ = self._laid_out(centred.pvalues)
 
     def _laid_out(self, values: Array) -> tuple[Array, Any]:
-        """Return numbers of each parameter as `coef_` and as `intercept_`."""
+        """Return the parameters' numbers in the shapes of `coef_` and `intercept_`."""
         classes = len(self.coef_) if self.coef_.ndim == 2 else 1
         columns = self.n_features_in_
-        if self._common_intercept and len(values) == columns:  # debiased: of the columns alone
+        if self._common_intercept and len(values) == columns:  # debiased: for the columns only
             values = np.concatenate([values, np.full((1, *values.shape[1:]), np.nan)])
         table = values[: len(values) - len(values) % classes].reshape(
             -1, classes, *values.shape[1:]
@@ -211,7 +211,7 @@ class Inferring:
         Raises
         ------
         ConfigError
-            If exponentials have no meaning, as for a linear model; or as for `conf_int`.
+            If exponentials have no meaning, as for a linear model; and as `conf_int` does.
         """
         found = self._inferred()
         if not found.family.ratio:
@@ -258,7 +258,7 @@ class Inferring:
         return self.estimates_.likelihood_ratio(smaller.estimates_)
 
     def _expect_comparable(self, smaller: Any) -> None:
-        """Raise unless two likelihoods are of the same kind of intercepts."""
+        """Raise unless two likelihoods have the same kind of intercepts."""
         kinds = {fit.site_effects == RANDOM for fit in (self, smaller)}
         if len(kinds) == 2:
             raise ConfigError(

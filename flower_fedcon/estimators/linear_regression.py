@@ -14,7 +14,7 @@ from flower_fedcon.estimators.base import FederatedEstimator, Tuned
 from flower_fedcon.objectives import LeastSquares, WithOffset
 from flower_fedcon.validation import Array, nonnegative
 
-_ROUNDING = 1e-8  # of sums of products: relative to the largest target times the largest entry
+_ROUNDING = 1e-8  # of sums of products, relative to the largest target times the largest entry
 
 
 def _offset(f: Any) -> Any:
@@ -23,7 +23,7 @@ def _offset(f: Any) -> Any:
 
 
 class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
-    """What the regressors share."""
+    """The base of the regressors."""
 
     family = "squared"
 
@@ -34,7 +34,7 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         return LeastSquares(X, y, sample_weight=weight, intercept=self.fit_intercept)
 
     def _start(self, clients: list[Any]) -> Array | None:
-        """Return the null model, from which gradients show what the columns explain."""
+        """Return the null model, at which gradients show what the columns explain."""
         return self._with_intercept(clients, self._mean(clients, lambda f: f.targets - _offset(f)))
 
     def _with_intercept(self, clients: list[Any], value: float) -> Array | None:
@@ -149,7 +149,7 @@ class FederatedElasticNet(LinearRegressor):
         sample_weight : array, shape (rows,), optional
             Weights >= 0; with inference they count rows.
         offset : array, shape (rows,), optional
-            A column that is added to the scores, with no coefficient.
+            A column that is added to the scores without a coefficient.
         exposure : array, shape (rows,), optional
             > 0, for models with a log link: its logarithm is added to the scores.
         clusters : array, shape (rows,), optional
@@ -187,16 +187,16 @@ class FederatedLasso(FederatedElasticNet):
         regularizer is replaced. By default FedNewton for up to 1000 coefficients, else proximal
         gradient steps (FedMiD; for cohorts, CompositeFL).
     participation : Participation, optional
-        Who takes part in a round; everyone by default.
+        The clients of each round; all by default.
     random_state : int, optional
         The seed of the cohorts.
     penalty_factor : array, shape (features,), optional
         Factors >= 0 of each column's penalty, 1 by default; 0 leaves a column free. They are used
         as given, while glmnet divides its `penalty.factor` by their mean.
     inference : {"model", "robust", "cluster", "quasi", "debiased"}, optional
-        Standard errors, at the cost of one exchange of sums. For fits without a penalty they are
-        those of the model, robust (HC1), by cluster (clients, or `clusters` of `fit`), or "quasi",
-        for counts with the variance phi times the mean. For fits with an l1 norm "debiased" gives
+        The kind of standard errors, which cost one exchange of sums. Fits without a penalty take
+        "model", "robust" (HC1), "cluster" (clients, or `clusters` of `fit`), or "quasi" (counts
+        with variance phi times the mean). Fits with an l1 norm take "debiased", which gives
         intervals about `coef_debiased_`. The fit then has `bse_`, `pvalues_`, `conf_int()`,
         `summary()` and the rest of `Inferring`.
     site_effects : {"common", "own", "random"} (default: "common")
@@ -340,7 +340,7 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
         X, y = self._check(X, y, ensure_min_samples=2)
         problem = self._problem(X, y, groups, sample_weight)
         folds, values = self._splits(X, y, groups), None
-        if (y == y[0]).all():  # a target that is constant: all weights leave nothing but rounding
+        if (y == y[0]).all():  # a constant target: all weights leave only rounding
             top = _ROUNDING * max(abs(float(y[0])), 1e-200) * float(abs(X).max())
             values = np.geomspace(1.0, self.min_ratio, self.num) * (top or 1.0)
         self.alpha_ = self._fit_cv(problem, self.l1_ratio, folds, values)

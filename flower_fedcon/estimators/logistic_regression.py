@@ -19,7 +19,7 @@ from flower_fedcon.validation import Array, positive
 
 
 class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
-    """What the classifiers share."""
+    """The base of the classifiers."""
 
     def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
         X, y = self._validated(X, y)
@@ -37,7 +37,7 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
 
     @property
     def family(self) -> str:  # type: ignore[override]
-        """The loss, as schemas call it."""
+        """The loss's name in schemas."""
         several = len(getattr(self, "classes_", ())) > 2
         return "multinomial" if several else "logistic"
 
@@ -56,7 +56,7 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         self.coef_ = rows[:, :-1].copy() if own else rows.copy()
         none = np.full(len(rows), self._no_intercept)
         self.intercept_ = rows[:, -1].copy() if own else none
-        if len(rows) > 1:  # of all equal models, that whose intercepts sum to 0
+        if len(rows) > 1:  # of equivalent models, the one whose intercepts sum to 0
             self.intercept_ -= self.intercept_.mean()
 
     def decision_function(self, X: Any) -> Array:

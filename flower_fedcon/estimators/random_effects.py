@@ -37,12 +37,12 @@ class RandomEffects(Inferring):
     site_sd_bse_ : float
         With inference: the standard error of `site_sd_`; NaN if that is 0.
     site_sd_test_ : tuple of float
-        With inference: the likelihood ratio against no random intercepts, and its p-value by
+        With inference: the likelihood ratio against no random intercepts, and its p-value from
         (chi^2_0 + chi^2_1) / 2, since 0 is the boundary.
     residual_sd_ : float
-        Of a linear model.
+        The standard deviation of a linear model's residuals.
     random_effects_ : dict
-        The predicted intercept minus the mean one, for each client, or each pair (client, label).
+        The predicted intercept minus the mean, by client or by (client, label).
     """
 
     nodes: int = 7
@@ -54,7 +54,7 @@ class RandomEffects(Inferring):
     random_effects_: dict[Any, float]
 
     def _expect_random(self, method: str | None, alpha: float) -> None:
-        """Raise unless a model with random intercepts is one that can be fitted."""
+        """Raise unless the model with random intercepts can be fitted."""
         title = f'site_effects="random" of {type(self).__name__}'
         if alpha:
             raise ConfigError(
@@ -68,7 +68,7 @@ class RandomEffects(Inferring):
             )
 
     def _check_random(self) -> None:
-        """Check the settings that random intercepts have, and forget an earlier fit."""
+        """Check the settings of random intercepts, and drop an earlier fit."""
         for name in _FOUND:
             vars(self).pop(name, None)
         if self.site_effects != RANDOM:
@@ -109,7 +109,7 @@ class RandomEffects(Inferring):
     def _fit_random(
         self, walk: Walk, problem: FederatedProblem, x: Array, method: str | None, separated: str
     ) -> None:
-        """Fit from the model without random intercepts, by exchanges of sums, and set what follows.
+        """Fit by exchanges of sums, from the model without random intercepts; set the attributes.
 
         Parameters
         ----------
@@ -117,10 +117,10 @@ class RandomEffects(Inferring):
             At the end of the fit without random intercepts.
         problem : FederatedProblem
         x : array
-            That fit.
+            The model of that fit.
         method : "model" or None
         separated : str
-            Which columns separate the outcome.
+            The columns that separate the outcome, as text.
         """
         if separated:
             raise ConfigError(

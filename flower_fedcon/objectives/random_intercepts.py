@@ -153,7 +153,7 @@ class RandomIntercepts(Objective):
         base, mode = self._modes(x)
         return self._derivatives(x, base, mode)
 
-    # --- the groups' integrals, all groups together ---------------------------------------------
+    # --- the groups' integrals, all groups together ----------------------------------------------
 
     def _slopes(self, scores: Array) -> tuple[Array, Array]:
         """Return w l' and w l'' of each row."""

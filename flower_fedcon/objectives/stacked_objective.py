@@ -133,7 +133,7 @@ class StackedObjective(Stack):
 
         return product
 
-    # --- gradients: compiled, if that pays ----------------------------------------------------
+    # --- gradients: compiled, if that pays -------------------------------------------------------
 
     @property
     def _compiled(self) -> CompiledRows | None:

@@ -1,9 +1,9 @@
 """Federated problems: the clients' objectives with their constraint or regularizer, and builders.
 
-`federated` has `FederatedProblem`; `reference` has the independent solver that finds its optimum.
-`tables`, `files`, `digits` and `heart` build problems from data, and `partition` deals rows out.
-The problems of the papers' experiments, and the table of all problems that an experiment file can
-name, belong to the laboratory, which is loaded at their first use.
+`federated` has `FederatedProblem`; `reference` has the independent solver for its optimum.
+`tables`, `files`, `digits` and `heart` build problems from data, and `partition` divides rows among
+clients. The problems of the papers' experiments, and the table of all problems that an experiment
+file can name, belong to `flower_fedcon.lab`, which is loaded at first use.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ Function = Callable[[Array], float]
 Slope = Callable[[Array], Array]
 _SMALL = 1e-6  # a constraint this close to its bound may have a multiplier
 _TOLERANCE = 1e-5
-"""To which the residual comes down, relative to the largest slope at x0, and to the square of which
-the constraints do, relative to their sizes there.
+"""The residual's tolerance, relative to the largest slope at x0; its square is that of the
+constraints, relative to their sizes there.
 """
 _OPTIONS = {"maxiter": 2000, "ftol": 1e-15}
 _STEPS_INSIDE = 5
-_PAIRS = 10  # of points of each scale, between which gradients must be monotone
+_PAIRS = 10  # of points on each scale, between which gradients must be monotone
 
 
 def solve_constrained(
@@ -47,14 +47,14 @@ def solve_constrained(
     constraints, jacobian : callable
         The g_k, shape (m,), and their gradients, shape (m, *shape of x0).
     x0 : array
-        Where to start.
+        The start.
     curvatures : array, optional
-        About the curvature of F along each entry, from which the units of the entries follow.
+        The approximate curvature of F along each entry, which gives the units of the entries.
 
     Raises
     ------
     FedConError
-        If the residual was not reached. The error says so if no point satisfies the constraints.
+        If the residual was not reached. If no point satisfies the constraints, the error says so.
     ConfigError
         If the gradients at a few points show that F or a constraint is not convex.
 
@@ -183,7 +183,7 @@ def least_violation(
 
 
 class _Scales(NamedTuple):
-    """What is of size 1 in SLSQP's problem.
+    """The scales that have size 1 in SLSQP's problem.
 
     Attributes
     ----------
@@ -209,7 +209,7 @@ class _Scales(NamedTuple):
         x0: Array,
         curvatures: Array | None,
     ) -> _Scales:
-        """Return them, by what is known at x0."""
+        """Return the scales, from values at x0."""
         sizes = units_of(Zero(), curvatures, x0.shape, exact=True).sizes
         slopes = np.asarray(jacobian(x0)).reshape(-1, x0.size) * sizes.reshape(-1)
         steepest = float(np.linalg.norm(slopes, axis=1).max())
@@ -227,7 +227,7 @@ class _Scales(NamedTuple):
         return cls(far * sizes, curved * far * far, steepest * far or 1.0, far)
 
     def function(self, value: Function, gradient: Slope) -> tuple[Function, Slope]:
-        """Return F and its gradient of x in these units."""
+        """Return F and its gradient in these units."""
         return (
             lambda x: value(self.x * x) / self.f,
             lambda x: self.x * gradient(self.x * x) / self.f,
@@ -249,7 +249,7 @@ def _raise_if_nothing_keeps(
     x0: Array,
     curvatures: Array | None,
 ) -> None:
-    """Raise if the constraints are certain to leave no point."""
+    """Raise if it is certain that no point satisfies the constraints."""
     try:
         least = least_violation(constraints, jacobian, x0, curvatures=curvatures)
     except FedConError:  # not certain
@@ -270,10 +270,10 @@ def _moved_inside(
     shape: tuple[int, ...],
     most: float,
 ) -> tuple[Array, Array]:
-    """Return a flat point where SLSQP's last step has missed no constraint, and their values.
+    """Return SLSQP's last point, moved into the constraints and flattened, and their values.
 
-    Its search stops where F no longer falls, which may be some 1e-10 outside; Newton's steps for
-    the constraints alone lead back.
+    SLSQP stops once F no longer falls, which may be some 1e-10 outside; Newton's steps for the
+    constraints lead back.
     """
     x = np.asarray(x, dtype=np.float64)
     for _ in range(_STEPS_INSIDE):

@@ -36,10 +36,10 @@ def digits(
         N >= 1.
     split : {"label-skew", "even", "writer-like"}
         "label-skew": the training images sorted by label and cut into 2 N shards, two random
-        shards for each client. "even": N blocks of (almost) the same size. "writer-like": the same
+        shards for each client. "even": N blocks of (almost) the same size. "writer-like": N blocks
         in the shipped order of the images, in which about 130 consecutive ones are by one writer.
     partition : dict, optional
-        A rule of `flower_fedcon.problems.partition` in place of `clients` and `split`, such as
+        A rule of `flower_fedcon.problems.partition` instead of `clients` and `split`, such as
         ``{"by": "dirichlet", "clients": 10, "alpha": 0.3}``.
     l1 : float, optional
         Weight of an l1 regularizer on all entries, bias included.

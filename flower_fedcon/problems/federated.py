@@ -58,8 +58,8 @@ class FederatedProblem:
     names : sequence of str, optional
         Names of the clients, for error messages.
     metrics : dict of callables, optional
-        Functions of x that are recorded beside the objective, by names that no other column has. A
-        value of None is not recorded.
+        Functions of x that are recorded beside the objective. No other column may have their names.
+        A value of None is not recorded.
     optimum : Reference, optional
         The optimum, if known; by default a solver finds it at first use.
     preparation : Preparation, optional
@@ -74,8 +74,8 @@ class FederatedProblem:
     Raises
     ------
     ConfigError
-        If the objectives' shapes differ, an argument does not fit them, or `constraints` ignores
-        constraints that objectives have, or needs some that none has.
+        If the objectives' shapes differ, an argument does not fit them, or `constraints` does not
+        match the constraints of the objectives.
 
     Examples
     --------
@@ -134,7 +134,7 @@ class FederatedProblem:
         self.constraints = choice("constraints", constraints, ("mean", "each", "groups"))
         self.objectives: Sequence[Any]
         self.clients: Sequence[Any]
-        self._summands: Sequence[Any]  # whose mean is that of the clients
+        self._summands: Sequence[Any]  # their mean is the clients' mean
         if isinstance(objectives, ManyClients):
             weighted = objectives.weighted(len(objectives) * self.weights)
             self.objectives = self.clients = weighted
@@ -147,7 +147,7 @@ class FederatedProblem:
             self.clients = [as_seen(o, self.layout) for o in self.objectives]
             self._summands = self.clients
         self.private_examples = any(map(is_private, representatives(self.objectives)))
-        if self.private_examples:  # a reference spends nothing of theirs
+        if self.private_examples:  # a reference must not spend their budget
             self._summands = [as_seen(exact(o), self.layout) for o in self.objectives]
         self._functional = FunctionalConstraints(
             representatives(self.clients), constraints, own_names
@@ -159,7 +159,7 @@ class FederatedProblem:
         self.start = start_point(self.layout, x0, self.constraint)
         self.metrics = dict(metrics or {})
         check_metric_names(self.metrics)
-        # Of the objectives as they were given: a scaled one has none of its own.
+        # From the given objectives: scaled ones have no metrics of their own.
         own: list[Any] = [getattr(objective, "metrics", None) for objective in standing]
         self._own_metrics = own if all(map(callable, own)) else []
         self._optimum = optimum
@@ -215,9 +215,9 @@ class FederatedProblem:
     def optimum(self) -> Reference:
         """The optimum by an independent solver: `x`, `value`, `residual`, `method`.
 
-        Computed at first use and kept; with functional constraints only for smooth, convex
-        objectives. The error says if no model satisfies the bounds; `least_violation` says by how
-        much.
+        It is computed at first use and kept; with functional constraints only for smooth, convex
+        objectives. If no model satisfies the bounds, the error says so, and `least_violation` by
+        how much.
         """
         if self._optimum is None and self.has_functional_constraint:
             self._optimum = self._constrained_optimum()
@@ -250,7 +250,7 @@ class FederatedProblem:
 
     @cached_property
     def least_violation(self) -> float:
-        """The minimum over x of the largest of `constraint_values`, by an independent solver.
+        """The minimum over x of the largest constraint value, by an independent solver.
 
         If it is above 0, no model satisfies the bounds, and they must be raised by at least this
         value. If it is below 0, lower bounds are possible. For convex and smooth constraints;
@@ -259,7 +259,8 @@ class FederatedProblem:
         Raises
         ------
         ConfigError
-            If there are no functional constraints, a set beside them, or they are not convex.
+            If the problem has no functional constraints, or a set besides them, or they are not
+            convex.
         FedConError
             If the solver does not reach a certified residual.
 
@@ -332,7 +333,7 @@ class FederatedProblem:
         if not (self._own_metrics or self.metrics):
             return record
         shown = packed.view()
-        shown.flags.writeable = False  # it is the run's own
+        shown.flags.writeable = False  # the run keeps this array
         x = self.layout.unpack(shown)
         if self._own_metrics:
             record |= pooled([metrics(x) for metrics in self._own_metrics], self.names)
@@ -345,7 +346,7 @@ class FederatedProblem:
         if not record["residual"] < -allowed:
             return
         allowed = max(allowed, relative * abs(self._objective(self.start)))
-        # F* was found up to a certified residual; and outside of D, F may be lower.
+        # F* has a certified residual; and outside D, F may be lower.
         if np.size(optimum.x) == x.size:
             away = optimum.length(x - np.asarray(optimum.x).reshape(x.shape))
             allowed += 2 * optimum.residual * away
@@ -369,7 +370,7 @@ class FederatedProblem:
         return total if self.regularizer is None else total + self.regularizer.value(packed)
 
     def _value(self, j: int, packed: Array) -> float:
-        """Return a summand's value; whose it is, is said where it is no number."""
+        """Return a summand's value; the error for one that is not a number names the client."""
         try:
             return self._summands[j].value(packed)  # type: ignore[no-any-return]
         except ConfigError as error:

@@ -90,7 +90,7 @@ def files(
 
 
 def _dealt_out(path: str, rule: dict[str, Any]) -> dict[str, dict[str, Array]]:
-    """Return each client's arrays, by its name, of the rows of one file."""
+    """Return each client's arrays, by its name, from the rows of one file."""
     arrays, column = _arrays(path), None
     outcome = arrays["b"] if "b" in arrays else arrays["y"]
     if checked_rule(rule) == "natural":
@@ -134,7 +134,7 @@ def _arrays(path: str | Path) -> dict[str, Array]:
     except OSError as error:
         reason = error.strerror or "it is damaged"
         raise ConfigError(f"cannot read {path}: {reason}") from None
-    except Exception:  # of a damaged zip anything; NumPy would advise unpickling
+    except Exception:  # a damaged zip can raise anything; NumPy would advise unpickling
         raise ConfigError(
             f"cannot read {path} as a .npz file of numeric arrays: write it by "
             "np.savez(path, A=..., b=...) from arrays of numbers, not of objects"
@@ -147,7 +147,7 @@ def _arrays(path: str | Path) -> dict[str, Array]:
 def _objective(
     whose: str | Path, arrays: dict[str, Array], num_classes: int | None, l2: float
 ) -> Objective:
-    """Return the objective of arrays."""
+    """Return the objective of these arrays."""
     try:
         if "b" in arrays:
             return LeastSquares(arrays["A"], arrays["b"])
@@ -164,7 +164,7 @@ def paths_of(data: str | list[str]) -> list[str]:
     Raises
     ------
     ConfigError
-        If there are none.
+        If no file is found.
     """
     paths = sorted(glob.glob(data), key=natural) if isinstance(data, str) else list(data)
     if not paths:

@@ -31,14 +31,14 @@ def why_unfit(
     sampled: bool,
     functional: bool = True,
 ) -> str:
-    """Return why a method solves another problem; "" if it solves this one.
+    """Return why a method does not solve the problem; "" if it does.
 
     Parameters
     ----------
     card : Card
     kind : type
     strongly_convex, convex : bool
-        Whether the clients' objectives are known to be.
+        Whether the clients' objectives are known to be so.
     each : bool
         Whether each client has its own constraint.
     sampled : bool
@@ -83,12 +83,12 @@ def is_exact(card: Card, *, sampled: bool) -> bool:
 def contenders(
     problem: FederatedProblem, participation: Participation, setup: Setup
 ) -> tuple[list[Method[Any]], dict[str, str]]:
-    """Return the methods for a race, with default settings, and why each other one is left out.
+    """Return the methods for a race, with default settings, and why the others are left out.
 
     Raises
     ------
     ConfigError
-        If none fits.
+        If no method fits.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def contenders(
 
 
 def _why_unbound(made: Method[Any], setup: Setup) -> str:
-    """Return why a method refuses the setup; "" also if gradients can give what it lacks."""
+    """Return why a method refuses the setup; "" if it accepts, or gradients can supply the rest."""
     try:
         made.bind(setup)
     except UnknownScaleError:

@@ -13,14 +13,14 @@ from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.bounds import ConstraintSums, GroupLossBounds, LossBound
 from flower_fedcon.validation import Array, choice
 
-# What an objective with such constraints has.
+# The attributes of an objective with such constraints.
 _CONSTRAINT = {
     "mean": "constraint_value", "each": "constraint_value", "groups": "constraint_sums"
 }  # fmt: skip
 
 
 class FunctionalConstraints:
-    """The constraints g <= 0 that the clients' objectives have.
+    """The constraints g <= 0 of the clients' objectives.
 
     Parameters
     ----------
@@ -29,13 +29,13 @@ class FunctionalConstraints:
     kind : {"mean", "each", "groups"}
         Which constraints must hold; see `FederatedProblem`.
     names : sequence of str
-        Of the clients, for errors.
+        The clients' names, for errors.
 
     Raises
     ------
     ConfigError
-        If an objective has only constraints of another kind, if none has any of the requested kind,
-        if only some have a part of the mean, or if the groups differ between clients.
+        If an objective has only constraints of another kind, no objective has one of the requested
+        kind, only some have a part of the mean, or the groups differ between clients.
 
     Examples
     --------
@@ -81,7 +81,7 @@ class FunctionalConstraints:
         return np.array([sum(c.gradient(x, row) for c in self._sums) for row in each])
 
     def _check_kind(self) -> bool:
-        """Return whether there are constraints; raise if some would be silently ignored."""
+        """Return whether objectives have constraints; raise if some would be silently ignored."""
         kind, names, needed = self.kind, self._names, _CONSTRAINT[self.kind]
         have = [name for name, c in zip(names, self.clients, strict=True) if hasattr(c, needed)]
         for other in ("each", "groups"):
@@ -114,7 +114,7 @@ class FunctionalConstraints:
         return bool(have)
 
     def _number_of_groups(self) -> int:
-        """Return m, having checked that all clients know the same groups, each with some rows."""
+        """Return m, after a check that all clients have the same groups, each with some rows."""
         for name, client in zip(self._names, self.clients, strict=True):
             for needed in ("constraint_sums", "constraint_counts", "constraint_sums_gradient"):
                 if not hasattr(client, needed):

@@ -48,7 +48,7 @@ class Images(NamedTuple):
 
 
 def hold_out(total: int, test_size: int, seed: int, *, shuffle: bool) -> tuple[Array, Array]:
-    """Return the rows to train on and `test_size` others, drawn at random.
+    """Return the training rows and `test_size` others, drawn at random.
 
     Parameters
     ----------
@@ -59,12 +59,12 @@ def hold_out(total: int, test_size: int, seed: int, *, shuffle: bool) -> tuple[A
     seed : int
         >= 0, seeds the draw.
     shuffle : bool
-        Whether the rows to train on are shuffled; else they keep their order.
+        Whether the training rows are shuffled; else they keep their order.
 
     Raises
     ------
     ConfigError
-        If `test_size` leaves no row to train on.
+        If `test_size` leaves no training row.
 
     >>> hold_out(5, 2, seed=0, shuffle=False)
     (array([2, 3, 4]), array([0, 1]))
@@ -120,7 +120,7 @@ def rows_of_clients(
     seed: int,
     columns: Mapping[str, Array] | None = None,
 ) -> list[Array]:
-    """Return each client's rows, by a rule of `partition` if there is one, else by `shares`.
+    """Return each client's rows, by a rule of `partition` if one is given, else by `shares`.
 
     Parameters
     ----------
@@ -128,12 +128,12 @@ def rows_of_clients(
     partition : dict, optional
         A rule of `flower_fedcon.problems.partition`.
     columns : dict of array, shape (n,), optional
-        By name: columns that state the client of each row, for the rule "natural".
+        Columns that state the client of each row, by name, for the rule "natural".
 
     Raises
     ------
     ConfigError
-        As `partition` and `shares`, or if there is no such column.
+        As in `partition` and `shares`, or if a column is missing.
 
     >>> rule = {"by": "classes", "clients": 2, "classes": 1, "mode": "deterministic"}
     >>> rows_of_clients(np.array([1, 0, 1, 0]), 10, "even", rule, seed=0)
@@ -201,7 +201,7 @@ def softmax_problem(
     if len(test.labels):
         metrics = {"test_accuracy": _accuracy(test, bias), **metrics}
     objectives = []
-    for share in rows:  # one at a time: only one copy of a large set as floats is made
+    for share in rows:  # one at a time, so that only one copy of a large set as floats exists
         part = train.take(share)
         objectives.append(SoftmaxRegression(part.features(bias), part.labels, num_classes, l2))
     return FederatedProblem(

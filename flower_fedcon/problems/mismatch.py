@@ -1,4 +1,4 @@
-"""Whether a strategy solves the given problem, and what it takes from it."""
+"""Whether a strategy solves the given problem, and the arguments that it takes from it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ON_MISMATCH = "error", "warn"
 
 
 def oracles(kind: type[Method[Any]], problem: FederatedProblem) -> dict[str, Any]:
-    """Return the arguments by which an algorithm takes the problem's set or regularizer.
+    """Return the arguments that give an algorithm the problem's set or regularizer.
 
-    A set stands for its indicator where the algorithm has a `regularizer`. None are returned if the
+    If the algorithm has a `regularizer`, a set is given as that. The result is empty if the
     algorithm cannot use the problem's set or regularizer.
 
     >>> from flower_fedcon.problems import digits
@@ -42,7 +42,7 @@ def oracles(kind: type[Method[Any]], problem: FederatedProblem) -> dict[str, Any
 def kept_constraints(kind: type[Method[Any]], problem: FederatedProblem) -> dict[str, Any]:
     """Return the arguments with which an algorithm handles the problem's functional constraints.
 
-    Empty where its defaults are the problem's, or it has no such arguments.
+    The result is empty if the defaults match the problem, or the algorithm has no such arguments.
 
     >>> from flower_fedcon.problems import fair_digits
     >>> from flower_fedcon.strategies import FedSGM
@@ -57,10 +57,10 @@ def kept_constraints(kind: type[Method[Any]], problem: FederatedProblem) -> dict
 
 
 def why_mismatched(strategy: Method[Any], problem: FederatedProblem) -> str | None:
-    """Return why a strategy solves another problem than this one; None if it does not.
+    """Return why a strategy solves a different problem; None if it solves this one.
 
-    The two are compared by what they add to the objectives: a set or a regularizer (equal
-    parameters, a set being its indicator), and the objectives' own functional constraint.
+    The comparison is of the parts added to the objectives: a set or a regularizer (by parameters,
+    with a set as its indicator), and the objectives' own functional constraints.
 
     >>> from flower_fedcon.problems import digits
     >>> from flower_fedcon.sets import L1Ball
@@ -82,7 +82,7 @@ L1Ball(radius=0.1) (problem.constraint), or say on_mismatch="warn" if this is me
         return None
     used = _added(strategy.constraint, strategy.regularizer, problem.layout)
     wanted = _added(problem.constraint, problem.regularizer, problem.layout)
-    if used == wanted or digest(used) == digest(wanted):  # of the user's own, two alike
+    if used == wanted or digest(used) == digest(wanted):  # two equal ones of the user's own
         return None
     facts = f"{title} uses {_names(used)}, the problem has {_names(wanted)}"
     if given := oracles(kind, problem):
@@ -121,7 +121,7 @@ def _told(facts: str, remedy: str) -> str:
 def _added(
     constraint: ConstraintSet | None, regularizer: Regularizer | None, layout: Layout
 ) -> list[Regularizer]:
-    """Return what is added to the objectives: indicators, and regularizers that are not 0."""
+    """Return the parts added to the objectives: indicators, and regularizers other than 0."""
     found: list[Regularizer] = [] if constraint is None else [Indicator(constraint)]
     if regularizer is not None and not is_zero(regularizer, layout):
         found.append(regularizer)
@@ -129,7 +129,7 @@ def _added(
 
 
 def is_zero(psi: Regularizer, layout: Layout) -> bool:
-    """Return whether a regularizer is 0, as L1(0.0) is: its prox leaves a point alone."""
+    """Return whether a regularizer is 0, like L1(0.0): its prox does not move a point."""
     if isinstance(psi, Indicator):
         return False
     point = np.random.default_rng(0).standard_normal(layout.shape)

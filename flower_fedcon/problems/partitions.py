@@ -1,7 +1,7 @@
 """Rows of arrays or of a pooled table divided among clients, by the rules of flwr-datasets.
 
-The rules are those of its partitioners, and their keys have the same names. The same seed gives
-each client the same rows. flwr-datasets need not be installed.
+Rules, keys and seeds are those of its partitioners: the same seed gives each client the same rows.
+flwr-datasets need not be installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flower_fedcon.validation import Array, choice, count, positive
 
 _TRIES = 11  # draws of Dirichlet shares
 _MODES = ("random", "first-deterministic", "deterministic")
-_KEYS = {  # of each rule, besides "by"; those with a star are needed
+_KEYS = {  # of each rule, besides "by"; those with a star are required
     "iid": ("clients*",),
     "dirichlet": ("clients*", "alpha*", "seed", "min_rows", "balanced"),
     "shards": ("clients*", "shards", "shard_rows", "keep_rest", "seed"),
@@ -105,7 +105,7 @@ def partition(
 
 
 def checked_rule(rule: Mapping[str, Any]) -> str:
-    """Return the name of a rule whose keys are its own.
+    """Return the name of a rule after a check of its keys.
 
     Raises
     ------
@@ -201,7 +201,7 @@ def _dirichlet(
             shares = rng.dirichlet(each)
             if balanced:
                 shares = np.where(sizes > average, 0.0, shares)
-                shares = shares / sum(shares.tolist())  # in their order: rounding decides
+                shares = shares / sum(shares.tolist())  # in this order, which determines rounding
             ends = (np.cumsum(shares) * len(own)).astype(int)[:-1]
             parts.append(np.split(own, ends))
             sizes += [len(piece) for piece in parts[-1]]
@@ -261,7 +261,7 @@ def _classes(
     choice("partition: mode", mode, _MODES)
     if k > len(known):
         raise ConfigError(f"partition: classes must be at most {len(known)}, got {k}")
-    own: list[list[int]] = []  # of each client, places among the known
+    own: list[list[int]] = []  # for each client, places among the known classes
     for j in range(n):
         if mode == "deterministic":
             mine = [(j + i) % len(known) for i in range(k)]
@@ -299,7 +299,7 @@ def _sizes(labels: Array, *, sizes: Sequence[int]) -> list[Array]:
 
 
 def _growing(units: Callable[[Array], Array]) -> Callable[..., list[Array]]:
-    """Return the rule by which client j = 1, 2, ... has units(j) parts of all rows."""
+    """Return the rule that gives client j = 1, 2, ... units(j) parts of all rows."""
 
     def deal(labels: Array, *, clients: int) -> list[Array]:
         n = _clients(clients, len(labels))

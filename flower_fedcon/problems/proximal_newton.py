@@ -12,9 +12,9 @@ from flower_fedcon.validation import Array
 
 _MOST = 200  # steps
 _EPOCHS = 2000  # of coordinate descent, for one step
-_STEADY = 1e-13  # what keeps a singular model solvable; entries are about 1 curved
+_STEADY = 1e-13  # keeps a singular model solvable; curvatures are about 1
 _HALVINGS = 40
-_IDLE = 3  # steps in a row that lead no nearer
+_IDLE = 3  # successive steps without progress
 
 
 class _Smooth(Protocol):
@@ -26,10 +26,10 @@ class _Smooth(Protocol):
 def newton(
     smooth: _Smooth, weights: tuple[Array, Array], x: Array, target: float, limit: int
 ) -> tuple[Array, float]:
-    """Minimise F(x) + sum_i l1_i |x_i| + l2_i x_i^2 / 2, F convex and twice differentiable.
+    """Minimise F(x) + sum_i l1_i |x_i| + l2_i x_i^2 / 2, for convex, twice differentiable F.
 
-    Each step minimises the second-order model with the l1 norm, by coordinate descent, and exactly
-    once the signs are fixed. The step is halved until the function decreases.
+    Each step minimises the second-order model with the l1 norm: by coordinate descent, and exactly
+    once the signs are fixed. It is halved until the function decreases.
 
     Parameters
     ----------
@@ -98,11 +98,11 @@ def newton(
 
 
 def excess(smooth: _Smooth, weights: tuple[Array, Array], x: Array) -> float:
-    """Return about an upper bound on how far F + psi is above its minimum.
+    """Return an approximate upper bound on F + psi minus its minimum.
 
-    With s the shortest element of the subdifferential and H the Hessian with psi's squares it is
-    s'H^-1 s / 2, for a quadratic F a true bound, with any l1 norm. Directions in which H is
-    rounding error are left out.
+    It is s'H^-1 s / 2, where s is the shortest element of the subdifferential and H is the Hessian
+    with psi's squares. For a quadratic F it is a true bound, with any l1 norm. Directions in which
+    H is rounding error are left out.
 
     Parameters
     ----------
@@ -119,12 +119,12 @@ def excess(smooth: _Smooth, weights: tuple[Array, Array], x: Array) -> float:
 
 
 def interchangeable(smooth: _Smooth, weights: tuple[Array, Array], x: Array) -> str:
-    """Return which entries are nearly collinear up to rounding, in words; "" if none are."""
+    """Return a text with the entries that are collinear up to rounding; "" without any."""
     return hardly_apart(apart(smooth.hessian(x), weights, x))
 
 
 def _subgradient(x: Array, g: Array, l1: Array) -> Array:
-    """Return the shortest element of the subdifferential, of an l1 norm and a gradient."""
+    """Return the shortest element of a gradient plus the subdifferential of an l1 norm."""
     at_zero = np.sign(g) * np.maximum(np.abs(g) - l1, 0.0)
     found: Array = np.where(x == 0, at_zero, g + l1 * np.sign(x))
     return found

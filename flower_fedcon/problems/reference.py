@@ -1,6 +1,6 @@
-"""Certified minimisers of centralised problems, to measure the federated algorithms against.
+"""Certified minimisers of centralised problems, as a reference for federated algorithms.
 
-They share only objectives and proximal operators with the algorithms.
+The solvers share only objectives and proximal operators with the algorithms.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from flower_fedcon.solvers.units import Units, mean_curvatures, units_of
 from flower_fedcon.validation import Array, count, float_array, positive
 
 _log = logging.getLogger("flwr")
-_DENSE = 1000  # entries of a model, up to which second derivatives are looked at
-_DOUBTS = 500  # and up to which their eigenvalues are
-_FAR = 1e-6  # of F's usual size: a doubt that is told
-_CURVED = 1e-8  # of curvatures that are about 1
+_DENSE = 1000  # entries of a model up to which second derivatives are used
+_DOUBTS = 500  # and up to which their eigenvalues are used
+_FAR = 1e-6  # of F's usual size: a gap that is reported
+_CURVED = 1e-8  # a curvature that counts as 0, where about 1 is usual
 _EPS = float(np.finfo(np.float64).eps)
 _LOOKS = 100
 
@@ -55,16 +55,17 @@ class Reference:
     value : float
         F(x) + psi(x).
     residual : float
-        L ||z - prox(z - gradient/L, 1/L)||, the norm of the proximal gradient in z = x / units, or
-        a bound on it, the least ||gradient + q|| over the subdifferential of psi; 0 at a minimiser.
+        L ||z - prox(z - gradient/L, 1/L)||, the norm of the proximal gradient in z = x / units; or
+        a bound on it, the least ||gradient + q|| over the subdifferential of psi. It is 0 at a
+        minimiser.
     method : str
-        How it was found: "direct", "l-bfgs", "newton", "coordinate descent", "fista", or several.
+        The solver: "direct", "l-bfgs", "newton", "coordinate descent", "fista", or several.
     units : array, optional
         In z, F has a curvature of about 1 along each entry: see `flower_fedcon.solvers.units`.
     gap : float
-        A bound on how far F(x) + psi(x) is above the minimum, on a set with a linear minimisation
-        oracle and for a quadratic F with l1 and l2 weights. For another twice differentiable F of
-        at most 500 entries it is an estimate, and otherwise NaN. Computed at first use.
+        F(x) + psi(x) minus its minimum. It is an upper bound for a set with a linear minimisation
+        oracle, and for a quadratic F with l1 and l2 weights. For another twice differentiable F of
+        at most 500 entries it is an estimate; otherwise it is NaN. Computed at first use.
     """
 
     x: Array
@@ -76,7 +77,7 @@ class Reference:
 
     @cached_property
     def gap(self) -> float:
-        """How far the value is above the minimum: a bound, or an estimate."""
+        """The value minus the minimum: a bound, or an estimate."""
         return math.nan if self._excess is None else self._excess()
 
     def length(self, move: Array) -> float:
@@ -95,7 +96,7 @@ def solve(
 ) -> Reference:
     """Minimise (1/N) sum_j f_j(x) + psi(x) to a certified residual.
 
-    It scales columns to one size first, so their units do not matter
+    It first scales columns to one size, so that their units do not matter
     (`flower_fedcon.solvers.units`).
 
     Parameters
@@ -105,7 +106,7 @@ def solve(
     regularizer : Regularizer
         psi; `Indicator(set)` for a constraint.
     x0 : array
-        Where to start.
+        The start.
     tolerance : float
         The residual must be at most tolerance times the norm of the gradient of F at x0 or at 0,
         whichever is larger.
@@ -160,7 +161,7 @@ def solve(
         x, residual = newton(smooth, weights, x, target, limit)
         method = f"{method}+newton".lstrip("+")
     if not residual <= target + _rounding(x, weights):
-        steps = _ProximalSteps(smooth, psi, x)  # its L may take longer than all the rest
+        steps = _ProximalSteps(smooth, psi, x)  # computing L may take longer than the rest
         residual = steps.residual(x)
         if not residual <= target:
             x, residual = steps.fista(x, target, limit)
@@ -175,7 +176,7 @@ def solve(
             + (why or "pass a larger tolerance or max_iterations, or add l2")
         )
     if seen is not None and above is not None:
-        # Where F is curved along all directions, a short subgradient says that F* is near.
+        # If F has curvature along all directions, a short subgradient implies that F* is near.
         far, short = _FAR * size * size, math.inf if "fista" in method else residual
         curved = short * short <= 2 * _CURVED * far and definite(
             smooth.hessian(x) + np.diag(seen[1].reshape(-1)), _CURVED
@@ -204,7 +205,7 @@ def _rounding(x: Array, weights: Any) -> float:
 
 
 class _Mean:
-    """(1/N) sum_j f_j, by fewer evaluations where the f_j are of one type."""
+    """(1/N) sum_j f_j, with fewer evaluations if the f_j have one type."""
 
     def __init__(self, objectives: Sequence[SmoothFunction]) -> None:
         if not objectives:
@@ -221,7 +222,7 @@ class _Mean:
         return other
 
     def twice(self, size: int) -> bool:
-        """Return whether second derivatives, of so many entries, are available."""
+        """Return whether second derivatives are available for a model of this size."""
         known = all(callable(getattr(f, "hessian", None)) for f in self.parts)
         return known and size <= _DENSE
 
@@ -251,7 +252,7 @@ class _Mean:
 
 
 def _stack(objectives: Sequence[Any]) -> Objective | None:
-    """Return the mean of `objectives` as one objective over all rows; None if there is none."""
+    """Return the mean of `objectives` as one objective over all rows; None if impossible."""
     cores, factors = [], []
     for f in objectives:
         factors.append(1.0)
@@ -291,14 +292,14 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
 
 
 def _is_quadratic(f: Any) -> bool:
-    """Return whether a function is quadratic, in what it has of its kind of this package."""
+    """Return whether a function is a quadratic of this package, with nothing overridden."""
     known = ("value", "gradient", "hessian", "loss", "slope", "curvature")
     owners = filter(None, (owner_of(type(f), name) for name in known))
     return isinstance(f, Quadratic | LeastSquares) and all(map(is_ours, owners))
 
 
 def _direct(parts: Sequence[Any], ridge: Array, x: Array) -> tuple[Array, str] | None:
-    """Solve the linear system of a quadratic problem; None if it is not one."""
+    """Solve the linear system of a quadratic problem; None for other problems."""
     if not all(map(_is_quadratic, parts)):
         return None
     ridge = ridge.reshape(-1)
@@ -338,7 +339,7 @@ def _direct(parts: Sequence[Any], ridge: Array, x: Array) -> tuple[Array, str] |
 def _by_coordinates(
     smooth: _Mean, psi: Regularizer, x: Array, target: float, limit: int
 ) -> tuple[Array, float] | None:
-    """Solve least squares with l1 and l2 weights; None if that is not the problem.
+    """Solve least squares with l1 and l2 weights; None for other problems.
 
     Returns x and the least ||gradient + q|| over the subdifferential of psi: no less than the norm
     of the proximal gradient, whatever L.
@@ -368,7 +369,8 @@ def _lbfgs(smooth: _Mean, ridge: Array, x: Array, target: float, limit: int) -> 
     steep = float(np.linalg.norm(smooth.gradient(x) + ridge * x))
     if not steep:
         return x
-    # SciPy's rules have numbers of their own: they get a function that falls by about 1 over 1.
+    # SciPy's stopping rules are absolute: the function is scaled to fall by about 1 over a length
+    # of 1.
     far = steep / curvature_along(smooth.gradient, x)
 
     def both(flat: Array) -> tuple[float, Array]:
@@ -384,9 +386,9 @@ def _lbfgs(smooth: _Mean, ridge: Array, x: Array, target: float, limit: int) -> 
 
 
 def curvature_along(gradient: Callable[[Array], Array], x: Array) -> float:
-    """Return the curvature of F along its gradient at x, over 1e-4 of the way to the minimum.
+    """Return the curvature of F along its gradient at x, over 1e-4 of the distance to the minimum.
 
-    That length follows from a first estimate of the curvature over another length.
+    A first estimate of the curvature, over another length, gives that length.
 
     >>> round(curvature_along(lambda x: 1e-9 * (x - 1e12), np.zeros(1)), 14)
     1e-09
@@ -400,7 +402,7 @@ def curvature_along(gradient: Callable[[Array], Array], x: Array) -> float:
         change = float(np.linalg.norm(gradient(x - (length / norm) * slope) - slope))
         if not math.isfinite(change):
             length *= 1e-3
-        elif change <= 1e-9 * norm:  # too near to be seen
+        elif change <= 1e-9 * norm:  # the change is only rounding
             length *= 1e4
         else:
             found = change / length
@@ -429,7 +431,7 @@ class _ProximalSteps:
         return self.L * float(np.linalg.norm(x - self.step(x, self.gradient(x))))
 
     def fista(self, x: Array, target: float, limit: int) -> tuple[Array, float]:
-        """Accelerate, and restart whenever the momentum points uphill; return x, residual.
+        """Return x and residual after accelerated steps, restarted if the momentum points uphill.
 
         O'Donoghue and Candes (2015). Without a known L each step is tested, and L is doubled until
         the step is short enough.
@@ -460,7 +462,7 @@ class _ProximalSteps:
     def _too_long(self, y: Array, gradient: Array, new: Array, target: float) -> bool:
         """Return whether F's curvature from y to new exceeds L.
 
-        It compares gradients: near the minimiser a difference of values is mere rounding error.
+        It compares gradients: near the minimiser differences of values are rounding error only.
         """
         move = (new - y).ravel()
         square = float(move @ move)

@@ -1,4 +1,4 @@
-"""Problems that know how they were made, so that a run's folder can record it."""
+"""Problems that record how they were made, so that a run's folder can state it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Problem = TypeVar("Problem")
 
 
 def stated(builder: Callable[Arguments, Problem]) -> Callable[Arguments, Problem]:
-    """Decorate a function that returns a problem, so that the problem states name and arguments.
+    """Decorate a function that returns a problem, so that the problem records name and arguments.
 
     The folder of a run that was started in Python then holds a `config.toml`, with which
     ``fedcon run`` repeats it, if the function's module can be imported. All functions of
@@ -42,11 +42,11 @@ def stated(builder: Callable[Arguments, Problem]) -> Callable[Arguments, Problem
 
 
 def _name_of(builder: Callable[..., object]) -> str:
-    """Return the name by which an experiment file calls a function."""
+    """Return a function's name in experiment files."""
     module, name = builder.__module__, builder.__qualname__
     if module.startswith(f"{__name__.partition('.')[0]}."):
         return name
-    if module == "__main__":  # a script, which is a module of that name for others
+    if module == "__main__":  # a script, which other programs import by its file's name
         file = getattr(sys.modules[module], "__file__", None)
         module = module if file is None else Path(file).stem
     return f"{module}:{name}"

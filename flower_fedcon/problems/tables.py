@@ -30,9 +30,9 @@ from flower_fedcon.tables.statistics.site_sums import METHODS
 from flower_fedcon.tables.survey import collinear, same_rows, scales_of_outcomes
 from flower_fedcon.validation import Array, choice, count, nonnegative
 
-_WORK = 1e9  # multiplications that may go into collinear columns: half a second
+_WORK = 1e9  # multiplications spent on collinear columns: half a second
 _log = logging.getLogger("flwr")
-_MANY, _WIDE = 20_000, 1000  # rows and columns from which on a line says how far it has come
+_MANY, _WIDE = 20_000, 1000  # rows and columns from which on progress is logged
 PENALTIES = L1_NORM, GROUP = "l1", "group"
 
 
@@ -101,10 +101,10 @@ def tables(
         "common": one intercept for all clients. "own": each client has its own, for squared,
         logistic and Poisson losses; the client eliminates it exactly and never sends it, and the
         model has no intercept (`flower_fedcon.objectives.Profiled`). A client whose outcomes are
-        all alike (logistic), or all 0 (Poisson), then carries no information, and the report names
-        it; its rows still count in the mean loss against which a penalty is weighed. "random":
-        normal intercepts of clients, or of the values of the schema's `cluster` within them, by
-        maximum likelihood without a penalty (`flower_fedcon.runs.final_intercepts`).
+        all equal (logistic), or all 0 (Poisson), then carries no information, and the report names
+        it; its rows still count in the mean loss to which a penalty is added. "random": normal
+        intercepts of clients, or of the values of the schema's `cluster` within them, by maximum
+        likelihood without a penalty (`flower_fedcon.runs.final_intercepts`).
     heterogeneity : bool
         With inference: whether each client also reports a fit of its own rows; see `Plan`.
 
@@ -125,7 +125,7 @@ def tables(
     >>> problem.names, problem.preparation.names, problem.x0.shape
     (('north', 'south'), ('dose', 'sex=m'), (3,))
     """
-    if inference is not None:  # before anything is read, or solved
+    if inference is not None:  # before anything is read or solved
         choice("inference", inference, (*METHODS, DEBIASED))
     read, names = clients_of(data, schema, client_column, partition)
     if heterogeneity and inference is None:
@@ -201,8 +201,8 @@ def prepared_problem(
 ) -> FederatedProblem:
     r"""Return the problem of clients whose tables are available; see `tables`.
 
-    With `privacy` each client's rows are private from the first number on, as on a private node:
-    see `flower_fedcon.tables.noisy_sums`. `problem.objectives[j].ledger` has what was spent.
+    With `privacy` each client's rows are private from the start, as on a private node: see
+    `flower_fedcon.tables.noisy_sums`. `problem.objectives[j].ledger` has what is spent.
 
     Examples
     --------
@@ -254,7 +254,7 @@ def prepared_problem(
 def prepare(
     clients: Sequence[Table], names: Sequence[str], min_rows: int = 1, site_effects: str = COMMON
 ) -> Preparation:
-    """Return what the clients of this process have agreed on."""
+    """Return the agreement of the clients in this process."""
     schema = clients[0].schema
 
     def answer(request: Request) -> list[Reply]:
@@ -273,7 +273,7 @@ def regularizer(
     l2: float = 0.0,
     penalty_factor: Mapping[str, float] | None = None,
 ) -> Regularizer:
-    """Return the penalty of a model of these columns, which leaves the intercept free."""
+    """Return the penalty of a model with these columns; the intercept is free."""
     weight, square = nonnegative("l1", l1), nonnegative("l2", l2)
     if schema.loss == "negative_binomial" and (weight or square):
         raise ConfigError(
@@ -306,7 +306,7 @@ def regularizer(
 
 
 def _factors(schema: Schema, preparation: Preparation, given: Mapping[str, float]) -> Array:
-    """Return the factor of the penalty of each of the model's columns."""
+    """Return the factor of the penalty for each column of the model."""
     names, features = preparation.names, schema.groups
     found = np.ones(len(names))
     for name, factor in given.items():
@@ -324,7 +324,7 @@ def _factors(schema: Schema, preparation: Preparation, given: Mapping[str, float
 
 
 def client_names(paths: Sequence[str]) -> list[str]:
-    """Return the clients' names: those of the files, if they differ."""
+    """Return the clients' names: the files' names, if they differ."""
     stems = [Path(path).stem.removesuffix(".csv") for path in paths]
     return stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
 

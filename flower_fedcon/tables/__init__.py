@@ -1,6 +1,6 @@
-"""Tables whose rows never move: their schema, and how they become objectives.
+"""Tables whose rows stay at their nodes: schema, preparation and objectives.
 
-`Schema` says what the columns mean, and `read_table` reads a file by it. A `Preparation` is what
+A `Schema` describes the columns, and `read_table` reads a file by it. A `Preparation` holds what
 the nodes agree on before round 1: categories, means and scales. See
 `flower_fedcon.problems.tables`.
 """

@@ -1,4 +1,4 @@
-"""A file's columns as numbers and categories, with everything that does not fit the schema."""
+"""A file's columns as numbers and categories, and all misfits with the schema."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from flower_fedcon.validation import Array
 
 _COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_LARGEST = 1e45  # the sum of the squares of 10^10 such numbers is one that a server takes
+_LARGEST = 1e45  # 10^10 squares of such numbers sum to less than a server's limit
 _DOMAINS = {  # of transforms
     "log": (0.0, "a number > 0"),
     "log1p": (-1.0, "a number > -1"),
@@ -54,13 +54,14 @@ class Columns:
     schema : Schema
     misfits : list of Misfit
     notes : list of str
-        Remarks on what fits.
+        Remarks on values that fit.
     counts : dict of dict of int
         For each column of categories: how often each text occurs in it, as written in the file.
     numbers : dict of array, shape (m,)
         For each numeric column its values before any transform; NaN where a value is missing.
     incomplete : dict of int
-        For each column: how many of the rows left out by a schema of complete cases lack its value.
+        For each column: how many of the rows that a schema of complete cases leaves out lack its
+        value.
     """
 
     def __init__(self, cells: Cells, schema: Schema, sparse: Any = None) -> None:
@@ -83,7 +84,7 @@ class Columns:
         Parameters
         ----------
         known : dict, optional
-            For each feature without listed categories those that may occur; by default any.
+            The allowed categories of each feature whose schema lists none; by default any.
         outcome : bool
             Whether the rows have outcomes and weights. If not, they are not read: outcomes are 0,
             and there are no weights.
@@ -91,7 +92,7 @@ class Columns:
         Raises
         ------
         DataError
-            If something does not fit.
+            If a value does not fit the schema.
         """
         schema, self._known = self.schema, {} if known is None else known
         wanted = schema.columns if outcome or schema.sparse else schema.predictors
@@ -181,12 +182,12 @@ class Columns:
         return np.flatnonzero(there)
 
     def as_they_stand(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return columns as the file has them; before `table`.
+        """Return columns unchanged; must be called before `table`.
 
         Raises
         ------
         DataError
-            If one is not there.
+            If a column is missing.
         """
         if lacking := [name for name in names if name not in self._cells]:
             raise DataError.lacking(self._path, lacking, self._names)
@@ -262,7 +263,7 @@ class Columns:
         return np.array([found[mark] or 0.0 for mark in marks.tolist()])
 
     def _numbers(self, name: str, positive: str) -> Array:
-        """Return numbers, none of them missing, and none negative if they must be `positive`."""
+        """Return numbers; refuse missing ones, and negative ones if they must be `positive`."""
         values = self._feature(Feature(name))
         if positive:
             inside = np.isnan(values) | ((values >= 0.0) & (values <= 1e300))
@@ -274,14 +275,14 @@ class Columns:
         return values
 
     def _above_zero(self, name: str, what: str, remedy: str) -> Array:
-        """Return numbers, none of them missing, and all above 0."""
+        """Return numbers without missing ones, all above 0."""
         values = self._numbers(name, what)
         if name not in {misfit.column for misfit in self.misfits}:
             self._expect(values > 0.0, name, f"{what} above 0", remedy)
         return values
 
     def _offset(self) -> Array | None:
-        """Return what is added to the linear predictors; None for nothing."""
+        """Return the offsets of the linear predictors; None without any."""
         schema, total = self.schema, np.zeros(())
         if schema.offset:
             values = self._numbers(schema.offset, "")
@@ -298,7 +299,7 @@ class Columns:
         return total if schema.offsets else None
 
     def _clusters(self) -> tuple[Array, Sequence[str]]:
-        """Return the cluster of each row, as a number from 0, and what these are called."""
+        """Return the cluster of each row, as a number from 0, and the clusters' names."""
         name = self.schema.cluster
         marks, missing = self._marks(name, ())
         self._expect(~missing, name, "a value in every row", "remove the row, or fill it in")
@@ -351,7 +352,7 @@ class Columns:
         return transformed
 
     def _expect_usable(self, name: str, values: Array, cells: Any) -> None:
-        """Refuse numbers whose squares overflow a sum; note whole ones that lose digits."""
+        """Refuse numbers whose squares would overflow; note whole numbers that lose digits."""
         with np.errstate(invalid="ignore"):
             expected = f"a number from -{_LARGEST:g} to {_LARGEST:g}, after its transform"
             remedy = "correct the cell, or write the column in another unit"
@@ -382,7 +383,7 @@ class Columns:
         return marks
 
     def _marks(self, name: str, also: Sequence[str]) -> tuple[np.ndarray[Any, Any], Any]:
-        """Return a column's cells as `canonical` text, "" where it is missing; and where it is."""
+        """Return a column's cells as `canonical` text ("" if missing), and which are missing."""
         cells = self._cells[name].tolist()
         missing = {*self.schema.missing, *also}
         counts: dict[str, int] = {}

@@ -1,9 +1,9 @@
 """Effects between rows of values: linear combinations of a model's coefficients, with errors.
 
-The linear predictor of one row less that of another is d'b, where d is the difference of the two
-rows of the design; its variance is d'Vd. So splines, polynomials, products and standardised columns
-need no rules of their own. What both rows have alike drops out, unless a term multiplies it by what
-they have not: that must then be said, since the effect depends on it.
+The difference between the linear predictors of two rows is d'b, where d is the difference of the
+two rows of the design; its variance is d'Vd. Splines, polynomials, products and standardised
+columns therefore need no special rules. Values that both rows share cancel, unless a product
+multiplies them by values that differ: the effect then depends on them, and they must be given.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from flower_fedcon.tables.statistics import Estimates
 from flower_fedcon.tables.statistics.summary_text import Summary, estimates_table
 from flower_fedcon.validation import Array
 
-_ROUNDING = 1e-12  # of a variance
+_ROUNDING = 1e-12  # a variance that counts as 0, relative
 By = str | Sequence[str] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Contrasts(Estimates):
-    """Linear combinations of a model's coefficients, with errors; printed, they are a table.
+    """Linear combinations of a model's coefficients, with errors; they print as a table.
 
     `values`, `bse`, `statistics`, `pvalues`, `conf_int` and `joint_test` are those of `Estimates`,
     whose other attributes are the model's own.
@@ -39,9 +39,9 @@ class Contrasts(Estimates):
     Parameters
     ----------
     ratio : str
-        What the exponential of a line is, such as "odds ratio"; "" if it is nothing.
+        The name of a line's exponential, such as "odds ratio"; "" if it has no meaning.
     at : tuple of str
-        What the effect of each line is at; none where they are at nothing.
+        The values of `by` at which each line's effect is taken; empty without `by`.
     """
 
     ratio: str = ""
@@ -63,13 +63,13 @@ class Contrasts(Estimates):
         fit : Estimates
         rows : array, shape (combinations, parameters)
         names : sequence of str
-            Of the combinations.
+            The combinations' names.
         ratio, at : see `Contrasts`
 
         Raises
         ------
         ConfigError
-            If one has no parameter.
+            If a combination has no parameter.
         """
         if empty := [name for name, row in zip(names, rows, strict=True) if not row.any()]:
             raise ConfigError(
@@ -81,14 +81,14 @@ class Contrasts(Estimates):
         return cls(**known, ratio=ratio, at=tuple(at))
 
     def differences(self) -> Contrasts:
-        """Return by how much effects differ from the first one, where they are at several values.
+        """Return the differences of effects at several values from the effect at the first.
 
-        Its `joint_test` of all lines is that of the interaction.
+        The `joint_test` of all its lines tests the interaction.
 
         Raises
         ------
         ConfigError
-            If they are at one value, or at none; or are alike, since no term multiplies the two.
+            If effects are not at several values, or are equal because no term multiplies the two.
         """
         several = len(dict.fromkeys(self.at))
         if several < 2:
@@ -127,9 +127,9 @@ class Contrasts(Estimates):
         return found
 
     def summary(self, alpha: float = 0.05) -> Summary:
-        """Return the table as it is printed, with intervals of coverage 1 - alpha.
+        """Return the printed table, with intervals of coverage 1 - alpha.
 
-        They are of the ratio, where there is one; `columns_of` has both.
+        The intervals are those of the ratio, if it has a meaning; `columns_of` has both.
         """
         table = estimates_table(self, alpha, self.ratio, of_ratio=True)
         rule = max(map(len, table))
@@ -151,9 +151,9 @@ class Pair:
     Attributes
     ----------
     what, at : str
-        The comparison, and what it is at.
+        The comparison, and the values of `by` at which it is made.
     first, second : dict
-        By feature its value; None where it drops out.
+        The value of each feature; None if it cancels.
     """
 
     what: str
@@ -169,25 +169,20 @@ def pairs(
     against: Mapping[str, Any],
     by: By | None,
 ) -> list[Pair]:
-    """Return the pairs of rows that a question of effects is about.
+    """Return the pairs of rows whose linear predictors give the requested effects.
 
     Parameters
     ----------
     schema : Schema
     categories : dict
-        By feature, those of the model.
-    values : dict
-        By feature a value, or several: a comparison for each of their combinations.
-    against : dict
-        By feature one value.
-    by : str, sequence of str, or dict, optional
-        Features at whose values effects are told apart: the values of a dict, or all categories of
-        one that is named alone, or has None there.
+        The model's categories, by feature.
+    values, against, by
+        See `flower_fedcon.tables.fitted.FittedModel.contrast`.
 
     Raises
     ------
     ConfigError
-        If a feature or a category is unknown, or what the effect depends on is not named.
+        If a feature or category is unknown, or the effect depends on a feature that is not named.
     """
     if not schema.names:
         raise ConfigError(
@@ -225,22 +220,22 @@ def pairs(
 def between(
     fit: Estimates, apart: Array, known: Sequence[Pair], classes: Sequence[str]
 ) -> Contrasts:
-    """Return the effects between pairs of rows; of several classes those of each against the first.
+    """Return the effects between pairs of rows; with classes, for each class against the first.
 
     Parameters
     ----------
     fit : Estimates
     apart : array, shape (pairs, columns)
-        By how much each pair's first row of the design differs from the second.
+        The first row of each pair in the design, minus the second.
     known : sequence of Pair
-        Effect by effect, each at all values.
+        The pairs, effect by effect, each at all values of `by`.
     classes : sequence of str
-        Of a multinomial loss.
+        The classes of a multinomial loss.
 
     Raises
     ------
     ConfigError
-        If the model has no column that tells a pair apart.
+        If no column of the model differs between the rows of a pair.
     """
     several = len(dict.fromkeys(pair.at for pair in known))
     weights, names, at = [], [], []
@@ -263,14 +258,14 @@ def weights_of(combinations: Any, names: Sequence[str]) -> Array:
     Parameters
     ----------
     combinations : sequence of dict
-        By name of a coefficient its weight.
+        The weight of each coefficient, by its name.
     names : sequence of str
-        Of all coefficients.
+        The names of all coefficients.
 
     Raises
     ------
     ConfigError
-        If there is no such coefficient, or a weight is no finite number.
+        If a coefficient is unknown, or a weight is not a finite number.
     """
     rows = np.zeros((len(combinations), len(names)))
     places = {name: place for place, name in enumerate(names)}
@@ -288,7 +283,7 @@ def weights_of(combinations: Any, names: Sequence[str]) -> Array:
 
 
 def _levels(schema: Schema, categories: Mapping[str, tuple[str, ...]], by: Any) -> Any:
-    """Return by feature the values at which effects are told apart."""
+    """Return the values at which separate effects are computed, by feature."""
     if by is None:
         return {}
     stated = by if isinstance(by, Mapping) else dict.fromkeys([by] if isinstance(by, str) else by)
@@ -337,7 +332,7 @@ def _expect_categories(
 
 
 def _expect_named(schema: Schema, apart: Sequence[str], named: set[str]) -> None:
-    """Refuse an effect that depends on what is not said."""
+    """Refuse an effect that depends on features that are not given."""
     for term in schema.design:
         own = {factor.feature for factor in term.factors}
         lacking = sorted(own - named)
@@ -350,7 +345,7 @@ def _expect_named(schema: Schema, apart: Sequence[str], named: set[str]) -> None
 
 
 def _nothing(schema: Schema) -> dict[str, Any]:
-    """Return a row without values, which counts nothing and is counted over one."""
+    """Return a row without values, with count 0 and exposure 1."""
     found: dict[str, Any] = dict.fromkeys(schema.names)
     if schema.offset:
         found[schema.offset] = 0.0
@@ -382,7 +377,7 @@ def _one(name: str, value: Any) -> Any:
 
 
 def _mark(value: Any) -> str:
-    """Return a value as a category is written."""
+    """Return a value as text, in the form of a category."""
     text = text_of(value)
     return "" if text is None else canonical(text)
 

@@ -1,9 +1,9 @@
-"""A study's Table 1: its columns by client and together, of what clients tell before round 1.
+"""A study's Table 1: its columns by client and pooled, from the sums sent before round 1.
 
-They tell nothing more for it: the numbers of values, their sums, and the sums of squares about the
-mean of all are those that columns are standardised by, see `flower_fedcon.tables.preparation`. What
-stands on fewer rows than a node's `min_rows` it has not told: a mean is empty then, and a category
-has 0 rows. Shares are of the rows trained on, those without a value among them.
+Clients send nothing more for it: standardisation needs the same numbers of values, sums, and sums
+of squares about the pooled mean, see `flower_fedcon.tables.preparation`. A node does not send
+results from fewer rows than its `min_rows`: a mean is then empty, and a category has 0 rows. Shares
+are of all training rows, including those without a value.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _Line = tuple[str, str, str, float, float, float, float]
 
 @dataclass(frozen=True, eq=False)
 class Descriptives:
-    """Of the rows trained on, by client.
+    """A description of the training rows, by client.
 
     Parameters
     ----------
     clients : tuple of str
     rows : tuple of int
     numeric : tuple of str
-        Columns of numbers, "log(x)" of one with a transform.
+        Columns of numbers; "log(x)" for one with a transform.
     values, sums, squares : arrays, shape (clients, columns)
-        How many values each has, their sum, and the sum of (value - mean)^2.
+        The number of values, their sum, and the sum of (value - mean)^2.
     means : array, shape (columns,)
-        Over all clients.
+        The means over all clients.
     levels : tuple of (str, str)
-        Columns, and a category of each.
+        Pairs of a column and one of its categories.
     counts : array, shape (clients, levels)
-        Rows; NaN where they are not told.
+        Numbers of rows; NaN if not sent.
     """
 
     clients: tuple[str, ...]
@@ -66,7 +66,7 @@ class Descriptives:
         told: Sequence[Payload],
         spread: Sequence[Payload],
     ) -> Descriptives:
-        """Return what follows from both exchanges.
+        """Return the description that follows from both exchanges.
 
         Parameters
         ----------
@@ -75,9 +75,9 @@ class Descriptives:
         rows : sequence of int
         means : array, shape (columns,)
         categories : dict
-            By feature those of all clients; features with more than 200 are left out.
+            The categories of all clients by feature; features with more than 200 are left out.
         told, spread : sequence of dict
-            What each has told in the first and in the second exchange.
+            Each client's answers in the first and in the second exchange.
         """
         columns = [
             f.name if f.transform == "none" else f"{f.transform}({f.name})" for f in schema.numeric
@@ -85,7 +85,7 @@ class Descriptives:
         levels = [(schema.event or schema.target, mark) for mark in schema.outcome_marks]
         each = [np.asarray(own["outcomes"], dtype=float) for own in told] if levels else []
         each_level = [(f.name, mark) for f in schema.categorical for mark in categories[f.name]]
-        shown = [not is_wide(categories[name]) for name, _ in each_level]  # else thousands of lines
+        shown = [not is_wide(categories[name]) for name, _ in each_level]  # else thousands
         known = [level for level, own in zip(each_level, shown, strict=True) if own]
         counts = np.stack([np.asarray(own["counts"], dtype=float) for own in spread])[:, shown]
         if each:
@@ -104,7 +104,7 @@ class Descriptives:
 
     @property
     def table(self) -> dict[str, list[Any]]:
-        """Its columns, as `descriptives.csv` has them; None where nothing is told."""
+        """The columns of `descriptives.csv`; None for values that are not sent."""
         columns: dict[str, list[Any]] = {name: [] for name in DESCRIPTIVES}
         for line in self._lines():
             for name, value in zip(DESCRIPTIVES, line, strict=True):
@@ -133,7 +133,7 @@ class Descriptives:
 
 
 def _moments(n: float, total: float, square: float, about: float) -> tuple[float, float]:
-    """Return the mean and the standard deviation, by n - 1, of values; NaN of none.
+    """Return the mean and the standard deviation (with n - 1) of values; NaN without values.
 
     >>> _moments(3.0, 9.0, 11.0, 2.0)  # 1, 3 and 5, whose squares about 2 are 1, 1 and 9
     (3.0, 2.0)

@@ -1,20 +1,20 @@
-"""The columns of terms: what nodes agree on for them, and how they follow from a table's columns.
+"""The columns of terms: the agreement of nodes, and their computation from a table's columns.
 
 If a schema has `terms`, or features whose missing values become more than means, further exchanges
 follow those of `tables.preparation`. Each is of sums over a node's training rows. With K columns:
 
-    5. (twice) of each feature with knots or a median by quantiles the rows in intervals, by groups
-       of `min_rows`, see `tables.quantiles`
-    6. of each `poly(x, d)` that is orthogonal the sums of (x - mean)^k / spread^k, k = 0 to 2 d
-    7. of each column how many rows it has, and their sum (2 K numbers)
-    8. of each column the sum of (value - mean)^2 (K numbers)
+    5. (twice) for each feature whose knots or median are quantiles, the rows in intervals, by
+       groups of `min_rows`, see `tables.quantiles`
+    6. for each orthogonal `poly(x, d)` the sums of (x - mean)^k / spread^k, k = 0 to 2 d
+    7. for each column the number of its rows, and their sum (2 K numbers)
+    8. for each column the sum of (value - mean)^2 (K numbers)
 
-A missing value is filled in first, and terms use the filled-in value. Which levels of a category
-have columns within a term depends on the other terms, as in patsy: see `codings`.
+Missing values are filled in first, and terms use the filled-in values. The levels of a category
+that have columns within a term depend on the other terms, as in patsy: see `codings`.
 
-A node on which a cell of a term's categories, crossed, holds a few rows (fewer than its policy's
-`min_rows`) sends nothing of the term's columns: on this node they are their means over all nodes.
-The same holds for a column that is one number in all but a few rows.
+If a combination of a term's categories occurs on a node, but in fewer rows than its policy's
+`min_rows`, the node sends nothing about the term's columns, and replaces them by their means over
+all nodes. The same holds for a column that is constant in all but a few rows.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Part(NamedTuple):
     """One factor of a column."""
 
     factor: Factor
-    place: int  # of a basis its function; of a category its level; else 0
-    name: str  # as R and statsmodels write it
+    place: int  # a basis's function, or a category's level; else 0
+    name: str  # as in R and statsmodels
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """What nodes have agreed on for the columns of a schema's terms.
+    """The nodes' agreement on the columns of a schema's terms.
 
     Parameters
     ----------
@@ -78,10 +78,10 @@ class Design:
     shares : dict of tuple of float
         For each categorical feature: the value in each level's column that replaces a missing one.
     knots : dict of tuple of float
-        By spline, as it is written.
+        The knots of each spline, by its text.
     powers : dict of tuple
-        By orthogonal polynomial its mean and spread, and each polynomial's coefficients of the
-        powers of (x - mean) / spread, from 0 up.
+        For each orthogonal polynomial: mean and spread of x, and the coefficients of the powers of
+        (x - mean) / spread, from 0 up, for each degree.
     """
 
     fill: Mapping[str, float]
@@ -91,7 +91,7 @@ class Design:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
+        """All fields in the form of JSON."""
         return {
             "fill": dict(self.fill),
             "shares": {name: list(own) for name, own in self.shares.items()},
@@ -104,12 +104,12 @@ class Design:
 
     @classmethod
     def of(cls, stated: Mapping[str, Any]) -> Design:
-        """Return what `stated` says.
+        """Return the design from its `stated` form.
 
         Raises
         ------
         ConfigError
-            If it is in another form.
+            If the form is another.
         """
         try:
             powers = {
@@ -136,11 +136,11 @@ class Design:
 
 
 def codings(schema: Schema) -> dict[frozenset[Factor], list[dict[Factor, bool]]]:
-    """Return by term the blocks of its columns: which categories have all levels in each.
+    """Return the blocks of columns of each term: which categories have all their levels in each.
 
-    As in patsy: a term is the sum of its categories' products of contrasts, of all subsets; those
-    that terms of fewer factors (of the same numbers) have already are left out, and the others
-    joined, since a category's contrasts and 1 together are all of its levels.
+    The rule is patsy's. A term stands for the products of contrasts of all subsets of its
+    categories. Products that smaller terms (with the same numeric factors) contain are left out.
+    The others are joined in pairs: a category's contrasts together with 1 give all its levels.
 
     Examples
     --------
@@ -174,20 +174,20 @@ def codings(schema: Schema) -> dict[frozenset[Factor], list[dict[Factor, bool]]]
 
 
 def _in_turn(term: Term) -> Any:
-    """Return a key that sorts terms by size, bases before what they have among their columns."""
+    """Return a key that sorts terms by size, and bases before the features that they contain."""
     bases = sum(factor.basis in (SPLINE, POLYNOMIAL) for factor in term.factors)
     return len(term.factors), -bases, sorted(factor.text for factor in term.factors)
 
 
 def _linear(factor: Factor) -> Factor:
-    """Return a basis's feature, which is among its columns or a combination of them."""
+    """Return a basis's feature, which is one of its columns or a combination of them."""
     return Factor(factor.feature) if factor.basis in (SPLINE, POLYNOMIAL) else factor
 
 
 def _joined(blocks: list[dict[Factor, bool]]) -> list[dict[Factor, bool]]:
-    """Return blocks of which one is another with a category more, as one; none if there are none.
+    """Return blocks with one pair joined, if one of the two is the other plus one category.
 
-    Of several such pairs it is that of the most factors.
+    Of several such pairs the one with the most factors is joined.
     """
     for short, long in itertools.product(sorted(blocks, key=len), sorted(blocks, key=len)):
         more = [factor for factor in long if factor not in short]
@@ -204,7 +204,7 @@ def _parts_of(
     schema: Schema,
     categories: Mapping[str, tuple[str, ...]],
 ) -> list[tuple[Part, ...]]:
-    """Return a term's columns, each as its parts; the first factor varies fastest, as in R."""
+    """Return a term's columns, each as parts; the first factor varies fastest, as in R."""
     by_name, found = {feature.name: feature for feature in schema.features}, []
     for block in blocks:
         each = []
@@ -245,7 +245,7 @@ def _levels(
 
 
 def term_columns(schema: Schema, categories: Mapping[str, tuple[str, ...]]) -> list[Any]:
-    """Return all columns of a schema's terms: each the number of its term, and its parts.
+    """Return the columns of a schema's terms, each with its term's number and its parts.
 
     Raises
     ------
@@ -275,7 +275,7 @@ def name_of(parts: Sequence[Part]) -> str:
 
 
 def described(parts: Sequence[Part], schema: Schema, design: Design, known: Any) -> list[Any]:
-    """Return what the factors of a column are, for programs that have no part of this package.
+    """Return a description of a column's factors, for programs without this package.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def described(parts: Sequence[Part], schema: Schema, design: Design, known: Any)
 
 
 def wide_columns(schema: Schema, categories: Mapping[str, tuple[str, ...]]) -> Array:
-    """Return which columns are of features with more than 200 categories, and stay sparse."""
+    """Return which columns belong to features with more than 200 categories and stay sparse."""
     found = [_is_wide([parts], categories) for _, parts in term_columns(schema, categories)]
     return np.array(found, dtype=bool)
 
@@ -315,13 +315,13 @@ def wide_columns(schema: Schema, categories: Mapping[str, tuple[str, ...]]) -> A
 
 
 class Rows:
-    """A table's rows with what is missing filled in, of which terms are made.
+    """A table's rows with missing values filled in, from which terms are computed.
 
     Parameters
     ----------
     table : Table
     design : Design
-        Or as much of it as has been agreed on.
+        The design, or the part agreed on so far.
     categories : dict
     least : int
     """
@@ -370,7 +370,7 @@ class Rows:
         return found
 
     def levels(self, columns: Sequence[Sequence[Part]]) -> tuple[Any, Any, list[int]]:
-        """Return, of a feature with many categories, each row's, the columns', and hidden ones."""
+        """Return categories of a wide feature: each row's, the columns', and the hidden ones."""
         places = self._places[columns[0][0].factor.feature]
         own = [parts[0].place for parts in columns]
         return (
@@ -386,7 +386,7 @@ class Rows:
         return found
 
     def _block(self, factor: Factor, columns: Sequence[Sequence[Part]]) -> Array:
-        """Return all that a factor is in columns, by the place of parts."""
+        """Return the columns of one factor, by the place of its parts."""
         name, text = factor.feature, factor.text
         if factor.basis == MISSING:
             return self._absent[name][:, None].astype(np.float64)
@@ -417,7 +417,7 @@ class Rows:
         return block
 
     def _few_in_a_cell(self, factors: Sequence[Factor]) -> bool:
-        """Return whether a cell of categories, crossed, holds a few rows alone."""
+        """Return whether a combination of categories holds only a few rows."""
         rows = self._table.training_rows
         kinds = [self._places[f.feature][rows] for f in factors if f.feature in self._places
                  and f.basis == PLAIN]  # fmt: skip
@@ -430,9 +430,12 @@ class Rows:
 def spline(x: Array, knots: Sequence[float]) -> Array:
     """Return Harrell's restricted cubic spline, shape (m, knots - 1): linear beyond the ends.
 
-    x itself, and for each knot t_j but the last two, with (u)+ the positive part,
-    ((x - t_j)+^3 - (x - t_k-1)+^3 (t_k - t_j) / (t_k - t_k-1)
-    + (x - t_k)+^3 (t_k-1 - t_j) / (t_k - t_k-1)) / (t_k - t_1)^2.
+    The columns are x itself and, for each knot t_j except the last two,
+
+        ((x - t_j)+^3 - (x - t_k-1)+^3 (t_k - t_j) / (t_k - t_k-1)
+         + (x - t_k)+^3 (t_k-1 - t_j) / (t_k - t_k-1)) / (t_k - t_1)^2,
+
+    where (u)+ is the positive part of u.
 
     >>> spline(np.array([1.0, 2.0, 4.0]), [0.0, 1.0, 3.0])[:, 1].round(6).tolist()
     [0.111111, 0.722222, 2.666667]
@@ -452,14 +455,14 @@ def spline(x: Array, knots: Sequence[float]) -> Array:
 
 
 def told_of_terms(table: Table, stage: str, down: Mapping[str, Any], least: int) -> Any:
-    """Return what a node tells in an exchange of terms; see the module.
+    """Return a node's answer in an exchange of terms; see the module.
 
     Parameters
     ----------
     table : Table
     stage : {"quantiles", "powers", "term sums", "term squares"}
     down : dict
-        "about", the design and categories so far; "ends" of intervals, or "means" of columns.
+        "about": the design and categories so far; "ends" of intervals, or "means" of columns.
     least : int
     """
     schema, rows, about = table.schema, table.training_rows, unpacked_text(down["about"])
@@ -515,7 +518,7 @@ def matrix(
     scales: Array,
     least: int,
 ) -> Any:
-    """Return all rows as the model sees them, shape (m, columns): an array, or a sparse matrix.
+    """Return the prepared rows, shape (m, columns), as an array or a sparse matrix.
 
     Parameters
     ----------
@@ -523,7 +526,7 @@ def matrix(
     design : Design
     categories : dict
     kept : array of int, shape (columns,)
-        Which of the terms' columns the model has.
+        The terms' columns that the model has.
     means, scales : array, shape (columns,)
     least : int
     """
@@ -555,7 +558,7 @@ def _by_term(columns: Sequence[Any]) -> Any:
 
 
 def is_rest(parts: Sequence[Part], categories: Mapping[str, tuple[str, ...]]) -> bool:
-    """Return whether a column is that of a feature's rows in none of many categories."""
+    """Return whether a column marks a wide feature's rows in no named category."""
     part = parts[0]
     return _is_wide([parts], categories) and categories[part.factor.feature][part.place] == OTHER
 
@@ -569,14 +572,14 @@ def _is_wide(columns: Sequence[Sequence[Part]], categories: Mapping[str, tuple[s
 
 
 def of_quantiles(schema: Schema) -> list[str]:
-    """Return the features whose quantiles are asked for: for knots, or a median."""
+    """Return the features whose quantiles are needed, for knots or a median."""
     found = [f.feature for f in _splines(schema) if not f.knots]
     found += [feature.name for feature in schema.numeric if feature.impute == MEDIAN]
     return list(dict.fromkeys(found))
 
 
 def orthogonal(schema: Schema) -> list[Factor]:
-    """Return the polynomials whose moments are asked for."""
+    """Return the polynomials whose moments are needed."""
     found = [f for term in schema.design for f in term.factors if f.basis == POLYNOMIAL]
     return [factor for factor in dict.fromkeys(found) if not factor.raw]
 
@@ -587,10 +590,10 @@ def _splines(schema: Schema) -> list[Factor]:
 
 
 class Agreement(NamedTuple):
-    """What the exchanges of terms have given."""
+    """The result of the exchanges of terms."""
 
     design: Design
-    observed: Array  # of each column the rows that it was told of
+    observed: Array  # the number of rows behind each column
     means: Array
     squares: Array
 
@@ -608,12 +611,12 @@ def agree_on_terms(
     ----------
     schema : Schema
     seen : dict
-        By numeric feature its mean and spread.
+        Mean and spread of each numeric feature.
     shares : dict
-        By categorical feature the share of each category.
+        The share of each category, by categorical feature.
     categories : dict
     ask : callable
-        (stage, what is sent, how many numbers of each array are expected) -> the clients' answers.
+        (stage, message, expected size of each array) -> the clients' answers.
 
     Raises
     ------
@@ -687,7 +690,7 @@ def _unit(seen: tuple[float, float]) -> tuple[float, float]:
 
 
 def _apart(factor: Factor, knots: Sequence[float]) -> tuple[float, ...]:
-    """Return knots, which must differ.
+    """Return knots after a check that they differ.
 
     Raises
     ------
@@ -703,12 +706,12 @@ def _apart(factor: Factor, knots: Sequence[float]) -> tuple[float, ...]:
 
 
 def _orthonormal(factor: Factor, moments: Array) -> tuple[tuple[float, ...], ...]:
-    """Return the coefficients of polynomials that are orthonormal over all rows, by their moments.
+    """Return the coefficients of polynomials that are orthonormal over all rows, from moments.
 
     Raises
     ------
     ConfigError
-        If there are not more values than the degree.
+        If the feature has no more values than the degree.
 
     Examples
     --------

@@ -1,10 +1,10 @@
-"""A table's rows as the model sees them: numbers and categories, imputed and scaled.
+"""A table's rows as the model's columns: numbers and categories, imputed and scaled.
 
-Rows without a wide feature (one with more than `WIDE` categories) are an array whose columns have
-the mean 0 and the variance 1. With one they are a sparse matrix, which has an entry for each
-category that a row has. Numeric columns are as above; those of categories are divided by their
-scale and not centred. The intercept, or in a Cox model the risk sets, absorb the difference: no
-coefficient changes.
+Without a wide feature (one with more than `WIDE` categories) the rows are an array whose columns
+have mean 0 and variance 1. With one they are a sparse matrix with an entry for each category of a
+row. Numeric columns stay the same; columns of categories are divided by their scale and not
+centred. The intercept, or the risk sets of a Cox model, absorb the difference: no coefficient
+changes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 WIDE = 200
 """The largest number of categories of a feature with dense columns."""
 OTHER = ""
-"""The category of a wide feature's rows without a category, or with one that no node sends."""
+"""The category of a wide feature's rows without a value, or with one that no node sends."""
 
 
 def is_wide(categories: tuple[str, ...]) -> bool:
-    """Return whether a feature with these agreed categories is a wide one."""
+    """Return whether a feature with these agreed categories is wide."""
     return OTHER in categories
 
 
@@ -57,24 +57,24 @@ def codes(marks: np.ndarray[Any, Any], categories: tuple[str, ...]) -> Any:
 
 
 def unknown_here(places: Any, columns: Sequence[int], rows: Any, least: int) -> list[int]:
-    """Return the categories whose columns are unknown on a node: too few of its rows are in them.
+    """Return the categories with too few rows on a node, whose columns count as unknown there.
 
     A column that is 1 in one row reveals this row, since the column's part of a gradient is the
-    row's outcome. So on this node such a column is the mean over all nodes in every row, and the
-    row looks like those in no category with a column. If these rows, or those without a value, are
-    few, the columns of the next smallest categories are unknown, too: otherwise the sums of all
-    others would reveal them.
+    row's outcome. Such a column is replaced by its mean over all nodes, so that the row looks like
+    those without a category column. If these rows, or those without a value, are still few, the
+    columns of the next smallest categories become unknown, too: otherwise the sums of all others
+    would reveal them.
 
     Parameters
     ----------
     places : array of int
-        Of each row its category; -1 without one.
+        The category of each row; -1 without one.
     columns : sequence of int
         The categories that have a column.
     rows : array of int
-        Those trained on.
+        The training rows.
     least : int
-        A category needs as many rows.
+        The least number of rows of a category.
 
     Examples
     --------
@@ -98,9 +98,9 @@ def unknown_here(places: Any, columns: Sequence[int], rows: Any, least: int) -> 
 
 
 def encoded(table: Table, preparation: Preparation, least: int = 1) -> Any:
-    """Return all rows of a table, shape (m, columns): an array, or a sparse matrix.
+    """Return all rows of a table, shape (m, columns), as an array or a sparse matrix.
 
-    Columns based on fewer than `least` training rows are unknown, and are the column's mean.
+    Columns with fewer than `least` training rows are unknown and replaced by their mean.
     """
     schema, known = table.schema, preparation.categories
     found = []
@@ -123,7 +123,7 @@ def encoded(table: Table, preparation: Preparation, least: int = 1) -> Any:
 
 
 def merged_rare(table: Table, places: Any, categories: tuple[str, ...], least: int) -> Any:
-    """Return which category each row has; of a wide feature a node's rare ones are others."""
+    """Return each row's category; rare ones of a wide feature count as `OTHER`."""
     if least == 1 or not is_wide(categories):
         return places
     counts = np.bincount(places[table.training_rows], minlength=len(categories))
@@ -138,11 +138,11 @@ def _with_column(feature: Feature, categories: tuple[str, ...]) -> list[int]:
 
 
 def known_numbers(table: Table, least: int) -> Any:
-    """Return the numeric columns, as far as a node of this threshold uses them.
+    """Return the numeric columns, without those unknown on a node with this threshold.
 
-    A column in which all but a few rows are alike, or that has no value, is unknown. If a few rows
-    lack a value, they get the mean of this node's others: a mean of the server's choice would tell
-    them apart.
+    A column is unknown if it has no value, or one value in all but a few rows. If only a few rows
+    lack a value, they get the mean of this node's other rows: a mean chosen by the server would
+    reveal them.
     """
     found = table.numeric
     if least == 1:
@@ -192,7 +192,7 @@ def _sparse(
     preparation: Preparation,
     least: int,
 ) -> Any:
-    """Return the rows as a sparse matrix; of features that are not wide, too."""
+    """Return the rows as a sparse matrix, including features that are not wide."""
     from scipy import sparse
 
     p = table.numeric.shape[1]
@@ -220,11 +220,11 @@ def level_block(
     Parameters
     ----------
     places : array of int, shape (m,)
-        Of each row its category; -1 without one.
+        The category of each row; -1 without one.
     levels : array of int
         The category of each column.
     hidden : sequence of int
-        The categories that are their means in all rows.
+        The unknown categories, whose columns are their means.
     means, scales : array, shape (levels,)
     """
     from scipy import sparse
@@ -239,7 +239,7 @@ def level_block(
     unknown = np.flatnonzero(places < 0)
     out = column[out]
     out = out[out >= 0]
-    if unknown.size:  # of a feature that is not wide: they become the columns' means
+    if unknown.size:  # for a feature that is not wide they become the columns' means
         others = means.copy()
         others[out] = 0.0
         block = block + _tall(unknown, m) @ sparse.csr_array(others[None, :])
@@ -251,7 +251,7 @@ def level_block(
 
 
 def _tall(rows: Any, m: int) -> Any:
-    """Return a sparse column of ones in these of m rows."""
+    """Return a sparse column with ones in these rows, of m."""
     from scipy import sparse
 
     places = (rows, np.zeros(len(rows), dtype=np.intp))

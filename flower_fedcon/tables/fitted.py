@@ -1,54 +1,55 @@
-"""A model of a run on tables: its predictions for other rows, and its file.
+"""A model of a run on tables: its predictions for new rows, and its file.
 
 `model.json` is one JSON object that can be read without this package:
 
-    format, version   "flower-fedcon model" and 1; a later version only adds keys
-    loss, link        the inverse link of the linear predictor is the prediction: "identity" (mean),
-                      "logit" (probability that the outcome is one of the schema's `positive`),
-                      "log" (expected count), "softmax" (probabilities of the classes), or
-                      "log hazard ratio" (none: the linear predictor is the prediction)
-    classes           of a multinomial loss, in the order of its coefficients
-    columns           of each of the model's columns `name`, `feature` (the table's column),
-                      `category` (null of a numeric one), `transform`, `missing` (what stands for a
-                      missing value), `mean`, `scale` and `coefficient`: in the column's own unit,
-                      of a multinomial loss a list by class
-    site_effects      "common"; or "own": each site has an intercept that it has not told, and the
-                      linear predictor is the difference from a row of zeros of the same site; or
+    format, version   "flower-fedcon model" and 1, or 2 for a model with terms; later versions of
+                      the package only add keys
+    loss, link        the loss, and the link of the linear predictor, whose inverse gives the
+                      prediction: "identity" (mean), "logit" (probability of the schema's
+                      `positive`), "log" (expected count), "softmax" (probabilities of the
+                      classes), or "log hazard ratio" (the linear predictor is the prediction)
+    classes           the classes of a multinomial loss, in the order of its coefficients
+    columns           for each column of the model `name`, `feature` (the table's column),
+                      `category` (null for a numeric one), `transform`, `missing` (the value that
+                      replaces a missing one), `mean`, `scale`, and `coefficient` in the column's
+                      own unit (for a multinomial loss one for each class)
+    site_effects      "common"; or "own": each site keeps its own intercept, and the linear
+                      predictor is the difference from a row of zeros of the same site; or
                       "random": sites, or groups of rows within them, have normal intercepts, and
-                      predictions are for one whose intercept is the mean one
+                      predictions use the mean intercept
     site_sd, residual_sd
-                      with "random": the standard deviation of these intercepts, and that of a
-                      squared loss's residuals, else null
-    intercept         for a row of zeros; null without one
-    alpha             of a negative binomial loss, of variance mu + alpha mu^2; else null
-    offset, exposure  columns that are added to the linear predictor as they are, and by their
+                      with "random": the standard deviation of these intercepts, and that of the
+                      residuals of a squared loss (else null)
+    intercept         the linear predictor of a row of zeros; null without an intercept
+    alpha             of a negative binomial loss, with variance mu + alpha mu^2; else null
+    offset, exposure  the columns that are added to the linear predictor, unchanged and as
                       logarithm; null without one
-    covariance        of the columns' coefficients and the intercept, in these units, and in this
-                      order; null where no inference was asked for
-    inference         how it was found, and of the fit: `method`, `observations` (the sum of the
+    covariance        of the coefficients of the columns and the intercept, in this order and in
+                      the columns' own units; null without inference
+    inference         the fit, or null without inference: `method`, `observations` (the sum of the
                       rows' weights), `parameters`, `log_likelihood`, `deviance`, `pearson`,
-                      `dispersion`, `shape`, `events`, `clusters`, and `degrees_of_freedom` of t,
-                      null where tests are by the normal distribution; null without inference
-    x                 the model as the run has it, of columns that are centred and scaled
-    preparation       what is needed to prepare rows as the run did
-    schema            as a table of an experiment file
-    clients           names, and rows trained on
+                      `dispersion`, `shape`, `events`, `clusters`, and `degrees_of_freedom` of t
+                      (null for tests with the normal distribution)
+    x                 the model of the run, for centred and scaled columns
+    preparation       the values that prepare rows as in the run
+    schema            the schema, as a table of an experiment file
+    clients           the clients' names and numbers of training rows
     versions          of Python and packages
 
-Of a model with terms the version is 2, and columns have `factors` in place of feature, category and
-transform: the column is their product. Each has a `feature` and, of a category, `category`; else
-`transform`, and what is made of the number x by `basis`: nothing; "rcs" the function of this number
-of a restricted cubic spline with these `knots` (0 is x, the others are written out in
-`flower_fedcon.tables.design.spline`); "poly" `power`, or the sum of `coefficients` times the powers
-of (x - mean) / spread from 0 up; "missing" 1 where there is no value, else 0. `missing` says by
-feature what a missing value becomes first: a number, or by category what stands in its column.
-
 The linear predictor of a row is the intercept plus the sum of coefficient times column, plus any
-offset and the logarithm of any exposure; a numeric column is transform(cell), and a column of a
-category is 1 in rows of that category, else 0.
-A missing cell makes a numeric column, or all columns of a categorical feature, `missing`; where the
-schema has `complete_cases`, a row with a missing cell has no prediction. With a
-category null in a column named "feature=(other)", that column is 1 for rows in none of the others.
+offset and the logarithm of any exposure. A numeric column is transform(cell). A column of a
+category is 1 in rows of that category, else 0; the column "feature=(other)", with category null, is
+1 in rows of no other category. A missing cell gives a numeric column, or all columns of a
+categorical feature, the value `missing`. If the schema has `complete_cases`, a row with a missing
+cell has no prediction.
+
+For a model with terms, columns have `factors` instead of feature, category and transform: a column
+is their product. A factor has a `feature`, and either a `category` or a `transform` and a `basis`
+of the number x. Without a basis it is x itself. "rcs" has `knots` and the number `function` of one
+of the functions in `flower_fedcon.tables.design.spline` (0 is x). "poly" has the power `power`, or
+`mean`, `spread` and `coefficients` of the powers of (x - mean) / spread from 0 up. "missing" is 1
+if the value is missing, else 0. Missing values are replaced first: `missing` states, by feature, a
+number, or the values of the categories' columns.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.whole_files import storage, write_csv, write_text
 
 NAME, FORMAT, VERSION, WITH_TERMS = "model.json", "flower-fedcon model", 1, 2
-_ROWS = 1000  # are dense at once
-_FAR_OUT, _MOVED, _SEVERAL = 10.0, 3.0, 3  # standard deviations of a row, of rows, and how many
+_ROWS = 1000  # rows that are dense at a time
+_FAR_OUT, _MOVED, _SEVERAL = 10.0, 3.0, 3  # standard deviations: a row's, a median's
 _log = logging.getLogger("flwr")
 LINKS = {
     "squared": "identity", "huber": "identity", "logistic": "logit", "multinomial": "softmax",
@@ -92,7 +93,7 @@ LINKS = {
 }  # fmt: skip
 _UNSAFE = re.compile(r"[^\w.-]|^[.]+")  # in the name of a file
 _UNKNOWN = math.nan
-# By name in the file, an attribute of `Estimates`, and what it is where the file has null.
+# For each name in the file an attribute of `Estimates`, and its value if the file has null.
 _INFERENCE: dict[str, tuple[str, Any]] = {
     "method": ("method", ""), "observations": ("n", _UNKNOWN), "parameters": ("counted", 0),
     "more_parameters": ("more", 0), "log_likelihood": ("loglik", _UNKNOWN),
@@ -101,12 +102,12 @@ _INFERENCE: dict[str, tuple[str, Any]] = {
     "events": ("events", _UNKNOWN), "clusters": ("clusters", 0),
     "degrees_of_freedom": ("df", math.inf),
 }  # fmt: skip
-_LEVEL = re.compile(r"\[(?:T\.)?([^]]*)\]")  # a column's category, where the schema has terms
+_LEVEL = re.compile(r"\[(?:T\.)?([^]]*)\]")  # a column's category, if the schema has terms
 _PREPARED = ("means", "scales", "kept", "groups")
 
 
 class Rows(NamedTuple):
-    """Rows to predict: their table, and columns as they are in the file."""
+    """Rows to predict: their table, and columns kept unchanged."""
 
     table: Table
     kept: dict[str, Any]
@@ -114,7 +115,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FittedModel:
-    r"""A model of a run on tables, applied to rows that the run has not seen.
+    r"""The model of a run on tables, which predicts new rows.
 
     Parameters
     ----------
@@ -127,9 +128,9 @@ class FittedModel:
         The covariance of the coefficients in the columns' own units, by column, and of the
         intercept; for a multinomial loss by column and class.
     clients : sequence of str
-        The clients that have taken part.
+        The clients of the run.
     versions : dict
-        Of Python and packages.
+        The versions of Python and packages.
     site_sd, residual_sd : float
         Standard deviations of random intercepts, and of the residuals; else NaN.
     estimates : Estimates, optional
@@ -142,13 +143,19 @@ class FittedModel:
     >>> from flower_fedcon.problems.tables import tables
     >>> from flower_fedcon.strategies import FedNewton
     >>> folder = Path(tempfile.mkdtemp())
-    >>> for site, rows in (("north", "1,1 2,3 3,5"), ("south", "4,7 5,9 6,11")):
+    >>> for site, rows in (("north", "1,1 2,3 3,6"), ("south", "4,7 5,9 6,11")):
     ...     _ = (folder / f"{site}.csv").write_text("dose,effect\n" + rows.replace(" ", "\n"))
     >>> schema = {"target": "effect", "features": {"dose": "numeric"}}
-    >>> problem = tables(data=f"{folder}/*.csv", schema=schema)
+    >>> problem = tables(data=f"{folder}/*.csv", schema=schema, inference="model")
     >>> run = simulate(FedNewton(), problem, num_rounds=2, run_dir=folder / "run")
-    >>> load_model(folder / "run").predict({"dose": [10.0, None]}).round(9)  # None: the mean, 3.5
-    array([19.,  6.])
+    >>> model = load_model(folder / "run")
+    >>> model.predict({"dose": [10.0, None]}).round(4)  # None: the mean, 3.5
+    array([18.981 ,  6.1667])
+    >>> found = model.contrast({"dose": 5}, {"dose": 2})  # the effect of 3 units
+    >>> found.values.round(4), found.bse.round(4)
+    (array([5.9143]), array([0.3245]))
+    >>> model.combination({"dose": 3.0}).values.round(4)
+    array([5.9143])
     """
 
     schema: Schema
@@ -161,7 +168,7 @@ class FittedModel:
     residual_sd: float = math.nan
     estimates: Estimates | None = None
 
-    # --- what it says ----------------------------------------------------------------------------
+    # --- predictions and effects -----------------------------------------------------------------
 
     @property
     def classes_(self) -> Array:
@@ -170,7 +177,7 @@ class FittedModel:
         Raises
         ------
         ConfigError
-            Of a loss without classes.
+            If the loss has no classes.
         """
         if self.schema.loss == "logistic":
             return np.array([0, 1])
@@ -188,25 +195,25 @@ class FittedModel:
         keep: Sequence[str] = (),
         held_out: bool = False,
     ) -> Rows:
-        """Return rows as `fedcon data check` reads them; no outcome or weight is needed.
+        """Return rows as `fedcon data check` reads them, without outcomes or weights.
 
         Parameters
         ----------
         source : path, pandas.DataFrame, or dict of arrays
             Columns have the schema's names; others are not read.
         unknown : {"refuse", "missing"}
-            What happens to a category that the model does not have: an error, or it counts as a
-            missing value. (A feature with more than 200 categories has a column for all others.)
+            The treatment of categories that the model does not have: an error, or a missing value.
+            (A feature with more than 200 categories has a column for all others.)
         keep : sequence of str
             Columns that are returned unchanged.
         held_out : bool
-            Whether to return only the rows that the run held out. The source must have all rows of
-            one of its clients, with outcomes.
+            Whether to return only the rows that the run held out. The source must hold all rows of
+            one client, with outcomes.
 
         Raises
         ------
         DataError
-            If something does not fit; the error names file, row and column.
+            If a value does not fit; the error names file, row and column.
         """
         choice("unknown", unknown, ("refuse", "missing"))
         path = Path(source) if isinstance(source, str | Path) else Path("rows")
@@ -233,7 +240,7 @@ class FittedModel:
         return Rows(table, kept)
 
     def _held_out(self, path: Path, table: Table) -> Table:
-        """Return the rows that the run held out of a client's."""
+        """Return the rows of a client that the run held out."""
         if not self.schema.test_fraction:
             raise ConfigError(
                 "no rows were held out, since the run's schema has no test_fraction: "
@@ -291,8 +298,8 @@ class FittedModel:
     def standard_errors(self, source: Any, *, unknown: str = "refuse") -> Array:
         """Return the standard errors of rows' linear predictors, shape (rows,).
 
-        They are those of R's ``predict(fit, newdata, se.fit = TRUE)``: errors of the expected
-        value, by the covariance of the run's inference, not of a new outcome.
+        They come from the covariance of the run's inference, as in R's ``predict(fit, newdata,
+        se.fit = TRUE)``: they are errors of the expected value, not of a new outcome.
 
         Parameters
         ----------
@@ -301,7 +308,7 @@ class FittedModel:
         Raises
         ------
         ConfigError
-            If the run has no covariance of one linear predictor, or rows do not fit (`DataError`).
+            If the run has no covariance, the loss is multinomial, or rows do not fit (`DataError`).
         """
         if not self._has_errors:
             raise ConfigError(
@@ -333,51 +340,34 @@ class FittedModel:
         *,
         by: contrasts.By | None = None,
     ) -> contrasts.Contrasts:
-        r"""Return how linear predictors differ between two rows of values, with errors and tests.
+        """Return differences of linear predictors between rows of values, with errors and tests.
 
-        It is d'b for the difference d of the two rows of the design, so that splines, polynomials
-        and products count as they are: the log of an odds, rate or hazard ratio, or a difference of
-        means. What both rows have alike drops out, unless a term multiplies it by what they have
-        not; then name it. Of a multinomial loss it is the log of the ratio of a class's odds
-        against the first class.
+        It is the log of an odds, rate or hazard ratio, or a difference of means: d'b for the
+        difference d of the two rows of the design, which includes splines, polynomials and
+        products. For a multinomial loss it is the log odds ratio of each class against the first.
+        Features that both rows share cancel. Name them only if a term multiplies them by one that
+        differs. The class has an example.
 
         Parameters
         ----------
         values : dict
-            By feature a value; a list of several gives a comparison for each.
+            A value for each feature; a list gives a comparison for each of its values.
         against : dict
-            By feature, the same ones, the value that these are compared with.
+            The value to compare with, for each of the same features.
         by : str, list of str, or dict, optional
-            Features at whose values effects are told apart: all categories of one that is named, or
-            a dict of values. Their `differences` test the interaction.
+            Features at whose values separate effects are computed: a name stands for all its
+            categories, and a dict gives the values. Their `differences` test the interaction.
 
         Returns
         -------
         Contrasts
-            Printed, it is a table; `columns_of()` is one for pandas.
+            It prints as a table; `columns_of()` gives the columns for pandas.
 
         Raises
         ------
         ConfigError
             If the run has no inference, a value does not fit, or the effect depends on a feature
             that is not named.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> from flower_fedcon import load_model, simulate
-        >>> from flower_fedcon.problems.tables import tables
-        >>> from flower_fedcon.strategies import FedNewton
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> for site, rows in (("north", "1,1 2,3 3,6"), ("south", "4,7 5,9 6,11")):
-        ...     _ = (folder / f"{site}.csv").write_text("dose,effect\n" + rows.replace(" ", "\n"))
-        >>> schema = {"target": "effect", "features": {"dose": "numeric"}}
-        >>> schema["terms"] = ["poly(dose, 2)"]
-        >>> problem = tables(data=f"{folder}/*.csv", schema=schema, inference="model")
-        >>> run = simulate(FedNewton(), problem, num_rounds=3, run_dir=folder / "run")
-        >>> found = load_model(folder / "run").contrast({"dose": 5}, {"dose": 2})
-        >>> found.values.round(4), found.bse.round(4)
-        (array([5.9143]), array([0.3283]))
         """
         fit, prepared = self._fit, self.preparation
         known = contrasts.pairs(self.schema, prepared.categories, values, against, by)
@@ -393,12 +383,12 @@ class FittedModel:
         Parameters
         ----------
         *weights : dict
-            By a coefficient's name in `coefficients.csv`, what its value per unit is multiplied by.
+            The weight of each coefficient (per unit), by its name in `coefficients.csv`.
 
         Raises
         ------
         ConfigError
-            If the run has no inference, or no coefficient of this name.
+            If the run has no inference, or a coefficient is unknown.
         """
         fit = self._fit
         rows = contrasts.weights_of(weights, fit.names)
@@ -406,12 +396,12 @@ class FittedModel:
         return contrasts.Contrasts.of(fit, rows, names, fit.family.ratio)
 
     def likelihood_ratio(self, smaller: FittedModel) -> tuple[float, int, float]:
-        """Return the test of this model against one with some of its columns: R's `anova`.
+        """Return the likelihood-ratio test against a model with some of the columns: R's `anova`.
 
         Parameters
         ----------
         smaller : FittedModel
-            Of a run on the same rows.
+            The model of a run on the same rows.
 
         Returns
         -------
@@ -421,7 +411,7 @@ class FittedModel:
         Raises
         ------
         ConfigError
-            If the two are no such pair, or a run has no inference.
+            If the models cannot be compared, or a run has no inference.
         """
         own, other = self.preparation, smaller.preparation
         for what, these, those in (
@@ -463,8 +453,8 @@ class FittedModel:
         The prediction is the expected value, or the likeliest class: 1 for the schema's `positive`,
         else 0; or one of `classes`. In a Cox model it is the log hazard ratio to a row of zeros.
         After a run on complete cases a row with a missing value gets NaN, or no class. With random
-        intercepts the prediction is for a site, or group, with the mean intercept; it is not a mean
-        over sites.
+        intercepts the prediction is for a site or group with the mean intercept, not the mean over
+        sites.
 
         Parameters
         ----------
@@ -504,12 +494,12 @@ class FittedModel:
         return self._probabilities(self.linear_predictor(source, unknown=unknown))
 
     def columns_of(self, source: Any, *, unknown: str = "refuse") -> dict[str, Array]:
-        """Return what `fedcon predict` writes of each row, by the name of its column.
+        """Return the columns that `fedcon predict` writes, by name.
 
         The columns are "prediction", "linear_predictor" and "probability" (of a positive outcome);
         for a multinomial loss "prediction" and "probability [class]" for each class. If sites have
-        their own intercepts, there is only "linear_predictor". After a run with inference,
-        "std_error", of the linear predictor, is last.
+        their own intercepts, there is only "linear_predictor". After a run with inference the last
+        one is "std_error", of the linear predictor.
         """
         scores = self.linear_predictor(source, unknown=unknown)
         errors = {}
@@ -607,7 +597,7 @@ class FittedModel:
         return content
 
     def _columns(self) -> dict[str, list[Any]]:
-        """Return what each column is made of."""
+        """Return the description of each column."""
         prepared, schema = self.preparation, self.schema
         features: list[tuple[str, str | None, str]] = [
             (feature.name, None, feature.transform) for feature in schema.numeric
@@ -658,8 +648,7 @@ class FittedModel:
         Raises
         ------
         ConfigError
-            If there is no file, or it is damaged, of a later version, or has numbers that are not
-            finite.
+            If the file is missing, damaged, of a later version, or has numbers that are not finite.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -734,7 +723,7 @@ class FittedModel:
 
 
 def _stated(fit: Estimates) -> dict[str, Any]:
-    """Return what the file says of a fit beside its coefficients and their covariance."""
+    """Return the file's entries on a fit, except coefficients and covariance."""
     found: dict[str, Any] = {"notes": list(fit.notes)}
     for name, (attribute, _) in _INFERENCE.items():
         value = getattr(fit, attribute)
@@ -778,11 +767,11 @@ def load_model(run_dir: str | Path) -> FittedModel:
     Raises
     ------
     ConfigError
-        If the folder has no `model.json`, or it cannot be used.
+        If the folder has no `model.json`, or the file cannot be used.
 
     See Also
     --------
-    FittedModel : its `predict` and `predict_proba`, with an example.
+    FittedModel : the methods of the model, with an example.
     """
     return FittedModel.read(Path(run_dir) / NAME)
 
@@ -792,8 +781,8 @@ def write_held_out(
 ) -> None:
     """Write a node's predictions for its own held-out rows into a folder on the node.
 
-    The file has the node's name. It holds the columns of `FittedModel.columns_of`, the number of
-    each row among the node's, and its outcome.
+    The file has the node's name. It holds the columns of `FittedModel.columns_of`, each row's
+    number on the node, and its outcome.
 
     Parameters
     ----------
@@ -826,8 +815,8 @@ def write_held_out(
 def write_effects(folder: Path, name: str, table: Table, effects: Array) -> None:
     """Write a node's predictions of its groups' random intercepts into a folder on the node.
 
-    The file has the node's name, and ".effects". For each group (a label of the schema's cluster,
-    or the whole node) it holds the number of training rows, and the intercept minus the mean one.
+    The file has the node's name and ".effects". For each group (a label of the schema's cluster, or
+    the whole node) it holds the number of training rows, and the group's intercept minus the mean.
 
     Parameters
     ----------
@@ -880,7 +869,7 @@ def _cells(path: Path, source: Any, wanted: Sequence[str]) -> Cells:
 
 
 def _column(given: Any) -> Any:
-    """Return a column as `raw_cells` has it: numbers, or objects, None where nothing is."""
+    """Return a column in the form of `raw_cells`: numbers, or objects with None for nothing."""
     array = np.asarray(given)
     if array.ndim != 1:
         raise ConfigError(f"a column of rows to predict must have one axis, got {array.ndim}")

@@ -1,4 +1,4 @@
-"""A model's metrics on the rows that a node holds out."""
+"""A model's metrics on a node's held-out rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class HeldOut:
     of concordant pairs among all pairs of rows *of one node*. The AUC of all rows together would
     also compare rows of different nodes, so their scores would have to leave the nodes.
 
-    A metric that a node cannot compute (without rows, or without a pair to compare), or must not
-    send, has weight 0: the pooled value is that of the other nodes.
+    A metric that a node cannot compute (without rows, or pairs to compare) or must not send has
+    weight 0: the pooled value is then that of the other nodes.
 
     Parameters
     ----------
@@ -34,14 +34,14 @@ class HeldOut:
         m may be 0.
     y : array, shape (m,), or (m, 2)
     least : int
-        With fewer rows, or fewer rows of either class, nothing is sent: the weight is 0.
+        With fewer rows, or fewer rows of either class, nothing is sent, and the weight is 0.
     offset : array, shape (m,), optional
         Added to the linear predictors.
     own : Profiled, optional
         For a site with its own intercept: its training rows, from which the intercept follows. If
         it is infinite, nothing is sent.
     cell : int
-        The least number of rows of a class in a bin of `tables.quality`, unless it is 0.
+        The least number of rows of a class in a bin of `tables.quality`, except 0.
     """
 
     loss: str
@@ -59,13 +59,13 @@ class HeldOut:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a row, and a model of it."""
+        """Whether the node has held-out rows, and a model for them."""
         return bool(len(self.y)) and (self.own is None or self.own.informative)
 
     def __call__(self, x: Array) -> dict[str, tuple[float, float]]:
         """Return the metrics of a model x: one entry (or row) a column, and the intercept.
 
-        Of a negative binomial loss log alpha comes last.
+        For a negative binomial loss log alpha comes last.
         """
         y, n = self.y, float(len(self.y))
         if not self.usable:
@@ -105,8 +105,7 @@ def linear_predictors(A: Any, x: Array, offset: Array | None = None) -> Array:
     A : array, shape (m, columns)
         Rows as the model sees them.
     x : array
-        A model: its columns, the intercept where it has one, and log alpha of a negative binomial
-        one.
+        A model: columns, any intercept, and log alpha for a negative binomial loss.
     offset : array, shape (m,), optional
     """
     columns = A.shape[1]
@@ -117,7 +116,7 @@ def linear_predictors(A: Any, x: Array, offset: Array | None = None) -> Array:
 
 
 def alpha_of(x: Array) -> float:
-    """Return alpha of a negative binomial model, whose last entry is its logarithm."""
+    """Return alpha of a negative binomial model: the model's last entry is log alpha."""
     return float(np.exp(np.clip(x.flat[-1], -30.0, 30.0)))
 
 
@@ -139,7 +138,7 @@ def deviances(loss: str, y: Array, mean: Array, alpha: float = 0.0) -> Array:
     loss : str
     y, mean : array, shape (m,)
     alpha : float
-        Of a negative binomial loss.
+        For a negative binomial loss.
 
     Examples
     --------
@@ -180,7 +179,7 @@ def names(loss: str) -> tuple[str, ...]:
 
 
 def auc(scores: Array, positive: Any) -> tuple[float, float]:
-    """Return the share of pairs of a positive and a negative row in the right order, and the pairs.
+    """Return the share of correctly ordered pairs of a positive and a negative row, and all pairs.
 
     A tie counts half; without a pair the share is 0.
 
@@ -202,13 +201,13 @@ def concordance(
 ) -> tuple[float, float]:
     """Return Harrell's share of concordant pairs, and the number of pairs that can be compared.
 
-    A row of weight w stands for w rows: a pair counts as the product of its weights.
+    A row of weight w counts as w rows: a pair counts as the product of its weights.
 
     >>> concordance(np.array([3.0, 2.0, 1.0]), np.array([1.0, 2.0, 3.0]), np.array([1, 0, 1]))
     (1.0, 2.0)
     """
-    # Longest time first and censored rows before events of their time, so that the rows that an
-    # event is compared with are those before the first event of its time.
+    # Longest time first, and censored rows before events of the same time: an event is compared
+    # with the rows before the first event of its time.
     order = np.lexsort((event != 0, -time))
     time, died, ranks = time[order], event[order] != 0, np.unique(scores, return_inverse=True)[1]
     ranks = ranks[order]
@@ -226,8 +225,8 @@ def _before(
 ) -> tuple[float, float]:
     """Return how many of ranks[:end] are below a value, and how many equal it, over all pairs.
 
-    Each of the ranks counts by its weight, and each value as many times as is said.
-    An end is a sum of powers of 2, so that what is before it are blocks, of which each is sorted.
+    Each rank counts by its weight, and each value as often as `times` says. An end is a sum of
+    powers of 2, so that the ranks before it form blocks, which are sorted separately.
     """
     below = same = 0.0
     most = int(ranks.max(initial=0)) + 1

@@ -1,4 +1,4 @@
-"""The log-rank test, of sums over sites."""
+"""The log-rank test, from sums over sites."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _ROUNDING = 1e-10  # of a sum over the intervals, relative
 
 @dataclass(frozen=True, eq=False)
 class LogRank:
-    """A log-rank test of whether arms have one hazard.
+    """A log-rank test that arms have the same hazard.
 
     Attributes
     ----------
     statistic : float
-        Chi-squared with `degrees` degrees of freedom if the hazards are the same.
+        Chi-squared with `degrees` degrees of freedom if the hazards are equal.
     degrees : int
     pvalue : float
     arms : array, shape (arms,)
     observed, expected : arrays, shape (arms,)
-        Events, and the expected number with one hazard.
+        Events, and their expected number if the hazards are equal.
     covariance : array, shape (arms, arms)
-        Of observed - expected.
+        The covariance of observed - expected.
     stratified : bool
         Whether rows are compared only within a site.
 
@@ -53,12 +53,12 @@ class LogRank:
     def of_counts(
         cls, at_risk: Array, events: Array, arms: Array, stratified: bool = False
     ) -> LogRank:
-        """Return the test of the sites' counts.
+        """Return the test from the sites' counts.
 
         Parameters
         ----------
         at_risk, events : arrays, shape (sites, intervals, arms)
-            What each site sends; see `flower_fedcon.tables.risk_counts`.
+            The counts of each site; see `flower_fedcon.tables.risk_counts`.
         arms : array, shape (arms,)
         stratified : bool
             Whether each site is a stratum.
@@ -66,7 +66,7 @@ class LogRank:
         Raises
         ------
         ConfigError
-            If no event comes where rows of two arms are at risk.
+            If rows of two arms are at risk at no event.
         """
         if not stratified:
             at_risk, events = at_risk.sum(axis=0)[None], events.sum(axis=0)[None]
@@ -74,12 +74,13 @@ class LogRank:
         rows = np.maximum(n, 1).astype(float)
         shares = at_risk / rows[:, :, None]
         expected = np.einsum("jk,jka->a", d, shares)
-        # Hypergeometric: of one row at risk nothing is left to chance.
+        # Hypergeometric: one row at risk has no variance.
         factor = d * (rows - d) / np.maximum(rows - 1.0, 1.0)
         between = np.einsum("jk,jka,jkb->ab", factor, shares, shares)
         covariance = np.diag(np.einsum("jk,jka->a", factor, shares)) - between
         observed = events.sum(axis=(0, 1))
-        # The differences sum to 0, up to rounding: over the arms, or those that ever meet.
+        # The differences sum to 0 up to rounding, over all arms or over those compared with each
+        # other.
         least = _ROUNDING * float(np.trace(covariance))
         degrees = int(np.linalg.matrix_rank(covariance, tol=least, hermitian=True))
         if not degrees:

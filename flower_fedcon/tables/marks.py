@@ -1,4 +1,4 @@
-"""Marks: categories, outcomes and clients as text, and how marks can be confused."""
+"""Marks: categories, outcomes and clients as text, and marks that are easily confused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from decimal import Decimal
 _WHOLE = re.compile(r"(0|-?[1-9][0-9]*)\.0")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3(\d{4}|\d\d))($|[ T])")
-EXACT = 2.0**53  # from here on neighbouring whole numbers are one in a float
+EXACT = 2.0**53  # from here on a float cannot hold every whole number
 _COMMA = re.compile(r"([+-]?[0-9]+),([0-9]+)")
 _BLANK = re.compile(r"[\s_]+")
 _ROMAN = re.compile(r"x*(ix|iv|v?i*)")
@@ -30,8 +30,8 @@ _OPPOSITES = _PAIRS | {no: yes for yes, no in _PAIRS.items()}
 def canonical(value: object) -> str:
     """Return a category, or another mark, as text without surrounding blanks.
 
-    "1" and "1.0" are the same, since a column of whole numbers with a missing value is often saved
-    as "1.0". No other texts are equated: "01", "1.00" and "1e0" stay distinct.
+    "1" and "1.0" are equal, since files often have "1.0" in a column of whole numbers with a
+    missing value. All other texts stay distinct, such as "01", "1.00" and "1e0".
 
     >>> [canonical(value) for value in (1, 1.0, "1.0", " b ", "01067", "1E2", True)]
     ['1', '1', '1', 'b', '01067', '1E2', 'True']
@@ -41,7 +41,7 @@ def canonical(value: object) -> str:
 
 
 def number_in(text: str) -> float | None:
-    """Return the number that a text is, in ASCII digits and with a decimal point; or None.
+    """Return the number in a text, written in ASCII digits with a decimal point; else None.
 
     >>> number_in("-1.5e3"), number_in("1,5"), number_in("nan"), number_in("1_000")
     (-1500.0, None, None, None)
@@ -91,10 +91,10 @@ def unfit_mark(cell: object) -> str:
 
 
 def folded(mark: str) -> str:
-    r"""Return a mark without what is easily overlooked: case, accents, blanks, signs in words.
+    r"""Return a mark without easily overlooked parts: case, accents, blanks, signs in words.
 
-    Invisible signs are dropped, and so is a quote before a mark, with which spreadsheets mark text;
-    a decimal comma becomes a point. Meaningful signs stay: "A+" is not "A-", and "<5" not ">5".
+    Invisible signs are dropped, and so is the quote with which spreadsheets mark text. A decimal
+    comma becomes a point. Meaningful signs stay: "A+" is not "A-", and "<5" not ">5".
 
     >>> folded("North-East "), folded("Zürich"), folded("A+"), folded("A-"), folded("01")
     ('northeast', 'zurich', 'a+', 'a-', '1.0')
@@ -121,7 +121,7 @@ def folded(mark: str) -> str:
 def near_duplicates(marks: Iterable[str]) -> list[list[str]]:
     """Return the groups of marks that probably mean the same.
 
-    They differ only in what `folded` drops; or one is the first letter of the only other word that
+    They differ only in parts that `folded` drops; or one is the first letter of the only word that
     begins with it (Roman numerals are not words); or all marks are spellings of true and false.
 
     >>> near_duplicates(["M", "m", "male", "f", "female", "01", "1.00"])

@@ -1,4 +1,4 @@
-"""What does not fit in a table: in full where the table is, and without cells elsewhere."""
+"""Misfits of a table: in full at its node, and without cells elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flower_fedcon.tables.own_files import written_by
 
 @dataclass(frozen=True)
 class Misfit:
-    """One thing that does not fit.
+    """A value or column that does not fit the schema.
 
     Parameters
     ----------

@@ -1,17 +1,17 @@
-"""How good a model is on private held-out rows: noisy counts, and the AUC from them.
+"""The quality of a model on private held-out rows: noisy counts, and the AUC from them.
 
-A site tells, once for a model, how many of its rows held out lie in each of `NOISY_BINS` bins of
-the predicted probability, without the event and with it, each count with the discrete Gaussian
-noise of the node's multiplier z. One row is in one count, so that the release is that of a sum
-whose summands are at most 1 long, and counts in the node's ledger like a gradient over all rows.
-Which bin a row is in follows from that row alone. The number of rows is public.
+Once for a model, a site sends how many of its held-out rows, without and with the event, lie in
+each of `NOISY_BINS` bins of the predicted probability. Each count has discrete Gaussian noise with
+the node's multiplier z. A row is in one count, so that this is a release of a sum of vectors of
+norm at most 1: the node's ledger counts it like a gradient over all rows. A row's bin depends on
+that row only. The number of rows is public.
 
-Let e_b and n_b be the counts with and without the event, all sites' together. The area is
+Let e_b and n_b be the counts with and without the event, summed over sites. The area is
 
     sum_b e_b (sum_{a < b} n_a + n_b / 2) / (sum_b e_b sum_b n_b),
 
-and its standard error for the noise that of the first derivatives, with z^2 for each count of each
-site (the delta method). Counts are not cut at 0, which would move the area.
+and the delta method gives its standard error for the noise, with variance z^2 for each count of
+each site. Counts are not cut at 0, which would bias the area.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from flower_fedcon.wire.payloads import Payload
 
 NOISY_BINS = 20
 SHAPES: dict[str, tuple[int, ...]] = {"noisy": (2, NOISY_BINS), "known": (2,)}
-"""What a site sends: the counts; and the number of held-out rows and each count's deviation."""
+"""A site's message: the counts; the number of held-out rows, and the deviation of a count."""
 
 
 def told_noisily(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return what a site with private rows tells of the model "x".
+    """Return the answer of a site with private rows for the model "x".
 
     Raises
     ------
     RefusedError
-        If its rows are not private, or it sends nothing of held-out ones.
+        If the rows are not private, or the site sends nothing about held-out rows.
     """
     tell: Callable[[Array], Payload] | None = getattr(unscaled(objective), "noisy_quality", None)
     if tell is None:
@@ -49,9 +49,9 @@ def told_noisily(objective: Any, down: Payload, least: int = 1) -> Payload:
 
 
 def bins_of(f: LinearModel, x: Array) -> Array:
-    """Return the bin of each row, from that row alone: by class, then by probability.
+    """Return the bin of each row, computed from that row alone: by class, then by probability.
 
-    A row whose probability overflows, since the model is too large, counts as 0.
+    If the model is so large that a row's probability overflows, it counts as 0.
 
     >>> from flower_fedcon.objectives import LogisticRegression
     >>> f = LogisticRegression(np.array([[0.0], [9.0], [9.0]]), np.array([1.0, -1.0, 1.0]))
@@ -59,7 +59,7 @@ def bins_of(f: LinearModel, x: Array) -> Array:
     [30, 19, 39]
     """
     losses = f.row_losses(x, np.arange(f.num_examples))
-    likely = np.exp(-np.maximum(losses, 0.0))  # the probability of what was seen
+    likely = np.exp(-np.maximum(losses, 0.0))  # the probability of the observed outcome
     event = f.targets > 0
     probability = np.nan_to_num(np.where(event, likely, 1.0 - likely))
     place = np.minimum((probability * NOISY_BINS).astype(np.intp), NOISY_BINS - 1)
@@ -83,7 +83,7 @@ def noisy_counts(places: Array, grid: Grid) -> Array:
 
 
 def as_binned(told: Mapping[str, Array], bins: int) -> Array:
-    """Return noisy counts in the form of `quality.binned_counts`, with so many finer bins."""
+    """Return noisy counts in the form of `quality.binned_counts`, on its finer bins."""
     wide = bins // NOISY_BINS
     found = np.zeros((4, bins))
     ends = np.arange(wide - 1, bins, wide)
@@ -94,14 +94,14 @@ def as_binned(told: Mapping[str, Array], bins: int) -> Array:
 
 
 def area_error(counts: Array, noisy: Sequence[Mapping[str, Array]]) -> float:
-    """Return the standard error that noise leaves in the area of counts; infinite where unknown.
+    """Return the standard error of the area due to noise in counts; infinite if unknown.
 
     Parameters
     ----------
     counts : array, shape (2, NOISY_BINS)
-        All sites' together.
+        The counts, summed over sites.
     noisy : sequence of dict
-        What each site with private rows has told.
+        The answer of each site with private rows.
 
     Examples
     --------

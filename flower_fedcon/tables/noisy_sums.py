@@ -1,19 +1,19 @@
-"""A table whose rows are private from the first number on: noisy sums, then noisy gradients.
+"""A table whose rows are private from the start: noisy sums, then noisy gradients.
 
-What the exchanges of `tables.preparation` ask for are sums over rows, so each is a release like
-that of a gradient (`flower_fedcon.privacy.ExampleDP`): a row's part is a vector of numbers in
-[-1, 1], one for each quantity, whose length is bounded by what the schema says alone; the parts are
-added in whole steps of one grid, and so is the noise. With p numeric and q categorical features:
+The exchanges of `tables.preparation` need sums over rows, so each is a release like that of a
+gradient (`flower_fedcon.privacy.ExampleDP`). A row's part is a vector of numbers in [-1, 1], one
+for each quantity. The schema alone bounds its norm. The parts and the noise are added in whole
+steps of one grid. With p numeric and q categorical features:
 
-    1. of each numeric column whether the row has a value, and (value - middle) / half its range;
-       of an outcome with classes which one: together at most sqrt(2 p + 1) long
-    2. of each numeric column ((value - mean) / range)^2; of each categorical one which category:
-       at most sqrt(p + q) long
+    1. for each numeric column whether the row has a value, and (value - middle) / half its range;
+       for an outcome with classes the row's class: a norm of at most sqrt(2 p + 1)
+    2. for each numeric column ((value - mean) / range)^2; for each categorical one the row's
+       category: a norm of at most sqrt(p + q)
 
 Each exchange counts in the ledger as one gradient over all rows, with the same noise multiplier.
-The same question is answered by the same numbers, which costs nothing. So ranges and categories
-must be the schema's; the number of rows is public. What is made of noisy sums is no release:
-counts are rounded into [0, rows], and a variance is at least that of 1 % of the range.
+A repeated question gets the same answer at no cost. The schema must state ranges and categories;
+the number of rows is public. Post-processing of noisy sums costs nothing: counts are rounded into
+[0, rows], and a standard deviation is at least 1 % of the range.
 """
 
 from __future__ import annotations
@@ -42,25 +42,26 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload
 
-_LEAST_SPREAD = 1e-2  # of a range, that a column's standard deviation is at least
+_LEAST_SPREAD = 1e-2  # the least standard deviation of a column, relative to its range
 
 
 @dataclass(frozen=True, eq=False)
 class PrivateTable(Table):
-    """One node's rows, of which only noisy sums and gradients leave the node.
+    """One node's rows; only noisy sums and gradients leave the node.
 
     Parameters
     ----------
     privacy : ExampleDP
     ledger : Ledger
-        The ledger of these rows: what they spend before round 1 counts, too.
+        The ledger of these rows, which also counts what they spend before round 1.
     note, keep : callable
-        The earlier answer to a question, by its digest, "" for none; and a function to keep it.
+        A function that returns the earlier answer to a question by its digest ("" for none), and
+        one that keeps an answer.
 
     Raises
     ------
     ConfigError
-        If the schema does not state what must be public, or its loss has no gradient of each row.
+        If the schema does not state all that must be public, or its loss has no gradients of rows.
     """
 
     privacy: ExampleDP | None = None
@@ -80,7 +81,7 @@ class PrivateTable(Table):
 
     @property
     def told_digest(self) -> str:
-        """What a server learns of the rows: nothing."""
+        """The digest for the server, which reveals nothing of the rows."""
         return ""
 
     def _summary(self, rows: Any, least: int) -> dict[str, Any]:
@@ -103,11 +104,11 @@ class PrivateTable(Table):
         if schema.outcomes:
             answer["outcomes"] = np.clip(np.rint(sums[2 * p :]), 0.0, m)
         if schema.loss in LOG_LINK:
-            answer["level"] = np.zeros(3)  # nothing is told: the run starts from 0
+            answer["level"] = np.zeros(3)  # nothing is sent: the run starts from 0
         return answer | {"observed": observed, "sums": found, "categories": packed_text({})}
 
     def _classes(self, rows: Any) -> Array:
-        """Return which class each row is of, in columns of `Schema.outcomes`."""
+        """Return each row's class, as 0 or 1 in columns of `Schema.outcomes`."""
         own = self.outcome[rows]
         if self.schema.loss == "multinomial":
             each: Array = own[:, None] == np.arange(len(self.schema.classes))
@@ -143,14 +144,14 @@ class PrivateTable(Table):
         entries = each.shape[1]
         if not entries:
             return np.zeros(0)
-        clip = math.sqrt(squared) * (1 + 1e-6)  # what is rounded to the grid is not cut for that
+        clip = math.sqrt(squared) * (1 + 1e-6)  # so that rounding to the grid never clips
         grid = Grid(clip, self.privacy.noise_multiplier * clip, len(each))
         return self._once(
             question, entries, grid, lambda: grid.release(grid.steps(each).sum(axis=0))
         )
 
     def _once(self, question: str, entries: int, grid: Grid, release: Callable[[], Array]) -> Array:
-        """Return a release, and count it; or what the same question was answered before."""
+        """Return a release and count it, or return the earlier answer to the same question."""
         assert self.privacy is not None  # noqa: S101  (`of` gives it)
         assert self.ledger is not None  # noqa: S101
         key = digest([self.resume_key, question, self.privacy.noise_multiplier, entries])
@@ -165,8 +166,8 @@ class PrivateTable(Table):
     def objective(self, preparation: Preparation, least: int = 1) -> Any:
         """Return this node's objective, whose gradients are noisy.
 
-        Columns based on few rows stay known: hiding them would reveal that they are few, and noise
-        protects them anyway.
+        Columns of few rows stay known: hiding them would reveal that they are few, and noise
+        protects them.
         """
         assert self.privacy is not None  # noqa: S101
         if preparation.site_effects != COMMON:
@@ -193,7 +194,7 @@ class PrivateTable(Table):
         """
         made = preparation.of_schema(self.schema)
         p, kept = len(self.schema.numeric), np.asarray(made.kept)
-        ends = np.tile([0.0, 1.0], (len(kept), 1))  # of a category's column
+        ends = np.tile([0.0, 1.0], (len(kept), 1))  # for a category's column
         for place in np.flatnonzero(kept < p).tolist():
             ends[place] = bounds(self.schema.numeric[kept[place]])
         with np.errstate(over="ignore", invalid="ignore"):
@@ -206,12 +207,12 @@ class PrivateTable(Table):
             )
 
     def _quality(self, preparation: Preparation, x: Array) -> Payload:
-        """Return what is told of a model on rows held out; see `tables.noisy_quality`.
+        """Return the answer on a model's held-out rows; see `tables.noisy_quality`.
 
         Raises
         ------
         RefusedError
-            If this node sends none, or the budget is spent.
+            If this node sends no such answer, or the budget is spent.
         """
         held, rule = self.held_out_rows, self.privacy
         assert rule is not None  # noqa: S101
@@ -240,7 +241,7 @@ class PrivateTable(Table):
 
 
 def bounds(feature: Feature) -> tuple[float, float]:
-    """Return the least and the largest number that a numeric column holds, after its transform.
+    """Return the smallest and the largest allowed value of a numeric column, after its transform.
 
     >>> bounds(Feature("dose", range=(-2.0, 1.0), transform="square"))
     (0.0, 4.0)
@@ -255,7 +256,7 @@ def bounds(feature: Feature) -> tuple[float, float]:
 
 
 def check_public(schema: Schema) -> None:
-    """Raise unless a schema says all that must be public, for private rows.
+    """Raise unless a schema states all that must be public for private rows.
 
     Raises
     ------

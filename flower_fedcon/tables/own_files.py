@@ -1,4 +1,4 @@
-"""The tables that this package writes, which a pattern such as "*.csv" may also match."""
+"""Tables that this package writes, which a pattern such as "*.csv" may match, too."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 
-_TEXT = 10**7  # bytes that are taken from one node
+_TEXT = 10**7  # bytes accepted from one node
 
 
 def packed_text(content: Any) -> np.ndarray[Any, Any]:
@@ -19,12 +19,12 @@ def packed_text(content: Any) -> np.ndarray[Any, Any]:
 
 
 def unpacked_text(array: Any) -> Any:
-    """Return what `packed_text` has packed.
+    """Return the content of `packed_text`.
 
     Raises
     ------
     ConfigError
-        If it is something else.
+        If the bytes are not such text.
     """
     if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.size > _TEXT:
         raise ConfigError("it does not hold a list of categories")

@@ -1,28 +1,28 @@
-"""What nodes agree on before round 1: categories, means and scales of their columns.
+"""The nodes' agreement before round 1: categories, means and scales of their columns.
 
-There are two exchanges, each of sums over a node's training rows. With p numeric and q categorical
+It takes two exchanges, each of sums over a node's training rows. With p numeric and q categorical
 features, c_1, ..., c_q their categories, and n the rows:
 
-    1. up    n; of each numeric column how many values it has, and their sum (2 p + 1 numbers);
-             where the schema names a `weight`, the sum of the rows' weights (one number);
-             of a schema of complete cases how many rows are left out (one number);
-             of each categorical column whose categories the schema does not list, their names;
-             of an outcome with classes how many rows each has (of events one number);
-             of a loss with a log link the sums of outcomes, of exposures and of squared outcomes,
-             by weight (3 numbers), of which follows the null model, where a run starts
+    1. up    n; for each numeric column the number of its values, and their sum (2 p + 1 numbers);
+             if the schema names a `weight`, the sum of the rows' weights (one number);
+             with a schema of complete cases, the number of rows left out (one number);
+             for each categorical column without listed categories, their names;
+             for an outcome with classes the rows of each (for events one number);
+             for a loss with a log link the weighted sums of outcomes, exposures and squared
+             outcomes (3 numbers), which give the null model at which a run starts
        down  the p means over all nodes, and the names of all categories, sorted
-    2. up    of each numeric column the sum of (value - mean)^2 (p numbers); of each category how
-             many rows have it (c_1 + ... + c_q numbers)
+    2. up    for each numeric column the sum of (value - mean)^2 (p numbers); for each category the
+             number of its rows (c_1 + ... + c_q numbers)
        down  with every later message: mean and scale of each column of the model
 
-Where the schema has `curve_times`, an exchange more is of events and rows at risk in the intervals
-between them (2 numbers for each time and arm), see `flower_fedcon.tables.risk_counts`; a node's
+If the schema has `curve_times`, one more exchange asks for events and rows at risk in the intervals
+between them (2 numbers for each time and arm), see `flower_fedcon.tables.risk_counts`. A node's
 policy must list it.
 
 A node sends nothing based on fewer rows than its policy's `min_rows`: such a column counts as not
-observed, such a category as absent, and the outcome's sums are left out. If a class has no row over
-all nodes, no model can be fitted, and the run ends. `flower_fedcon.tables.standing_out` reports
-what stands out among nodes, from these sums.
+observed, such a category as absent, and the outcome's sums are left out. If a class has no row at
+any node, no model can be fitted, and the run ends. `flower_fedcon.tables.standing_out` reports
+conspicuous values at nodes, from these sums.
 
 The rows' weights count only in the model's loss: in means, scales and shares rows count equally, as
 in SimpleImputer and StandardScaler without `sample_weight`. The sum of a node's weights is its part
@@ -33,9 +33,9 @@ becomes the column's mean over all nodes, of a numeric column or of these 0s and
 computed after this step, as by scikit-learn's SimpleImputer and StandardScaler on pooled rows. A
 column without values, or with only one value, is left out of the model.
 
-A feature with more than 200 categories is a wide one. It has an additional column,
-"feature=(other)", for rows without a value, or with a category that no node sends. With a wide
-feature the rows are sparse, see `flower_fedcon.tables.encoding`.
+A feature with more than 200 categories is wide. It has an additional column, "feature=(other)", for
+rows without a value, or with a category that no node sends. With a wide feature the rows are
+sparse, see `flower_fedcon.tables.encoding`.
 
 SVMlight files have numbered columns, and no missing values: 1. up rows and columns, down the most
 columns;
@@ -76,28 +76,28 @@ from flower_fedcon.wire.digests import LATER
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 INTERCEPT, DISPERSION = "(intercept)", "log alpha"
-WEIGHTS = 1e-100, 1e100  # what a node's weights may sum to
-LARGEST = 1e100  # of a number that a node sends before round 1
-LEAST = 1e-50  # of a scale: with less, whether a number overflows would tell of the row it is in
+WEIGHTS = 1e-100, 1e100  # bounds on the sum of a node's weights
+LARGEST = 1e100  # the largest number that a node may send before round 1
+LEAST = 1e-50  # the least scale: below it, an overflow would reveal something of its row
 
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What was agreed on.
+    """The nodes' agreement.
 
     Parameters
     ----------
     schema : str
         The digest of the schema.
     names : tuple of str
-        Of the model's columns: a feature's, "log(feature)" of one with a transform, or
+        The names of the model's columns: "feature", "log(feature)" with a transform, or
         "feature=category".
     groups : tuple of int
         For each column the number of its feature.
     means, scales : array, shape (columns,)
         Over the training rows of all nodes; a scale is 1 without standardisation.
     kept : array of int, shape (columns,)
-        Which of the encoded columns they are.
+        The places of the model's columns among the encoded ones.
     categories : dict
         For each categorical feature the categories of all nodes.
     left_out : dict
@@ -109,18 +109,18 @@ class Preparation:
     width : int
         Columns of SVMlight files; 0 for others.
     numeric : int
-        How many of the encoded columns are numeric ones; they come first.
+        The number of numeric columns among the encoded ones; they come first.
     standardized : bool
     loss : str
-        The schema's.
+        The schema's loss.
     classes : tuple of str
-        The schema's, of a multinomial loss.
+        The schema's classes, for a multinomial loss.
     held_out : tuple of str
         The names of the metrics on held-out rows; empty without such rows.
     uplink_bytes, downlink_bytes : int
-        Of the two exchanges, and that of curves, all clients together.
+        The bytes of the two exchanges, and of that of curves, over all clients.
     stated : Schema, optional
-        The schema itself, where it is concluded.
+        The schema itself, if known.
     curves : Curves, optional
         Events and rows at risk at the schema's `curve_times`.
     seen : dict of tuple of float
@@ -134,17 +134,17 @@ class Preparation:
     design : Design, optional
         What the columns of terms consist of, if the schema has terms.
     level : tuple of float
-        For a loss with a log link the sums of outcomes, of exposures and of squared outcomes over
-        all clients.
+        For a loss with a log link the sums of outcomes, exposures and squared outcomes over all
+        clients.
     outcomes : tuple of tuple of float
-        Of each client how many of the rows trained on have each of `Schema.outcomes`; NaN of one
-        that does not say it, since they are few.
+        For each client the number of training rows with each of `Schema.outcomes`; NaN if it does
+        not send them, since they are few.
     described : Descriptives, optional
-        What clients have told of their columns, by client.
+        The description of the clients' columns.
     site_effects : {"common", "own", "random"}
-        Whether the model has an intercept, or each site its own, which it never sends. "random",
-        which nodes need not know, means a common intercept in the rounds, and then the mean of
-        normal intercepts; see `flower_fedcon.runs.final_intercepts`.
+        Whether the model has an intercept, or each site has its own and never sends it. "random"
+        means a common intercept in the rounds and normal intercepts about it afterwards, see
+        `flower_fedcon.runs.final_intercepts`; nodes need not know it.
     """
 
     schema: str
@@ -178,15 +178,15 @@ class Preparation:
 
     @property
     def start(self) -> Array | None:
-        """Where a run starts, if zeros are far away: the null model of a loss with a log link.
+        """The start of a run if zeros are far away: the null model of a loss with a log link.
 
-        From 0 a Newton step overshoots where counts are in thousands, and where outcomes are far
-        below 1 it hardly moves.
+        From 0 a Newton step overshoots if counts are in thousands, and hardly moves if outcomes are
+        far below 1.
         """
         if self.stated is None or not self.level or min(self.level[:2]) <= 0:
             return None
         if self.site_effects == OWN:
-            return None  # sites' intercepts find their level themselves
+            return None  # sites fit their own intercepts
         outcomes, exposures, squares = self.level
         start = np.zeros(self.stated.model_shape(len(self.names)))
         columns, mean = len(self.names), outcomes / exposures
@@ -198,7 +198,7 @@ class Preparation:
         return start
 
     def of_schema(self, schema: Schema) -> Preparation:
-        """Return it with what a node knows of its own schema."""
+        """Return the agreement, completed from a node's own schema."""
         return replace(
             self, numeric=len(schema.numeric), standardized=schema.standardize, stated=schema
         )
@@ -239,7 +239,7 @@ class Preparation:
         Parameters
         ----------
         x : array, shape (entries,) or (entries, classes)
-            Of prepared columns, with an intercept or without one, as in Cox models.
+            The coefficients of prepared columns, with or without an intercept.
         """
         columns, found = len(self.names), np.array(x, dtype=np.float64)
         table = found.reshape(len(found), -1)
@@ -251,7 +251,7 @@ class Preparation:
 
     @cached_property
     def payload(self) -> Payload:
-        """What a node needs of it, which is sent with each message."""
+        """The part that a node needs, sent with each message."""
         about: dict[str, Any] = {
             "schema": self.schema,
             "categories": {k: list(v) for k, v in self.categories.items()},
@@ -269,17 +269,17 @@ class Preparation:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it adds to each message."""
+        """The bytes of `payload`, added to each message."""
         return payload_bytes(self.payload)
 
     @classmethod
     def from_payload(cls, payload: Payload) -> Preparation:
-        """Return the preparation that a node has been sent.
+        """Return the preparation in a server's message.
 
         Raises
         ------
         ConfigError
-            If it is something else.
+            If the message has another form.
         """
         try:
             about = unpacked_text(payload["about"])
@@ -314,7 +314,7 @@ class Preparation:
 
 
 def expected(schema: Schema, first: Agreed | None) -> dict[str, int | None]:
-    """Return what nodes must send, and how many numbers of each; None for any number."""
+    """Return the names of arrays that nodes must send, and their sizes; None for any size."""
     if first is not None and schema.sparse:
         return {"squares": first.width}
     p = len(schema.numeric)
@@ -350,7 +350,7 @@ class Agreed:
 
     @property
     def payload(self) -> Payload:
-        """What nodes are sent of it."""
+        """The part that is sent to nodes."""
         if self.width:
             return {"width": float(self.width)}
         names = {name: list(known) for name, known in self.categories.items()}
@@ -358,7 +358,7 @@ class Agreed:
 
 
 def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
-    """Return what follows from the first exchange, with answers in client order.
+    """Return the result of the first exchange, with answers in client order.
 
     Raises
     ------
@@ -398,7 +398,7 @@ def conclude(
     schema : Schema
     first : Agreed
     answers : sequence of dict
-        Those of the second exchange.
+        The answers of the second exchange.
     ask : callable, optional
         For the exchanges of a schema's terms: see `flower_fedcon.tables.design.agree_on_terms`.
 
@@ -500,7 +500,7 @@ def conclude(
 def _of_terms(
     schema: Schema, first: Agreed, shares: Mapping[str, Any], said: dict[str, Any], ask: Ask | None
 ) -> Preparation:
-    """Return the preparation of a schema's terms, by exchanges of their own."""
+    """Return the preparation of a schema's terms, by further exchanges."""
     if ask is None:
         raise ConfigError("the schema has terms, which need further exchanges with nodes")
     categories, total = first.categories, float(sum(first.rows))
@@ -538,7 +538,7 @@ def _of_terms(
 
 
 def left_out_in_words(left_out: Mapping[str, str]) -> str:
-    """Return in words which columns are left out and why, naming the first ones.
+    """Return a text with the first columns left out, and why.
 
     >>> left_out_in_words({"a": "empty", "b": "constant"})
     'a (empty), b (constant)'
@@ -547,12 +547,12 @@ def left_out_in_words(left_out: Mapping[str, str]) -> str:
 
 
 def categories_of(packed: Any, schema: Schema) -> dict[str, list[str]]:
-    """Return a node's categories, of features that the schema has.
+    """Return a node's categories, for features of the schema.
 
     Raises
     ------
     ConfigError
-        If they are anything else.
+        If they have another form.
     """
     told = unpacked_text(packed)
     known = {feature.name for feature in schema.categorical}
@@ -577,6 +577,6 @@ def _is_constant(variance: float, mean: float, rows: float) -> bool:
 
 
 def _in_order(mark: str) -> tuple[bool, float, str]:
-    """Return a key that sorts numbers before words, and as numbers."""
+    """Return a key that sorts numbers before words, and numbers by value."""
     number = number_in(mark)
     return (True, 0.0, mark) if number is None else (False, number, mark)

@@ -1,4 +1,4 @@
-"""Kaplan-Meier curves of sums over sites."""
+"""Kaplan-Meier curves from sums over sites."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ class KaplanMeier:
     time : array, shape (intervals,)
         The right ends of the grid's intervals, in the units of the rows' times.
     at_risk, events : arrays of int, shape (intervals,)
-        Sums over the sites. On a grid that holds every event's time, and with `min_rows` of 1, the
-        rows at risk at each time; else an adjusted count, of an interval: the rows that come into
-        it, less as many of those censored in it as give each site's own curve, so that it is no
-        number at risk to stand below a figure. What a site merges counts in the next interval.
+        Sums over the sites. If the grid holds every event's time and `min_rows` is 1, `at_risk` is
+        the number of rows at risk at each time. Otherwise it is an adjusted count for each
+        interval, rows at its start minus some of those censored in it, chosen to give each site's
+        own curve. Do not print it as a number at risk below a figure. Intervals that a site merges
+        count in the next one.
     survival : array, shape (intervals,)
-        The estimate after each time; NaN where no site sends rows at risk any more.
+        The estimate after each time; NaN once no site sends rows at risk.
     std_error : array, shape (intervals,)
-        Greenwood's; NaN where the estimate is 0.
+        Greenwood's standard error; NaN where the estimate is 0.
     lower, upper : arrays, shape (intervals,)
-        The interval of log(-log survival); 1 while there is no event, NaN where the estimate is 0.
+        The interval by log(-log survival); 1 before the first event, NaN where the estimate is 0.
     alpha : float
-        1 - alpha is the intervals' coverage.
+        The intervals have coverage 1 - alpha.
     groups : array
         The sites.
     left_out : array
-        The sites that send nothing, since their counts are below `min_rows`.
+        The sites that send nothing because their counts are below `min_rows`.
 
     Examples
     --------
@@ -64,13 +65,13 @@ class KaplanMeier:
     def of_counts(
         cls, time: Array, at_risk: Array, events: Array, groups: Array, alpha: float = 0.05
     ) -> KaplanMeier:
-        """Return the curve of the sites' counts.
+        """Return the curve from the sites' counts.
 
         Parameters
         ----------
         time : array, shape (intervals,)
         at_risk, events : arrays, shape (sites, intervals)
-            What each site sends; see `flower_fedcon.tables.risk_counts`.
+            The counts of each site; see `flower_fedcon.tables.risk_counts`.
         groups : array, shape (sites,)
         alpha : float
 
@@ -84,7 +85,7 @@ class KaplanMeier:
         n, d = at_risk.sum(axis=0), events.sum(axis=0)
         rows = np.maximum(n, 1)
         survival = np.cumprod(1.0 - d / rows)
-        # Of a time at which nobody is at risk nothing is known, nor of any later one.
+        # Without rows at risk the estimate is unknown, then and later.
         survival[~np.logical_and.accumulate(n > 0) & (survival > 0)] = np.nan
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = np.sqrt(np.cumsum(np.where(d > 0, d / (rows * (n - d)), 0.0)))

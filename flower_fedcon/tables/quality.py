@@ -1,32 +1,32 @@
-"""How good a model is on the rows that sites hold out: the sums that a site sends, and the results.
+"""The quality of a model on held-out rows: the sums that a site sends, and the results.
 
 For a model a site sends of its n held-out rows (`NUMBERS`):
 
 numbers : 11 numbers
     n; the sum of the outcomes; the deviance, and that of the site's own mean; the sum of squared
-    errors (of probabilities: Brier's); what outcomes are counted over: the sum of exp(offset) of
-    Poisson losses, n of others; the site's own AUC, calibration intercept and slope and intercept
-    at the slope 1; and whether these have an estimate (1 or 0). With an offset the mean is that of
-    rates; for the sum of outcomes a squared loss has that of y - offset, a gamma loss that of
-    y / exp(offset), and of a logistic or negative binomial loss, whose mean is no ratio of sums
-    then, the deviance of the mean is -1.
+    errors (Brier's, for probabilities); the exposure, which is the sum of exp(offset) for Poisson
+    losses and n for others; the site's own AUC, calibration intercept, calibration slope, and
+    intercept at the slope 1; and 1 if the calibration has an estimate, else 0. With an offset the
+    mean is that of rates. The sum of outcomes is then that of y - offset for a squared loss, and of
+    y / exp(offset) for a gamma loss. The mean of a logistic or negative binomial loss with an
+    offset is not a ratio of sums; its deviance is sent as -1.
 counts : 4 x 1,000 numbers, of a logistic loss
-    By bin of the predicted probability the rows without the event, those with it, and the sum of
-    their probabilities. Bins are merged with the next until neither count is below the node's
-    `min_rows`, and its `min_cell`, but 0, the last ones with those before; a merged bin stands at
-    its last one, and the fourth row says where it begins: after the one before it. Zeros where
-    fewer rows of a class are held out than that.
+    For each bin of the predicted probability the rows without the event, those with it, and the sum
+    of their probabilities. A bin is merged with the next ones until neither count is below the
+    node's `min_rows` and `min_cell`; counts of 0 are allowed. The last bins join those before them.
+    A merged bin stands at its last place, and the fourth row states where it begins. All are zeros
+    if fewer rows of a class are held out.
 
 A site with fewer rows than `min_rows`, or for a logistic loss with fewer of either class, sends
 zeros.
 
 The pooled ROC curve and AUC follow from the counts over sites; they also compare rows of different
-sites. A pair whose order the bins do not show counts half, so the AUC is known up to half the share
-of such pairs. The calibration line is the generalized linear model of the outcome on the linear
-predictor: intercept and slope (0 and 1 of a model that is calibrated), and the intercept with the
-slope held at 1 (calibration in the large); an offset is added as it is, beside the slope times the
-rest. For the pooled line sites send score and information, 7 numbers, at each step of Newton's
-method (`calibration_sums`).
+sites. A pair within one bin counts half, so that the error of the AUC is at most half the share of
+such pairs. The calibration line is the generalized linear model of the outcome on the linear
+predictor: intercept and slope (0 and 1 for a calibrated model), and the intercept with the slope
+fixed at 1 (calibration in the large). An offset is added unchanged; the slope multiplies the rest.
+For the pooled line sites send score and information, 7 numbers, at each step of Newton's method
+(`calibration_sums`).
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ NUMBERS = (
     "slope", "in_the_large", "calibrated",
 )  # fmt: skip
 CALIBRATION = 7
-"""How many numbers a step of the calibration line takes: scores and information of both models."""
+"""The size of an answer at a step of the calibration line: score and information, two models."""
 LOSSES = ("logistic", "squared", "huber", *LOG_LINK)
-_NO_NULL = ("logistic", "negative_binomial")  # with an offset: its null model is no mean
+_NO_NULL = ("logistic", "negative_binomial")  # with an offset their null model is not a mean
 _WHY_NOT = {
     "multinomial": "a multinomial model has only accuracy and loss",
     "cox": "a Cox model has only the concordance, since its baseline hazards stay at sites",
 }
 _FEW = "it holds out fewer rows of a class than its policy.min-cell"
-_STEPS, _SMALL = 50, 1e-10  # of Newton's method, and a step that ends it
-_FAR = 1e3  # a slope beyond which the line runs away: outcomes are separated
+_STEPS, _SMALL = 50, 1e-10  # of Newton's method: the most steps, and the last step's size
+_FAR = 1e3  # a slope beyond this shows separated outcomes
 _GROUPS = 10  # points of a calibration curve
 
 
 def why_absent(loss: str, held_out: Sequence[str]) -> str:
-    """Return why quality is not known for a model; "" if it is.
+    """Return why a model's quality is unknown; "" if it is known.
 
     >>> why_absent("logistic", ["test_auc"]), why_absent("squared", [])
     ('', 'no rows are held out: give the schema a test_fraction')
@@ -83,13 +83,13 @@ def why_absent(loss: str, held_out: Sequence[str]) -> str:
 
 
 def shapes_of(loss: str) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each array that a site tells of a model."""
+    """Return the shape of each array in a site's answer."""
     counts = {"counts": (4, BINS)} if loss == "logistic" else {}
     return {"numbers": (len(NUMBERS),), **counts}
 
 
 def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
-    """Return what a site sends for a model; see the module.
+    """Return a site's answer for a model; see the module.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
 
 
 def calibration_sums(held: HeldOut, x: Array, at: Array) -> dict[str, Array]:
-    """Return what a site sends at a step towards the pooled calibration line.
+    """Return a site's answer at a step towards the pooled calibration line.
 
     Parameters
     ----------
@@ -140,12 +140,12 @@ def calibration_sums(held: HeldOut, x: Array, at: Array) -> dict[str, Array]:
 
 
 def told_quality(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return what a site sends for the model "x"; see `quality_sums`."""
+    """Return a site's answer for the model "x"; see `quality_sums`."""
     return quality_sums(_held_out(objective, least), down["x"])
 
 
 def told_calibration(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return what a site sends at a step "at" towards the calibration line of the model "x"."""
+    """Return a site's answer at a step "at" towards the calibration line of the model "x"."""
     at = np.asarray(down["at"], dtype=np.float64)
     if at.shape != (3,) or not np.isfinite(at).all():
         raise ConfigError(
@@ -155,14 +155,14 @@ def told_calibration(objective: Any, down: Payload, least: int = 1) -> Payload:
 
 
 def _held_out(objective: Any, least: int) -> HeldOut:
-    """Return the rows that a site holds out.
+    """Return a site's held-out rows.
 
     Raises
     ------
     ConfigError
-        If there are none.
+        If the site has none.
     RefusedError
-        If they are private.
+        If the rows are private.
     """
     while not isinstance(held := getattr(objective, "metrics", None), HeldOut):
         if is_private(objective):
@@ -177,7 +177,7 @@ def _held_out(objective: Any, least: int) -> HeldOut:
 
 
 def binned_counts(probabilities: Array, event: Any, least: int) -> Array:
-    """Return rows without the event and with it, the sum of probabilities, and where bins begin.
+    """Return rows without and with the event, the sums of probabilities, and where bins begin.
 
     >>> found = binned_counts(np.array([0.1, 0.2, 0.2, 0.7]), np.array([0, 0, 1, 1], bool), 2)
     >>> np.flatnonzero(found[0]).tolist(), found[:, 700].tolist()
@@ -191,7 +191,7 @@ def binned_counts(probabilities: Array, event: Any, least: int) -> Array:
     for end in range(BINS):
         sums = raw[:, first : end + 1].sum(axis=1)
         if sums[:2].any() and all(n == 0 or n >= least for n in sums[:2].tolist()):
-            # Where the first of few rows lies would be told of a bin that begins with it.
+            # A bin that began at the first of few rows would reveal its place.
             found[:3, end], found[3, end] = sums, end if least == 1 else first
             first, last = end + 1, end
     rest = raw[:, first:].sum(axis=1)
@@ -208,7 +208,7 @@ def binned_counts(probabilities: Array, event: Any, least: int) -> Array:
 
 
 def deviance(loss: str, y: Array, mean: Array, alpha: float = 0.0) -> float:
-    """Return the sum of the rows' deviances, each of which a sum can bear."""
+    """Return the sum of the rows' deviances, each bounded so that the sum does not overflow."""
     return math.fsum(np.minimum(deviances(loss, y, mean, alpha), 1e100).tolist())
 
 
@@ -221,12 +221,12 @@ def _tells(held: HeldOut) -> bool:
 
 
 def _outcomes(held: HeldOut) -> Array:
-    """Return the outcomes, of classes 0 and 1."""
+    """Return the outcomes, with classes as 0 and 1."""
     return (held.y > 0).astype(np.float64) if held.loss == "logistic" else held.y
 
 
 def _null(held: HeldOut, x: Array) -> tuple[float, float, float]:
-    """Return the sum of the outcomes, what they are counted over, and their mean's deviance."""
+    """Return the sum of the outcomes, the exposure, and the deviance of their mean."""
     loss, y, alpha = held.loss, _outcomes(held), alpha_of(x)
     n, offset = float(len(y)), np.zeros(len(y)) if held.offset is None else held.offset
     total, exposed = math.fsum(y.tolist()), n
@@ -277,7 +277,7 @@ class Line:
     intercept_bse, slope_bse, in_the_large_bse : float
         From the information; for a squared loss with residuals of variance 1.
     steps : int
-        Of Newton's method.
+        The steps of Newton's method.
     """
 
     intercept: float
@@ -290,7 +290,7 @@ class Line:
 
     @classmethod
     def fit(cls, sums: Callable[[Array], Array | None]) -> Line | None:
-        """Return the line whose scores vanish; None if there is none.
+        """Return the line whose scores vanish; None if it does not exist.
 
         Parameters
         ----------
@@ -306,7 +306,7 @@ class Line:
             if not (np.isfinite(s).all() and s[6] > 0) or _singular(information):
                 return None
             step = np.append(np.linalg.solve(information, s[:2]), s[5] / s[6])
-            # Far out a whole step overshoots: no step is longer than 2 in the intercepts' scale.
+            # Far out a full step overshoots: no step is longer than 2 on the intercepts' scale.
             at = at + step * min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-300))
             if not abs(at[1]) < _FAR:
                 return None
@@ -325,7 +325,7 @@ def _singular(information: Array) -> bool:
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a model is on held-out rows, at each site and over all sites.
+    """The quality of a model on held-out rows, at each site and over all sites.
 
     Attributes
     ----------
@@ -341,7 +341,7 @@ class Quality:
     curve : dict
         For tenths of the rows by probability: "predicted" and "observed" shares, and "rows".
     absent : dict
-        For a site, or "pooled" and a quantity, why it is not known.
+        The reason for each missing result: by site, or by "pooled" and the quantity.
     """
 
     loss: str
@@ -361,22 +361,22 @@ class Quality:
         noisy: Mapping[str, Mapping[str, Array]] | None = None,
         alpha: float = 0.0,
     ) -> Quality:
-        """Return what follows of all sites' `quality_sums`.
+        """Return the quality that follows from all sites' `quality_sums`.
 
         Parameters
         ----------
         loss : str
         told : dict of dict
-            By site.
+            The sums by site.
         calibration : callable
-            Returns the sum over sites of their `calibration_sums` at a point; None if a site has
-            not answered.
+            Returns the sum over sites of `calibration_sums` at a point; None if a site has not
+            answered.
         absent : dict, optional
-            For each site that sends nothing the reason.
+            The reason for each site that sends nothing.
         noisy : dict of dict, optional
-            For each site with private rows what it has sent; see `tables.noisy_quality`.
+            The answer of each site with private rows; see `tables.noisy_quality`.
         alpha : float
-            Of a negative binomial loss.
+            For a negative binomial loss.
         """
         noisy = noisy or {}
         numbers = {
@@ -423,7 +423,7 @@ class Quality:
         else:
             for name in ("intercept", "slope", "in_the_large"):
                 pooled[f"calibration_{name}"] = getattr(line, name)
-                if loss == "gamma":  # whose dispersion nobody tells
+                if loss == "gamma":  # whose dispersion no site sends
                     continue
                 scale = 1.0
                 if loss in ("squared", "huber"):
@@ -436,14 +436,14 @@ class Quality:
             if not area:
                 absent["pooled: auc"] = "the noise exceeds the counts of held-out rows"
             pooled |= area
-            together = np.maximum(np.sum(counts, axis=0), 0.0)  # noisy ones may be below
+            together = np.maximum(np.sum(counts, axis=0), 0.0)  # noisy ones may be negative
             if together[:2].any(axis=1).all():
                 roc, curve = _roc(together), _curve(together)
         return cls(loss, sites, pooled, roc, curve, absent)
 
     @property
     def stated(self) -> dict[str, Any]:
-        """All of it, as it is written to `quality.json`."""
+        """All fields, in the form of `quality.json`."""
         return {
             "loss": self.loss, "rows": "held out", "pooled": self.pooled, "sites": self.sites,
             "roc": self.roc, "calibration_curve": self.curve, "absent": self.absent,
@@ -507,15 +507,15 @@ def _shares(loss: str, sums: Mapping[str, float], null: float) -> dict[str, floa
 def _pooled(
     loss: str, sites: Sequence[Mapping[str, float]], alpha: float = 0.0
 ) -> dict[str, float]:
-    """Return the pooled results of the sites' sums; deviances are about the mean over all sites."""
+    """Return the pooled results from the sites' sums; null deviances are about the pooled mean."""
     sums = {name: math.fsum(own[name] for own in sites) for name in NUMBERS[:6]}
     mean = sums["outcomes"] / sums["exposed"]
     null = sums["null_deviance"]
     for own in [] if min(own["null_deviance"] for own in sites) < 0 else sites:
-        n = own["exposed"]  # about the mean of all, in place of the site's
+        n = own["exposed"]  # about the pooled mean instead of the site's
         at = own["outcomes"] / n
         null += n * deviance(loss, np.array([at]), np.array([mean]), alpha)
-        if loss == "logistic":  # whose outcomes are no rates: the entropy of the site's mean
+        if loss == "logistic":  # outcomes are not rates: the entropy of the site's mean
             null -= n * deviance(loss, np.array([at]), np.array([at]))
     found = {"rows": sums["rows"], **_shares(loss, sums, null)}
     return found | ({"events": sums["outcomes"]} if loss == "logistic" else {})
@@ -527,7 +527,7 @@ def pooled_auc(counts: Sequence[Array]) -> tuple[float, float]:
     Parameters
     ----------
     counts : sequence of array, shape (4, bins)
-        Of each site, as `binned_counts` returns them.
+        The counts of each site, from `binned_counts`.
 
     Examples
     --------
@@ -538,7 +538,7 @@ def pooled_auc(counts: Sequence[Array]) -> tuple[float, float]:
     >>> 0 <= error < 0.01
     True
     """
-    ends, begins = np.zeros(BINS + 1), np.zeros(BINS + 1)  # of rows without the event, cumulated
+    ends, begins = np.zeros(BINS + 1), np.zeros(BINS + 1)  # cumulative rows without the event
     for own in counts:
         used = np.flatnonzero(own[0])
         np.add.at(ends, used + 1, own[0, used])
@@ -551,13 +551,13 @@ def pooled_auc(counts: Sequence[Array]) -> tuple[float, float]:
         events, first = own[1, used], own[3, used].astype(np.intp)
         total += float(events.sum()) * without
         right += float(events @ below[first])  # bins that end before this one begins
-        wrong += float(events @ (without - begun[used + 1]))  # and that begin after its end
+        wrong += float(events @ (without - begun[used + 1]))  # bins that begin after this one's end
     unsure = total - right - wrong
     return (right + 0.5 * unsure) / total, 0.5 * unsure / total
 
 
 def _area(counts: Sequence[Array], noisy: Sequence[Mapping[str, Array]]) -> dict[str, float]:
-    """Return the AUC by counts, how far it may be off, and its standard error for noise."""
+    """Return the AUC from counts, a bound on its error, and its standard error due to noise."""
     if not noisy:
         area, off = pooled_auc(counts)
         return {"auc": area, "auc_error": off}
@@ -570,7 +570,7 @@ def _area(counts: Sequence[Array], noisy: Sequence[Mapping[str, Array]]) -> dict
 
 
 def _roc(counts: Array) -> dict[str, list[float]]:
-    """Return the curve through the bins that hold rows, from the highest one down."""
+    """Return the curve through the bins with rows, from the highest one down."""
     used = np.flatnonzero(counts[:2].any(axis=0))[::-1]
     without, events = np.cumsum(counts[0, used]), np.cumsum(counts[1, used])
     return {

@@ -1,15 +1,15 @@
 """Quantiles over all nodes, from counts in intervals that end at round numbers.
 
-Two exchanges. In the first the intervals go from ten standard deviations below the mean to ten
-above, in the second from the 1 % to the 99 % quantile that the first has found: some thousand
-intervals each. A node sends how many of its rows lie in each. If its policy has `min_rows` or
-`min_cell`, it first divides its sorted values into groups of this size (the last group takes the
-rest), and counts each group at its mean. So for any intervals, and any number of requests, its
-answers reveal only means of groups.
+Two exchanges count rows in about a thousand intervals each. In the first the intervals go from ten
+standard deviations below the mean to ten above; in the second they go from the 1 % to the 99 %
+quantile found by the first. A node sends how many of its rows lie in each interval. If its policy
+has `min_rows` or `min_cell`, it first divides its sorted values into groups of this size (the last
+group takes the rest), and counts each group at its mean. Its answers therefore reveal only means of
+groups, whatever the intervals and the number of requests.
 
 A quantile is the smallest end of an interval with at least that share of the values at or below it.
-So it is a round number within a thousandth of the values' spread, not a value of a row. Without
-groups it does not depend on how rows are divided among nodes.
+It is a round number, accurate to a thousandth of the values' spread, and not a value of a row.
+Without groups it does not depend on the division of rows among nodes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from flower_fedcon.validation import Array
 
 INTERVALS = 2500
 """The number of interval ends for each column; one more interval holds larger values."""
-_REACH = 10.0  # standard deviations: beyond there are at most one in a hundred rows
+_REACH = 10.0  # standard deviations: at most one row in a hundred lies beyond
 _TAILS = 0.01
 _SLACK = 1e-9  # of a share of rows
 
 
 def first_ends(mean: float, spread: float) -> Array:
-    """Return where the first exchange's intervals end."""
+    """Return the ends of the first exchange's intervals."""
     reach = _REACH * (spread or 1.0)
     return round_ends(mean - reach, mean + reach)
 
@@ -45,13 +45,13 @@ def round_ends(low: float, high: float) -> Array:
     digit = next(d for d in (5, 2, 1) if d * 10.0**power <= span * (1 + 1e-9))
     first = math.floor(low / (digit * 10.0**power)) - 1
     places = (first + np.arange(INTERVALS, dtype=np.float64)) * digit
-    # A quotient of whole numbers is the very number that its decimals are read as.
+    # A quotient of whole numbers equals the float read from its decimals.
     found: Array = places / 10.0**-power if power < 0 else places * 10.0**power
     return found
 
 
 def told_counts(values: Array, ends: Array, least: int) -> Array:
-    """Return a node's rows in each interval, shape (INTERVALS + 1,), as groups of `least` or more.
+    """Return a node's rows in each interval, shape (INTERVALS + 1,), in groups of at least `least`.
 
     >>> ends = np.arange(1.0, INTERVALS + 1)
     >>> told_counts(np.array([0.5, 3.0, 3.5, 9.0]), ends, 1)[:10].astype(int).tolist()
@@ -85,7 +85,7 @@ def quantiles(counts: Array, ends: Array, shares: Sequence[float]) -> list[float
 
 
 def second_ends(counts: Array, ends: Array) -> Array:
-    """Return where the second exchange's intervals end."""
+    """Return the ends of the second exchange's intervals."""
     low, high = quantiles(counts, ends, [_TAILS, 1.0 - _TAILS])
     step = float(ends[1] - ends[0])
     return round_ends(low - step, high)

@@ -1,8 +1,8 @@
 """The unchanged cells of a file, column by column: CSV, Parquet or NPZ.
 
 The same rules hold for all kinds of files. Names lose surrounding blanks, and a requested column
-that occurs twice is refused. Only requested columns are kept. A cell of a CSV file is its text; a
-row whose number of cells differs from the header's is refused, and so is a NUL.
+that occurs twice is refused. Only requested columns are kept. A cell of a CSV file is its text. A
+row with more or fewer cells than the header is refused, and so is a NUL.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Cells:
     ----------
     path : path
     names : tuple of str
-        Of all of the file's columns.
+        The names of all columns of the file.
     columns : dict of array, shape (m,)
-        By name, the requested columns that the file has: numbers, or objects (text, None for
-        nothing, and anything else that a Parquet file may hold).
+        The requested columns that the file has, by name: numbers, or objects (text, None for
+        nothing, and other values of a Parquet file).
     rows : array of int, shape (m,)
         The number of each row in the file, from 1 for the first below the header.
     delimiter : str
@@ -62,13 +62,13 @@ class Cells:
     notes: tuple[str, ...] = ()
 
     def of_rows(self, places: Any) -> Cells:
-        """Return some of the rows, by their place."""
+        """Return some of the rows, by their places."""
         columns = {name: column[places] for name, column in self.columns.items()}
         return replace(self, columns=columns, rows=self.rows[places])
 
 
 def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
-    """Return the wanted columns of a file; those that it lacks are left out.
+    """Return the wanted columns of a file, without those that it lacks.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
 
 
 def suffix_of(path: Path) -> str:
-    """Return a file's kind, by its name.
+    """Return a file's kind, from its name.
 
     >>> suffix_of(Path("Ward.7.CSV.gz"))
     '.csv'
@@ -96,7 +96,7 @@ def suffix_of(path: Path) -> str:
 
 
 def opened(path: Path, read: Callable[[], Any]) -> Any:
-    """Return what `read` reads; any exception counts as an error in the file.
+    """Return the result of `read`; any exception counts as an error in the file.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def opened(path: Path, read: Callable[[], Any]) -> Any:
             f"{path}: it cannot be read: it is not UTF-8 (the byte 0x{byte:02x} is not): save it "
             "as UTF-8, which Excel calls CSV UTF-8"
         ) from None
-    except Exception as error:  # a damaged file: whatever the library raises
+    except Exception as error:  # a damaged file: the library may raise anything
         text = " ".join(str(error).split())
         raise DataError(
             f"{path}: it cannot be read ({text}): check that it is what its name says, in UTF-8, "
@@ -128,7 +128,7 @@ def opened(path: Path, read: Callable[[], Any]) -> Any:
 
 
 def _places(path: Path, names: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
-    """Return where the wanted columns are."""
+    """Return the places of the wanted columns."""
     found: dict[str, int] = {}
     twice = []
     for name in dict.fromkeys(wanted):
@@ -176,7 +176,7 @@ def _csv(path: Path, wanted: Sequence[str]) -> Cells:
                         "expected the names of the columns: remove the lines above them"
                     )
                 raise DataError.lacking(path, list(dict.fromkeys(wanted)), names)
-            # Of one column alone, `itemgetter` would not return a tuple.
+            # For a single column `itemgetter` would not return a tuple.
             pick = itemgetter(*places.values(), *[0] * (2 - min(2, len(places))))
             picked, misshapen = [], []
             for number, row in enumerate((row for row in reader if not _is_blank(row)), 1):
@@ -201,7 +201,7 @@ def _csv(path: Path, wanted: Sequence[str]) -> Cells:
 
 
 def _delimiter(path: Path, first: Sequence[str]) -> str:
-    """Return the separator of the cells, by the first line of a file.
+    """Return the separator of the cells, from the first line of a file.
 
     It is a tab in `.tsv` files. Else it is the comma, unless that line has no comma outside of
     quotes, but semicolons (as Excel writes in Europe) or tabs.
@@ -216,7 +216,7 @@ def _delimiter(path: Path, first: Sequence[str]) -> str:
 
 
 def _up_to_text(lines: Iterator[str]) -> Iterator[str]:
-    """Yield blank lines and the first other one."""
+    """Yield lines up to the first that is not blank."""
     for line in lines:
         yield line
         if line.strip():
@@ -261,7 +261,7 @@ def _misshapen(
 
 
 def _parquet(path: Path, wanted: Sequence[str]) -> Cells:
-    """Return the cells of a Parquet file, an index that pandas has saved among its columns."""
+    """Return the cells of a Parquet file, including an index that pandas has saved."""
     with needing("Parquet files are read by pyarrow", "tables"):
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -274,13 +274,13 @@ def _parquet(path: Path, wanted: Sequence[str]) -> Cells:
     for name, column in zip(places, table.columns, strict=True):
         numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
         plain = numbers and column.null_count == 0
-        # Integers beside missing values would pass through floats, in which long ones merge.
+        # Integers beside missing values would become floats, in which long ones lose digits.
         columns[name] = column.to_numpy() if plain else _objects(column.to_pylist())
     return _numbered(path, names, columns, file.metadata.num_rows)
 
 
 def _npz(path: Path, wanted: Sequence[str]) -> Cells:
-    """Return the arrays of one axis that are a file's columns."""
+    """Return a file's columns: its arrays of one axis."""
     with np.load(path, allow_pickle=False) as content:
         raw = list(content.files)
         arrays = [content[name] for name in raw]

@@ -23,7 +23,7 @@ from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.survey import seen_in_rows
 from flower_fedcon.tables.table import Table
 
-_SAID = 10  # as many lines are logged of what stands out
+_SAID = 10  # the largest number of logged remarks
 _log = logging.getLogger("flwr")
 Found = TypeVar("Found")
 
@@ -65,7 +65,7 @@ def read_table(
 
 
 def _digest_of(path: Path, client: str = "") -> str:
-    """Return a digest of a file's content, and of the client whose rows are meant.
+    """Return a digest of a file's content, and of the client whose rows are read.
 
     The order of a text's lines, and their line endings, do not matter.
     """
@@ -93,7 +93,7 @@ def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Tab
 
 
 def log_notes(tables: Iterable[Table]) -> None:
-    """Log what stands out in the rows of tables, where the rows may be seen."""
+    """Log remarks on the rows of tables, on a machine that may see the rows."""
     lines = list(
         dict.fromkeys(f"{table.file}: {note}" for table in tables for note in table.notes())
     )
@@ -182,7 +182,7 @@ def guarded(path: Path, read: Callable[..., Found], *arguments: Any) -> Found:
         return read(*arguments)
     except FedConError:
         raise
-    except Exception as error:  # a column of some kind that nobody has thought of
+    except Exception as error:  # a column of an unknown kind
         raise DataError(f"{path}: it cannot be read as the schema says ({error!r})") from error
 
 
@@ -210,7 +210,7 @@ def _svmlight(path: Path) -> Any:
 
 
 def _table(columns: Columns, notes: Sequence[str] = ()) -> Table:
-    """Return the table of columns, which can also list what stands out in them."""
+    """Return the table of columns, with remarks on them."""
     return replace(columns.table(), notes=lambda: [*notes, *columns.notes, *seen_in_rows(columns)])
 
 

@@ -1,4 +1,4 @@
-"""What a site sends of its rows' times: events and rows at risk in the intervals of a shared grid.
+"""A site's message on its rows' times: events and rows at risk in intervals of a shared grid.
 
 Interval k of a grid g_1 < ... < g_K is (g_(k-1), g_k]; the first one begins at time 0. Its events
 count at g_k. Its number at risk is chosen so that 1 - events / at risk is the site's own
@@ -7,11 +7,11 @@ interval's start minus some of the rows censored in it (without events, minus al
 before g_k). If the grid has every event's time, the counts are those of the rows themselves.
 Without censoring, or with one site up to rounding, the estimate is exact at the points of any grid.
 
-Small cells do not leave the site: an interval with fewer than `min_rows` at risk, or with fewer
-events (but not 0), is merged with the next ones until both are large enough. Counts that are still
-too small at the grid's end are not sent: these rows count as censored at the end of the last
-interval sent. Intervals are merged for all arms together, so that their events are compared at the
-same times; an arm with fewer than `min_rows` rows left ends there, and the others go on.
+Small cells do not leave the site. An interval with fewer than `min_rows` rows at risk, or with
+fewer events (but not 0), is merged with the next ones until both are large enough. Counts that are
+still too small at the grid's end are not sent: these rows count as censored at the end of the last
+interval sent. Intervals are merged for all arms together, so that events are compared at the same
+times. An arm with fewer than `min_rows` rows left ends there, and the others continue.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Curves:
     arms : tuple of str
     at_risk, events : arrays, shape (clients, intervals, arms)
     names : tuple of str
-        The clients'.
+        The clients' names.
     """
 
     times: Array
@@ -88,7 +88,7 @@ def risk_counts(
 
 
 def _by_interval(time: Array, event: Array, grid: Array) -> tuple[Array, Array, Array, Array]:
-    """Return of each interval rows at its start, events, log of the share left, rows at its end."""
+    """Return, by interval, rows at its start, events, log of the share left, rows at its end."""
     size, ascending = len(grid), np.sort(time)
     moments, deaths = np.unique(time[event], return_counts=True)
     alive = len(time) - np.searchsorted(ascending, moments)

@@ -1,4 +1,4 @@
-"""What the columns of a table mean: one schema that all nodes share."""
+"""The meaning of a table's columns: one schema that all nodes share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOSSES = (
 LOG_LINK = ("poisson", "negative_binomial", "gamma")
 """The losses whose expected outcome is the exponential of the linear predictor."""
 COMMON, OWN, RANDOM = SITE_EFFECTS = "common", "own", "random"
-"""One intercept for all sites; each site's own, which stays there; normal ones."""
+"""One intercept for all sites; each site's own, which stays there; or normal ones."""
 PROFILED = ("squared", "logistic", "poisson")
 """The losses from which a site's own coefficients are eliminated; see `objectives.Profiled`."""
 _MISSING = ("", "?", "NA", "NaN", "nan")
@@ -70,7 +70,7 @@ class Feature:
     Raises
     ------
     ConfigError
-        If a value is none of these, or does not go with the type.
+        If a value is not one of these, or does not match the type.
 
     Examples
     --------
@@ -131,14 +131,13 @@ class Schema:
     target : str
         The column of the outcome (for "cox" the time).
     features : dict, or "all"
-        For each column's name "numeric", "categorical", or a dict of the arguments of `Feature`.
-        Other columns of a file are not read. "all" is for SVMlight files, whose columns have
-        numbers as names.
+        By column name, "numeric", "categorical", or a dict of arguments of `Feature`. Other columns
+        of a file are not read. "all" is for SVMlight files, whose columns have numbers as names.
     terms : sequence of str, optional
         The model's terms, by default the features: "age", "age:sex", "rcs(bmi, 4)", "poly(dose,
         2)", "missing(bmi)"; see `flower_fedcon.tables.terms`. Features in no term are not read.
     formula : str, optional
-        Another way to write `terms`: "age * sex + rcs(bmi, 4)"; needs the extra `formula`.
+        A formula instead of `terms`, such as "age * sex + rcs(bmi, 4)"; needs the extra `formula`.
     loss : str, optional
         "squared", "huber", "logistic", "multinomial", "poisson", "negative_binomial" (counts of
         variance mu + alpha mu^2, whose alpha is fitted, too), "gamma" (amounts > 0, with a log
@@ -167,15 +166,14 @@ class Schema:
         The column of the rows' weights, >= 0. They count in the model's loss, like scikit-learn's
         `sample_weight`; in means, scales and metrics of held-out rows all rows count equally.
     offset : str, optional
-        The column of numbers that are added to the linear predictor, without a coefficient; not for
-        "multinomial". Predictions need it, too.
+        A column that is added to the linear predictor without a coefficient; not for "multinomial".
+        Predictions need it, too.
     exposure : str, optional
-        With a log link: the column of the exposure of counts (years, inhabitants), > 0. Its
-        logarithm is added to the linear predictor, in addition to any offset.
+        With a log link: the column of exposures (years, inhabitants), > 0. Its logarithm is added
+        to the linear predictor, in addition to any offset.
     cluster : str, optional
-        The column of each row's cluster (a patient, a practice), for inference = "cluster" and
-        site_effects = "random". Clusters are within a client. The column's values never leave the
-        node.
+        The column of clusters (patients, practices), for inference = "cluster" and site_effects =
+        "random". Clusters lie within a client. The column's values never leave the node.
     complete_cases : bool (default: False)
         Whether to leave out rows with a missing value in any column of the schema, the outcome's
         included, like R's ``na.omit``; their number is reported for each node. Otherwise missing
@@ -188,7 +186,7 @@ class Schema:
         In [0, 1): the share of each node's rows that is held out for evaluation; at least one row
         is for training.
     split_seed : int (default: 0)
-        Together with the number of a node's rows it determines which rows.
+        Together with the number of a node's rows it determines the held-out rows.
 
     Raises
     ------
@@ -281,7 +279,7 @@ class Schema:
             )
 
     def _set_terms(self) -> None:
-        """Write the terms, of a list or of a formula, in one form; keep the features in them."""
+        """Bring terms, from a list or a formula, into one form; keep only features in them."""
         if self.formula and self.terms:
             raise ConfigError("terms and formula both define the model: give one of them")
         listed = _listed("terms", self.terms)
@@ -300,7 +298,7 @@ class Schema:
 
     @cached_property
     def design(self) -> tuple[Term, ...]:
-        """The model's terms, where these are more than its features; else nothing."""
+        """The model's terms if they are more than its features; else none."""
         indicated = [
             Term((Factor(feature.name, MISSING),))
             for feature in self.features
@@ -382,7 +380,7 @@ class Schema:
         Raises
         ------
         ConfigError
-            If it cannot be read, or used; the error names the file.
+            If it cannot be read or used; the error names the file.
         """
         where = "" if isinstance(source, Mapping) else f"{source}: "
         if isinstance(source, Mapping):
@@ -459,7 +457,7 @@ class Schema:
 
     @property
     def offsets(self) -> list[str]:
-        """The columns that are added to the linear predictor: the offset, and the exposure."""
+        """The columns that are added to the linear predictor: offset and exposure."""
         return [name for name in (self.offset, self.exposure) if name]
 
     @property
@@ -469,7 +467,7 @@ class Schema:
 
     @property
     def _roles(self) -> list[str]:
-        """The columns that are no features."""
+        """The columns that are not features."""
         own = (self.target, self.event, self.weight, self.cluster)
         return [name for name in own if name] + self.offsets
 
@@ -492,7 +490,7 @@ class Schema:
 
     @property
     def outcome_marks(self) -> list[str]:
-        """What rows of each class are called, of classes and of events: the last of `outcomes`."""
+        """The name of each class's rows: the last ones of `outcomes`."""
         if self.loss == "logistic":
             return [" or ".join(self.positive)]
         if self.loss == "multinomial":
@@ -500,7 +498,7 @@ class Schema:
         return ["event"] if self.loss == "cox" else []
 
     def model_shape(self, columns: int, site_effects: str = COMMON) -> tuple[int, ...]:
-        """Return the shape of a model of so many columns, a common intercept included.
+        """Return the shape of a model with this number of columns, including a common intercept.
 
         For a negative binomial loss the last entry is log alpha.
         """
@@ -531,11 +529,11 @@ class Schema:
 
     @property
     def digest(self) -> str:
-        """The schema's digest of 16 hexadecimal digits, which must be the same on all nodes."""
+        """The schema's digest, 16 hexadecimal digits, which must be equal on all nodes."""
         content = asdict(self)
         later: dict[str, Any] = {"offset": "", "exposure": "", "terms": (), "formula": ""}
         later["complete_cases"] = False
-        for name, default in later.items():  # runs from before can be resumed
+        for name, default in later.items():  # earlier runs can be resumed
             if content[name] == default:
                 del content[name]
         for feature in content["features"]:
@@ -572,7 +570,7 @@ def _features(given: Any) -> tuple[Feature, ...]:
 
 
 def _unlike_default(record: Any) -> dict[str, Any]:
-    """Return the fields of a record that have no default, or another value; tuples as lists."""
+    """Return the fields of a record that differ from their default; tuples as lists."""
     values = ((field, getattr(record, field.name)) for field in fields(record))
     return {
         field.name: list(value) if isinstance(value, tuple) else value

@@ -1,6 +1,6 @@
-"""What stands out among the clients of a table, from the sums that they send before round 1.
+"""Conspicuous values among a table's clients, from the sums that they send before round 1.
 
-`flower_fedcon.tables.survey` adds what only the files themselves show.
+`flower_fedcon.tables.survey` adds remarks that need the files.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ NOTHING_TOLD = (
     "all outcomes are alike at every client, so with each client's own intercept no rows can be "
     'compared: use site_effects = "common"'
 )
-_FACTOR = 100.0  # scales that differ by so much are in other units
-_ALIKE = 8.0  # and by so much, where spread and mean differ by nearly the same factor
-_APART = 1.5  # and by so much, where values are far from each other for their spread
-_STEADY = 3  # values: of fewer the size may be next to 0 by chance
-_ROWS = 10  # fewer say little of an identifier
+_FACTOR = 100.0  # scales that differ by this factor are in different units
+_ALIKE = 8.0  # and by this factor, if spread and mean differ by nearly the same
+_APART = 1.5  # and by this factor, if values lie far apart compared with their spread
+_STEADY = 3  # values: with fewer the size may be near 0 by chance
+_ROWS = 10  # fewer rows do not show an identifier
 _SHOWN = 6
-_LISTED = 20  # categories, above which clients have some of their own anyway
+_LISTED = 20  # with more categories it is normal for clients to have some alone
 
 
 def check_outcomes(schema: Schema, told: Sequence[Payload]) -> None:
@@ -38,13 +38,13 @@ def check_outcomes(schema: Schema, told: Sequence[Payload]) -> None:
     ----------
     schema : Schema
     told : sequence of dict
-        What the clients have sent in the first exchange.
+        The clients' answers in the first exchange.
 
     Raises
     ------
     ConfigError
-        If a class has no row over all clients. If a client sends no numbers of rows, nothing is
-        refused.
+        If a class has no row at any client. Nothing is refused if a client sends no numbers of
+        rows.
     """
     if not schema.outcomes:
         return
@@ -74,7 +74,7 @@ def check_comparable(
     Raises
     ------
     ConfigError
-        If all are 0.
+        If all constants are 0.
     """
     compared = schema.loss == "cox" or site_effects == OWN
     if compared and all(L == 0 for L in smoothness):
@@ -88,16 +88,16 @@ def standing_out(
     told: Sequence[Payload],
     spread: Sequence[Payload],
 ) -> list[str]:
-    """Return what stands out, a sentence each.
+    """Return remarks, one sentence each.
 
     Parameters
     ----------
     schema : Schema
     names : sequence of str
-        The clients'.
+        The clients' names.
     first : Agreed
     told, spread : sequence of dict
-        What they have sent in the first and in the second exchange.
+        The clients' answers in the first and in the second exchange.
     """
     found = []
     for place, outcome in enumerate(schema.outcomes):
@@ -121,7 +121,7 @@ def standing_out(
         known = first.categories[feature.name]
         counts = np.array([own["counts"][place : place + len(known)] for own in spread])
         place += len(known)
-        named = [j for j, category in enumerate(known) if category]  # but what stands for the rest
+        named = [j for j, category in enumerate(known) if category]  # without `OTHER`
         known, counts = tuple(known[j] for j in named), counts[:, named]
         found += _missing(feature.name, names, counts.sum(axis=1))
         found += _categories(feature, known, names, counts)
@@ -172,17 +172,17 @@ def scales(
     squares: Array,
     mean: float,
 ) -> list[str]:
-    """Find clients whose values seem to be in another unit than the others'.
+    """Find clients whose values seem to be in a different unit.
 
-    Their values are a hundred times the others', or a hundredth; or eight times, or an eighth, with
-    a spread that differs likewise and is at most the mean (months and years); or the means are far
-    apart compared with both spreads (Fahrenheit and Celsius).
+    Their values are a hundred times the others', or a hundredth. Or they are eight times, or an
+    eighth, and the spread differs by a similar factor and is at most the mean (months and years).
+    Or the means are far apart compared with both spreads (Fahrenheit and Celsius).
 
     Parameters
     ----------
     feature : Feature
     names : sequence of str
-        The clients'.
+        The clients' names.
     observed, sums, squares : array, shape (clients,)
         Each client's number of values, their sum, and the sum of (value - mean)^2.
     mean : float
@@ -207,7 +207,7 @@ def scales(
             continue
         ratio = math.exp(math.log(size) - float(np.median(others)))
         if ratio < 1 and (len(sizes) == 2 or name not in many):
-            continue  # the same as what is said of the other one, or one value that is near 0
+            continue  # the remark on the other client says the same, or a value near 0 by chance
         within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
         if within and not _another_unit(name, ratio, means, spreads):
             continue
@@ -222,7 +222,7 @@ def scales(
 
 
 def _spread(own: float, square: float, mean: float) -> float:
-    """Return the standard deviation of a client's values; 0 if it is not known; see `_size`."""
+    """Return the standard deviation of a client's values, or 0 if unknown; see `_size`."""
     variance = square - (own - mean) ** 2
     return math.sqrt(variance) if variance > 1e-9 * square else 0.0
 
@@ -235,11 +235,11 @@ def _another_unit(
     Parameters
     ----------
     name : str
-        The client's.
+        The client's name.
     ratio : float
-        Of the sizes of its values and theirs.
+        The ratio of the size of its values to the others'.
     means, spreads : dict of float
-        By client; spreads of those that have some values.
+        Means and spreads by client; spreads only for clients with several values.
 
     Examples
     --------
@@ -263,7 +263,7 @@ def _another_unit(
 
 
 def _size(transform: str, own: float, square: float, mean: float) -> float:
-    """Return the size of a client's values, before they were transformed; 0 if it is not known.
+    """Return the size of a client's values before their transform; 0 if unknown.
 
     Parameters
     ----------
@@ -277,7 +277,7 @@ def _size(transform: str, own: float, square: float, mean: float) -> float:
     """
     if transform in ("log", "log1p"):
         return math.exp(min(own, 700.0))
-    # Where the others are far away, what is left of the difference is rounding.
+    # If the others are far away, only rounding is left of the difference.
     second = square + 2 * mean * own - mean * mean
     rounding = 1e-12 * (square + mean * mean)
     size = math.sqrt(max(second if second > rounding else 0.0, own * own))
@@ -287,7 +287,7 @@ def _size(transform: str, own: float, square: float, mean: float) -> float:
 def _categories(
     feature: Feature, known: Sequence[str], names: Sequence[str], counts: Array
 ) -> list[str]:
-    """Find what stands out among a column's categories, with rows by client and category."""
+    """Find conspicuous categories of a column, from the rows by client and category."""
     found, column = [], f"column {feature.name!r}"
     total = dict(zip(known, counts.sum(axis=0).tolist(), strict=True))
     present = [category for category in known if total[category]]

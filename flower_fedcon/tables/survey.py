@@ -1,8 +1,8 @@
 """A summary of tables for their owners, or a researcher, before anything is sent.
 
 For each client's columns it has the numbers of values and of missing ones, minimum, mean and
-maximum, and the categories with their rows. Remarks say what stands out: in the clients' sums
-(`flower_fedcon.tables.standing_out`), and in the rows themselves.
+maximum, and the categories with their rows. Remarks report conspicuous values, from the clients'
+sums (`flower_fedcon.tables.standing_out`) and from the rows.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from flower_fedcon.tables.standing_out import check_outcomes, scales, standing_o
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.validation import Array
 
-_WORK = 1e11  # multiplications, half a minute
+_WORK = 1e11  # multiplications: half a minute
 _FAR = 100.0
-_FEW = 20  # values, below which they are not taken for identifiers
-_DISTINCT = 0.9  # the share of a client's rows that differ, where rows are not alike by chance
-_SHARED = 0.5  # the share of them that another client holds, too, which is said
+_FEW = 20  # with fewer values a column is not taken for an identifier
+_DISTINCT = 0.9  # from this share of distinct rows on, equal rows are not due to chance
+_SHARED = 0.5  # a remark follows if another client holds this share of the rows
 _ID = re.compile(r"(^|[^a-z])(id|[a-z]{0,2}id|ids|key)$")
-_COUNTED = ("poisson", "negative_binomial")  # by whole numbers
+_COUNTED = ("poisson", "negative_binomial")  # losses of whole numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Line:
     categories : tuple of (str, int)
         Categories of features, outcomes and events with their rows, the most frequent first.
     told : str
-        What the server learns of it before round 1.
+        What the server learns of the column before round 1.
     """
 
     column: str
@@ -82,9 +82,9 @@ class Survey:
     ----------
     lines : tuple of Line
     findings : tuple of str
-        Remarks on what stands out, a sentence each.
+        Remarks, one sentence each.
     refusals : tuple of str
-        Why no model could be fitted.
+        Reasons why no model could be fitted.
     """
 
     lines: tuple[Line, ...]
@@ -106,7 +106,7 @@ class Survey:
 
 
 def survey(clients: Sequence[Client], least: int = 1) -> Survey:
-    """Return the content of the clients' tables, and what stands out.
+    """Return the content of the clients' tables, and remarks.
 
     Parameters
     ----------
@@ -200,11 +200,11 @@ def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
     return " and ".join(told) or "nothing"
 
 
-# --- what only rows show -------------------------------------------------------------------------
+# --- remarks that need the rows ------------------------------------------------------------------
 
 
 def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
-    """Yield what `standing_out` says of features, of outcomes, times, weights; and of one value."""
+    """Yield remarks as in `standing_out` on outcomes, times and weights, and a constant target."""
     schema = tables[0].schema
     outcomes: dict[str, list[Array]] = {}
     if schema.loss not in ("logistic", "multinomial"):
@@ -227,7 +227,7 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
 
 
 def seen_in_rows(columns: Columns) -> Iterator[str]:
-    """Yield what stands out in one client's columns of numbers.
+    """Yield remarks on one client's columns of numbers.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ def _counts_rows(column: str, known: Array, distinct: Array) -> bool:
 
 
 def _measured(marks: Sequence[str]) -> bool:
-    """Return whether categories look like numbers that are measured or counted, and no codes.
+    """Return whether categories look like measured or counted numbers rather than codes.
 
     >>> _measured([str(age) for age in range(20, 90)]), _measured(["01067", "20095"] * 20)
     (True, False)
@@ -323,7 +323,7 @@ def _measured(marks: Sequence[str]) -> bool:
 
 
 def _too_rare(clients: Sequence[Client], least: int) -> Iterator[str]:
-    """Yield which categories are in too few rows of a client to be told."""
+    """Yield remarks on categories with too few rows at a client to be sent."""
     schema = clients[0].table.schema
     for feature in schema.categorical if least > 1 else ():
         listed = [
@@ -340,9 +340,9 @@ def _too_rare(clients: Sequence[Client], least: int) -> Iterator[str]:
 
 
 def _decided(clients: Sequence[Client]) -> Iterator[str]:
-    """Yield the categories whose training rows all have one outcome, so that nothing bounds them.
+    """Yield the categories whose training rows all have one outcome, so that their effect diverges.
 
-    Of a logistic loss, and of counts that are all 0.
+    This concerns logistic losses, and counts that are all 0.
     """
     schema = clients[0].table.schema
     if schema.loss not in ("logistic", *_COUNTED):
@@ -387,7 +387,7 @@ def same_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
     ----------
     names : sequence of str
     tables : sequence of Table
-        Of one schema.
+        Tables of one schema.
     """
     same: dict[bytes, list[str]] = {}
     held, counts = [], []
@@ -410,7 +410,7 @@ def same_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
     for pair, shared in Counter(pairs).items():
         fewer, more = sorted(pair, key=lambda client: len(held[client]))
         rows = int(counts[fewer].sum())
-        # Where few values are possible, rows are the same by chance, within a client, too.
+        # If few values are possible, rows are equal by chance, even within a client.
         distinct = len(held[fewer]) >= _DISTINCT * rows
         if rows < _FEW or not distinct or shared < _SHARED * rows:
             continue
@@ -422,7 +422,7 @@ def same_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
 
 
 def _keys(table: Table) -> Array:
-    """Return a number for each row, the same for the same rows."""
+    """Return a number for each row, equal for equal rows."""
     if table.sparse is not None:
         return np.array([hash(table.resume_key)])
     rows = len(table.targets)
@@ -437,7 +437,7 @@ def _keys(table: Table) -> Array:
 def collinear(
     tables: Sequence[Table], preparation: Preparation, work: float = _WORK
 ) -> Iterator[str]:
-    """Yield which columns of the model are combinations of others, over all training rows.
+    """Yield remarks on columns of the model that are combinations of others in the training rows.
 
     Parameters
     ----------
@@ -478,7 +478,7 @@ def _unsought(tables: Sequence[Table], preparation: Preparation, work: float) ->
 
 
 def _triangle(tables: Sequence[Table], preparation: Preparation) -> Array:
-    """Return R of the QR factorization of all clients' centred training rows."""
+    """Return R of the QR factorisation of all clients' centred training rows."""
     middle = (preparation.means - preparation.centers) / preparation.scales
     triangle: Any = np.zeros((0, len(middle)))
     for table in tables:
@@ -492,15 +492,15 @@ def _triangle(tables: Sequence[Table], preparation: Preparation) -> Array:
 def combinations(
     names: Sequence[str], triangle: Array, rounding: float = 1e-10
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield the columns that are combinations of others, and of which.
+    """Yield the columns that are combinations of others, with those others.
 
     Parameters
     ----------
     names : sequence of str
     triangle : array, shape (rows, columns)
-        A matrix whose columns have the scalar products of the data's.
+        A matrix whose columns have the same scalar products as those of the data.
     rounding : float
-        The largest rest, of a column of length 1, that still counts as a combination.
+        The largest residual of a column of length 1 that counts as a combination.
 
     Examples
     --------

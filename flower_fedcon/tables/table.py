@@ -1,4 +1,4 @@
-"""The rows of one node: what it sends of them before round 1, and the objective they become."""
+"""The rows of one node: its sums before round 1, and its objective."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SUMMARY, SPREAD, CURVES = "summary", "spread", "curves"
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One node's rows, read and checked, before nodes have agreed on anything.
+    """One node's rows, read and checked, before the nodes' agreement.
 
     Parameters
     ----------
@@ -68,12 +68,11 @@ class Table:
         A digest of these rows in the file, including columns that the schema does not use; "" for
         rows without a file.
     places : array of int, optional
-        With a schema of complete cases the number of each row, from 0, among all of the node's.
+        With a schema of complete cases each row's number, from 0, among all rows of the node.
     left_out : int
         With a schema of complete cases the number of rows left out.
     notes : callable
-        Returns what stands out in the rows, for readers who may see cells. A node logs it once in a
-        run.
+        Returns remarks on the rows, for readers who may see cells. A node logs them once in a run.
     """
 
     file: str
@@ -134,7 +133,7 @@ class Table:
         )
 
     def numbers_of(self, rows: Any) -> Any:
-        """Return the numbers of rows, from 1, among all of the node's."""
+        """Return the numbers of rows, from 1, among all rows of the node."""
         return (rows if self.places is None else self.places[rows]) + 1
 
     @property
@@ -159,7 +158,7 @@ class Table:
 
     @property
     def effective_rows(self) -> float:
-        """The training rows, by weight as many as equally heavy ones: (sum w)^2 / sum w^2."""
+        """The effective number of training rows by weight: (sum w)^2 / sum w^2."""
         own = self.weights
         if own is None:
             return float(self.num_examples)
@@ -168,11 +167,11 @@ class Table:
 
     @property
     def total_weight(self) -> float:
-        """The weight of these rows: the sum of their weights, or without weights their number."""
+        """The sum of the training rows' weights, or their number without weights."""
         own = self.weights
         return float(self.num_examples) if own is None else math.fsum(own[self.training_rows])
 
-    # --- what it says of them before round 1 ---------------------------------------------------
+    # --- sums before round 1 ---------------------------------------------------
 
     def answer(self, stage: str, down: dict[str, Any], least: int = 1) -> dict[str, Any]:
         """Return the sums for the server, over the training rows.
@@ -182,10 +181,10 @@ class Table:
         stage : str
             "summary", "spread", "curves", or one of `flower_fedcon.tables.design`.
         down : dict
-            What the server has sent: nothing, or the means and categories agreed on.
+            The server's message: empty, or the agreed means and categories.
         least : int
-            Nothing leaves the node that is based on fewer rows: a column with fewer values, or a
-            category with fewer rows, counts as absent.
+            Nothing based on fewer rows leaves the node: a column with fewer values, or a category
+            with fewer rows, counts as absent.
         """
         rows = self._split[0]
         if stage == SUMMARY:
@@ -247,7 +246,7 @@ class Table:
         return counts.astype(np.float64) if told else np.full(len(counts), np.nan)
 
     def _level(self, rows: Any, least: int) -> Array:
-        """Return the sums of outcomes, of exposures and of squared outcomes, by weight."""
+        """Return the weighted sums of outcomes, exposures and squared outcomes."""
         if len(rows) < least:
             return np.zeros(3)
         y, exposure = self.targets[rows], np.ones(len(rows))
@@ -279,8 +278,8 @@ class Table:
         if schema.curve_by:
             place = [feature.name for feature in schema.categorical].index(schema.curve_by)
             known = tuple(unpacked_text(down["categories"])[schema.curve_by])
-            # Intervals are merged for this node's arms, whichever the server asks for: from two
-            # answers no other could then be found.
+            # Intervals are merged for all arms of this node, whatever arms the server requests:
+            # otherwise two answers could reveal another.
             marks, counts = np.unique(self.categories[rows, place], return_counts=True)
             pairs = zip(marks.tolist(), counts.tolist(), strict=True)
             own = tuple(mark for mark, n in pairs if mark and n >= least)
@@ -290,13 +289,13 @@ class Table:
         told = risk_counts(time, event == 1, arm, size, times, least)
         found = []
         for counted in told:
-            columns = dict(zip(own, counted.T, strict=False))  # without any arm one of no row
+            columns = dict(zip(own, counted.T, strict=False))  # without any arm, one without rows
             none = np.zeros(len(schema.curve_times))
             wanted = [columns.get(mark, none) for mark in known]
             found.append(np.stack(wanted, axis=1).astype(float).ravel())
         return {"at_risk": found[0], "events": found[1]}
 
-    # --- what they become ----------------------------------------------------------------------
+    # --- the objective ---------------------------------------------------------------------------
 
     def objective(self, preparation: Preparation, least: int = 1) -> Objective:
         """Return this node's objective, with the metrics of held-out rows.
@@ -329,9 +328,10 @@ class Table:
         return objective
 
     def matrix(self, preparation: Preparation, least: int = 1) -> Any:
-        """Return all rows as the model sees them, shape (m, columns).
+        """Return the prepared rows, shape (m, columns).
 
-        A column based on fewer than `least` rows is its mean over all nodes; see `tables.encoding`.
+        A column with fewer than `least` rows is replaced by its mean over all nodes; see
+        `tables.encoding`.
         """
         if self.sparse is not None:
             from scipy import sparse
@@ -367,7 +367,7 @@ class Table:
             raise DataError.of(self.file, [misfit]) from None
 
     def _kind(self, y: Array, common: dict[str, Any]) -> Callable[[Any], Any]:
-        """Return what makes the loss of these outcomes of rows."""
+        """Return a function that makes the loss of rows with these outcomes."""
         loss = self.schema.loss
         if loss == "multinomial":
             classes = len(self.schema.classes)

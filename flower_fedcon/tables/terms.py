@@ -1,4 +1,4 @@
-"""Terms of a model, made of a table's columns: a list, or a formula.
+"""A model's terms, built from a table's columns: a list, or a formula.
 
 A term is a feature, a basis of a numeric feature, or a product of these:
 
@@ -9,7 +9,7 @@ A term is a feature, a basis of a numeric feature, or a product of these:
     missing(bmi)     1 where the value is missing, else 0
     age:sex          the products of the columns of both
 
-Names that are not single words stand in backticks.
+Names that are not single words are written in backticks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUANTILES = {
     6: (0.05, 0.23, 0.41, 0.59, 0.77, 0.95),
     7: (0.025, 0.1833, 0.3417, 0.5, 0.6583, 0.8167, 0.975),
 }
-"""Harrell's quantiles of the knots, by their number."""
+"""Harrell's quantiles for the knots, by their number."""
 _WORD = re.compile(r"[^\W\d][\w.]*")
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\((.*)\)", re.DOTALL)
 _INSTEAD = {
@@ -139,7 +139,7 @@ def formula_terms(formula: str, target: str) -> tuple[Term, ...]:
     Raises
     ------
     ConfigError
-        If it cannot be read, leaves out the intercept, or formulaic is not installed.
+        If the formula cannot be read or leaves out the intercept, or formulaic is not installed.
 
     Examples
     --------
@@ -164,7 +164,7 @@ def formula_terms(formula: str, target: str) -> tuple[Term, ...]:
         sides = parsed._to_dict() if hasattr(parsed, "_to_dict") else {}
         right = list(sides.get("rhs", sides.get("root", parsed)))
         left = [str(term) for term in sides.get("lhs", ())]
-    except Exception as error:  # whatever the library raises of what it cannot read
+    except Exception as error:  # the library may raise anything for a formula that it cannot read
         said = " ".join(str(error).split())
         raise ConfigError(f"formula = {formula!r} cannot be read: {said}") from None
     if left and left != [target]:
@@ -220,7 +220,7 @@ def check_terms(
 
 
 def _split(text: str, by: str = ":") -> list[str]:
-    """Return what stands between colons, say, but for those in brackets and backticks."""
+    """Return the parts between colons (or `by`) that are outside brackets and backticks."""
     parts, depth, quoted = [""], 0, False
     for sign in text:
         quoted ^= sign == "`"
@@ -296,7 +296,7 @@ def _name(text: str) -> str | None:
 
 
 def _value(text: str, own: str) -> tuple[str, object]:
-    """Return an argument: its name, or "", and what it is; c(1, 2) is R's way to write a list."""
+    """Return an argument's name (or "") and its value; c(1, 2) is a list in R's form."""
     key, _, rest = text.rpartition("=")
     plain = re.sub(r"^\s*c\((.*)\)\s*$", r"[\1]", rest, flags=re.DOTALL).strip()
     plain = {"TRUE": "True", "FALSE": "False"}.get(plain, plain)

@@ -1,6 +1,6 @@
-"""Statistics on tables that stay where they are: a site's sums, and what follows from them.
+"""Statistics on tables that stay at their sites: a site's sums, and results from them.
 
-`families` treats losses as likelihoods, `site_sums` has what a site sends for a model, `site_fits`
+`families` treats losses as likelihoods. `site_sums` computes a site's sums for a model, `site_fits`
 its own fits, and `group_sums` its sums for random intercepts. `estimates`, `heterogeneity` and
 `intercept_variance` compute the results on the server; `answers` names the possible requests.
 Nothing here depends on how messages travel.

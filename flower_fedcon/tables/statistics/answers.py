@@ -1,4 +1,4 @@
-"""What a server may request of a site for a model, by name, and what a node's policy must list."""
+"""The statistics that a server may request of a site, and those that a node's policy must list."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ STATISTICS: dict[str, Callable[[Any, Payload, int], Payload]] = {
     "in_time": in_time,
     BASELINE: baseline,
 }
-"""By name: (objective, down, least) -> what a site tells."""
+"""By name: (objective, down, least) -> a site's answer."""
 OF_GROUPS = frozenset(("marginal", "variance_ratio"))
-"""Those of random intercepts, whose deviation is a parameter more."""
+"""The statistics of random intercepts, whose deviation is one more parameter."""
 COUNTED = ("in_time", BASELINE, *OF_GROUPS)
-"""Those of events, or of groups, of whose rows there are no fewer than a node's `min_cell`."""
+"""The statistics over events or groups, which need at least a node's `min_cell` of them."""
 OWN_PHASES = (ALONE, BASELINE)
-"""Those of them that a node answers only where its policy lists a phase of their name."""
+"""The statistics that a node answers only if its policy lists a phase of their name."""
 
 
 def counts_rows(down: Payload) -> bool:
@@ -62,16 +62,16 @@ def sums_of(objective: Any, down: Payload, least: int = 1) -> Payload:
     Parameters
     ----------
     objective : object
-        The site's.
+        The site's objective.
     down : dict
-        "x", the model; "asks.<name>", which statistic; and what that takes.
+        "x", the model; "asks.<name>", the statistic; and its arguments.
     least : int
-        Nothing is sent that is based on fewer rows.
+        Nothing based on fewer rows is sent.
 
     Raises
     ------
     ConfigError
-        If the statistic is unknown, or the loss does not have it.
+        If the statistic is unknown, or undefined for the loss.
     """
     asked = asked_of(down)
     if len(asked) != 1 or asked[0] not in STATISTICS:

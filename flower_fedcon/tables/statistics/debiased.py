@@ -1,18 +1,18 @@
 """Intervals with a penalty: the debiased lasso, from one exchange of sums at the lasso's estimate.
 
-With S = X'WX/n (W = 1 of a squared loss) and u the mean score, both at the estimate b and without
-what an intercept explains,
+With S = X'WX/n (W = 1 for a squared loss) and u the mean score, both at the estimate b and after
+projection on the intercept,
 
     debiased:    b + M u,    covariance:    phi M S M' / n.
 
-Row k of M is made by the lasso of column k on the others ("nodewise", van de Geer, Buhlmann,
-Ritov and Dezeure 2014, sections 2 and 3): (1, -g_k) / t_k^2 with t_k^2 = S_kk - S_k g_k. Its weight
-is sqrt(log p / n) / 4 where columns have the length 1: of the rate of their theory, and small,
-since what M leaves of the bias of b counts for more in intervals than their width. Where it leaves
-much all the same (splines, products and their columns explain one another) and there are rows in
-plenty, row k of M is that of the inverse of S: b + M u is then a Newton step in column k, without
-bias, and the interval as wide as without a penalty. phi is
-RSS / (n - s) of a squared loss, s the entries of b that are not 0 and the intercepts, else 1.
+Row k of M comes from the lasso of column k on the others ("nodewise", van de Geer, Buhlmann, Ritov
+and Dezeure 2014, sections 2 and 3): (1, -g_k) / t_k^2 with t_k^2 = S_kk - S_k g_k. Its weight is
+sqrt(log p / n) / 4 for columns of length 1. This has the rate of their theory, and is small because
+in intervals a remaining bias of b harms more than width. If much bias remains nevertheless
+(splines, products and their columns explain one another) and rows are plentiful, row k of M is that
+of the inverse of S. Then b + M u is a Newton step in column k without bias, and the interval is as
+wide as without a penalty. phi is RSS / (n - s) for a squared loss, where s counts the non-zero
+entries of b and the intercepts; otherwise it is 1.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from flower_fedcon.validation import Array
 
 FAMILIES = ("squared", "logistic", "poisson")
 _RATE = 0.25  # times sqrt(log p / n): the nodewise weight
-_CLOSE = 1e-9  # to the nodewise optimality conditions
-_EPOCHS, _LOOKS = 5, 40  # of plain descent, before supports are solved for
-_LIMIT = 100_000  # epochs of one column
-_NOTHING = 1e-12  # share of a column that an intercept leaves: rounding
-_ALIKE = 1e-10  # 1 - correlation: rounding
-_FAR = 0.5  # what M S may leave of another column, until a note says so
-_NEAR, _PLENTY = 0.1, 5  # what it may leave before the inverse is taken, with so many rows a column
+_CLOSE = 1e-9  # tolerance of the nodewise optimality conditions
+_EPOCHS, _LOOKS = 5, 40  # of plain descent, before supports are solved exactly
+_LIMIT = 100_000  # epochs for one column
+_NOTHING = 1e-12  # share of a column left by an intercept that counts as rounding
+_ALIKE = 1e-10  # 1 - correlation that counts as rounding
+_FAR = 0.5  # an entry of M S above this, off the diagonal, gets a note
+_NEAR, _PLENTY = 0.1, 5  # above this the inverse is used, with this many rows a column
 _CAUTION = (
     "intervals of a debiased lasso are valid if few coefficients are not 0 and each column depends "
     "on few others; they are not conditional on the selected columns"
@@ -53,11 +53,11 @@ def expect_lasso(title: str, family: str, penalty: str, remedies: tuple[str, str
     Parameters
     ----------
     title : str
-        What asks for it.
+        The feature that needs it.
     family : str
-        As schemas call the loss.
+        The loss's name in schemas.
     penalty : {"l1", "none", ...}
-        Only an l1 norm, no penalty, or another one in words.
+        An l1 norm only, no penalty, or another one in words.
     remedies : tuple of str
         How to get only an l1 norm, and how to get errors without a penalty.
 
@@ -84,19 +84,19 @@ def debiased(name: str, names: Sequence[str], x: Array, sums: Mapping[str, Array
     Parameters
     ----------
     name : str
-        Of the family, as schemas call its loss.
+        The loss's name in schemas.
     names : sequence of str
-        Of the parameters; an intercept stands last.
+        The parameters' names; an intercept is last.
     x : array, shape (p,) or (p + 1,)
         The lasso's estimate.
     sums : dict
-        All sites' sums at x, as `flower_fedcon.tables.statistics.site_sums.estimates` has them.
+        All sites' sums at x, in the form of `flower_fedcon.tables.statistics.site_sums.estimates`.
 
     Returns
     -------
     Estimates
-        Estimates of the columns only: the method has no interval for the intercept, which absorbs
-        what the columns leave.
+        Estimates of the columns only: the method gives no interval for the intercept, which absorbs
+        the remaining bias.
 
     Raises
     ------
@@ -171,9 +171,9 @@ def nodewise(R: Array, weight: float) -> Array:
     Parameters
     ----------
     R : array, shape (p, p)
-        Its diagonal is 1.
+        With diagonal 1.
     weight : float
-        Of the l1 norm in the lasso of each column on the others.
+        The weight of the l1 norm in the lasso of each column on the others.
 
     Returns
     -------
@@ -190,7 +190,7 @@ def nodewise(R: Array, weight: float) -> Array:
     M = np.eye(p)
     for k in range(p):
         l1 = np.full(p, weight)
-        l1[k] = 3.0  # a gradient is below 2 there: a column stays out of its own lasso
+        l1[k] = 3.0  # above any gradient: a column stays out of its own lasso
         g = _lasso(R, np.ascontiguousarray(R[k]), l1)
         M[k] -= g
         M[k] /= 1.0 - R[k] @ g
@@ -198,7 +198,7 @@ def nodewise(R: Array, weight: float) -> Array:
 
 
 def _sharpened(M: Array, R: Array) -> Array:
-    """Return M with rows of the inverse where M R is far from the identity, if there is one."""
+    """Return M with rows of the inverse of R, if it exists, where M R is far from the identity."""
     far = np.abs(M @ R - np.eye(len(R))).max(axis=1) > _NEAR
     values, vectors = np.linalg.eigh(R)
     if not far.any() or values[0] <= _ALIKE * values[-1]:

@@ -1,4 +1,4 @@
-"""What a server computes from the sums of an unpenalised fit: covariances, tests and intervals."""
+"""Covariances, tests and intervals, computed from the sums of an unpenalised fit."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ PENALISED = (
 DEBIASED = "debiased"
 """The method of estimators with a penalty."""
 _FEW_CLUSTERS = 30
-_SINGULAR = 1e3  # machine epsilons, and parameters: an eigenvalue that is rounding
-_NAMED = 0.1  # of a direction's largest entry
-_STOPPED = 1e-4  # Newton's decrement, in squared standard errors, of a fit that has not ended
+_SINGULAR = 1e3  # machine epsilons, times parameters: an eigenvalue that counts as 0
+_NAMED = 0.1  # relative to a direction's largest entry
+_STOPPED = 1e-4  # Newton's decrement, in squared standard errors, from which a fit has not ended
 _JOINT = (
     "errors are from the observed information of all parameters, log alpha included, as in "
     "statsmodels (R's glm.nb treats alpha as known, and uses the expected information)"
@@ -51,7 +51,7 @@ def check_method(name: str, method: Any) -> str:
     Parameters
     ----------
     name : str
-        Of the family, as schemas call its loss.
+        The loss's name in schemas.
     method : {"model", "robust", "cluster", "quasi"}
 
     Raises
@@ -79,14 +79,14 @@ def shapes_of(size: int, method: str) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Estimates:
-    """Estimates with their covariance, and how well the model fits.
+    """Estimates with their covariance, and the model's fit.
 
     Attributes
     ----------
     family : Family
     method : {"model", "robust", "cluster", "debiased"}
     names : tuple of str
-        Of the parameters.
+        The parameters' names.
     values : array, shape (p,)
     covariance : array, shape (p, p)
     n : float
@@ -96,17 +96,17 @@ class Estimates:
     dispersion : float
         phi, by which the model's own covariance is multiplied.
     shape : float
-        Of gamma distributions, by maximum likelihood; else NaN.
+        The shape of gamma distributions, by maximum likelihood; else NaN.
     clusters : int
         The number of clusters; 0 if errors are not by cluster.
     df : float
         Degrees of freedom of t; inf for the normal distribution.
     more : int
-        Parameters beside `values` that AIC and BIC count.
+        Further parameters that AIC and BIC count.
     counted : int
         The number of parameters of the fit.
     events : float
-        The number of events of a Cox model, by the rows' weights; else NaN.
+        The weighted number of events of a Cox model; else NaN.
     notes : tuple of str
     """
 
@@ -136,7 +136,7 @@ class Estimates:
 
     @property
     def statistics(self) -> Array:
-        """The estimates over their standard errors, shape (p,): z, or t where `df` is finite."""
+        """The estimates over their standard errors, shape (p,): z, or t if `df` is finite."""
         with np.errstate(divide="ignore", invalid="ignore"):
             found: Array = self.values / self.bse
         return found
@@ -178,9 +178,10 @@ class Estimates:
 
     @property
     def bic(self) -> float:
-        """The criterion p log n - 2 l, n the sum of the rows' weights, in a Cox model the events'.
+        """The criterion p log n - 2 l, for n the sum of the weights of rows.
 
-        A censored row adds no factor to a partial likelihood (Volinsky, Raftery 2000).
+        In a Cox model n is that of the events: a censored row adds no factor to a partial
+        likelihood (Volinsky, Raftery 2000).
         """
         n = self.n if math.isnan(self.events) else self.events
         return (self.counted + self.more) * math.log(n) - 2.0 * self.loglik
@@ -191,12 +192,12 @@ class Estimates:
         return replace(self, values=matrix @ self.values, covariance=V, names=tuple(names))
 
     def by_class(self, shape: tuple[int, ...]) -> Estimates:
-        """Return multinomial estimates of all classes, which sum to 0; others as they are.
+        """Return multinomial estimates of all classes, which sum to 0; other estimates unchanged.
 
         Parameters
         ----------
         shape : tuple of int
-            Of the model: (rows, classes), or one axis.
+            The model's shape: (rows, classes), or one axis.
         """
         if len(shape) == 1:
             return self
@@ -207,18 +208,18 @@ class Estimates:
     def joint_test(self, places: Sequence[int]) -> tuple[float, float]:
         """Return Wald's test that several parameters are all 0: its statistic, and the p-value.
 
-        The statistic is chi^2 with as many degrees of freedom as there are parameters or, where
-        `df` is finite, F with as many and `df`: chi^2 over their number.
+        With k parameters the statistic is chi^2 with k degrees of freedom or, if `df` is finite, F
+        = chi^2 / k with k and `df`.
 
         Parameters
         ----------
         places : sequence of int
-            Of the parameters among `names`.
+            The parameters' places among `names`.
 
         Raises
         ------
         ConfigError
-            If there are not more clusters than parameters, so that the covariance has no inverse.
+            If there are no more clusters than parameters, so that the covariance has no inverse.
         """
         from scipy.stats import chi2, f
 
@@ -235,7 +236,7 @@ class Estimates:
         return statistic / q, float(f.sf(statistic / q, q, self.df))
 
     def joint_in_words(self, places: Sequence[int]) -> str:
-        """Return `joint_test` as a report says it, or why there is none."""
+        """Return the text of a report on `joint_test`, or why it has none."""
         try:
             statistic, p = self.joint_test(places)
         except ConfigError as error:
@@ -251,7 +252,7 @@ class Estimates:
         Parameters
         ----------
         smaller : Estimates
-            The estimates of the fit without them, to the same rows.
+            The estimates of the fit without them on the same rows.
 
         Returns
         -------
@@ -290,18 +291,18 @@ def estimate(
     Parameters
     ----------
     name : str
-        Of the family, as schemas call its loss.
+        The loss's name in schemas.
     method : {"model", "robust", "cluster", "quasi"}
     names : sequence of str
-        Of the free parameters.
+        The names of the free parameters.
     values : array, shape (p,)
     sums : dict
-        The totals of what `site_sums.estimates` returns.
+        The sums over sites of `site_sums.estimates`.
 
     Raises
     ------
     ConfigError
-        If columns are collinear, there are not more rows than parameters, or there is one cluster.
+        If columns are collinear, rows are no more than parameters, or there is only one cluster.
     """
     family, p, names = family_of(name), len(names), tuple(names)
     n, loglik, deviance, pearson, last, clusters, own = sums["numbers"].tolist()
@@ -380,7 +381,7 @@ def estimate(
 
 
 def inverted(information: Array, names: Sequence[str]) -> Array:
-    """Return the inverse of an information matrix, in units in which its diagonal is 1.
+    """Return the inverse of an information matrix, computed in units in which its diagonal is 1.
 
     Raises
     ------

@@ -26,10 +26,10 @@ class Family:
     title : str
         The model's name in a summary.
     scale : {"known", "residual", "pearson", "none"}
-        The source of phi: 1; RSS / (n - p); Pearson's chi^2 / (n - p); or there is no likelihood.
+        The source of phi: 1; RSS / (n - p); Pearson's chi^2 / (n - p); or no likelihood.
     rows : callable
-        (loss, scores, targets) -> of each row the log-likelihood, the deviance, Pearson's square,
-        and one number more that the family needs: log y of the gamma family.
+        (loss, scores, targets) -> for each row the log-likelihood, the deviance, Pearson's square,
+        and one more number that the family needs (log y for the gamma family).
     expected : bool
         Whether the model's errors use the expected information.
     ratio : str
@@ -114,9 +114,9 @@ FAMILIES: dict[str, Family] = {
     "HuberRegression": Family("huber", "Huber regression", NONE, _huber),
     "CoxRegression": Family("cox", "Cox regression", KNOWN, None, ratio="hazard ratio", link="log"),
 }  # fmt: skip
-"""By the name of the loss's class."""
+"""The families by the name of the loss's class."""
 
 
 def family_of(name: str) -> Family:
-    """Return a family by its own name."""
+    """Return a family by its name."""
     return next(family for family in FAMILIES.values() if family.name == name)

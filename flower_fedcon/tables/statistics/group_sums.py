@@ -1,25 +1,25 @@
-"""What one site sends for a model with random intercepts: sums over its groups and rows.
+"""A site's message for a model with random intercepts: sums over its groups and rows.
 
-The server asks several times; see `intercept_variance`. "marginal", of logistic and Poisson losses,
-holds what "estimates" does (see `site_sums`) of the likelihood that intercepts are integrated out
-of: information and score in (x, log sd); as deviance -2 l, no Pearson's chi^2, as clusters the
-groups.
+The server asks several times; see `intercept_variance`. "marginal", for logistic and Poisson
+losses, holds the arrays of "estimates" (see `site_sums`) for the likelihood with the intercepts
+integrated out: information and score in (x, log sd), -2 l as deviance, no Pearson's chi^2, and the
+groups as clusters.
 
-"variance_ratio", of the squared loss, with r the variance of intercepts in units of the residuals',
-n_c the rows of group c and t_c the sum of its rows of Z, which are the columns, the intercept, and
-the residuals at x:
+"variance_ratio" is for the squared loss. Let r be the variance of intercepts relative to that of
+residuals, n_c the rows of group c, and t_c the sum of its rows of Z, which holds the columns, the
+intercept, and the residuals at x:
 
 products, slopes, curvatures : (p + 1) (p + 2) / 2 numbers each
     Z'Z - sum_c r / (1 + n_c r) t_c t_c', and its derivatives in r: - sum_c t_c t_c' / (1 + n_c r)^2
     and sum_c 2 n_c t_c t_c' / (1 + n_c r)^3.
 numbers : 5 numbers, `RATIO_NUMBERS`
-    The sum of the weights; how many groups there are; sum_c log(1 + n_c r), n_c / (1 + n_c r), and
-    its square.
+    The sum of the weights; the number of groups; the sums over c of log(1 + n_c r), of n_c / (1 +
+    n_c r), and of its square.
 
-For "effects" the site predicts its groups' intercepts by the fit, and writes them into a file of
-its own; it sends only their number.
+For "effects" the site predicts its groups' intercepts and writes them into its own file; it sends
+only their number.
 
-Nothing is sent if the groups of one size together have fewer rows than the node's least number for
+Nothing is sent if all groups of one size together have fewer rows than the node's threshold for
 sums.
 """
 
@@ -66,10 +66,9 @@ def marginal(objective: Any, down: Payload, least: int = 1) -> Payload:
 
 
 def _expect_sizes(weights: Array, rows: Array, least: int) -> None:
-    """Raise if the groups of one weight have fewer rows than `least` together.
+    """Raise if all groups of one weight together have fewer rows than `least`.
 
-    Answers for several ratios separate the weights: the sums over groups of one weight follow from
-    them.
+    Answers for several ratios give the sums over the groups of each weight.
     """
     sizes, place, found = np.unique(weights[weights > 0], return_inverse=True, return_counts=True)
     few = np.bincount(place, rows[weights > 0], len(sizes)) < least
@@ -82,7 +81,7 @@ def _expect_sizes(weights: Array, rows: Array, least: int) -> None:
 
 
 def random_intercepts(objective: Any, x: Array, nodes: int) -> RandomIntercepts:
-    """Return a site's likelihood at (x, log sd), whose groups are its clusters."""
+    """Return a site's likelihood at (x, log sd), with its clusters as groups."""
     at = fitted(objective, x[:-1])
     return RandomIntercepts(at.f, clusters_of(at.f), nodes)
 
@@ -108,14 +107,14 @@ def variance_ratio(objective: Any, down: Payload, least: int = 1) -> Payload:
 
 
 def predicted_effects(objective: Any, x: Array, sd: float, residual_sd: float, nodes: int) -> Array:
-    """Return the predicted intercept minus the mean, for each group of a site, which keeps them.
+    """Return the predicted intercept minus the mean, for each group of a site; they stay there.
 
-    They are the modes given the rows, in a linear model the best linear predictions.
+    They are the conditional modes given the rows; in a linear model, the best linear predictions.
 
     Parameters
     ----------
     objective : object
-        The site's.
+        The site's objective.
     x : array, shape (p,)
         The coefficients.
     sd, residual_sd : float
@@ -151,13 +150,13 @@ class Grouped(NamedTuple):
     """The rows Z of a linear model, with the residuals as their last column, by group."""
 
     products: Array  # Z'Z, by weight
-    sums: Array  # of each group's rows, shape (groups, p + 1)
-    counts: Array  # the sum of the weights of each
-    rows: Array  # the number of rows of each that have a weight
+    sums: Array  # by group, shape (groups, p + 1)
+    counts: Array  # the sum of each group's weights
+    rows: Array  # the number of each group's rows with a weight
 
 
 def grouped(at: Fitted) -> Grouped:
-    """Return the sums over groups, which are the clusters, of a linear model's rows at x."""
+    """Return the sums over groups (the clusters) of a linear model's rows at x."""
     codes = clusters_of(at.f)
     codes = np.zeros(len(at.w), np.intp) if codes is None else codes
     rows = at.loss.rows[:, kept_columns(at)]

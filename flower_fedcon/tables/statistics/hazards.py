@@ -1,7 +1,6 @@
-"""What sites send of hazards in time after a Cox fit: tests of proportionality, baseline hazards.
+"""Sites' messages after a Cox fit, for tests of proportionality and baseline hazards.
 
-The message of the statistic "in_time" holds, for a model of p columns and g a function of time,
-centred:
+The message of the statistic "in_time" holds, for p columns and a centred function g of time:
 
 score : p numbers
     The sum over events of g (row - mean of the risk set).
@@ -10,9 +9,9 @@ first, second, third : p (p + 1) / 2 numbers each
 moments : 2 numbers
     The sum over events of the function of time before centring, and the number of events.
 
-The message of "baseline", which a node's policy must list, holds for each time of a grid Breslow's
-cumulative hazard of a row of zeros up to it. It changes only where intervals of the grid, merged as
-for Kaplan-Meier curves, have no fewer than `min_rows` events and rows at risk.
+The message of "baseline", which a node's policy must list, holds Breslow's cumulative hazard of a
+row of zeros up to each time of a grid. Intervals of the grid are merged as for Kaplan-Meier curves,
+until each has at least `min_rows` events and rows at risk.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 TRANSFORMS = LOG, IDENTITY = "log", "identity"
-"""Functions of time that need no other sites; on the wire they are numbered."""
-_ROUNDING = 1e-10  # of sums over the events, relative
+"""Functions of time that need no other sites; messages hold their index."""
+_ROUNDING = 1e-10  # of sums over the events that count as 0, relative
 
 
 @dataclass(frozen=True, eq=False)
 class Proportionality:
-    """A test of proportional hazards: whether a coefficient changes with time.
+    """A test of proportional hazards: that coefficients do not change with time.
 
     Attributes
     ----------
     transform : {"log", "rank", "identity"}
-        The function of time along which coefficients may change.
+        The function of time with which coefficients may change.
     names : list of str
-        The columns'.
+        The columns' names.
     statistic, pvalue : arrays, shape (features,)
-        Chi-squared with 1 degree of freedom, of each column.
+        Chi-squared with 1 degree of freedom, for each column.
     global_statistic : float
-        Chi-squared of all columns together.
+        Chi-squared for all columns together.
     degrees : int
         Its degrees of freedom: the number of columns that are not combinations of others.
     global_pvalue : float
@@ -64,7 +63,7 @@ class Proportionality:
     global_pvalue: float
 
     def to_frame(self) -> Any:
-        """Return a pandas table with a row for each column, and the last for all of them."""
+        """Return a pandas table with a row for each column, and a last row for all."""
         pd = pandas()
 
         columns = {
@@ -76,20 +75,20 @@ class Proportionality:
 
 
 def in_time(objective: Any, down: Payload, least: int = 1) -> Payload:
-    """Return what a site adds to a test of proportional hazards; see the module.
+    """Return a site's sums for a test of proportional hazards; see the module.
 
     Parameters
     ----------
     objective : object
     down : dict
-        "x", "transform", the place in `TRANSFORMS`, and "center", of the function of time.
+        "x"; "transform", the place in `TRANSFORMS`; and "center", the mean of the function of time.
     least : int
-        With fewer events, if any, nothing is sent.
+        With fewer events (but not 0) nothing is sent.
 
     Raises
     ------
     ConfigError
-        If the loss is not a Cox model's, or an event's time has no logarithm.
+        If the loss is not that of a Cox model, or an event's time has no logarithm.
     """
     f = _cox(objective)
     place, center = int(down["transform"]), float(down["center"])
@@ -171,14 +170,14 @@ def proportionality_of(
     ----------
     transform : str
     names : list of str
-        The columns'.
+        The columns' names.
     score : array, shape (p,)
     first, second, third : array, shape (p, p)
-        As in the module.
+        As described in the module.
     """
     from scipy.stats import chi2
 
-    # The score's covariance, once the coefficients are fitted.
+    # The score's covariance, given the fitted coefficients.
     covariance = third - second @ _inverse(first)[0] @ second
     variances = np.diag(covariance)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Whether effects differ between sites: a meta-analysis of the sites' own fits."""
+"""Differences of effects between sites: a meta-analysis of the sites' own fits."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 Ask = Callable[..., tuple[Mapping[str, Payload], Mapping[str, str]]]
-"""(statistic, shapes, **its arguments) -> the answers by site, and why others give none."""
-_ROUNDS = 30  # of Newton's method over the sites
-_SMALL = 1e-12  # what a step may still gain of the deviance
-_NAMED = 0.1  # of a direction's largest entry
+"""(statistic, shapes, **arguments) -> the answers by site, and the reasons of sites without one."""
+_ROUNDS = 30  # iterations of Newton's method over the sites
+_SMALL = 1e-12  # a gain of a step in the deviance that ends the search
+_NAMED = 0.1  # relative to a direction's largest entry
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Heterogeneity:
     Attributes
     ----------
     names : tuple of str
-        Of the p parameters.
+        The names of the p parameters.
     sites : tuple of str
-        The N sites with a fit of their own.
+        The N sites with their own fit.
     values, bse : array, shape (N, p)
         The sites' estimates and model-based standard errors.
     left_out : dict
         For each other site the reason.
     q, df, pvalues : array, int, array, shape (p,)
-        Cochran's Q, its N - 1 degrees of freedom, and the test that effects are equal at all sites.
+        Cochran's Q, its N - 1 degrees of freedom, and the p-value of equal effects at all sites.
     i2 : array, shape (p,)
-        The share of the estimates' spread that is beyond chance, in [0, 1].
+        The share of the estimates' variation that is not due to chance, in [0, 1].
     tau2 : array, shape (p,)
         DerSimonian and Laird's variance of the effect between sites.
     fixed, fixed_bse : array, shape (p,)
@@ -51,8 +51,8 @@ class Heterogeneity:
     random, random_bse : array, shape (p,)
         The mean with weights 1 / (bse^2 + tau2).
     ratio, ratio_df, ratio_pvalues : array, shape (p,)
-        The likelihood ratio of one effect for all sites against one for each, with the other
-        effects as fitted.
+        The likelihood ratio of one effect for all sites against one for each site, with the other
+        effects fitted.
 
     Source: Cochran 1954; DerSimonian, Laird 1986; Higgins, Thompson 2002.
     """
@@ -100,7 +100,7 @@ def heterogeneity_of(
     Parameters
     ----------
     names, sites : sequence of str
-        Of p parameters and N sites.
+        The names of p parameters and N sites.
     values, bse : array, shape (N, p)
     left_out : dict, optional
     ratio, ratio_df : array, shape (p,), optional
@@ -158,7 +158,7 @@ def heterogeneity_of(
 
 
 def check_heterogeneity(name: str) -> None:
-    """Raise unless sites can compare fits of a loss.
+    """Raise unless sites' own fits of a loss can be compared.
 
     Raises
     ------
@@ -183,9 +183,9 @@ def found_by_sites(
     ----------
     ask : callable
     pooled : Estimates
-        Of all sites' rows.
+        The fit of all sites' rows.
     x : array, shape (p,)
-        Its model, in the sites' units.
+        The model of that fit, in the sites' units.
     units : array, shape (p, p), optional
         The matrix from coefficients in the sites' units to those shown.
 
@@ -218,7 +218,7 @@ def found_by_sites(
         errors.append(found.bse)
     known = np.array(values), np.array(errors)
     if len(sites) < 2:
-        return heterogeneity_of(pooled.names, sites, *known, left_out)  # which says why not
+        return heterogeneity_of(pooled.names, sites, *known, left_out)  # raises, with the reasons
     return heterogeneity_of(pooled.names, sites, *known, left_out, *_against_own(ask, pooled, x))
 
 
@@ -228,7 +228,7 @@ def _alone(pooled: Estimates, told: Payload) -> Estimates:
     Raises
     ------
     ConfigError
-        If there are none.
+        If the site has none.
     """
     if told["step"].any():
         lengths = unpacked(told["information"], len(pooled.names)).diagonal()
@@ -242,7 +242,7 @@ def _alone(pooled: Estimates, told: Payload) -> Estimates:
 
 
 def _against_own(ask: Ask, pooled: Estimates, x: Array) -> tuple[Array, Array]:
-    """Return the likelihood ratio of one effect for all sites against one for each, and its df.
+    """Return the likelihood ratio of a common effect against one for each site, and its df.
 
     It is NaN if a site does not answer, or the search does not converge.
     """
@@ -250,7 +250,7 @@ def _against_own(ask: Ask, pooled: Estimates, x: Array) -> tuple[Array, Array]:
     size = p - 1
     ratio, df = np.full(p, np.nan), np.full(p, np.nan)
     together = max(1, MOST_COUNTS // max(1, most_numbers(size)))
-    before = pooled.counted - p  # intercepts that sites have for themselves
+    before = pooled.counted - p  # the sites' own intercepts
     for first in range(0, p, together):
         entries = np.arange(first, min(first + together, p))
         K = len(entries)

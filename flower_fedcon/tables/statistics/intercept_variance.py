@@ -1,9 +1,9 @@
-"""What a server computes from the sums of a model with random intercepts: a fit, and its test.
+"""The fit of a model with random intercepts, and its test, computed from sites' sums.
 
-Sites, or groups of rows within them, have intercepts from one normal distribution. The server finds
-the coefficients and the distribution's standard deviation by Newton's method; each step is one
-exchange of sums, see `group_sums`. For the squared loss the coefficients and the residual variance
-follow from the sums, so the steps are only in the ratio of the two deviations.
+The intercepts of sites, or of groups of rows within them, have one normal distribution. The server
+finds the coefficients and the distribution's standard deviation by Newton's method. Each step takes
+one exchange of sums, see `group_sums`. For the squared loss the coefficients and the residual
+variance follow from the sums, so that only the ratio of the two deviations takes steps.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, most_numbers
 from flower_fedcon.validation import Array
 
 Ask = Callable[..., Mapping[str, Array]]
-"""(statistic, shapes, x, other arguments) -> all sites' sums."""
+"""(statistic, shapes, x, other arguments) -> the sums over all sites."""
 RESIDUAL_SD = "(residual sd)"
 """The name of the residual deviation in tables of coefficients."""
-_START = 0.5  # the deviation at first, of the squared loss in units of the residuals'
-_UP = 1.5  # the most that its logarithm rises at once
-_DOWN = 0.25  # the least that it falls to at once
-_FLAT = 1e-7  # what is left to gain, in log-likelihood, of a deviation that is 0
-_ROUNDING = 1e3  # machine epsilons of a log-likelihood
-_FAR = {"logistic": 1e3, "poisson": 1e3, "squared": 1e8}  # a deviation without end
+_START = 0.5  # the first deviation (for the squared loss relative to the residuals')
+_UP = 1.5  # the largest rise of its logarithm in a step
+_DOWN = 0.25  # the smallest factor of the deviation in a step
+_FLAT = 1e-7  # a remaining gain in log-likelihood at which a deviation counts as 0
+_ROUNDING = 1e3  # rounding of a log-likelihood, in machine epsilons
+_FAR = {"logistic": 1e3, "poisson": 1e3, "squared": 1e8}  # a larger deviation has no estimate
 _ENDLESS = {
     "logistic": "outcomes are all alike within (nearly) all groups",
     "poisson": "counts differ too much between groups, as when most are 0",
@@ -45,19 +45,19 @@ class RandomFit:
     Attributes
     ----------
     estimates : Estimates
-        Of the coefficients; the log-likelihood is the marginal one (restricted with reml).
+        The coefficients; the log-likelihood is the marginal one (restricted with reml).
     sd : float
         The standard deviation of the intercepts.
     sd_bse : float
         Its standard error; NaN if sd is 0, at the boundary.
     residual_sd : float
-        Of the squared loss, else NaN.
+        For the squared loss, else NaN.
     ratio, pvalue : float
-        The likelihood ratio against no random intercepts, and the p-value by (chi^2_0 + chi^2_1) /
-        2.
+        The likelihood ratio against no random intercepts, and its p-value from (chi^2_0 + chi^2_1)
+        / 2.
     groups : int
     exchanges : int
-        Of sums.
+        The number of exchanges of sums.
     converged : bool
     group : str
         The name of the groups: "site", or the column of the groups.
@@ -79,7 +79,7 @@ class RandomFit:
 
     @property
     def unfinished(self) -> str:
-        """How far a fit is from its end that has not got there; "" of one that has."""
+        """A remark on the remaining step, if the fit has not converged; else ""."""
         if self.converged:
             return ""
         return (
@@ -116,22 +116,22 @@ def fit_marginal(
     ----------
     ask : callable
     name : str
-        Of the family.
+        The family's name.
     names : sequence of str
-        Of the coefficients.
+        The coefficients' names.
     x : array, shape (p,)
-        Those of the fit without random intercepts.
+        The coefficients of the fit without random intercepts.
     nodes : int
-        Of the quadrature.
+        The number of nodes of the quadrature.
     tol : float
-        In standard errors.
+        The last step's size, in standard errors.
     most : int
-        Exchanges.
+        The largest number of exchanges.
 
     Raises
     ------
     ConfigError
-        If there is only one group, or no finite fit.
+        If there is only one group, or the fit is not finite.
     """
     p, every = len(names), (*names, "log sd")
     shapes = shapes_of(p + 1, MODEL)
@@ -165,18 +165,18 @@ def fit_marginal(
 def fit_squared(
     ask: Ask, names: Sequence[str], x: Array, reml: bool, tol: float, most: int
 ) -> RandomFit:
-    """Fit a linear model with random intercepts, by maximum likelihood or the restricted one.
+    """Fit a linear model with random intercepts, by maximum or restricted maximum likelihood.
 
     Parameters
     ----------
     reml : bool
-        Whether variances are those of the restricted likelihood.
+        Whether variances maximise the restricted likelihood.
     ask, names, x, tol, most : see `fit_marginal`
 
     Raises
     ------
     ConfigError
-        If there is only one group, or a group for each row, or a fit without residuals.
+        If there is only one group, each row is a group, or the fit has no residuals.
     """
     triangle = (most_numbers(len(names) + 1),)
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
@@ -230,7 +230,7 @@ class _Point:
 
 
 class _Profile:
-    """What follows of the sums of a linear model, at a ratio r of variances."""
+    """Results from the sums of a linear model, at a ratio r of variances."""
 
     def __init__(
         self, names: Sequence[str], x: Array, sums: Mapping[str, Array], r: float, reml: bool
@@ -263,11 +263,11 @@ class _Profile:
         along = -0.5 * float(first / self.variance + shares + more[1])  # in r
         curve = -0.5 * float(second / self.variance - squares + more[2])
         self.score = 2.0 * r * along  # in log sqrt(r)
-        self._own = -4.0 * r * (along + r * curve)  # information, beside that of log residual sd
+        self._own = -4.0 * r * (along + r * curve)  # information, besides that of log residual sd
         self._cross, self._last = -2.0 * r * first / self.variance, 2.0 * left
 
     def point(self, theta: Array) -> _Point:
-        """Return the profile of the likelihood, in log sqrt(r) alone."""
+        """Return the profile likelihood in log sqrt(r)."""
         information = self._own - self._cross**2 / self._last
         return _Point(
             theta, self.loglik, np.array([self.score]), np.array([[information]]), self.sums
@@ -292,9 +292,9 @@ def _climb(
 
     The step is in standard errors.
 
-    A step that does not rise is halved. The last entry, log sd, moves by Newton's method in sd
-    where that falls, since the likelihood is even in sd, and in log sd where it rises; curvature
-    that is not positive counts with its sign turned.
+    A step that does not increase the likelihood is halved. The last entry, log sd, moves by
+    Newton's method: in sd if it falls, since the likelihood is even in sd, and in log sd if it
+    rises. The sign of a negative curvature is reversed.
     """
     best: _Point | None = None
     left = math.inf
@@ -313,7 +313,7 @@ def _climb(
         try:
             inverse = inverted(J[:-1, :-1], names[:-1]) if len(g) > 1 else np.empty((0, 0))
         except ConfigError:
-            if theta[-1] > math.log(_START) + 2.0 * _UP:  # no rows tell of x beside such intercepts
+            if theta[-1] > math.log(_START) + 2.0 * _UP:  # the rows then carry no information on x
                 raise ConfigError(without_end) from None
             raise
         explained = inverse @ J[:-1, -1]
@@ -326,7 +326,7 @@ def _climb(
         left = math.sqrt(gain)
         if curvature > 0 and left <= tol:
             return point, done, left
-        left = max(left, 2.0 * tol)  # where curvature is not positive no step is the last
+        left = max(left, 2.0 * tol)  # without positive curvature no step is the last
         move = _move(slope, curvature)
         theta = theta + np.append(inverse @ g[:-1] - explained * move, move)
         if theta[-1] > math.log(far):
@@ -339,13 +339,13 @@ def _move(slope: float, curvature: float) -> float:
     """Return the change of log sd, from the likelihood's slope and curvature along it."""
     if slope >= 0:
         return min(slope / abs(curvature), _UP) if curvature else _UP
-    in_sd = curvature + slope  # of sd itself, in units of sd
+    in_sd = curvature + slope  # in sd itself, relative to sd
     share = 1.0 + (slope / in_sd if in_sd > 0 else -1.0)
     return math.log(max(share, _DOWN))
 
 
 def expect_groups(groups: int, rows: float = math.inf) -> None:
-    """Raise if there is only one group, or in a linear model a group for each row.
+    """Raise if there is only one group, or each row of a linear model is a group.
 
     Raises
     ------
@@ -374,7 +374,7 @@ def _tested(
     left: float,
     tol: float,
 ) -> RandomFit:
-    """Return a fit with the test of its deviation, which is noted."""
+    """Return a fit with the test of its deviation, and a note on it."""
     from scipy.stats import chi2
 
     ratio = max(0.0, 2.0 * (found.loglik - null)) if sd else 0.0

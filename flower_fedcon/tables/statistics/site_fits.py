@@ -1,17 +1,17 @@
-"""A site's own fit, and how much its own effect would improve the common one.
+"""A site's own fit, and its sums for a test of its own effect against the common one.
 
 The message of the statistic "alone" holds, for a model of p entries:
 
 values : p numbers
-    The coefficients of the fit to the site's rows alone, with an intercept of its own (which is
-    among them where the model has one).
+    The coefficients of the fit to the site's rows alone, with its own intercept (one of the p
+    numbers if the model has an intercept).
 step : p numbers
-    If the fit diverges, since the outcome is separated here, the last step of each; else 0.
+    If the fit diverges because the outcome is separated here, the last step of each; else 0.
 information, score, numbers
-    As of the statistic "estimates", at these values.
+    As in the statistic "estimates", at these values.
 
-That of "apart" holds, for each of K entries that are asked about, what "estimates" has at a model
-of the others, the entry itself being the site's own: eliminated where its rows are, and not told.
+The message of "apart" holds, for each of K requested entries, the arrays of "estimates" for the
+other entries. The requested entry is the site's own: it is eliminated at the site and not sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 _STEPS = 25  # of Newton's method; each moves separated outcomes' odds by a factor of e
-_SHORT = 1e-7  # a step in units of the scores, relative to the coefficient, that is the last
+_SHORT = 1e-7  # the last step's size, in units of the scores, relative to the coefficient
 _ALIKE = (
     "outcomes are all alike here (counts all 0), so the site's own intercept is infinite, and the "
     "rows carry no information on the columns"
@@ -43,11 +43,11 @@ def alone(objective: Any, down: Payload, least: int = 1) -> Payload:
     Raises
     ------
     ConfigError
-        If the loss is not squared, logistic or Poisson, there are not more rows than parameters, or
-        all outcomes are alike.
+        If the loss is not squared, logistic or Poisson, rows are no more than parameters, or all
+        outcomes are equal.
     """
     f = unscaled(objective)
-    fitted(f, np.zeros(f.shape))  # which refuses what has no likelihood, or is private
+    fitted(f, np.zeros(f.shape))  # raises without a likelihood, and for private rows
     own = type(f) is Profiled
     loss = f.loss if own else f
     core = loss.loss if type(loss) is WithOffset else loss
@@ -73,8 +73,8 @@ def apart(objective: Any, down: Payload, least: int = 1) -> Payload:
     ----------
     objective : object
     down : dict
-        "entries", shape (K,), which are asked about one by one, and "at", shape (K, p), the models:
-        of each all entries count but the one that is the site's.
+        "entries", shape (K,), the requested entries; and "at", shape (K, p), the model for each, in
+        which the requested entry is not used.
     least : int
 
     Raises

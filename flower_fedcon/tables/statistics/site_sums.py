@@ -1,7 +1,7 @@
-"""What one site sends for the final model: sums over its rows, and nothing of a single row.
+"""A site's message for the final model: sums over its rows, and nothing about a single row.
 
 The message of the statistic "estimates" holds, for p free parameters (the columns, the intercept,
-and where there is one log alpha; of a multinomial model those of all classes but the first):
+and any log alpha; in a multinomial model those of all classes except the first):
 
 information : p (p + 1) / 2 numbers
     The upper triangle of the negative log-likelihood's second derivatives, summed over the rows
@@ -9,13 +9,13 @@ information : p (p + 1) / 2 numbers
 score : p numbers
     The sum of the rows' scores. Over all sites it vanishes at the estimate.
 meat : p (p + 1) / 2 numbers
-    For robust errors the sum of s_i s_i' over rows, for clustered ones over clusters of the square
-    of each one's sum; absent for "model".
+    For robust errors the sum of s_i s_i' over rows; for clustered errors the sum of s_c s_c' over
+    clusters, with s_c a cluster's sum of scores; absent for "model".
 numbers : 7 numbers, `NUMBERS`
-    The sum of the weights; the log-likelihood; the deviance; Pearson's chi^2; log y (of the gamma
-    family; of the Cox model the sum of the events' weights; else 0); how many
-    clusters there are; the number of the site's own coefficients (0 or 1: its own intercept). A
-    site whose own intercept is infinite sends only zeros.
+    The sum of the weights; the log-likelihood; the deviance; Pearson's chi^2; the sum of log y for
+    the gamma family, or of the events' weights for a Cox model (else 0); the number of clusters;
+    the number of the site's own coefficients (0, or 1 for its own intercept). A site whose own
+    intercept is infinite sends only zeros.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from flower_fedcon.wire.payloads import Payload
 NUMBERS = ("n", "loglik", "deviance", "pearson", "log_y", "clusters", "own")
 MODEL, ROBUST, CLUSTER, QUASI = METHODS = ("model", "robust", "cluster", "quasi")
 KINDS = {name: float(place) for place, name in enumerate(METHODS)} | {QUASI: 0.0}
-"""The methods as numbers on the wire: "quasi" needs the sums of "model"."""
-_CLUSTERS = 3  # small ones for each parameter, as many as rows by the default max-parameters
+"""The numbers of the methods on the wire; "quasi" needs the sums of "model"."""
+_CLUSTERS = 3  # small clusters for each parameter, like rows by the default max-parameters
 
 
 class Fitted(NamedTuple):
     """A site's loss at a model, without its scale."""
 
-    f: Any  # the objective: a loss of rows, perhaps with an offset, or alpha
-    loss: LinearModel  # that of the rows
+    f: Any  # the objective: a loss of rows, possibly with an offset or alpha
+    loss: LinearModel  # the loss of the rows
     x: Array  # the model of f
-    at: Array  # that of the loss
+    at: Array  # the model of the loss
     family: Family
-    w: Array  # the rows' weights, as they were given: they count rows
-    own: int = 0  # how many coefficients the site has for itself
-    told: bool = True  # whether it tells anything of the others
+    w: Array  # the rows' weights as given, which count rows
+    own: int = 0  # the number of the site's own coefficients
+    told: bool = True  # whether its rows carry information on the others
 
     @property
     def scores(self) -> Array:
@@ -68,12 +68,12 @@ class Fitted(NamedTuple):
 
 
 def free_parameters(shape: tuple[int, ...]) -> int:
-    """Return the number of a model's free parameters: for K classes those of K - 1."""
+    """Return the number of free parameters: with K classes, those of K - 1."""
     return shape[0] * (shape[1] - 1) if len(shape) == 2 else shape[0]
 
 
 def free_values(x: Array) -> Array:
-    """Return the free parameters of a model: for K classes those of each against the first.
+    """Return the free parameters of a model: with classes, those of each against the first.
 
     >>> free_values(np.array([[1.0, 3.0], [2.0, 7.0]]))
     array([2., 5.])
@@ -92,7 +92,7 @@ def fitted(objective: Any, x: Array) -> Fitted:
     Raises
     ------
     ConfigError
-        If the loss has no known likelihood, or has its own l2.
+        If the loss has no known likelihood, or includes an l2 term.
     """
     f = unscaled(objective)
     if is_private(f):
@@ -153,10 +153,11 @@ def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
 
 
 def _expect_clusters(rows: Array, size: int, least: int) -> None:
-    """Raise if the sums of a few clusters would reveal one of fewer rows than `least`.
+    """Raise if the sums of a few clusters would reveal one with fewer rows than `least`.
 
-    Of two clusters the sum of their scores and that of their squares give each one's score, and a
-    row's score is that row. So small clusters count as rows do: three for each parameter.
+    With two clusters the sum of their scores and the sum of squares give each one's score, and a
+    row's score reveals the row. Small clusters are therefore limited like rows: three for each
+    parameter.
 
     Raises
     ------
@@ -171,13 +172,13 @@ def _expect_clusters(rows: Array, size: int, least: int) -> None:
 
 
 def clusters_of(f: Any) -> Array | None:
-    """Return the cluster of each row, from 0, in the loss's order; None where a site is one."""
+    """Return each row's cluster, from 0, in the loss's order; None if the site is one cluster."""
     codes: Array | None = getattr(f, "clusters", None)
     return codes
 
 
 def set_clusters(objective: Any, codes: Array) -> None:
-    """Set each row's cluster, by numbers in the order of the given rows."""
+    """Set each row's cluster, in the order of the given rows."""
     loss = objective
     while isinstance(loss, WithOffset | WithDispersion):
         loss = loss.loss
@@ -205,23 +206,23 @@ def unpacked(triangle: Array, size: int) -> Array:
 
 
 class RowScores(NamedTuple):
-    """The scores of all rows: rows times numbers, or a whole matrix."""
+    """The scores of all rows: as rows times slopes, or as a matrix."""
 
     w: Array  # the rows' weights
-    slopes: Array | None  # of each row, where its score is -slope times the row
-    rows: Any  # the rows, or where there are no slopes the scores themselves
+    slopes: Array | None  # each row's slope, if its score is -slope times the row
+    rows: Any  # the rows, or the scores themselves without slopes
 
     @property
     def _shares(self) -> Array:
-        """What each row is multiplied by in a sum of scores."""
+        """The factor of each row in a sum of scores."""
         return self.w if self.slopes is None else -self.w * self.slopes
 
     def total(self) -> Array:
-        """Return their sum, by weight."""
+        """Return the weighted sum of the scores."""
         return np.asarray(self.rows.T @ self._shares, dtype=np.float64).reshape(-1)
 
     def squares(self) -> Array:
-        """Return the sum of s s', by weight."""
+        """Return the weighted sum of s s'."""
         each = self.w if self.slopes is None else self.w * np.square(self.slopes)
         if not isinstance(self.rows, np.ndarray):
             found: Array = (self.rows.T @ self.rows.multiply(each[:, None])).toarray()
@@ -229,7 +230,7 @@ class RowScores(NamedTuple):
         return np.asarray(self.rows.T @ (each[:, None] * self.rows))
 
     def by(self, codes: Array) -> Array:
-        """Return their sums by group, shape (groups, p)."""
+        """Return the sums by group, shape (groups, p)."""
         from scipy import sparse
 
         member = sparse.csr_array((self._shares, (codes, np.arange(len(codes)))))
@@ -258,13 +259,13 @@ def row_scores(at: Fitted) -> RowScores:
 
 
 def kept_columns(at: Fitted) -> Any:
-    """Return which columns of the loss's rows are parameters: all but an offset."""
+    """Return the columns of the loss's rows that are parameters: all except an offset."""
     f = at.f.loss if isinstance(at.f, WithDispersion) else at.f
     return f.entries if isinstance(f, WithOffset) else slice(None)
 
 
 def _information(at: Fitted, *, expected: bool) -> Array:
-    """Return minus the second derivatives of the log-likelihood, or their expectation."""
+    """Return the negative second derivatives of the log-likelihood, or their expectation."""
     if expected:
         found: Array = at.loss._gram(at.w, None)[kept_columns(at)][:, kept_columns(at)]
         return found

@@ -59,7 +59,7 @@ class Summary(str):
             ("Dispersion", _number(found.dispersion)),
             *facts,
         ]
-        if found.method == DEBIASED:  # no likelihood's maximum
+        if found.method == DEBIASED:  # not a maximum of a likelihood
             said = [(what, shown) for what, shown in said if shown]
         if math.isfinite(found.shape):
             said.append(("Shape", _number(found.shape)))
@@ -79,7 +79,7 @@ class Summary(str):
 def estimates_table(
     found: Estimates, alpha: float, ratio: str, *, of_ratio: bool = False
 ) -> list[str]:
-    """Return the lines of a table: a head, and an estimate a line.
+    """Return the lines of a table: a head, and one line for each estimate.
 
     Parameters
     ----------
@@ -87,9 +87,9 @@ def estimates_table(
     alpha : float
         Intervals have coverage 1 - alpha.
     ratio : str
-        What the exponential of an estimate is; "" if it is nothing.
+        The name of an estimate's exponential; "" if it has no meaning.
     of_ratio : bool
-        Whether the interval is the ratio's, where there is one, and stands beside it.
+        Whether the interval is that of the ratio, if it has a meaning, and stands beside it.
     """
     letter = found.letter
     low, high = (f"{100 * share:.4g}%" for share in (alpha / 2, 1 - alpha / 2))
