@@ -1,7 +1,8 @@
-"""One run, whatever holds its clients: what is said, asked, accepted and acknowledged.
+"""The exchanges of one run, in every engine: requests, replies, the gate, acknowledgements.
 
-`protocol` holds the types that all of it shares, `server` a run's state, `round` one round under
-way, `gate` which replies are used, `uploads` what an algorithm aggregates, `acknowledgements`
-exactly-once client state, and `mirror` the server's copy of it. `participation` draws cohorts,
-`rng` is where all randomness comes from, and `start` finds the layout and x0.
+`protocol` has the types that the other modules share, `server` the state of a run, and `round` one
+round under way. `gate` decides which replies are used, `uploads` holds what an algorithm
+aggregates, `acknowledgements` changes client state exactly once, and `mirror` is the server's copy
+of it. `participation` draws cohorts, `rng` makes all random streams, and `start` finds the layout
+and x0.
 """

@@ -2,9 +2,10 @@
 
 The state that a step leaves is *pending* until the server says, in a later message, that it used
 the reply that came with it; then it is *acknowledged*, and the next step builds on it. A pending
-state that is not acknowledged is dropped: a reply that was late, refused or lost moves nothing. The
-acknowledged state that the server's last checkpoint refers to is *kept* as well, for a server that
-falls back to that checkpoint. A client without the state that the server refers to has *lost* it.
+state that is not acknowledged is dropped: a reply that was late, refused or lost changes nothing.
+The acknowledged state that the server's last checkpoint refers to is *kept* as well, in case the
+server falls back to that checkpoint. A client that does not have the state that the server refers
+to has *lost* it.
 
 A server refers to a state by the round of the reply that came with it, 0 for none.
 """
@@ -34,7 +35,7 @@ def confirms(acknowledged: Rounds, pending: Rounds) -> Any:
 
 
 def stands(acknowledged: Rounds, known: Rounds) -> Any:
-    """Return whether the server refers to the state that is acknowledged already, or to none yet.
+    """Return whether the server refers to the state that is already acknowledged, or to none.
 
     >>> stands(2, 2), stands(3, 2), stands(0, 2)
     (True, False, True)
@@ -43,7 +44,7 @@ def stands(acknowledged: Rounds, known: Rounds) -> Any:
 
 
 def in_one_round(server_round: int, count: int) -> Array:
-    """Return the same round for so many clients, read-only, which takes the memory of one.
+    """Return a read-only array of `count` equal rounds that takes the memory of one number.
 
     >>> in_one_round(7, 3)
     array([7, 7, 7])
@@ -53,7 +54,7 @@ def in_one_round(server_round: int, count: int) -> Array:
 
 
 def are_in_one_round(rounds: Array, server_round: int) -> bool:
-    """Return whether it can be seen at a glance that `in_one_round` made these, of this round.
+    """Return whether `in_one_round` made these rounds, of this round; takes no pass over them.
 
     >>> are_in_one_round(in_one_round(7, 3), 7), are_in_one_round(np.array([7, 7, 6]), 7)
     (True, False)
@@ -82,7 +83,7 @@ class Versions(NamedTuple):
     incarnation : int
         The server's incarnation that this client answered last.
     slot : int
-        Where the stacked engine has `acknowledged`, 0 or 1: it serves clients by it.
+        The place, 0 or 1, where the stacked engine stores `acknowledged`.
     """
 
     round: int = 0
@@ -98,7 +99,7 @@ class Versions(NamedTuple):
 
     def at(self, acknowledged: int) -> Any:
         """Return the state that the server refers to; None if it is lost."""
-        if 0 < acknowledged == self.pending_round:  # `confirms`, of one client
+        if 0 < acknowledged == self.pending_round:  # `confirms`, for one client
             return self.pending
         if acknowledged == self.round:
             return self.acknowledged
@@ -107,16 +108,16 @@ class Versions(NamedTuple):
     def after_query(
         self, known: int, state: Any, server_round: int, held: Any, kept: int, incarnation: int
     ) -> Versions:
-        """Return the versions once a query has been answered: what it left is held."""
+        """Return the versions after a query has been answered: what it left is held."""
         old = self.at(kept) if kept else None
         return Versions(known, state, 0, None, server_round, held, kept, old, incarnation)
 
     def after_step(
         self, known: int, state: Any, server_round: int, pending: Any, kept: int, incarnation: int
     ) -> Versions:
-        """Return the versions once a step is done: what it left is pending."""
+        """Return the versions after a step: the state that it left is pending."""
         old, held = self.at(kept) if kept else None, self.held
-        # By place, and without a call of Versions: this runs once for each step of each client.
+        # By position, without a call of Versions: this runs once for each step of each client.
         held_round, slot = self.held_round, 0
         values = (
             known, state, server_round, pending, held_round, held, kept, old, incarnation, slot
@@ -124,7 +125,7 @@ class Versions(NamedTuple):
         return tuple.__new__(Versions, values)
 
     def outdated(self, server_round: int, incarnation: int) -> bool:
-        """Return whether a request is older than one that was answered already.
+        """Return whether a request is older than one that was already answered.
 
         A restarted server may ask for earlier rounds; an older incarnation is always outdated.
         """
@@ -134,7 +135,7 @@ class Versions(NamedTuple):
 
 
 class Stateful(Protocol):
-    """What makes the states of an algorithm's clients."""
+    """The functions that make the states of an algorithm's clients."""
 
     def initialize(self, down: Payload) -> Any:
         """Return the state of a client at its first contact."""
@@ -152,8 +153,8 @@ def state_before(
 ) -> Any:
     """Return the state that a step builds on; None if it is lost.
 
-    What the server hands back (`given`) comes first, then the start for a client that it has not
-    heard of, then the state that it means.
+    If the server hands a state back (`given`), it is that one. For a client that the server has not
+    heard from, it is the initial state. Otherwise it is the state that the server refers to.
     """
     if given is not None:
         return client.restore(down, given)
@@ -173,7 +174,7 @@ class Acknowledgements:
 
     def __init__(self, num_clients: int) -> None:
         self._rounds = self.kept = np.zeros(num_clients, np.int64)
-        self._given = True  # whether others hold `_rounds`, which must not change then
+        self._given = True  # whether `_rounds` has been handed out, and must not change
 
     @property
     def rounds(self) -> Array:
@@ -202,7 +203,7 @@ class Acknowledgements:
         return self._rounds[clients], self.kept[clients]
 
     def keep(self) -> None:
-        """Note that a checkpoint has been written: a later start falls back to it."""
+        """Note that a checkpoint has been written, to which a later start may fall back."""
         self.kept = self.rounds
 
     def restore(self, rounds: Sequence[int] | Array) -> None:

@@ -1,4 +1,4 @@
-"""What a run tells of its exchanges: who was asked, and what became of the answer."""
+"""The events of a run's exchanges: who was asked, and what became of the reply."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from flower_fedcon.core.protocol import Reply, Request
 
 
 class Audit:
-    """Hears of every exchange; this one keeps nothing, `runs.audit_log` writes it down."""
+    """The interface of an audit log; this one keeps nothing, `runs.audit_log` writes a file."""
 
     def follow(self, server: Any) -> None:
-        """Hear of another server's rounds from now on."""
+        """Follow the rounds of another server from now on."""
 
     def asked(self, request: Request) -> None:
-        """Note whom a request goes to."""
+        """Note which clients a request goes to."""
 
     def used(self, reply: Reply) -> None:
         """Note a reply that passed the gate."""
 
     def dropped(self, client: int, reason: str) -> None:
-        """Note a reply that did not."""
+        """Note a reply that was dropped."""
 
     def silent(self, clients: list[int], reason: str) -> None:
-        """Note clients that are not heard from, and why, where that is known."""
+        """Note clients that have not answered, and the reason if it is known."""
 
     def lost(self, client: int) -> None:
         """Note a client whose state is gone."""
@@ -32,7 +32,7 @@ class Audit:
         """Note that a round has been applied, with the uploads of these clients."""
 
     def sync(self) -> None:
-        """Make sure that what was noted stays."""
+        """Make sure that the notes are on the disk."""
 
     def ended(self, error: str = "") -> None:
         """Note that the run has ended, and by which error."""

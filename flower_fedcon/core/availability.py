@@ -15,7 +15,7 @@ from flower_fedcon.validation import Array, count, optional
 
 
 def _some(available: Array, most: int | None, rng: np.random.Generator) -> list[int]:
-    """Return the clients that are available, or so many of them, drawn uniformly."""
+    """Return the available clients, or `most` of them, drawn uniformly."""
     if most is not None and len(available) > most:
         available = np.sort(rng.choice(available, size=most, replace=False))
     found: list[int] = available.tolist()
@@ -28,7 +28,7 @@ def _at_most(rate: float, most: int | None, num_clients: int) -> float:
 
 @dataclass(frozen=True)
 class Cyclic(Participation):
-    """Groups of clients take turns: those of the first, then those of the next, and so on.
+    """Groups of clients take turns, one group in each round.
 
     Cyclic client participation as in Cho, Sharma, Joshi, Xu, Kale, Zhang, "On the convergence of
     federated averaging with cyclic client participation" (ICML 2023).
@@ -36,8 +36,8 @@ class Cyclic(Participation):
     Parameters
     ----------
     groups : int
-        Number of groups, at least 1 and at most the number of clients. Groups are consecutive in
-        the list of names, and as even as possible.
+        Number of groups, at least 1 and at most the number of clients. Each group is a stretch of
+        the list of names, and their sizes differ by at most 1.
     count : int, optional
         The number of a group's clients that take part, drawn uniformly; by default all.
     unbiased : bool (default: False)
@@ -133,13 +133,13 @@ class Markov(Participation):
         optional(count, "Markov(count)", self.count)
 
     def begin(self, num_clients: int, rng: np.random.Generator) -> Array:
-        """Return who is there before round 1, as booleans."""
+        """Return which clients are available before round 1, as booleans."""
         return rng.random(num_clients) < self._there(num_clients)
 
     def step(
         self, memory: Any, server_round: int, num_clients: int, rng: np.random.Generator
     ) -> tuple[list[int], Any]:
-        """Return who is there now, and who takes part."""
+        """Return which clients are available now, and which take part."""
         stay, back = self._chains(num_clients)
         there = memory
         while True:
@@ -148,7 +148,7 @@ class Markov(Participation):
                 return _some(np.flatnonzero(there), self.count, rng), there
 
     def inclusion(self, num_clients: int) -> Array:
-        """Return the share of the time that each client is there, or takes part, about."""
+        """Return roughly the share of the rounds in which each client takes part."""
         there = self._there(num_clients)
         return there * _at_most(1.0, self.count, max(1, round(float(there.sum()))))
 
@@ -175,7 +175,7 @@ class Markov(Participation):
 
 
 class Available(Participation):
-    """A given trace, such as a real one, states which clients are available in which round.
+    """A trace, recorded or made up, states which clients are available in which round.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ class Available(Participation):
     def step(
         self, memory: Any, server_round: int, num_clients: int, rng: np.random.Generator
     ) -> tuple[list[int], Any]:
-        """Return those who are there, or some of them."""
+        """Return the available clients, or some of them."""
         row = self._of(num_clients)[(server_round - 1) % len(self.trace)]
         return _some(np.flatnonzero(row), self.count, rng), memory
 

@@ -15,7 +15,7 @@ ORDER, ORDERS = "batch_order", ("round", "epoch")
 
 
 def minibatch(batch_size: int | None, local_solver: object) -> int | None:
-    """Return how many rows a method's minibatches have, by either; None where all rows count.
+    """Return the rows in a method's minibatches, by either argument; None for all rows.
 
     >>> minibatch(None, SGD(epochs=1, batch_size=8, lr=0.1)), minibatch(None, None)
     (8, None)
@@ -24,7 +24,7 @@ def minibatch(batch_size: int | None, local_solver: object) -> int | None:
 
 
 def rows_of_gradients(objective: Any, size: int | None) -> tuple[int, int]:
-    """Return how many rows an objective's gradient goes over: a full one, and a minibatch's.
+    """Return how many rows a full gradient and a minibatch's gradient use.
 
     >>> from flower_fedcon.objectives import LeastSquares
     >>> rows_of_gradients(LeastSquares(np.ones((5, 1)), np.ones(5)), 2)
@@ -35,11 +35,11 @@ def rows_of_gradients(objective: Any, size: int | None) -> tuple[int, int]:
 
 
 class EpochRows:
-    """The rows of minibatches whose epochs go on over the rounds, each in an order of its own.
+    """The rows of minibatches whose epochs continue over rounds, each in a new order.
 
     Round t takes batches (t - 1) K, (t - 1) K + 1, ... of a client's sequence, where an epoch has
-    floor(m / size) of them: whoever takes part in every round has each row once in an epoch, but
-    for the m mod size rows that its order leaves over.
+    floor(m / size) batches. A client that takes part in every round uses each row once in an epoch,
+    except the m mod size rows that are left over at the end of its order.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class EpochRows:
 
     def __init__(self, seed: int, each: int) -> None:
         self._seed, self._each = seed, each
-        self._known: dict[int, tuple[int, Array]] = {}  # of each client, the order of an epoch
+        self._known: dict[int, tuple[int, Array]] = {}  # the order of an epoch, for each client
 
     def of(self, client: int, server_round: int, k: int, rows: int, size: int) -> Array:
         """Return the rows of a client's batch k, from 0, in a round."""
@@ -70,7 +70,7 @@ class EpochRows:
 
 
 class Batches:
-    """Gradients of a client's next rows: a pass over all of them, then another, in new orders.
+    """Gradients on a client's next rows: each pass goes over all rows in a new order.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Batches:
         Rows in each batch; all, if None.
     rng : numpy.random.Generator
     rows : callable, optional
-        Returns the rows of batch k, from 0, in place of new orders.
+        Returns the rows of batch k, from 0; then no orders are drawn.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Batches:
         return self.again(v)
 
     def again(self, v: Array) -> Array:
-        """Return the gradient at `v` of the last batch, of an objective with `batch_gradient`."""
+        """Return the last batch's gradient at `v`; the objective must have `batch_gradient`."""
         if self._last is None:
             return self._objective.gradient(v)  # type: ignore[no-any-return]
         return self._objective.batch_gradient(v, self._last)  # type: ignore[no-any-return]
@@ -117,7 +117,7 @@ class Batches:
         if self._rows is not None:
             self._asked += 1
             return self._rows(self._asked - 1, m, size)
-        if len(self._order) < size:  # a pass is over: what is left is less than a batch
+        if len(self._order) < size:  # the pass is over: fewer rows than a batch are left
             self._order = self._rng.permutation(m)
         rows, self._order = self._order[:size], self._order[size:]
         return rows

@@ -2,9 +2,9 @@
 
     seconds of client i = latency + bytes down / down_i + compute_i + K gradient_i + bytes up / up_i
 
-in a round, with the bytes counted for it; a round lasts as long as the slowest client whose reply
-is used. With a query before the step there are two exchanges: each lasts as long as its slowest
-client, and the work comes with the second.
+in a round, with the bytes that are counted for the client. A round lasts as long as the slowest
+client whose reply is used. A method with a query before the step has two exchanges: each lasts as
+long as its slowest client, and the time of the work is counted in the second.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Distribution(ABC):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Between which numbers all that is drawn lies."""
+        """The bounds of the numbers that are drawn."""
         return 0.0, math.inf
 
 
@@ -59,7 +59,7 @@ class LogNormal(Distribution):
     median : float
         > 0.
     spread : float (default: 0.5)
-        >= 0, the standard deviation of the logarithm.
+        The standard deviation of the logarithm, >= 0.
     per : {"client", "round"} (default: "client")
 
     >>> LogNormal(median=2.0, spread=0.0).sample(np.random.default_rng(0), 2)
@@ -87,7 +87,7 @@ class Exponential(Distribution):
     Parameters
     ----------
     mean : float
-        > 0, the mean of the exponential numbers.
+        The mean of the exponential numbers, > 0.
     least : float (default: 0)
         >= 0.
     per : {"client", "round"} (default: "client")
@@ -110,7 +110,7 @@ class Exponential(Distribution):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Between which numbers all that is drawn lies."""
+        """The bounds of the numbers that are drawn."""
         return self.least, math.inf
 
 
@@ -139,7 +139,7 @@ class Uniform(Distribution):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Between which numbers all that is drawn lies."""
+        """The bounds of the numbers that are drawn."""
         return self.low, self.high
 
 
@@ -148,7 +148,7 @@ DISTRIBUTIONS = {kind.__name__: kind for kind in (Exponential, LogNormal, Unifor
 
 
 class Clock:
-    """The speed of a run's clients; the history then has the column "simulated_seconds".
+    """The speeds of a run's clients; they add the column "simulated_seconds" to the history.
 
     Each argument is a number for all clients; a sequence with one for each; a `LogNormal`,
     `Exponential` or `Uniform`, drawn with the run's seed; or a trace: an array of shape (rounds,
@@ -164,8 +164,9 @@ class Clock:
     compute : (default: 0)
         Seconds of a client's work in a round, >= 0.
     gradient : (default: 0)
-        Seconds of each of a client's gradients, >= 0: as many as `local_steps`, or as a client's
-        step has counted. A `Deadline` then uses the number of the client's last round.
+        Seconds for each gradient of a client, >= 0. Their number is `local_steps`, or what the
+        client's step has counted. In the second case a `Deadline` uses the number of the client's
+        last round.
 
     Raises
     ------
@@ -209,7 +210,7 @@ class Clock:
         return f"Clock({', '.join(f'{k}={repr_of(v)}' for k, v in self.stated.items())})"
 
     def check(self, num_clients: int) -> None:
-        """Raise unless it has numbers for so many clients."""
+        """Raise unless it has numbers for this many clients."""
         for name, value in self._of.items():
             if isinstance(value, np.ndarray) and value.shape[-1] != num_clients:
                 raise ConfigError(
@@ -226,7 +227,7 @@ class Clock:
         )
 
     def best(self, name: str, num_clients: int, seed: int) -> Any:
-        """Return each client's fastest number in any round, or that of all."""
+        """Return each client's fastest number in any round, or one number for all."""
         value, speed = self._of.get(name), name in _SPEEDS
         if isinstance(value, Distribution) and value.per == "round":
             return value.ends[speed]
@@ -235,9 +236,9 @@ class Clock:
         return self.numbers(name, num_clients, seed, 1, 0)
 
     def numbers(self, name: str, num_clients: int, seed: int, server_round: int, again: int) -> Any:
-        """Return each client's number in a round, or that of all; None where there is none.
+        """Return each client's number in a round, or one for all; None if there is none.
 
-        `again` counts how often a round's times have been drawn anew.
+        `again` is how often the round's times have been drawn again.
         """
         value = self._of.get(name)
         if isinstance(value, Distribution):
@@ -251,7 +252,7 @@ class Clock:
 
 
 def _read(name: str, value: Any) -> float | Array | Distribution:
-    """Return what an argument of a clock says, checked."""
+    """Return an argument of a clock, checked."""
     if isinstance(value, Distribution):
         return value
     if isinstance(value, str | Path):
@@ -283,35 +284,35 @@ class Timekeeper:
     clock : Clock
     num_clients, seed : int
     steps : int, optional
-        How many gradients a client takes in a round, where that is known; else they are counted.
+        How many gradients a client takes in a round, if that is known; otherwise they are counted.
 
     Attributes
     ----------
     seconds : float
-        Of all rounds so far.
+        The simulated time of all rounds so far.
     sizes : (int, int)
         The most bytes, down and up, of a client in the last round; (0, 0) before the first.
     most : float
-        Seconds that a round lasts at most.
+        The longest that a round may last, in seconds.
     counts_gradients : bool
-        Whether it is to be told how many gradients each client took.
+        Whether it needs to be told how many gradients each client took.
     """
 
     def __init__(self, clock: Clock, num_clients: int, seed: int, steps: int | None) -> None:
         clock.check(num_clients)
         self.counts_gradients = steps is None and "gradient" in clock.stated
-        self._gradients = np.full(num_clients, np.nan)  # of each client's last exchange, counted
+        self._gradients = np.full(num_clients, np.nan)  # in each client's last exchange, counted
         self._clock, self._num_clients, self._seed = clock, num_clients, seed
         self._steps, self.seconds, self.sizes = steps or 0, 0.0, (0, 0)
         self._known: tuple[Any, dict[str, Any]] = (None, {})
         self._again, self.most = 0, math.inf
 
     def anew(self, vain: int) -> None:
-        """Have a round's times drawn anew, as often as so many draws of it were in vain."""
+        """Note how many draws of a round failed, so that its times are drawn again each time."""
         self._again = vain
 
     def took(self, clients: Sequence[int], gradients: Any) -> None:
-        """Note how many gradients clients took in the exchange that is to be timed."""
+        """Note how many gradients clients took in the exchange to be timed."""
         self._gradients[clients] = gradients
 
     def times(
@@ -324,7 +325,7 @@ class Timekeeper:
         work: bool = True,
         exchanges: int = 1,
     ) -> Array:
-        """Return the seconds of each of some clients for an exchange of so many bytes."""
+        """Return the seconds of each of these clients for an exchange of so many bytes."""
         key = (server_round, self._again) if self._clock.varies else (1, 0)
         if self._known[0] != key:
             self._known = (
@@ -337,9 +338,9 @@ class Timekeeper:
         return self._sum(self._known[1], clients, down, up, work=work, exchanges=exchanges)
 
     def least_times(self, down: int, up: int, *, exchanges: int = 1) -> Array:
-        """Return the seconds of each client in the round that suits it best.
+        """Return the seconds of each client in its fastest round.
 
-        Of gradients that are counted, none.
+        Gradients whose number is not known in advance count 0 seconds.
         """
         n = self._num_clients
         best = {name: self._clock.best(name, n, self._seed) for name in Clock.NAMES}
@@ -355,10 +356,10 @@ class Timekeeper:
         work: bool,
         exchanges: int,
     ) -> Array:
-        """Return what these numbers make of an exchange."""
+        """Return the seconds of an exchange with these numbers."""
         which, seconds = np.asarray(clients, dtype=np.intp), np.zeros(len(clients))
         gradients: Any = work * self._steps
-        if self.counts_gradients:  # of whom nothing is known yet, as many as others took
+        if self.counts_gradients:  # clients not heard from yet: as many as the others
             known = self._gradients[np.isfinite(self._gradients)]
             usual = known.mean() if len(known) else 0.0
             gradients = np.nan_to_num(self._gradients[which], nan=usual)
@@ -378,7 +379,7 @@ class Timekeeper:
         return seconds
 
     def played(self, server_round: int, cohort: Sequence[int], down: int, up: int) -> None:
-        """Count a round in which each client was sent, and has sent, as many bytes."""
+        """Count a round by the bytes that each client was sent and has sent."""
         self.passed(float(self.times(server_round, cohort, down, up).max()), (down, up))
 
     def passed(self, seconds: float, sizes: tuple[int, int]) -> None:
@@ -401,14 +402,14 @@ class Timekeeper:
 
 @dataclass(frozen=True)
 class Deadline(Participation):
-    """Of the clients drawn by another rule, those whose simulated time is within a deadline.
+    """The clients drawn by another rule whose simulated time is within a deadline.
 
     The server asks only these, as in Nishio, Yonetani, "Client selection for federated learning
     with heterogeneous resources in mobile edge" (ICC 2019), so a round lasts at most `seconds`.
-    Times are computed with the bytes of the round before; in round 1 with uploads of the model's
-    shape, and without compact uploads. The history's column "late" counts the clients that were
-    drawn and not asked. If no client would be in time, the draw is repeated. It needs a clock:
-    ``simulate(..., clock=Clock(...))``.
+    Times are computed with the bytes of the round before; in round 1 an upload counts as many bytes
+    as the model, and a compact upload none. The history's column "late" counts the clients that
+    were drawn but not asked. If no client would be in time, the draw is repeated. The rule needs a
+    clock: ``simulate(..., clock=Clock(...))``.
 
     Parameters
     ----------
@@ -441,14 +442,14 @@ class Deadline(Participation):
         return self.among
 
     def rate(self, num_clients: int) -> float:
-        """Return the other rule's: at most so many take part."""
+        """Return the other rule's rate, an upper bound."""
         return self.among.rate(num_clients)
 
     def inclusion(self, num_clients: int) -> Array:
-        """Return the other rule's: in at most that share of the rounds a client takes part."""
+        """Return the other rule's shares, which are upper bounds."""
         known = self.among.inclusion(num_clients)
         return np.full(num_clients, self.rate(num_clients)) if known is None else known
 
     def is_full(self, num_clients: int) -> bool:
-        """Return False: some may be late."""
+        """Return False, since some clients may be late."""
         return False

@@ -1,13 +1,13 @@
-"""Compressed uploads: what clients send in place of an array, and what the server reads in it.
+"""Compressed uploads: what clients send instead of an array, and how the server reads it.
 
-A client compresses how far its upload is from what both sides know: 0 for a change, the model that
-was sent for a point, and with `EF21` a memory besides. The value that the server reads, and that a
-method calculates with on both sides, is what both know plus what was sent. A method whose uploads
-are differences from a memory of its own (`own_memory`) gets no second one.
+A client compresses the difference of its upload from a value that both sides know. This value is 0
+for a change and the model that was sent for a point; `EF21` adds a memory to it. The server reads
+this value plus what was sent, and the method uses the result on both sides. A method whose uploads
+are already differences from a memory (`own_memory`) gets no second memory.
 
-A memory is part of the client's state, and moves as that does: only if the reply was used. The
-server holds each client's memory, and not just their mean, since a cohort's mean is made of its
-members' and a client that has lost its own starts again from 0 without a bias.
+A memory is part of the client's state, and changes with it: only if the reply was used. The server
+holds the memory of each client, not their mean alone: it needs those of a cohort's members, and a
+client that has lost its memory can start again from 0 without a bias.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTING = "compression"
 class Remembering(NamedTuple):
     """A client's state in a run with `EF21`."""
 
-    state: Any  # the method's own; None for a method whose clients keep none
+    state: Any  # the method's state; None if its clients keep none
     memory: dict[str, Array]  # m_i by the name of the upload, shape (..., *model); {} at first
 
 
@@ -41,8 +41,8 @@ class Form(NamedTuple):
     """How the arrays of a run are compressed."""
 
     compressor: Compressor
-    feedback: bool  # whether there is a memory beside the method's own
-    scale: float  # of what is read
+    feedback: bool  # whether there is a memory in addition to the method's
+    scale: float  # of the values that are read
 
     @classmethod
     def of(cls, rule: EF21 | Compressor, size: int, own_memory: bool) -> Form:
@@ -51,7 +51,7 @@ class Form(NamedTuple):
         Raises
         ------
         ConfigError
-            If it is none, or asks for more entries than there are.
+            If it is not a compression rule, or keeps more entries than the model has.
         """
         if not isinstance(rule, EF21 | Compressor):
             raise ConfigError(f"compression must be a compressor or EF21(...), got {rule!r}")
@@ -61,7 +61,7 @@ class Form(NamedTuple):
         return cls(rule, False, 1.0)
 
     def moved(self, memory: Array | float, sent: Any) -> Array:
-        """Return what is read of `sent`: with a memory, that memory from then on."""
+        """Return the value read from `sent`; with a memory, also the memory's new value."""
         read: Array = dense(sent)
         if self.scale != 1:
             read = self.scale * read
@@ -69,7 +69,7 @@ class Form(NamedTuple):
 
 
 class Received:
-    """The server's side: what it reads in compressed uploads.
+    """The server's side: it reads compressed uploads.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Received:
     def replies(
         self, replies: Sequence[Reply], down: Payload, fresh: Collection[int]
     ) -> list[Reply]:
-        """Return replies as if the clients had sent what is read; nothing changes.
+        """Return replies as if clients had sent the values that are read; no memory changes.
 
         Parameters
         ----------
@@ -98,7 +98,7 @@ class Received:
         down : dict
             The broadcast.
         fresh : collection of int
-            The clients that have lost their state in this round, and their memory with it.
+            The clients that have lost their state, and with it their memory, in this round.
         """
         self._moved, found = {}, []
         for reply in replies:
@@ -118,7 +118,7 @@ class Received:
         return found
 
     def keep(self) -> None:
-        """Move the memories of the clients whose replies have been applied."""
+        """Update the memories of the clients whose replies have been applied."""
         if self._form.feedback:
             for client, values in self._moved.items():
                 self._mirror.put(client, **values)
@@ -140,7 +140,7 @@ def form_of(strategy: Method[Any]) -> Form:
 
 
 def compressed(strategy: Method[Any]) -> set[str]:
-    """Return the names of the uploads that are compressed: all but numbers."""
+    """Return the names of the uploads that are compressed: all except numbers."""
     return {name for name in strategy.uplink if name not in strategy.numbers}
 
 
@@ -150,7 +150,7 @@ def decoded(strategy: Method[Any], name: str, parts: Mapping[str, Array]) -> Any
     Raises
     ------
     ConfigError
-        If they are not what the compressor sends.
+        If the compressor does not send such arrays.
     """
     rule, layout = strategy.compression, strategy.setup.layout
     compressor = rule.compressor if isinstance(rule, EF21) else rule
@@ -159,12 +159,12 @@ def decoded(strategy: Method[Any], name: str, parts: Mapping[str, Array]) -> Any
 
 
 def check_argument(strategy: Method[Any]) -> None:
-    """Raise unless `compression` is a rule that a method can bear, or None.
+    """Raise unless `compression` is None or a rule that the method can use.
 
     Raises
     ------
     ConfigError
-        With the reason, and the remedy where there is one.
+        With the reason, and the remedy if there is one.
     """
     rule, title = strategy.compression, strategy.title
     if rule is None:
@@ -203,7 +203,7 @@ def check_argument(strategy: Method[Any]) -> None:
 
 
 def check_setup(strategy: Method[Any]) -> None:
-    """Raise unless a strategy that is bound to a run can compress in it.
+    """Raise unless a strategy that is bound to a run can compress its uploads.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What holds the clients of a run, as the run sees it."""
+"""The interface of an engine, which holds the clients of a run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from flower_fedcon.validation import Array
 
 
 class Engine(ABC):
-    """What holds the clients of a run: this process, worker processes, or nodes.
+    """An engine holds the clients of a run: in this process, in workers, or on nodes.
 
-    A run calls `describe`, then `open`, then `answer`, `observe` and `evaluate` as often as it
-    likes.
+    A run calls `describe`, then `open`, then `answer`, `observe` and `evaluate` any number of
+    times.
 
     Attributes
     ----------
     max_retries : int, optional
-        How many more times the clients without a usable reply are asked; None for any number.
+        How often clients without a usable reply are asked again; None for no limit.
     round_deadline : float
         Seconds after its beginning at which a round without enough replies ends the run.
     wall_clock : bool
-        Whether a history's seconds are all that pass, and not only those of the rounds.
+        Whether a history's seconds count all the time that passes, or only that of the rounds.
     """
 
     max_retries: int | None = 3
@@ -45,48 +45,48 @@ class Engine(ABC):
 
     @abstractmethod
     def open(self, run: RunInfo) -> None:
-        """Prepare for a run, with what all its requests have in common."""
+        """Prepare for a run, given what all its requests have in common."""
 
     @abstractmethod
     def answer(self, request: Request) -> Iterable[Reply]:
         """Return the replies to a request: of a round, or for a certificate.
 
-        One reply may hold the answers of many clients, in columns; replies may be made one by one,
-        each when it is asked for. A client that fails gives a reply with the error; one that is not
-        heard from gives none, or one that is `silent`.
+        One reply may hold the answers of many clients, in columns. Replies may be made one by one,
+        each when the iterator reaches it. A client that fails gives a reply with the error; a
+        client that is not heard from gives no reply, or a `silent` one.
         """
 
     @abstractmethod
     def evaluate(self, x: Array) -> Record:
-        """Return the record of a model: "objective" and what else is measured."""
+        """Return the record of a model: "objective" and further measures."""
 
     def advance(self, server: Server, rounds: int) -> int:
-        """Do up to so many rounds by itself; return how many, 0 if the next is to be asked for."""
+        """Do up to so many rounds by itself and return their number; 0 if it needs a request."""
         return 0
 
     def observe(self, round_: Round) -> None:  # noqa: B027  (most have no use for it)
-        """Learn from a complete round who gave a usable reply, and who did not and why."""
+        """Learn which clients gave a usable reply in a complete round; why the others did not."""
 
     clients_keep_states: ClassVar[bool] = True
     """Whether the clients' states are with them, and not in the run's checkpoint."""
 
     def counts(self) -> dict[str, float]:
-        """Return what else a history counts."""
+        """Return further counts for the history."""
         return {}
 
     settings: Mapping[str, Any] = MappingProxyType({})
     """What else the clients are told, which must not change when a run is resumed."""
 
     def digests(self) -> dict[str, list[str]]:
-        """Return digests of what a run works on, which must not change when it is resumed."""
+        """Return digests of a run's data, which must be the same when it is resumed."""
         return {}
 
     def ledgers(self) -> dict[str, Ledger]:
-        """Return what counts the privacy of clients' examples here, by the digest of their data."""
+        """Return the privacy ledgers of clients' examples here, by the digest of their data."""
         return {}
 
     def save(self) -> Sequence[Versions] | None:
-        """Return the clients' states for a checkpoint; None where it needs none of them."""
+        """Return the clients' states for a checkpoint; None if it needs none."""
         return None
 
     def load(self, states: Sequence[Versions]) -> None:

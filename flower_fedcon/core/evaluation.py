@@ -1,7 +1,7 @@
-"""Evaluations of a model: which of the clients' are used, and what a record may hold.
+"""Evaluations of a model: which replies are used, and what a record may hold.
 
-A loss or metric is used only if it is a finite number that sums and squares can bear, under a name
-that is no column of every history. Anything else is a fault of that client, and of no other.
+A loss or metric is used only if it is a finite number whose squares and sums are finite, too, and
+if its name is not a column that every history has. Anything else is a fault of that client alone.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ COLUMNS = frozenset(
 """The columns that a run itself may write."""
 WEIGHT = "weight."
 """Begins the name under which a metric's weight travels."""
-_EACH = 100  # clients whose own values are recorded
+_EACH = 100  # so many clients' own values are recorded at most
 LARGEST = 5e102
 """The largest number that is taken from a client: its square can still be summed, and weighed."""
-_METRICS, _LETTERS = 100, 100  # of one evaluation, and of a metric's name
+_METRICS, _LETTERS = 100, 100  # metrics of one evaluation; characters of a metric's name
 
 
 class DivergedError(RoundError):
-    """A loss that is no finite number, or too large to be one of a run that goes well."""
+    """A loss that is not a finite number, or so large that the run has diverged."""
 
 
 def usable(value: object) -> bool:
@@ -47,7 +47,7 @@ def usable(value: object) -> bool:
 
 
 def check_metric_names(names: Iterable[str]) -> None:
-    """Raise if a metric bears the name of a column, or one that no column can have.
+    """Raise if a metric has the name of a column, or one that no column can have.
 
     Raises
     ------
@@ -67,12 +67,12 @@ def check_metric_names(names: Iterable[str]) -> None:
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return those metrics that have a value, as plain numbers.
+    """Return the metrics that have a value, as plain numbers.
 
     Raises
     ------
     ConfigError
-        If one is no number.
+        If one is not a number.
 
     >>> numbers({"nonzeros": np.int64(3), "none yet": None})
     {'nonzeros': 3.0}
@@ -90,7 +90,7 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def spread_out(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return metrics as plain numbers, a weight beside each that has one.
+    """Return metrics as plain numbers, each followed by its weight if it has one.
 
     >>> spread_out({"mae": (0.5, 20.0), "nonzeros": 3})
     {'mae': 0.5, 'weight.mae': 20.0, 'nonzeros': 3.0}
@@ -106,14 +106,14 @@ def spread_out(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def admit(loss: object, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one client's evaluation if it can be used; a metric with a weight is a pair.
+    """Return one client's usable evaluation; a metric with a weight is a pair.
 
     Raises
     ------
     ConfigError
-        If there are too many metrics, one is no usable number, or bears no metric's name.
+        If there are too many metrics, or one has an unusable value or name.
     DivergedError
-        If the loss is no usable number.
+        If the loss is not a usable number.
     """
     if "error" in metrics:
         raise ConfigError(printable(str(metrics["error"])))
@@ -143,7 +143,7 @@ def own_distance(state: Any, x: Array) -> dict[str, float]:
 
 
 def spread_of(objective: Any, x: Array) -> dict[str, Array]:
-    """Return the roots of about how far an objective curves along each entry, if it knows that."""
+    """Return roots of an objective's curvatures along the entries, roughly, if it knows them."""
     found = entry_curvatures(objective)
     if found is None or found.shape != x.shape:
         return {}
@@ -155,13 +155,13 @@ def pooled(
 ) -> dict[str, float]:
     """Return what all clients have measured, pooled, in client order.
 
-    Where one has not answered, which is None here, the others' own values are known and nothing
-    else: what some have in common is another number than what all have.
+    A client that has not answered is None here. Then only the others' own values are returned,
+    since a mean over some clients is not the mean over all.
 
-    A number that all have is averaged, all clients alike. Of pairs (value, weight) the mean by
-    weight is taken, of the clients that have one with a weight above 0, and each client's own value
-    stands beside it under "metric/client". With `each`, "constraint" is the largest one, of the
-    clients that have any.
+    A number that all clients have is averaged with equal weights. Pairs (value, weight) are
+    averaged by weight, over the clients that have one with a weight above 0; each client's own
+    value is returned as well, as "metric/client". With `each`, "constraint" is the largest value
+    over the clients that have one.
 
     >>> pooled([{"mae": (0.5, 1.0)}, {"mae": (1.0, 3.0)}], ["a", "b"])
     {'mae': 0.875, 'mae/a': 0.5, 'mae/b': 1.0}

@@ -1,9 +1,9 @@
 """The gate: which replies are used.
 
-A reply is used only if it comes from a client that was asked and has not answered yet (which the
-round knows), answers this round, holds what the algorithm declares, in its shapes and types and
-with finite numbers of bearable size, and has a finite, positive weight. What it says of its work is
-taken under the names that a history knows.
+A reply is used only if it comes from a client that was asked and has not answered yet (the round
+checks this), answers this round, and has a finite, positive weight. It must hold the values that
+the algorithm declares, with their shapes and types, and its numbers must be finite and so small
+that their squares are finite. Counts of its work are taken under the names that a history knows.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.validation import Array, squared_norm
 from flower_fedcon.wire.payloads import SCALAR_BYTES, Payload
 
-NUMBERS = ("distance", "steps")  # of a certificate's answer, and of a loop of the client's own
+NUMBERS = ("distance", "steps")  # in a certificate's answer, and from a client's own loop
 COUNTS = ("gradients", "examples_seen", "hessian_products", "proxes", "lmos")
-WORK = ("iterations", "evaluations", "unconverged", *COUNTS)  # what a step may have cost
+WORK = ("iterations", "evaluations", "unconverged", *COUNTS)  # the names of a step's costs
 
 
 class Gate:
@@ -70,21 +70,21 @@ class Gate:
             raise RoundError(f"it is for round {reply.round}")
 
     def admit(self, reply: Reply, phase: str, names: tuple[str, ...]) -> Payload:
-        """Return the columns of a reply that can be used.
+        """Return the columns of a reply, if it can be used.
 
         Parameters
         ----------
         reply : Reply
         phase : {"train", "query", "certify"}
         names : tuple of str
-            What clients are to send.
+            What clients must send.
 
         Raises
         ------
         ConfigError, RoundError
             If the reply cannot be used.
         AlgorithmError
-            If a client of this process sends other names than the algorithm declares.
+            If a client in this process does not send the names that the algorithm declares.
         """
         if not 0 < reply.num_examples < math.inf:
             raise RoundError(f"its weight is {reply.num_examples}")
@@ -100,7 +100,7 @@ class Gate:
         if columns.keys() != set(names):
             self._refuse_names(sorted(columns), names, phase, reply.remote)
         bound = self._bounds.get(phase, math.inf)
-        if reply.remote:  # this process's own may run as far as they like
+        if reply.remote:  # values of this process's own clients have no limit
             bound = min(bound, self._largest)
         for name, column in columns.items():
             if phase == QUERY or name in self._numbers:
@@ -116,7 +116,7 @@ class Gate:
         Raises
         ------
         DivergedError
-            If not: the round is not applied.
+            If they are not finite; the round is then not applied.
         """
         for value in state:
             if not isinstance(value, np.ndarray) or squared_norm(value) < math.inf:
@@ -147,7 +147,7 @@ class Gate:
     def _refuse_names(
         self, found: list[str], names: tuple[str, ...], phase: str, remote: bool
     ) -> None:
-        if remote:  # perhaps another program: it must not end the run
+        if remote:  # perhaps from another program: it must not end the run
             raise ConfigError(f"it holds {found}, expected {sorted(names)}")
         kind, name = type(self._strategy).__name__, self._strategy.name
         verb, declared = ("answers", "queries") if phase == QUERY else ("uploads", "uplink")
@@ -168,7 +168,7 @@ class Gate:
             values, shape, lead = [column], (count, *shape), 1
         for value in values:
             own = getattr(value, "dtype", None)
-            # Usually one object, which takes less time to see; and None, to NumPy, is a dtype.
+            # It is usually one object, and `is` is faster than ==; NumPy takes None for a dtype.
             alike = own is dtype or (own is not None and own == dtype)
             if not alike or value.shape != shape:
                 if own is None:
@@ -177,7 +177,7 @@ class Gate:
                     f"{name!r} has shape {value.shape[lead:]} and dtype {value.dtype}, "
                     f"expected {one} and {self._layout.dtype}"
                 )
-            # One pass for both checks: where a value is not finite, its square norm is not either.
+            # One pass for both checks: if a value is not finite, its squared norm is not finite.
             if isinstance(value, np.ndarray):
                 square = squared_norm(value)
                 if not square < most:
@@ -189,7 +189,7 @@ class Gate:
 
 
 def largest_norm(dtype: np.dtype[Any]) -> float:
-    """Return the largest norm that is taken from another process: its cube is still a number.
+    """Return the largest norm accepted from another process: its cube is still finite.
 
     >>> f"{largest_norm(np.dtype('float64')):.2g}, {largest_norm(np.dtype('float32')):.2g}"
     '5.6e+102, 7e+12'
@@ -199,7 +199,7 @@ def largest_norm(dtype: np.dtype[Any]) -> float:
 
 
 def _check_norms(name: str, values: Array, most: float) -> None:
-    """Raise unless all values, stacked, are finite and their square norms at most `most`."""
+    """Raise unless all stacked values are finite, with squared norms of at most `most`."""
     if not np.isfinite(values).all():
         raise DivergedError(
             f"{name!r} holds non-finite values: check the data, or use smaller steps"
@@ -213,7 +213,7 @@ def _check_norms(name: str, values: Array, most: float) -> None:
 
 
 def _known(work: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a client says of its work, as far as a history knows it."""
+    """Return a client's counts of its work, those with a column in the history."""
     return {name: work[name] for name in WORK if usable(work.get(name)) and work[name] >= 0}
 
 
@@ -227,7 +227,7 @@ def _check_numbers(name: str, column: Any) -> None:
 
 
 def column_bytes(column: Any) -> int:
-    """Return the bytes of a column's values on the wire, each sent on its own.
+    """Return the bytes of a column's values on the wire, each sent separately.
 
     >>> column_bytes([1.0, 2.0]), column_bytes(np.zeros((3, 10)))
     (16, 624)
@@ -237,7 +237,7 @@ def column_bytes(column: Any) -> int:
     if not isinstance(column, list):
         return int(column.stack_bytes)
     first = column[0]
-    if isinstance(first, np.ndarray):  # the gate has seen that they are alike
+    if isinstance(first, np.ndarray):  # the gate has checked that they have the same form
         return len(column) * array_bytes(first.shape, first.dtype)
     if isinstance(first, float | int):
         return len(column) * SCALAR_BYTES

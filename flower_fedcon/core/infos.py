@@ -13,7 +13,7 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.many import ManyClients
 from flower_fedcon.validation import count, nonnegative
 
-_LARGEST = 1e100  # of a client's constants: their squares are finite
+_LARGEST = 1e100  # bounds of a client's constants: their squares are finite
 
 
 @dataclass(frozen=True)
@@ -23,22 +23,22 @@ class ClientInfo:
     Attributes
     ----------
     name : str
-        Stable across restarts: the partition id, a name from the node's configuration, or
-        else the node's own id.
+        Stable across restarts: the partition id, a name from the node's configuration, or otherwise
+        the node's id.
     num_examples : int
     layout : Layout
         The model that the client's objective takes.
     smoothness, strong_convexity : float, optional
         L and mu, where known.
     own_loop : str
-        "app" or "client" (a function, or a method of a NumPyClient) if it trains by a loop of its
-        own, and has no objective that it could evaluate.
+        "app" or "client" (a function, or a method of a NumPyClient) if it trains with its own loop,
+        and has no objective that it could evaluate.
     schema : str
-        The digest of its schema if it has a table, and no objective before that is prepared.
+        The digest of its schema, if it has a table and thus no objective before the preparation.
     digest : str
-        Of the client's objective, data and all; "" where it was not asked for.
+        The digest of the client's objective with its data; "" if the client was not asked for it.
     version : str
-        Of the client's flower-fedcon.
+        The client's version of flower-fedcon.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def check_objective(objective: Any) -> None:
 
 
 def _number(kind: type[Any], objective: Any, name: str, default: int | None = None) -> Any:
-    """Return a number that an objective states in an attribute; by default None, or `default`."""
+    """Return a number from an objective's attribute; `default` if it has none."""
     value = getattr(objective, name, default)
     try:
         return None if value is None else kind(value)
@@ -103,7 +103,7 @@ def _number(kind: type[Any], objective: Any, name: str, default: int | None = No
 
 
 class ClientInfos(Sequence[ClientInfo]):
-    """What `ManyClients` say about themselves; each `ClientInfo` is made when it is asked for.
+    """What `ManyClients` say about themselves; each `ClientInfo` is made when it is read.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class ClientInfos(Sequence[ClientInfo]):
             yield ClientInfo(name, first.num_examples, first.layout, L, mu, version=first.version)
 
     def constants(self, name: str) -> list[float | None]:
-        """Return the "smoothness" or "strong_convexity" of each."""
+        """Return the "smoothness" or "strong_convexity" of each client."""
         return self._constants[("smoothness", "strong_convexity").index(name)]
 
     @cached_property
@@ -141,7 +141,7 @@ class ClientInfos(Sequence[ClientInfo]):
 
 
 class Numbered(Sequence[str]):
-    """The names "0", "1", ... of clients that have no others.
+    """The names "0", "1", ... of clients without other names.
 
     >>> list(Numbered(3)), Numbered(10**6)[-1]
     (['0', '1', '2'], '999999')
@@ -152,7 +152,7 @@ class Numbered(Sequence[str]):
 
     @property
     def resume_key(self) -> str:
-        """What says all of them, for a run that is resumed."""
+        """A short value that identifies all names, for a run that is resumed."""
         return f"0 to {len(self) - 1}"
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """The server side of a method, as a run sees it: what it declares and what it defines.
 
-A run, its rounds and its gate know of a strategy what stands here. `FedConStrategy` adds the
-arguments that all of them take, and what Flower calls.
+A run, its rounds and its gate use nothing else of a strategy. `FedConStrategy` adds the arguments
+that all strategies take, and the methods that Flower calls.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ POWERS = (1.0, 4.0, 0.25, 16.0, 0.0625)
 class Method(ABC, Generic[State]):
     """What a method declares, in attributes of its class, and the hooks that it defines.
 
-    The state is immutable: a NamedTuple whose first field is the model. Only a `Mirror`, where a
-    state has one, changes in place. The object itself holds hyperparameters only.
+    The state is an immutable NamedTuple whose first field is the model. Only a `Mirror` in it
+    changes in place. The object itself holds hyperparameters only.
     """
 
     name: ClassVar[str]
@@ -108,17 +108,17 @@ class Method(ABC, Generic[State]):
     def derive(self) -> Any:
         """Return the constants that follow from hyperparameters and `setup`, as a NamedTuple.
 
-        Called once, before `initialize`; then `self.constants`.
+        Called once, before `initialize`; the result is then `self.constants`.
         """
         return None
 
     @abstractmethod
     def initialize(self, x0: Array) -> State:
-        """Return the server's state before round 1; `setup` and `constants` are known here."""
+        """Return the server's state before round 1; `setup` and `constants` are set by then."""
 
     @abstractmethod
     def broadcast(self, state: State) -> Payload:
-        """Return what every client of the cohort gets."""
+        """Return what is sent to every client of the cohort."""
 
     @abstractmethod
     def aggregate(self, state: State, uploads: Uploads) -> State:
@@ -129,7 +129,7 @@ class Method(ABC, Generic[State]):
         return state[0]  # type: ignore[index, no-any-return]
 
     def personal(self, state: State, client: int, ack: int) -> Payload:
-        """Return what this client alone gets beside the broadcast.
+        """Return what is sent to this client alone, in addition to the broadcast.
 
         `ack` is the round of its last reply that was used, 0 for none.
         """
@@ -140,45 +140,45 @@ class Method(ABC, Generic[State]):
         return self.uplink
 
     def after_query(self, state: State, answers: Uploads) -> tuple[State, Payload]:
-        """Return the state and what to broadcast for the step, after a query's answers."""
+        """Return the state after a query's answers, and the broadcast for the step."""
         return state, {}
 
     def report(self, state: State) -> dict[str, float]:
-        """Return numbers for the history, beside the objective."""
+        """Return numbers for the history, in addition to the objective."""
         return {}
 
     def outputs(self, state: State) -> dict[str, Array]:
-        """Return further models that the method offers (an average, say), by name."""
+        """Return further models of the method by name, such as an average."""
         return {}
 
     def runaway(self, state: State, **more: float) -> Array:
-        """Return the entries of the model along which the clients' mean objective falls for ever.
+        """Return the entries of the model along which the mean objective decreases without end.
 
-        With `flat`, see `flower_fedcon.solvers.runaway`, also what may be on its way. Empty where
-        there are none, or a method cannot say.
+        With `flat` also entries that may be moving off; see `flower_fedcon.solvers.runaway`. Empty
+        if there are none, or if the method cannot tell.
         """
         return np.empty(0, dtype=np.int64)
 
     def hessian(self, state: State) -> Array | None:
-        """Return a mean of the clients' Hessians, of the flattened model, that the server has."""
+        """Return the mean of the clients' Hessians in the flattened model, if the server has it."""
         return None
 
     def doubts(
         self, state: State, record: Mapping[str, float], unheard: Sequence[str]
     ) -> list[str]:
-        """Return what a run that has ended leaves in doubt, a text for each warning.
+        """Return warnings about the result of a run that has ended.
 
-        `record` is the history's last one, empty if there is none; `unheard` names the clients of
-        which no reply was ever used.
+        `record` is the last record of the history, or empty; `unheard` names the clients that never
+        gave a usable reply.
         """
         return []
 
     def longest_prox(self) -> float:
-        """Return the longest step for which it takes the regularizer's prox, 0 for none."""
+        """Return the longest step at which it takes the regularizer's prox; 0 for none."""
         return 0.0
 
     def raced(self) -> list[str]:
-        """Return the arguments that a race within the run is to choose, by name."""
+        """Return the arguments that a race within the run will choose, by name."""
         return []
 
     def with_arguments(self, changed: Mapping[str, Any]) -> Self:
@@ -189,26 +189,26 @@ class Method(ABC, Generic[State]):
         return other
 
     def rule_value(self, name: str) -> Any:
-        """Return what a bound method has for an argument."""
+        """Return a bound method's value of an argument."""
         return getattr(self, name)
 
     def first_stage(self) -> int:
-        """Return how many rounds the first stage of a race takes; of a bound method."""
+        """Return the number of rounds in the first stage of a race; for a bound method."""
         return 1
 
     def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return what a race tries for an argument, around its rule's value; of a bound method."""
+        """Return the values that a race tries, around the rule's; for a bound method."""
         if isinstance(value, int):
             return [max(1, round(value * power)) for power in POWERS]
         most = 1.0 if name == "communication_probability" else math.inf
         return [min(most, value * power) for power in POWERS]
 
     def first_contact(self, state: State, client: int) -> Payload | None:
-        """Return the state that a client needs at its first contact, if it cannot know it."""
+        """Return the state that a client must be sent at its first contact, or None."""
         return None
 
     def readmit(self, state: State, client: int) -> tuple[State, Payload]:
-        """Return the server's state, and what lets a client without state come back.
+        """Return the server's state, and what a client without state needs to come back.
 
         Raises
         ------
@@ -220,18 +220,18 @@ class Method(ABC, Generic[State]):
         )
 
     def upload_shape(self, name: str, layout: Layout) -> tuple[int, ...]:
-        """Return the shape of the uploaded value `name`: the model's, unless a method says else."""
+        """Return the shape of the uploaded value `name`; by default the model's."""
         return layout.shape
 
     def most_entries(self, layout: Layout) -> int:
-        """Return how many entries an array of an answer has at most."""
+        """Return the largest number of entries in an array of an answer."""
         shapes = [self.upload_shape(name, layout) for name in self.uplink]
         return max(layout.size, *map(math.prod, shapes), 0)
 
     def renew(self, state: State) -> State:
         """Return the state for this strategy's regularizer, after rounds with another one.
 
-        For methods that can say at once, without a round, what the new one changes.
+        For methods that know at once, without a round, what the new regularizer changes.
         """
         return state
 
@@ -240,30 +240,30 @@ class Method(ABC, Generic[State]):
         return bool(self.needs_everyone)
 
     def why_single(self) -> str:
-        """Return why the server needs each upload in this run, not their sum alone; "" if not.
+        """Return why the server needs each upload, not only the sum; "" if the sum suffices.
 
         Known once it is bound to a setup; with the remedy, if there is one.
         """
         return self.release.single
 
     def why_not_private(self) -> str:
-        """Return why noise in the sum of the uploads will not do in this run; "" if it will."""
+        """Return why the method cannot use noisy sums of uploads in this run; "" if it can."""
         return ""
 
     def why_independent(self) -> str:
-        """Return why noise must be independent in each round, as the method is set; "" if not."""
+        """Return why the noise of rounds must be independent with these arguments; "" if not."""
         return self.needs_independent
 
     # --- what a run asks -------------------------------------------------------------------------
 
     @property
     def rows_each(self) -> int | None:
-        """Rows in a minibatch, by its batch size or its local solver; None where all count."""
+        """Rows in a minibatch, by batch size or local solver; None for all rows."""
         return minibatch(self.batch_size, getattr(self, "local_solver", None))
 
     @abstractmethod
     def bind(self, setup: Setup) -> Self:
-        """Return a copy for one run; refuse a run that it cannot play."""
+        """Return a copy for one run; refuse a run that it cannot carry out."""
 
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
@@ -271,7 +271,7 @@ class Method(ABC, Generic[State]):
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Return what its client's step needs to know, by field."""
+        """Return the values that its client's step needs, by field."""
 
     @abstractmethod
     def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
@@ -279,26 +279,26 @@ class Method(ABC, Generic[State]):
 
     @property
     def client_settings(self) -> tuple[str, ...]:
-        """What the client's step needs to know: the fields that the client class declares."""
+        """The values that the client's step needs: the fields that the client class declares."""
         return client_class(self.name).fields
 
     @property
     def clients_keep_state(self) -> bool:
-        """Whether clients keep a state between rounds, which they can lose."""
+        """Whether clients keep a state between rounds, and thus can lose it."""
         own = client_class(self.name).state_type is not None
         return own or isinstance(self.compression, EF21)
 
     def says(self, hook: str) -> bool:
-        """Return whether this method defines "personal", say, and so tells one client alone."""
+        """Return whether this method defines the hook of this name, such as "personal"."""
         return getattr(type(self), hook) is not getattr(Method, hook)
 
     def weighs(self, rule: Participation) -> bool:
-        """Return whether means weigh uploads by how often a rule's clients take part."""
+        """Return whether means weight uploads by how often a rule's clients take part."""
         wanted = rule.unbiased is not False
         return wanted and not self.needs_uniform and self.aggregation is None
 
     def cohort(self, server_round: int) -> list[int]:
-        """Return whom a round asks, in client order."""
+        """Return the clients that a round asks, in client order."""
         return self.draws.cohort(server_round)
 
     @property

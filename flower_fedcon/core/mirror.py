@@ -13,10 +13,10 @@ from flower_fedcon.wire.payloads import Payload
 
 
 class Mirror(NamedTuple):
-    """What every client holds, known to the server: by name, an array with a row for each client.
+    """The server's copy of client states: for each name, an array with a row for each client.
 
-    Part of a strategy's state, and saved with it. `put` and `add` change its rows in place, which
-    is why `aggregate` calls them last, when nothing can fail any more.
+    It is part of a strategy's state, and saved with it. `put` and `add` change its rows in place,
+    so `aggregate` calls them last, when nothing can fail any more.
 
     Attributes
     ----------
@@ -35,44 +35,44 @@ class Mirror(NamedTuple):
 
     @classmethod
     def of(cls, num_clients: int, **start: Array) -> Self:
-        """Return the mirror of clients that all start from the same arrays, of x0's shape."""
+        """Return the mirror of clients that all start from these arrays, of x0's shape."""
         return cls({name: np.repeat(x[None], num_clients, axis=0) for name, x in start.items()})
 
     def put(self, clients: int | Sequence[int], **values: Array) -> None:
-        """Replace the values of one client, or of some, stacked."""
+        """Replace the values of one client, or the stacked values of several."""
         for name, value in values.items():
             rows = self.own(name)
             everyone = not isinstance(clients, int) and len(clients) == len(rows)
             self.rows[name] = placed(rows, slice(None) if everyone else clients, value)
 
     def add(self, clients: Sequence[int], **changes: Array) -> None:
-        """Add to values of some clients: for each name, a change for each of them, stacked."""
+        """Add changes to the values of some clients: by name, stacked over these clients."""
         for name, change in changes.items():
             rows = self.own(name)
             everyone = len(clients) == len(rows)
             self.rows[name] = added(rows, slice(None) if everyone else clients, change)
 
     def take(self, **rows: Array) -> None:
-        """Take the arrays of all clients' states as they are: from now on both only read them.
+        """Take the arrays of all clients' states without a copy; both sides only read them now.
 
-        Whoever has other values to write copies first.
+        A side that needs to write makes its own copy first.
         """
         for name, taken in rows.items():
             taken.flags.writeable = False
             self.rows[name] = taken
 
     def own(self, name: str) -> Array:
-        """Return the rows of one name to change: a copy, if an engine has them, too."""
+        """Return the rows of one name to change: a copy, if an engine shares them."""
         rows = self.rows[name]
         if not rows.flags.writeable:
             rows = self.rows[name] = rows.copy()
         return rows
 
     def some(self, name: str, clients: Sequence[int]) -> Array:
-        """Return the rows of some clients, ascending, to read."""
+        """Return the rows of some clients (ascending) for reading."""
         rows = self.rows[name]
         return rows if len(clients) == len(rows) else rows[clients]
 
     def row(self, client: int) -> Payload:
-        """Return what one client holds, as it is sent to a client that has lost it."""
+        """Return what one client holds, in the form that is sent to a client that has lost it."""
         return {name: rows[client].copy() for name, rows in self.rows.items()}

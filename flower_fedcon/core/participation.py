@@ -1,6 +1,6 @@
 """Who takes part in a round: everyone, a uniform sample, independent draws, or one client.
 
-`flower_fedcon.core.availability` has rules by which clients come and go.
+`flower_fedcon.core.availability` has rules for clients that come and go.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from flower_fedcon.validation import Array, count, up_to_one
 from flower_fedcon.wire.digests import digest, shown
 
 _log = logging.getLogger("flwr")
-_TRIES = 1000  # draws of a round's cohort, of which nobody may be in time
-_KEPT = 512  # rounds that can be asked for again without going through those before
+_TRIES = 1000  # how often a cohort without a client in time is drawn again
+_KEPT = 512  # rounds that can be asked for again without a replay of earlier ones
 
 
 class Participation(ABC):
     """A rule that draws the cohort S of a round among N clients, without replacement.
 
-    Your own rule defines `rate`, and `draw`; or, if a cohort depends on the round or on earlier
-    cohorts, `step` instead of `draw`. `step` returns what it must remember: the rule itself does
+    Your own rule defines `rate` and `draw`. If a cohort depends on the round or on earlier cohorts,
+    it defines `step` instead of `draw`. `step` returns what it must remember: the rule itself does
     not change, so that a repeated or resumed run draws the same cohorts. A rule that prefers some
-    clients may define `inclusion`, and set `unbiased = True`.
+    clients may define `inclusion` and set `unbiased = True`.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class Participation(ABC):
 
     @property
     def drawn_by(self) -> Participation:
-        """The rule that draws: itself, unless it only leaves out some whom another draws."""
+        """The rule that draws: itself, unless it only filters the draws of another rule."""
         return self
 
     def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
@@ -72,20 +72,20 @@ class Participation(ABC):
         """Return the expected fraction of clients in a cohort, in (0, 1]."""
 
     def begin(self, num_clients: int, rng: np.random.Generator) -> Any:
-        """Return what `step` gets in round 1: arrays, numbers, texts, lists and dicts of these."""
+        """Return the memory for `step` in round 1: arrays, numbers, texts; lists, dicts of them."""
         return None
 
     def step(
         self, memory: Any, server_round: int, num_clients: int, rng: np.random.Generator
     ) -> tuple[list[int], Any]:
-        """Return the cohort of a round (1, 2, ...), and what the next round's `step` gets.
+        """Return the cohort of a round (1, 2, ...), and the memory for the next round's `step`.
 
         `memory` is not changed in place.
         """
         return self.draw(num_clients, rng), memory
 
     def size(self, num_clients: int) -> int | None:
-        """Return the size of every cohort; None if it varies, or is not known."""
+        """Return the size of every cohort; None if it varies or is not known."""
         return None
 
     def inclusion(self, num_clients: int) -> Array | None:
@@ -131,7 +131,7 @@ class Sample(Participation):
         Number of clients per round, at least 1 and at most the number of clients.
     fraction : float, optional
         Fraction of the clients per round, in (0, 1]; the size is rounded, and at least 1.
-        Exactly one of the two is given.
+        Give exactly one of the two.
 
     >>> len(Sample(count=2).draw(5, np.random.default_rng(0)))
     2
@@ -240,20 +240,20 @@ class Only(Participation):
 
 
 class Draws:
-    """The cohorts of a run: those of a round are the same whenever they are asked for.
+    """The cohorts of a run: a round's cohort is the same each time it is drawn.
 
     Parameters
     ----------
     rule : Participation
     num_clients : int
     rng : callable
-        Returns the generator of a round; 0 is before round 1.
+        Returns the generator of a round; 0 stands for before round 1.
 
     Attributes
     ----------
     keep : callable, optional
-        (round, how many draws of it were in vain, cohort) -> those of the cohort that take part;
-        where there are none, there is another draw.
+        (round, number of failed draws so far, cohort) -> the clients of the cohort that take part;
+        if there are none, the cohort is drawn again.
     """
 
     def __init__(
@@ -283,14 +283,14 @@ class Draws:
         return list(self._known[server_round][0])
 
     def memory(self, server_round: int) -> Any:
-        """Return what the rule remembers after a round."""
+        """Return the rule's memory after a round."""
         if server_round == 0:
             return self._rule.begin(self._num_clients, self._rng(0))
         self.cohort(server_round)
         return self._known[server_round][1]
 
     def resume(self, server_round: int, memory: Any) -> None:
-        """Go on after a round with what the rule remembered then."""
+        """Continue after a round, with the rule's memory of that time."""
         self._round, self._memory = server_round, memory
         self._known.clear()
 
@@ -317,15 +317,15 @@ def check_rule(
     *,
     weighed: bool = False,
 ) -> None:
-    """Refuse a rule that changes as it draws, and warn of one that prefers some clients.
+    """Refuse a rule that changes as it draws; warn of a rule that prefers some clients.
 
-    There is nothing to warn of where uploads are weighed by how often clients take part.
+    There is no warning if uploads are weighted by how often clients take part.
 
     Raises
     ------
     AlgorithmError
-        If a rule of the user's own remembers in itself, changes its memory in place, or draws
-        otherwise from the same generator.
+        If the user's own rule keeps its memory in itself, changes the memory in place, or draws a
+        different cohort from the same generator.
     """
     n, rule = len(names), rule.drawn_by
     shares, error = rule.inclusion(n), 1e-9
@@ -368,7 +368,7 @@ def _check_pure(
 
 
 def _measured(rule: Participation, num_clients: int) -> tuple[Array, float]:
-    """Return shares of the rounds as they were drawn for a moment, and what chance may make."""
+    """Return shares of rounds from a short trial of draws, and the margin that chance explains."""
     rng, ends = np.random.default_rng(0), time.perf_counter() + 0.1
     counts, rounds = np.zeros(num_clients), 0
     while rounds < 100 or (rounds < 2000 and time.perf_counter() < ends):
@@ -380,7 +380,7 @@ def _measured(rule: Participation, num_clients: int) -> tuple[Array, float]:
 
 
 def _checked(rule: Participation, cohort: Any, server_round: int, num_clients: int) -> list[int]:
-    """Return a cohort as the user's own rule gives it, sorted, or refuse it."""
+    """Return the sorted cohort of the user's own rule, or refuse it."""
     found = np.asarray(cohort)
     usable = found.ndim == 1 and found.size and found.dtype.kind in "iu"
     if not usable or found.min() < 0 or found.max() >= num_clients or len({*cohort}) < len(found):

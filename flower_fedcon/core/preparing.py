@@ -1,11 +1,11 @@
 """The exchanges before round 1 in which nodes with tables agree on categories, means and scales.
 
-They go the way of a round's: a `Request` in the phase "prepare" whose `round` is the number of the
-exchange, answered by `Reply`s, from everyone, each checked before it is used. What is in them:
-`flower_fedcon.tables.preparation`. Where the schema has `curve_times`, nodes count events and rows
-at risk in an exchange more; of terms those of `flower_fedcon.tables.design` follow. A last
-exchange, where clients are on nodes, is the second half of the handshake: the constants L and mu of
-the objectives that their rows have become.
+They have the form of a round's exchanges: a `Request` in the phase "prepare", whose `round` is the
+number of the exchange, and a `Reply` of every client, which is checked before it is used.
+`flower_fedcon.tables.preparation` describes their contents. If the schema has `curve_times`, nodes
+count events and rows at risk in a further exchange. If it has terms, the exchanges of
+`flower_fedcon.tables.design` follow. If clients are on nodes, a last exchange completes the
+handshake: it asks for the constants L and mu of the objectives that were made from their rows.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from flower_fedcon.wire.payloads import Payload, payload_bytes
 _log = logging.getLogger("flwr")
 LIMIT = Layout(((2**21,),), "float64", layered=False)
 """How many numbers a node may send in one array."""
-_SAID = 10  # as many lines are logged of what stands out
+_SAID = 10  # at most so many lines about clients that stand out are logged
 CONSTANTS = "constants"
 STAGES = (SUMMARY, SPREAD, CONSTANTS, CURVES, *OF_TERMS)
 
 
 def info_of(objective: Any, name: str) -> ClientInfo:
-    """Return what a client says of itself; of a table, what is known before that is prepared."""
+    """Return what a client says about itself; of a table, what is known before preparation."""
     if not isinstance(objective, Table):
         return replace(ClientInfo.of(objective, name), digest=digest(objective))
     return ClientInfo(
@@ -74,18 +74,18 @@ class Preparing:
     names : sequence of str
         The clients', in their order.
     answer : callable
-        What an engine's `answer` is.
+        An engine's `answer`.
     max_retries : int, optional
-        How often a client without a usable answer is asked again; None for any number.
+        How often a client without a usable answer is asked again; None for no limit.
     deadline : float
-        Seconds after which an exchange that lacks an answer ends in an error.
+        Seconds after which an exchange without all answers ends in an error.
     site_effects : {"common", "own", "random"}
         See `flower_fedcon.tables.preparation.Preparation`.
 
     Raises
     ------
     ConfigError
-        If the schema's loss has no such effects.
+        If the schema's loss does not take such effects.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Preparing:
         self._up = self._down = 0
 
     def agree(self) -> Preparation:
-        """Play the two exchanges, and log what stands out among the clients.
+        """Carry out the two exchanges, and log which clients stand out.
 
         Raises
         ------
@@ -141,11 +141,11 @@ class Preparing:
         return replace(found, uplink_bytes=self._up, downlink_bytes=self._down)
 
     def _ask(self, stage: str, down: Payload, sizes: dict[str, int]) -> list[Payload]:
-        """Play an exchange of terms."""
+        """Carry out an exchange of terms."""
         return self._exchange(STAGES.index(stage) + 1, down, dict(sizes))
 
     def _curves(self, found: Preparation) -> Curves:
-        """Return what clients count at the schema's times, in an exchange of its own."""
+        """Return the clients' counts at the schema's times, from a separate exchange."""
         schema = self._schema
         by = schema.curve_by
         arms = found.categories[by] if by else ("all",)
@@ -163,14 +163,14 @@ class Preparing:
     def constants(
         self, infos: Sequence[ClientInfo], preparation: Preparation
     ) -> tuple[list[ClientInfo], Preparation]:
-        """Return what clients say of the objectives that their rows have become.
+        """Return the constants of the objectives that were made from clients' rows.
 
         Raises
         ------
         RoundError
             If a client's answer is missing.
         ConfigError
-            If none of them has rows that can be compared, in a Cox model.
+            If no client has comparable rows, in a Cox model.
         """
         answers = self._exchange(3, preparation.payload, {"constants": 2})
         shape = self._schema.model_shape(len(preparation.names), preparation.site_effects)
@@ -219,7 +219,7 @@ class Preparing:
         return [found[client] for client in range(len(self._names))]
 
     def _admit(self, reply: Reply, number: int, shapes: dict[str, int | None]) -> Payload:
-        """Return an answer that can be used."""
+        """Return an answer, if it can be used."""
         if reply.error:
             raise RoundError(reply.error)
         if reply.round != number:
@@ -238,7 +238,7 @@ class Preparing:
 
 
 def _numbers(name: str, value: Any, size: int | None) -> Any:
-    """Return one number or a vector that sums can bear."""
+    """Return one number or a vector whose sums are finite."""
     array = np.asarray(value)
     scalar = name in ("rows", "weight", "width", "left_out")
     if array.dtype != np.float64 or array.shape != (() if scalar else (size,)):

@@ -1,4 +1,4 @@
-"""The server's side of privacy: what a run has spent, whom it draws, and the noise of a round."""
+"""The server's side of privacy: what a run has spent, its cohorts, and the noise of a round."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Private:
     Attributes
     ----------
     spent : int
-        Rounds that have been asked for, whether or not they were ever applied; with a pattern of
-        participation (`core.released`) those that have been released.
+        Rounds that have been asked for, applied or not; with a pattern of participation
+        (`core.released`), rounds that have been released.
     clip : float
-        C of the coming round.
+        The clipping bound C of the coming round.
     before_round : callable
-        Told of `spent` before it is true, to write it down.
+        Called with the new value of `spent` before it applies, so that it is written down first.
     """
 
     def __init__(self, strategy: Method[Any]) -> None:
@@ -61,7 +61,7 @@ class Private:
         n = strategy.setup.num_clients
         separation = separation_of(self._rule, self._participation, n)
         self._sampling = sampling_of(self._participation, n, patterned=separation is not None)
-        # Others' states tell of earlier cohorts, and a server that is not trusted knows them all.
+        # Clients' states show earlier cohorts, and a server that is not trusted knows all of these.
         if strategy.clients_keep_state or self._rule.by_clients:
             self._sampling = self._sampling._replace(kind=FULL)  # no amplification
         self._num_clients = n
@@ -86,7 +86,7 @@ class Private:
                 self._distance += self._count_grid().distance(1)
         library()
         self.spent, self.clip = 0, self._rule.clip
-        # How often each client was asked for a share: no secret, and all that a sum tells of it.
+        # How often each client was asked for a share: no secret; a sum shows nothing else of it.
         self._asked = np.zeros(n, np.int64) if self._rule.by_clients else None
         self._cohort, self._drawing = list[int](), 0
         self.before_round: Callable[[int], None] = lambda spent: None
@@ -105,7 +105,7 @@ class Private:
         return budget is not None and self._epsilon(1) > budget
 
     def account(self, more: int = 0) -> dict[str, Any]:
-        """Return of what epsilon is made, so many rounds from now, as a file holds it."""
+        """Return what epsilon is computed from after so many more rounds, as the file has it."""
         kind, count = NoisySum(self._rule.noise_multiplier, self._sampling), self.spent + more
         if self._asked is not None:
             count = int(self._asked.max()) + self._drawing + more
@@ -129,13 +129,13 @@ class Private:
 
     @property
     def remembers(self) -> bool:
-        """Whether its noise goes on from that of earlier rounds, which a checkpoint must hold."""
+        """Whether its noise depends on that of earlier rounds, which a checkpoint then holds."""
         return self._released is not None
 
     def begin(self) -> None:
-        """Account for a round before anybody is asked.
+        """Account for a round before any client is asked.
 
-        With a pattern of participation it is accounted for when it is released.
+        With a pattern of participation, a round is accounted for when it is released.
 
         Raises
         ------
@@ -152,10 +152,10 @@ class Private:
             self._spend()
 
     def again(self) -> None:
-        """Account for a round that is asked for again as a whole.
+        """Account for a round that is repeated as a whole.
 
-        A server that is trusted with uploads uses one noisy sum of a round. Of one that is not,
-        nobody knows whether it has seen the sum that it says has failed.
+        A server that is trusted with uploads uses one noisy sum of a round. A server that is not
+        trusted may have seen the sum that it says has failed.
 
         Raises
         ------
@@ -168,11 +168,11 @@ class Private:
 
     def _spend(self) -> None:
         self.spent += 1
-        self._drawing = 1  # a round of which it is not known yet whom it asks
+        self._drawing = 1  # a round whose cohort is not known yet
         self.before_round(self.spent)
 
     def heard(self, rounds: int) -> None:
-        """Count what a file says has been spent, more than a checkpoint may know."""
+        """Count what a file says has been spent, which may be more than in the checkpoint."""
         if rounds > self.spent and self._released is not None:
             self._released.abandon(rounds - self.spent)
         if rounds > self.spent and self._asked is not None:
@@ -204,9 +204,10 @@ class Private:
     # --- a round ---------------------------------------------------------------------------------
 
     def cohort(self) -> list[int] | None:
-        """Return whom a round asks, by draws that no seed tells; None where the seed may tell.
+        """Return a round's cohort, drawn without the run's seed; None if the seed may draw it.
 
-        An empty draw is a round of noise alone: to repeat it would tell that somebody was drawn.
+        An empty draw is a round of noise alone: if it were repeated, every round would show that
+        somebody was drawn.
         """
         rule, n = self._participation, self._num_clients
         if self._rule.noise_multiplier == 0 or self._sampling.kind == FULL:
@@ -218,7 +219,7 @@ class Private:
         return found
 
     def kept(self, cohort: list[int], server_round: int) -> list[int]:
-        """Return a cohort without those who come back too soon, and note whom a round asks."""
+        """Return a cohort without clients that come back too soon, and note who is asked."""
         if self._asked is not None:
             self._asked[cohort] += 1
             self._cohort, self._drawing = cohort, 0
@@ -227,7 +228,7 @@ class Private:
         return self._released.kept(cohort, server_round)
 
     def instructions(self) -> Payload:
-        """Return what the broadcast says besides."""
+        """Return what is added to the broadcast."""
         return {CLIP: self.clip}
 
     def uploads(
@@ -235,12 +236,12 @@ class Private:
     ) -> Uploads:
         """Return a round's uploads, clipped, with noise in their sum and a known denominator.
 
-        Clients on nodes have clipped what they sent; the guarantee does not rest on that.
+        Clients on nodes have already clipped their uploads; the guarantee does not depend on it.
         """
         about = self.centers(names, down)
         size, rule = self._sampling.size, self._rule
         noisy = any(isinstance(v, Summed) for reply in replies for v in reply.payload.values())
-        if names and not noisy:  # what comes as a sum has the clients' noise
+        if names and not noisy:  # a sum already has the clients' noise
             present = sum(len(reply.clients) for reply in replies)
             if rule.noise_multiplier > 0:
                 within, replies = self._noised(replies, names, about, server_round)
@@ -256,7 +257,7 @@ class Private:
         return Uploads(replies, self._num_clients, denominator=size, about=about)
 
     def centers(self, names: Sequence[str], down: Payload) -> dict[str, Array]:
-        """Return what uploads that are points lie about, by name."""
+        """Return the reference points of uploads that are points, by name."""
         return {name: down[self._about[name]] for name in names if name in self._about}
 
     @property
@@ -285,7 +286,7 @@ class Private:
     def _clipped(
         self, reply: Reply, names: Sequence[str], about: Mapping[str, Array]
     ) -> tuple[Reply, int]:
-        """Return a reply whose clients' releases are at most C long, and how many were shorter."""
+        """Return a reply with releases clipped to length C, and how many were shorter."""
         columns = {name: rows(reply.payload[name], len(reply.clients)) for name in names}
         lengths = norms(columns, about)
         within = int(np.count_nonzero(lengths < self.clip * (1 - slack(columns))))
@@ -305,10 +306,10 @@ class Private:
         about: Mapping[str, Array],
         server_round: int,
     ) -> tuple[int, list[Reply]]:
-        """Return how many releases were shorter than C, and one reply that holds noisy sums.
+        """Return how many releases were shorter than C, and one reply with the noisy sums.
 
-        Releases, their sum and the noise are whole multiples of one step; what is made of them
-        then is no further release. Where nobody was drawn, noise is all there is.
+        Releases, their sum and the noise are whole multiples of one step; anything computed from
+        the noisy sum afterwards costs no more privacy. If nobody was drawn, the sum is noise alone.
         """
         clients = sorted(client for reply in replies for client in reply.clients)
         total, within = self.whole_steps(replies, names, about)
@@ -324,9 +325,9 @@ class Private:
     def whole_steps(
         self, replies: Sequence[Reply], names: Sequence[str], about: Mapping[str, Array]
     ) -> tuple[Array, int]:
-        """Return the sum of clipped releases in steps, all names in a row, and how many were short.
+        """Return the sum of clipped releases in steps, names concatenated; and how many were short.
 
-        It has no noise, and does not leave.
+        The sum has no noise yet, and must not be released.
         """
         sizes = [math.prod(self._shape(name)) for name in names]
         centers = [np.asarray(about.get(name, 0.0), np.float64) for name in names]
@@ -346,8 +347,8 @@ class Private:
         return total, within
 
     def release(self, total: Array, clients: list[int], server_round: int) -> Array:
-        """Return what leaves of a round's sum in steps, from these clients: it has noise."""
-        if self._shares is not None:  # as the clients would add it: those that suffice, or more
+        """Return the noisy release of a round's sum, in steps, from these clients."""
+        if self._shares is not None:  # as much noise as these clients would add
             return self._shares.release(total, max(len(clients), self._shares.fewest))
         known = self._released
         if known is None:
@@ -357,7 +358,7 @@ class Private:
         return known.release(total, clients, server_round)
 
     def release_count(self, within: Array, present: int | Array) -> Array:
-        """Return noisy counts of short releases above half of those present."""
+        """Return the noisy count of short releases, less half the number of clients."""
         grid = self._count_grid()
         half = grid.steps(np.array([[0.5]]))[0]
         return grid.release(half * (2 * within - present))
@@ -376,12 +377,12 @@ def sampling_of(
 ) -> Sampling:
     """Return how a rule draws cohorts, for the accountant.
 
-    By a pattern, without amplification: any rule will do, of a known mean size.
+    With a pattern there is no amplification: any rule of a known mean size is accepted.
 
     Raises
     ------
     ConfigError
-        If the accountant has no form for it.
+        If the accountant does not cover it.
     """
     if participation.is_full(num_clients):
         return Sampling(FULL, num_clients, num_clients)
@@ -399,7 +400,7 @@ def sampling_of(
 
 
 def check_argument(strategy: Method[Any]) -> None:
-    """Raise unless `privacy` is a rule, for a method that may be private at all.
+    """Raise unless `privacy` is a rule, and the method can be private.
 
     Raises
     ------
@@ -426,7 +427,7 @@ def check_argument(strategy: Method[Any]) -> None:
 
 
 def check_private(strategy: Method[Any]) -> None:
-    """Raise unless a strategy that is bound to a run can be private in it.
+    """Raise unless a strategy can be private in the run that it is bound to.
 
     Raises
     ------
@@ -469,7 +470,7 @@ def check_private(strategy: Method[Any]) -> None:
 
 
 def _why_no_shares(rule: GaussianDP, participation: Participation, sampling: Sampling) -> str:
-    """Return why clients cannot add the noise in rounds with such cohorts; "" if they can."""
+    """Return why clients cannot add the noise with such cohorts; "" if they can."""
     if not rule.by_clients:
         return ""
     if sampling.kind == POISSON or (sampling.kind == FULL and sampling.size < sampling.num_clients):

@@ -1,4 +1,4 @@
-"""What server and client tell each other, whichever engine carries it."""
+"""The messages between server and clients, the same in every engine."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class RunInfo:
 
     @property
     def rows_each(self) -> int | None:
-        """Rows in a minibatch, by the batch size or the local solver; None where all count."""
+        """Rows in a minibatch, by batch size or local solver; None for all rows."""
         return minibatch(self.settings.get("batch_size"), self.settings.get("local_solver"))
 
     @property
     def epoch_rows(self) -> EpochRows | None:
-        """The rows of minibatches, where epochs go on over the rounds; else None."""
+        """The rows of minibatches, if epochs continue over rounds; otherwise None."""
         if self.settings.get(ORDER) != "epoch":
             return None
         return EpochRows(self.seed, int(self.settings.get("local_steps") or 1))
@@ -67,12 +67,12 @@ class RunInfo:
 
 @dataclass(slots=True)
 class Request:
-    """What one exchange of a round asks of its whole cohort.
+    """One exchange's request to a whole cohort.
 
     Attributes
     ----------
     clients : list of int
-        Who is asked: indices into the sorted list of names, ascending.
+        The clients that are asked: indices into the sorted list of names, ascending.
     round : int
         From 1.
     acknowledged : array of int, shape (len(clients),)
@@ -81,22 +81,24 @@ class Request:
         What all of them are sent.
     kept : array of int, shape (len(clients),)
         For each of them, the round of its last reply that was used before the server's last
-        checkpoint: the state to keep in case the server falls back to it; 0 for none.
+        checkpoint; 0 for none. The client keeps this state in case the server falls back to the
+        checkpoint.
     personal, restore : dict
-        What individual clients are sent in addition, and the state that is handed back to those
-        that have none, by client.
+        By client: what it is sent in addition, and the state that is handed back to a client that
+        has none.
     phase : {"train", "query", "certify", "prepare", "statistics"}
-        A query comes before the step, in algorithms that ask first. A certificate is no part of a
-        round (the gradient at the model, no state changes), nor are `flower_fedcon.core.preparing`,
-        and the sums that `flower_fedcon.tables.statistics` makes at a final model.
+        A query comes before the step, in algorithms that have one. The other phases are not part of
+        a round and change no state: "certify" asks for the gradient at the model, "prepare" belongs
+        to `flower_fedcon.core.preparing`, and "statistics" asks for the sums of
+        `flower_fedcon.tables.statistics` at a final model.
     held : set of int
-        The clients for which `broadcast` only adds to what they hold from this round's query.
+        The clients that still hold this round's query; `broadcast` adds to it.
     names, wanted : tuple of str, int
-        What the clients are to answer, and how many usable replies the phase needs to end.
+        The names of the values to answer with, and how many usable replies the phase needs.
     attempt : int
-        How often the phase has asked by now, 1 for the first time.
+        How often the phase has asked, 1 for the first time.
     seconds_left : float
-        Until the round is asked no more.
+        Seconds until the round no longer asks.
     """
 
     clients: list[int]
@@ -119,7 +121,7 @@ class Request:
         return {**self.broadcast, **own} if own else self.broadcast
 
     def only(self, places: Sequence[int]) -> Request:
-        """Return the same request to some of its clients, by their places in `clients`."""
+        """Return the same request to some of its clients, given by position in `clients`."""
         clients, index = [self.clients[i] for i in places], np.array(places, dtype=np.intp)
         return replace(
             self,
@@ -138,7 +140,7 @@ class Reply:
     Attributes
     ----------
     clients : list of int
-        Who answers.
+        The clients that answer.
     round : int
     payload : dict
         Columns by name. A column is a list with a value for each client, or one stacked value (an
@@ -150,15 +152,16 @@ class Reply:
     error : str
         Why there is no usable answer.
     work : sequence of dict
-        What the steps cost, a dict for each client, by the names of `flower_fedcon.core.gate.WORK`.
+        The costs of the steps: a dict for each client, with the names of
+        `flower_fedcon.core.gate.WORK`.
     remote : bool
-        Whether it came over a wire: its values are arrays still to be decoded, and nothing in it
-        is trusted.
+        Whether it came over a wire. Its values are then arrays that have yet to be decoded, and
+        nothing in it is trusted.
     silent : bool
-        Whether nothing was heard of these clients, for the reason in `error`.
+        Whether these clients did not answer at all, for the reason in `error`.
     left : NamedTuple, optional
-        The state that the step has left, its arrays stacked, where an engine of this process has
-        taken all clients together and their state follows from the payload. It crosses no wire.
+        The state after the step, with stacked arrays, if an engine in this process has computed all
+        clients together and their state follows from the payload. It is never sent.
     """
 
     clients: list[int]
@@ -181,7 +184,7 @@ class Reply:
 
 
 class Work(Sequence[Mapping[str, float]]):
-    """What the steps of many clients cost: numbers that all share, or an array of each one's.
+    """The costs of many clients' steps: numbers that all share, or an array over clients.
 
     Parameters
     ----------
@@ -239,7 +242,7 @@ def entry(column: Any, i: int) -> Any:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a strategy may know when it starts.
+    """What a strategy knows when it starts.
 
     Attributes
     ----------
@@ -250,16 +253,16 @@ class Setup:
     sampled : bool
         Whether some rounds leave clients out.
     rate : float
-        Expected fraction of the clients that take part, p, in (0, 1].
+        Expected fraction p of the clients that take part, in (0, 1].
     seed : int
         The run's seed.
     weighting : {"uniform", "examples"}
-        Whether clients count alike, or by their numbers of examples; of tables whose rows have
-        weights by the sums of these.
+        Whether clients have equal weights, or weights by their numbers of examples; in tables with
+        weighted rows, by the sums of these weights.
     preparation : Preparation, optional
         What clients with tables have agreed on.
     scales : Scales, optional
-        What their gradients at the start have said, where a rule needs it.
+        Estimates from the clients' gradients at the start, if a rule needs them.
     """
 
     clients: Sequence[ClientInfo]
@@ -324,7 +327,7 @@ class Setup:
         return min(self._scaled("strong_convexity"), default=None)
 
     def _scaled(self, name: str) -> list[float]:
-        """Return the constants of what clients really minimise; none unless all are known."""
+        """Return the constants of the scaled objectives; none unless all are known."""
         if isinstance(self.clients, ClientInfos):
             constants = self.clients.constants(name)
         else:
@@ -336,9 +339,9 @@ class Setup:
 
     @property
     def factors(self) -> list[float] | None:
-        """What each objective is multiplied by, so that plain means are the weighted ones.
+        """The factor of each objective that makes the plain mean the weighted mean.
 
-        None where that is 1, and for train loops, whose uploads are weighted.
+        None if all factors are 1, and for train loops, whose uploads are weighted instead.
         """
         if self.weighting == UNIFORM or self.own_loops:
             return None
@@ -349,21 +352,21 @@ class Setup:
 
     @property
     def own_loops(self) -> bool:
-        """Whether every client trains by a loop of its own."""
+        """Whether every client trains with its own loop."""
         return "" not in self._loops
 
     @property
     def any_own_loop(self) -> bool:
-        """Whether any client does."""
+        """Whether any client trains with its own loop."""
         return self._loops != {""}
 
     @property
     def _loops(self) -> set[str]:
-        many = isinstance(self.clients, ClientInfos)  # which have objectives
+        many = isinstance(self.clients, ClientInfos)  # these have objectives
         return {""} if many else {client.own_loop for client in self.clients}
 
     def rng(self, purpose: int, server_round: int) -> np.random.Generator:
-        """Return the server's random stream of one purpose and round."""
+        """Return the server's random stream for one purpose and round."""
         return stream(self.seed, purpose, server_round, len(self.clients))
 
     @property

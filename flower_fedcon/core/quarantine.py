@@ -1,4 +1,4 @@
-"""Quarantine: clients that fail again and again are left out for a while."""
+"""Quarantine: clients that fail repeatedly are left out for a while."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 from flower_fedcon.validation import count
 
-_LONGEST = 10  # times the first quarantine
+_LONGEST = 10  # longest quarantine, in multiples of the first
 
 
 class Quarantine:
     """Who is left out, and until which round.
 
     A client that fails in `after` rounds in a row is not asked in the next `rounds` rounds, unless
-    a round cannot do without it. If it then fails again it is left out for twice as long, up to ten
-    times; one usable reply, and all is forgotten.
+    a round needs it. If it then fails again, it is left out for twice as long, up to ten times
+    `rounds`. One usable reply clears its record.
 
     Parameters
     ----------
@@ -54,12 +54,12 @@ class Quarantine:
     def observe(
         self, server_round: int, used: Iterable[int], failed: Iterable[int]
     ) -> dict[int, int]:
-        """Note who gave a usable reply in a round, and who was asked and did not.
+        """Note which clients gave a usable reply in a round, and which were asked and did not.
 
         Returns
         -------
         dict
-            Whom this puts into quarantine, and the round in which they are asked again.
+            The clients that this puts into quarantine, and the round in which each is asked again.
         """
         for client in used:
             if client in self._failures:
@@ -69,7 +69,7 @@ class Quarantine:
             self._failures[client] = self._failures.get(client, 0) + 1
             if not self._after or self._failures[client] < self._after:
                 continue
-            if not self.until(client, server_round):  # else a round could not do without it
+            if not self.until(client, server_round):  # otherwise a round needed it
                 length = 2 * self._length.get(client, 0) or self._rounds
                 self._length[client] = min(length, _LONGEST * self._rounds)
                 new[client] = self._until[client] = server_round + 1 + self._length[client]

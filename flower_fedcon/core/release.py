@@ -1,4 +1,4 @@
-"""What a method's server needs of a round's uploads: their sum, or each of them."""
+"""What a method's server needs of a round's uploads: their sum, or each one."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Release:
-    """Whether the sum of a round's uploads is all that the server needs of them.
+    """Whether the server needs only the sum of a round's uploads.
 
-    The sum is divided, if it is, by a number that is known before the round. Then it may be noisy
-    (differential privacy) or all that the server ever sees (secure aggregation). A test holds each
-    method to it: other uploads with the same sum leave the server in the same state.
+    If the sum is divided, the divisor must be known before the round. Such a sum may have noise
+    (differential privacy), or be all that the server sees (secure aggregation). A test checks each
+    method: different uploads with the same sum must leave the server in the same state.
 
     Parameters
     ----------
     form : str
-        In which form of the method it is, such as "without mirror"; "" for all.
+        The form of the method in which the sum suffices, such as "without mirror"; "" for all.
     about : dict
-        Of uploads that are no changes but points, the value of the broadcast that they lie about:
-        its difference from that is what is released.
+        For uploads that are points rather than changes: the broadcast value next to which each
+        lies. The difference from this value is released.
     single : str
-        Why the server needs each upload, in every form; "" where some form does not.
+        Why the server needs each upload in every form of the method; "" if the sum suffices in some
+        form.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a private run has released where clients come back by a pattern, and what that costs."""
+"""The releases of a private run whose clients come back by a pattern, and their cost."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from flower_fedcon.validation import Array
 
 
 class Released:
-    """The releases of one run by an encoder (`privacy.prefix`), and who has had part in them.
+    """The releases of one run by an encoder (`privacy.prefix`), and who took part in them.
 
-    Where a run goes on from a checkpoint, and later rounds were released already, these and what
-    comes cannot share their noise: another line of releases begins, and both are counted.
+    A run may continue from a checkpoint although later rounds were already released. New releases
+    cannot share the noise of these: a second line of releases begins, and both lines are counted.
 
     Parameters
     ----------
     rule : GaussianDP
     separation : int
-        Of `separation_of`.
+        The result of `separation_of`.
     num_clients, num_rounds, entries : int
-        `entries` of a release.
+        The numbers of clients and rounds, and of entries in a release.
 
     Attributes
     ----------
     rounds : int
-        Released on this line.
+        Rounds released on this line.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Released:
         self._distance = self.grid.distance(entries)
         self.rounds, self._before = 0, list[int]()  # rounds of earlier lines
         self._memory = self._encoder.begin()
-        self._last = np.zeros(num_clients, np.int64)  # rounds in which clients took part; 0: none
+        self._last = np.zeros(num_clients, np.int64)  # each client's last round; 0 for none
 
     def cost(self, more: int = 0) -> tuple[NoisySum, float]:
-        """Return the one noisy sum that so many more rounds would be, and its distance."""
+        """Return the single noisy sum equivalent to so many more rounds, and its distance."""
         lines = [*self._before, self.rounds + more]
         square = sum(map(self._encoder.sensitivity, lines))
         noise = self._rule.noise_multiplier / math.sqrt(square) if square else math.inf
@@ -61,17 +61,17 @@ class Released:
         return NoisySum(noise, everyone), releases * self._distance
 
     def kept(self, cohort: list[int], server_round: int) -> list[int]:
-        """Return those of a cohort that do not come back too soon."""
+        """Return the clients of a cohort that do not come back too soon."""
         b, last = self._encoder.separation, self._last
         return [c for c in cohort if not last[c] or server_round - last[c] >= b]
 
     def release(self, total: Array, clients: list[int], server_round: int) -> Array:
-        """Return a round's noisy sum; it is counted in `rounds` already.
+        """Return a round's noisy sum; `rounds` must count it already.
 
         Raises
         ------
         RoundError
-            If a client comes back sooner than what was counted says.
+            If a client comes back sooner than the accounting allows.
         """
         if len(self.kept(clients, server_round)) < len(clients):
             raise RoundError(
@@ -83,12 +83,12 @@ class Released:
         return self.grid.value(estimate)
 
     def abandon(self, more: int) -> None:
-        """Begin another line: on this one so many more rounds were released."""
+        """Begin another line after so many more rounds were released on this one."""
         self._before.append(self.rounds + more)
         self.rounds, self._memory = 0, self._encoder.begin()
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a checkpoint holds: sums without noise, too."""
+        """Return what a checkpoint holds, including sums without noise."""
         made = self._encoder
         return {
             "coefficients": made.coefficients if isinstance(made, Banded) else [],
@@ -107,14 +107,14 @@ class Released:
 
 
 def separation_of(rule: GaussianDP, participation: Participation, num_clients: int) -> int | None:
-    """Return b of a run whose clients come back after b rounds at the earliest.
+    """Return b such that each client comes back after b rounds at the earliest.
 
-    None where that is not counted: for independent noise and cohorts that are drawn anew.
+    None if the accounting does not use it: for independent noise and independent cohorts.
 
     Raises
     ------
     ConfigError
-        If it is not known, or not what the rule says.
+        If it is not known, or contradicts the rule.
     """
     independent, given, known = rule.mechanism == MECHANISMS[0], rule.min_separation, None
     if participation.is_full(num_clients):

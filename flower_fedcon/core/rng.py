@@ -34,7 +34,7 @@ def stream(seed: int, purpose: int, server_round: int, client: int = 0) -> np.ra
     >>> int(stream(0, BATCH, 3, 1).integers(100)) == int(stream(0, BATCH, 3, 1).integers(100))
     True
     """
-    # As default_rng of these four, whose 32-bit words it would find one by one: a third slower.
+    # The same as default_rng of these four, which would split them into words: a third slower.
     words = []
     for number in (seed, purpose, server_round, client):
         words.append(number & _WORD)

@@ -1,4 +1,4 @@
-"""One round under way: whom it asks, what has come back, and whether that is enough."""
+"""One round under way: which clients it asks, and whether their replies suffice."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
-_REASON = 1200  # characters of a reason that are logged
-_LOGGED = 10  # reasons for dropping replies that are logged at a time
+_REASON = 1200  # characters of a reason in the log
+_LOGGED = 10  # reasons for dropped replies in one log line
 _ALIKE = 12  # attempts after which one fault of all clients ends a run: on nodes, six minutes
 _BUGS = 3  # such attempts, where the fault names a line of the clients' own code
 _LINE = re.compile(r"\.py:[0-9]+ in ")
@@ -40,8 +40,9 @@ _NOBODY: frozenset[int] = frozenset()
 class Round:
     """A round, from its cohort to its uploads.
 
-    `next_request` and `take` alternate until there is nothing more to ask; then `finish` applies
-    it. A strategy that asks its clients before the step has two phases, the query and the step.
+    `next_request` and `take` alternate until nothing more needs to be asked; `finish` then applies
+    the round. A strategy that asks its clients before the step has two phases, the query and the
+    step.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ class Round:
 
     def _end_exchange(self, clock: Timekeeper, clients: list[int]) -> None:
         """Count the time of an exchange, which lasts as long as its slowest client."""
-        if not clients:  # a private round of noise alone
+        if not clients:  # in a private round, the sum is noise alone
             return
         down, up = ([sizes[c] for c in clients] for sizes in (self._sent, self._got))
         times = clock.times(self.number, clients, down, up, work=self.phase == TRAIN)
@@ -100,7 +101,7 @@ class Round:
     def _forget_replies(self) -> None:
         self._used: list[Reply] = []
         self._count, self._heard = 0, set[int]()
-        self._unheard: list[list[int]] = []  # more clients whose replies are used: see `_answered`
+        self._unheard: list[list[int]] = []  # further clients of used replies; see `_answered`
 
     def _rebroadcast(self) -> None:
         """Broadcast the current state; replies to an earlier broadcast no longer count."""
@@ -115,7 +116,7 @@ class Round:
     # --- what is asked -------------------------------------------------------------------------
 
     def next_request(self) -> Request | None:
-        """Return what to ask next; None if the round has all that it needs.
+        """Return the next request; None if the round has all that it needs.
 
         Raises
         ------
@@ -137,7 +138,7 @@ class Round:
         clients = self.cohort if self._count == 0 else self._unanswered()
         after_query = bool(server.strategy.queries) and self.phase == TRAIN
         acknowledged, kept = server.acknowledgements.of(clients)
-        one = server.tells_one or after_query  # rare, as what follows: the calls are saved
+        one = server.tells_one or after_query  # rare; the check saves the calls below
         personal = self._personal_parts(clients, acknowledged, after_query) if one else {}
         new = self._restores or (server.greets and not acknowledged[acknowledged.argmin()])
         restore = self._restored_states(clients, acknowledged) if new else {}
@@ -171,7 +172,7 @@ class Round:
     def _personal_parts(
         self, clients: list[int], acknowledged: Array, after_query: bool
     ) -> dict[int, Payload]:
-        """Return what individual clients are sent beside what all are."""
+        """Return what individual clients are sent in addition to the broadcast."""
         strategy, state = self._server.strategy, self._server.state
         parts = {}
         for client, last in zip(clients, acknowledged.tolist(), strict=True):
@@ -185,7 +186,7 @@ class Round:
         return parts
 
     def _restored_states(self, clients: list[int], acknowledged: Array) -> dict[int, Payload]:
-        """Return the states that are sent to clients at first contact, or that lost theirs."""
+        """Return states for clients at first contact, and for those that lost theirs."""
         strategy, state = self._server.strategy, self._server.state
         found = {c: self._restores[c] for c in clients if c in self._restores}
         if self._server.greets:
@@ -198,14 +199,14 @@ class Round:
 
     @property
     def _answered(self) -> set[int]:
-        """The clients whose replies are used, which few rounds ask for."""
+        """The clients whose replies are used; computed on demand, since few rounds need it."""
         if self._unheard:
             self._heard.update(*self._unheard)
             self._unheard = []
         return self._heard
 
     def _unanswered(self) -> list[int]:
-        """Return the clients whose usable reply is still missing."""
+        """Return the clients that have not given a usable reply yet."""
         answered = self._answered
         return [client for client in self.cohort if client not in answered]
 
@@ -271,7 +272,7 @@ class Round:
             elif len(reply.clients) == 1 or not reply.payload:
                 for client in reply.clients:
                     self._drop(client, error)
-            else:  # one of them is to blame
+            else:  # one of them is at fault
                 for single in reply.single():
                     self._take(single)
             return False
@@ -311,13 +312,13 @@ class Round:
             return private.nothing(names, self._broadcast)
 
     def _sum(self, name: str, rows: Any) -> Any:
-        """Return the sum of one of several columns of a round, which needs no memory; of arrays."""
+        """Return the sum of one of several array columns of a round, without more memory."""
         own = name in self._server.strategy.numbers or not isinstance(rows, np.ndarray)
         return rows if own else Summed.of(name, rows, column_bytes(rows[:1]))
 
     def _waits_for(self, reply: Reply) -> bool:
         """Return whether these clients were asked, and have not answered yet."""
-        if not self._members:  # where every reply is this process's own, nobody looks
+        if not self._members:  # not needed if every reply comes from this process
             self._members = frozenset(self.cohort)
         answered = self._answered
         return not any(c in answered or c not in self._members for c in reply.clients)
@@ -335,7 +336,7 @@ class Round:
         """Readmit clients that have lost their state; return whether the round starts over."""
         server = self._server
         for client in reply.clients:
-            if client in self._held:  # it answered the query, and has forgotten it since
+            if client in self._held:  # it answered the query, and has lost it since
                 self._held -= {client}
                 self._ask_again = True
                 continue
@@ -361,11 +362,11 @@ class Round:
 
     @property
     def lacking(self) -> int:
-        """How many usable replies the phase under way still needs."""
+        """How many more usable replies the current phase needs."""
         return max(0, self._quorum - self._count)
 
     def is_complete(self) -> bool:
-        """Return whether the phase under way has enough usable replies.
+        """Return whether the current phase has enough usable replies.
 
         Raises
         ------
@@ -387,15 +388,15 @@ class Round:
         return False
 
     def _is_hopeless(self) -> bool:
-        """Return whether every attempt, or all the time, is used up."""
+        """Return whether all attempts, or all the time, are used up."""
         most, deadline = self._server.max_retries, self._server.round_deadline
         late = time.monotonic() >= self._began + deadline
         return late or (most is not None and self._attempt > most) or self._is_everyones()
 
     def _is_everyones(self) -> bool:
-        """Return whether all clients have said, again and again, the same of what they were asked.
+        """Return whether all clients have repeatedly answered with the same error.
 
-        No node is to blame then, and asking once more does not help.
+        Then no single node is at fault, and another attempt does not help.
         """
         faults = set(self._faults.values())
         everyone = 1 < len(self.cohort) == len(self._refusing) and len(faults) == 1
@@ -403,7 +404,7 @@ class Round:
         return everyone and self._attempt >= enough
 
     def uploads(self) -> Uploads:
-        """Return the uploads of the phase under way."""
+        """Return the uploads of the current phase."""
         server = self._server
         setup, examples, replies = server.setup, None, self._used
         if server.private is not None:

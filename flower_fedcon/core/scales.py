@@ -1,8 +1,8 @@
-"""What rules need to know of the clients' objectives, where these do not state it.
+"""Estimates of constants that rules need, for objectives that do not state them.
 
-L is estimated from gradients. An estimate from finitely many of them is a lower bound: it is
-multiplied by `MARGIN`, said in the log, and kept safe by the run, which goes on with shorter steps
-where its objective grows.
+L is estimated from gradients. An estimate from finitely many gradients is a lower bound. It is
+therefore multiplied by `MARGIN` and logged, and the run continues with shorter steps if its
+objective grows.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from flower_fedcon.validation import Array
 
 MARGIN = 1.25
 _POWERS = 8  # steps of the power method
-_APART = 1e-3  # how far gradients are apart, over the length of a gradient step
+_APART = 1e-3  # distance between the points of two gradients, relative to a gradient step
 
 
 class Scales(NamedTuple):
-    """What gradients at the start say of the clients' objectives.
+    """Scales of the clients' objectives, from gradients at the start.
 
     Attributes
     ----------
     smoothnesses : list of float
-        About L_i of each client; empty where all of them state it.
+        An estimate of L_i for each client; empty if all clients state it.
     steepest : float
         max_i ||grad f_i(x0)||.
     """
@@ -34,7 +34,7 @@ class Scales(NamedTuple):
     steepest: float
 
     def sharper(self, factor: float) -> Scales:
-        """Return the same with larger L_i."""
+        """Return a copy with larger L_i."""
         return self._replace(smoothnesses=[factor * L for L in self.smoothnesses])
 
 
@@ -55,14 +55,14 @@ def estimate(
     Parameters
     ----------
     gradients : callable
-        Returns the gradient of each client at a point of its own.
+        Returns the gradient of each client, each at a different point.
     x0 : array
     count : int
         How many clients.
     rng : numpy.random.Generator
-        Of the first directions.
+        Draws the first directions.
     smoothness : bool
-        Whether L_i is asked for, or the gradients' lengths alone.
+        Whether to estimate L_i, or the gradients' lengths only.
 
     Examples
     --------
@@ -76,8 +76,9 @@ def estimate(
     lengths = [float(np.linalg.norm(g)) for g in at_start]
     if not smoothness:
         return Scales([], max(lengths))
-    # Differences are taken over a length that moves with the units of x: at first, when nothing is
-    # known of these, over the shortest that rounding allows; then over part of a gradient step.
+    # Differences are taken over a length that scales with the units of x. The first one, when these
+    # units are not known yet, uses the shortest length that rounding allows; the later ones use a
+    # part of a gradient step.
     shortest = float(np.finfo(x0.dtype).eps) ** 0.5 * max(1.0, float(np.abs(x0).max(initial=0.0)))
     directions = [_unit(rng.standard_normal(x0.shape)) for _ in range(count)]
     found = [0.0] * count

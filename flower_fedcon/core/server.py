@@ -31,27 +31,27 @@ _log = logging.getLogger("flwr")
 
 
 class Server:
-    """The server's side of one run: what it knows between two rounds.
+    """The server's side of one run: its state between two rounds.
 
-    A `Round` draws its cohort here (`draw`) and in the end gives its uploads (`apply`). Nothing of
-    a round is applied before that, except the answers to a query (`after_query`) and the re-entry
-    of a client that has lost its state (`readmit`).
+    A `Round` draws its cohort here (`draw`) and hands over its uploads at the end (`apply`). Only
+    the answers to a query (`after_query`), and the re-entry of a client that has lost its state
+    (`readmit`), change the state earlier.
 
     Parameters
     ----------
     strategy : Method
-        Bound to `setup` here; the caller's object is not changed.
+        A copy of it is bound to `setup`; the caller's object is not changed.
     setup : Setup
     x0 : array
         The start, of the layout's shape.
     run_id, incarnation
         Of a run that is resumed from a checkpoint; see `RunInfo`.
     max_retries : int, optional
-        How many more times the clients without a usable reply are asked; None for any number.
+        How often clients without a usable reply are asked again; None for no limit.
     round_deadline : float
         Seconds after its beginning at which a round without enough replies ends the run.
     clock : Clock, optional
-        How fast the clients are, simulated.
+        The simulated speeds of the clients.
 
     Attributes
     ----------
@@ -60,22 +60,22 @@ class Server:
     round : int
         The last round that has begun.
     replies : int
-        How many were used in the last complete round.
+        How many replies were used in the last complete round.
     private : Private, optional
-        What makes its rounds private, if anything does.
+        What makes its rounds private, if they are private.
     received : Received, optional
         What reads its uploads, if they are compressed.
     tells_one, greets : bool
         Whether the strategy has something for one client alone, in every round or at its first
         contact.
     sums_suffice : bool
-        Whether each upload may go into a sum as soon as it is let in.
+        Whether each upload may be added to a sum as soon as it has passed the gate.
     clock : Timekeeper, optional
         The simulated time.
     audit : Audit
-        Hears of every exchange.
+        Notes every exchange.
     buffers : list of arrays
-        What belongs to the model and is not optimised, if the clients' apps have any.
+        Parts of the model that are not optimised, if the clients' apps have any.
     counts : Counter
         Replies dropped, attempts repeated, and clients that lost their state, so far.
     work : Counter
@@ -168,7 +168,7 @@ class Server:
         return self.strategy.model(self.state)
 
     def draw(self) -> list[int]:
-        """Begin the next round, and return its cohort.
+        """Begin the next round and return its cohort.
 
         Raises
         ------
@@ -189,9 +189,9 @@ class Server:
         return self.cohort
 
     def _expected_bytes(self) -> tuple[int, int]:
-        """Return what each client will be sent, and will send: as in the round before.
+        """Return the bytes each client will be sent and will send: as in the round before.
 
-        Of uploads that are more compact than the model, nothing is known before the first.
+        Before the first round, the size of uploads more compact than the model is not known.
         """
         assert self.clock is not None  # noqa: S101  (only with a deadline)
         if self.clock.sizes[0]:
@@ -212,7 +212,7 @@ class Server:
         return 2 if self.strategy.queries else 1
 
     def _in_time(self, server_round: int, vain: int, cohort: list[int]) -> list[int]:
-        """Return those of a cohort that would be in time, and note how many would not."""
+        """Return the clients of a cohort that would be in time; note how many would not."""
         assert self.clock is not None  # noqa: S101  (only with a deadline)
         self.clock.anew(vain)
         sizes, exchanges = self._expected_bytes(), self._exchanges
@@ -222,7 +222,7 @@ class Server:
         return kept
 
     def _check_deadline(self) -> None:
-        """Refuse a deadline that nobody can keep, and say who never will."""
+        """Refuse a deadline that no client can meet; name the clients that never will."""
         assert self.clock is not None  # noqa: S101  (only with a deadline)
         times = self.clock.least_times(*self._expected_bytes(), exchanges=self._exchanges)
         if times.min() > self._within:
@@ -239,13 +239,13 @@ class Server:
             )  # fmt: skip
 
     def after_query(self, answers: Uploads) -> Payload:
-        """Apply the answers to a query, and return what the clients that gave them are told."""
+        """Apply the answers to a query, and return the broadcast to the clients that answered."""
         self.state, decision = self.strategy.after_query(self.state, answers)
         self.cohort = answers.clients
         return decision
 
     def apply(self, uploads: Uploads) -> None:
-        """Apply a round's uploads, and acknowledge the replies that they came with."""
+        """Apply a round's uploads and acknowledge their replies."""
         state = self.strategy.aggregate(self.state, uploads)
         self.gate.check_state(state, self.round)
         self.state = state
@@ -264,18 +264,18 @@ class Server:
         bytes_down: int,
         work: Mapping[str, int],
     ) -> None:
-        """Take over what rounds have led to that an engine has done by itself.
+        """Take over the result of rounds that an engine has done by itself.
 
         Parameters
         ----------
         state : NamedTuple
-            The strategy's, after them.
+            The strategy's state after these rounds.
         cohorts : sequence of list of int
-            Of each round; every reply was used.
+            The cohort of each round; every reply was used.
         bytes_up, bytes_down : int
             Of each round.
         work : dict
-            What the clients' steps have cost.
+            The costs of the clients' steps.
         """
         if self.clock is not None:
             for number, cohort in enumerate(cohorts, start=self.round + 1):
@@ -290,12 +290,12 @@ class Server:
         self._tell_unconverged()
 
     def start_buffers(self, buffers: list[Array], names: Sequence[str]) -> None:
-        """Start from these buffers, unless a checkpoint has others."""
+        """Start from these buffers, unless a checkpoint has some."""
         self.buffers = self.buffers or buffers
         self.buffer_names = names
 
     def move_buffers(self, buffers: list[Array]) -> None:
-        """Go on with what the clients have made of the buffers."""
+        """Continue with the clients' new values of the buffers."""
         self.buffers = buffers
 
     def count_work(self, work: Mapping[str, float]) -> None:
@@ -309,7 +309,7 @@ class Server:
         self.downlink_bytes += down
 
     def _tell_unconverged(self) -> None:
-        """Log once that a local solver has not reached its tolerance."""
+        """Log, once, that a local solver has not reached its tolerance."""
         if "unconverged" in self.work and not self._warned:
             self._warned = True
             _log.warning(
@@ -319,35 +319,35 @@ class Server:
             )
 
     def certificate_request(self, x: Array | None = None, *, units: bool = False) -> Request:
-        """Return what asks everyone for the gradient at the model, or at another one.
+        """Return a request to everyone for the gradient at the model, or at another one.
 
-        With `units` also for what the units of the model's entries follow from.
+        With `units` it also asks for the values that determine the units of the model's entries.
         """
         at = self.x if x is None else x
         return self.question(CERTIFY, {"x": at, "units": 1.0} if units else {"x": at})
 
     def question(self, phase: str, down: Payload, clients: Sequence[int] | None = None) -> Request:
-        """Return what asks everyone, or some, for what is no part of a round."""
+        """Return a request to everyone, or to some, that is not part of a round."""
         asked = self.everyone if clients is None else list(clients)
         rounds = self.acknowledgements.rounds[asked]
         none = np.zeros_like(rounds)
         return Request(asked, self.round, rounds, down, none, phase=phase, wanted=len(asked))
 
     def spent(self) -> dict[str, float]:
-        """Return what privacy the rounds have cost so far; nothing where they are not private."""
+        """Return the privacy spent by the rounds so far; empty if they are not private."""
         return {} if self.private is None else self.private.record()
 
     def simulated(self) -> dict[str, float]:
-        """Return what a clock says of the rounds so far; nothing where there is none."""
+        """Return the simulated time of the rounds so far; empty without a clock."""
         if self.clock is None:
             return {}
         late = {"late": self.counts["late"]} if self.clock.most < math.inf else {}
         return {"simulated_seconds": self.clock.seconds, **late}
 
     def readmit(self, client: int) -> Payload:
-        """Return what lets a client without state come back; the strategy's state may change."""
+        """Return what a client without state needs; may change the strategy's state."""
         given: Payload = {}
-        if client_class(self.strategy.name).state_type is not None:  # else its memory alone
+        if client_class(self.strategy.name).state_type is not None:  # otherwise only its memory
             self.state, given = self.strategy.readmit(self.state, client)
         return given
 
@@ -357,7 +357,7 @@ class Server:
         return f"client {self.setup.names[client]}" if known else f"unknown client {client}"
 
     def in_words(self, reasons: Mapping[int, str]) -> list[str]:
-        """Return reasons by client, each once, with the names of the clients that have it."""
+        """Return the reasons as text, each once, with the names of its clients."""
         names = self.setup.names
         known = range(self.setup.num_clients)
         return grouped(
@@ -365,9 +365,9 @@ class Server:
         )
 
     def continued(self, strategy: Method[Any]) -> Server:
-        """Return this run as far as it is, to go on with the same method for another regularizer.
+        """Return this run's server, to continue with the method for another regularizer.
 
-        What clients hold stays theirs: they see the same run.
+        Clients keep their states: for them it is the same run.
         """
         info = self.info
         server = Server(
@@ -386,9 +386,9 @@ class Server:
     def anew(
         self, strategy: Method[Any], setup: Setup, x0: Array, clock: Clock | None = None
     ) -> Server:
-        """Return a start from x0 in the coming round, whose clients know nothing of this one.
+        """Return a server that starts from x0 in the coming round, with new clients' states.
 
-        Rounds and all that is counted go on.
+        The number of the round and all counts continue.
         """
         server = Server(
             strategy,
@@ -412,7 +412,7 @@ class Server:
         return server
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a later start needs to continue from the last complete round."""
+        """Return what a later start needs in order to continue from the last complete round."""
         private = {} if self.private is None else {"privacy": self.private.snapshot()}
         received = {} if self.received is None else {SETTING: self.received.snapshot()}
         draws = self.strategy.draws

@@ -22,7 +22,7 @@ _log = logging.getLogger("flwr")
 def common_layout(
     layouts: Sequence[Layout | None], names: Sequence[str], x0: Model | None
 ) -> Layout:
-    """Return the layout that all clients and the start share.
+    """Return the layout that all clients and x0 share.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def common_layout(
 
 
 def check_weighting(strategy: Method[Any], setup: Setup) -> None:
-    """Raise unless a strategy can weight these clients by their examples, if it is to.
+    """Raise if the strategy must weight these clients by their examples, but cannot.
 
     Raises
     ------
@@ -81,13 +81,13 @@ def check_weighting(strategy: Method[Any], setup: Setup) -> None:
 
 
 def short_of_rows(batch_size: int | None, clients: Sequence[ClientInfo]) -> str:
-    """Return which clients have fewer rows than a batch is to have, and what they do; or "".
+    """Return a sentence on clients that have fewer rows than a batch; "" if there are none.
 
-    One that says 1 may be an objective that does not count its rows.
+    A client that reports 1 may have an objective that does not count its rows.
     """
     if batch_size is None:
         return ""
-    many = isinstance(clients, ClientInfos)  # which have as many rows each
+    many = isinstance(clients, ClientInfos)  # these have equally many rows
     short = [c for c in (clients[:1] if many else clients) if 1 < c.num_examples < batch_size]
     if not short:
         return ""
@@ -99,9 +99,10 @@ def short_of_rows(batch_size: int | None, clients: Sequence[ClientInfo]) -> str:
 
 
 def check_claims(setup: Setup) -> None:
-    """Raise where a client claims more examples than there can be; tell of one that outweighs all.
+    """Raise if a client claims too many examples; log if one outweighs all others.
 
-    Nobody can check what a client claims, and with weights by examples it is its part of the model.
+    A client's claim cannot be checked, and with weights by examples it sets the client's share of
+    the model.
 
     Raises
     ------
@@ -127,7 +128,7 @@ def check_claims(setup: Setup) -> None:
 
 
 def start_point(layout: Layout, x0: Model | None, constraint: ConstraintSet | None) -> Array:
-    """Return the packed start: x0, or zeros projected onto the constraint set."""
+    """Return the packed start: x0, or the projection of zeros onto the constraint set."""
     if x0 is not None:
         return layout.pack(x0, "x0").copy()
     zeros = np.zeros(layout.shape, dtype=layout.dtype)

@@ -1,4 +1,4 @@
-"""The states of many clients in arrays, as an engine holds them and a checkpoint keeps them."""
+"""The states of many clients in arrays, for an engine and for a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ROUNDS = ("round", "pending_round", "slot")
 class StateColumns(Sequence[Versions]):
     """The `Versions` of many clients: one array for each field of their states.
 
-    A client's states lie in two places, 0 and 1; `slot` says which one is acknowledged. Of a place
-    only the clients that have a state there have rows in its arrays, in client order.
+    A client's states lie in two places, 0 and 1; `slot` says which one is acknowledged. The arrays
+    of a place have rows for the clients with a state there, in client order.
 
     Parameters
     ----------
@@ -28,13 +28,13 @@ class StateColumns(Sequence[Versions]):
     incarnation : int
         The server's incarnation that the clients answered last.
     round, pending_round, slot : array of int, shape (N,)
-        Of each client, as in `Versions`.
+        For each client, as in `Versions`.
     kind : array of int, shape (2, N)
-        Of each place and client, which of `forms` its state has, counted from 1; 0 for no state.
+        For each place and client, which of `forms` its state has, counted from 1; 0 for no state.
     forms : sequence of tuple
-        What states consist of: for each field `ARRAY`, or a plain value.
+        The forms that states have: for each field `ARRAY`, or a plain value.
     arrays : pair of dict
-        Of each place, by field, the arrays of the clients that have a state there.
+        For each place, the arrays of the clients that have a state there, by field.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class StateColumns(Sequence[Versions]):
         return self.state_type(*(arrays[n][row] if v is ARRAY else v for n, v in pairs))
 
     def to_tree(self) -> dict[str, Any]:
-        """Return what a state file keeps: each form is a state without its arrays."""
+        """Return the content of a state file, in which each form is a state without its arrays."""
         forms = self.forms or [(ARRAY,) * len(self.state_type._fields)]  # it tells the type
         return {
             **{name: getattr(self, name) for name in (*_ROUNDS, "kind", "incarnation")},
@@ -103,7 +103,7 @@ class StateColumns(Sequence[Versions]):
 
     @classmethod
     def from_tree(cls, tree: dict[str, Any]) -> Self:
-        """Return the columns that `to_tree` described; raise what it may if they do not fit."""
+        """Return the columns that `to_tree` described; any error means that they do not fit."""
         rounds, kind = [tree[name] for name in _ROUNDS], tree["kind"]
         states, arrays = tree["forms"], tree["arrays"]
         n, types = len(rounds[0]), {type(state) for state in states}

@@ -1,4 +1,4 @@
-"""What a server holds of uploads that it sees as a sum alone."""
+"""Uploads that the server sees only as a sum."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from flower_fedcon.validation import Array
 
 
 class Summed:
-    """The sum of several clients' values of one name; a column of a reply of all of them.
+    """The sum of several clients' values of one name: a column in their joint reply.
 
     Parameters
     ----------
     name : str
     total : array
-        Of one value's shape; of shape () for a number.
+        The sum, with the shape of one value; shape () for a number.
     count : int
-        How many clients' values it is the sum of.
+        The number of clients in the sum.
     each_bytes : int
-        What each of them has sent for it.
+        The bytes that each of them has sent for it.
     about : array, optional
-        Of points: what they lie about. `total` is then the sum of their differences from it, from
-        which `moved` and a mean follow without the number of clients.
+        For points: their reference point. `total` is then the sum of the differences from it;
+        `moved` and a mean follow from these without the number of clients.
 
     Examples
     --------
@@ -45,22 +45,22 @@ class Summed:
 
     @property
     def stack_bytes(self) -> int:
-        """Bytes of all clients' values on the wire."""
+        """The bytes of all clients' values on the wire."""
         return self._count * self.each_bytes
 
     def total(self) -> Array:
-        """Return the sum, a new array."""
+        """Return the sum as a new array."""
         if self.about is not None:
             total: Array = self._total + self._count * self.about
             return total
         return self._total.copy()
 
     def moved(self) -> Array:
-        """Return the sum of the differences from what values lie about, a new array."""
+        """Return the sum of the differences from the reference point, as a new array."""
         return self._total.copy()
 
     def part(self, i: int) -> Any:
-        """Refuse: there is no single value here.
+        """Refuse, since there are no single values here.
 
         Raises
         ------

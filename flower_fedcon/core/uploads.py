@@ -27,22 +27,22 @@ class Uploads:
     num_clients : int
         N, all clients.
     aggregation : Aggregation, optional
-        What takes the place of the mean over the cohort.
+        The rule that replaces the mean over the cohort.
     examples : sequence of float, optional
-        Every client's number of examples, where means are weighted by them.
+        Every client's number of examples, if means are weighted by them.
     denominator : float, optional
-        What means divide by, known before the round, whoever replies; those who do not count as
-        clients that changed nothing.
+        The divisor of means, known before the round. A client that does not reply counts as one
+        that changed nothing.
     inclusion : array, shape (N,), optional
-        Each client's probability of being in the cohort, by which means weigh its upload.
+        Each client's probability of being in the cohort, used to weight its upload in means.
     about : dict of array
-        Of uploads that are points, by name, the point that they lie around: a client that did not
-        reply counts as if it had sent that.
+        For uploads that are points: their reference point, by name. A client that did not reply
+        counts as if it had sent this point.
 
     Attributes
     ----------
     clients : list of int
-        Who sent them, ascending.
+        The clients that sent them, ascending.
     num_clients : int
     """
 
@@ -83,7 +83,7 @@ class Uploads:
         Raises
         ------
         AlgorithmError
-            If clients upload nothing of that name.
+            If clients upload nothing under that name.
         """
         for reply in self._replies:
             if name not in reply.payload:
@@ -107,14 +107,14 @@ class Uploads:
         return zip(self.clients, self[name], strict=True)
 
     def sum(self, name: str) -> Array:
-        """Return the sum over the cohort, an array; of values one by one, in client order.
+        """Return the sum over the cohort as an array, added in client order.
 
-        Columns that are stacked are summed one after another, as the engine took its clients.
+        Stacked columns are summed in the order in which the engine took its clients.
 
         Raises
         ------
         AlgorithmError
-            If the strategy's `aggregation` takes the place of the mean, which a sum would not heed.
+            If the strategy's `aggregation` replaces the mean: a sum would ignore it.
         """
         if self._aggregation is not None:
             raise AlgorithmError(
@@ -142,7 +142,7 @@ class Uploads:
     def stacked(self, name: str) -> Any:
         """Return the values of one name with a leading client axis: an array, or atoms.
 
-        Nothing is copied where an engine has them so.
+        Nothing is copied if an engine has already stacked them.
         """
         if len(self._replies) == 1:
             column = self._replies[0].payload.get(name)
@@ -154,10 +154,10 @@ class Uploads:
         return np.stack(values)
 
     def held(self, name: str, like: Array) -> Array | None:
-        """Return what a field of all clients' states holds after these uploads, as these rows.
+        """Return a field of all clients' states after these uploads, as rows.
 
-        None where clients are elsewhere, are taken one by one, or do not all take part; and where
-        their states are not known to follow from what they upload.
+        None if clients are in other processes, are computed one by one, or do not all take part;
+        also None if their states are not known to follow from their uploads.
         """
         left = self._replies[0].left
         if left is None or not self.everyone or len(self._replies) > 1:
@@ -169,29 +169,29 @@ class Uploads:
 
     @property
     def everyone(self) -> bool:
-        """Whether every client has sent something."""
+        """Whether every client's upload is here."""
         return len(self.clients) == self.num_clients
 
     @property
     def unweighted(self) -> bool:
-        """Whether means are not weighted by examples: every client's `share` is its change."""
+        """Whether means have equal weights, so that every client's `share` is its change."""
         return self._examples is None
 
     def shares(self, changes: Array) -> Array:
-        """Return the `share` of each client of the cohort, stacked as `changes` are."""
+        """Return the `share` of each client of the cohort, stacked in the order of `changes`."""
         if self._examples is None:
             return changes
         return np.stack([self.share(j, c) for j, c in zip(self.clients, changes, strict=True)])
 
     def share(self, client: int, change: Array) -> Array:
-        """Return a client's change of which the sum over all N clients, by N, is the mean."""
+        """Return a client's weighted change: the mean is the sum of these over N clients, by N."""
         if self._examples is None:
             return change
         scale = self.num_clients * self._examples[client] / exact_sum(self._examples)
         return scale * change
 
     def moved(self, name: str, about: Array | None = None) -> Array:
-        """Return the sum over the cohort of each client's `share` of its upload less `about`."""
+        """Return the sum over the cohort of each client's `share` of (its upload - `about`)."""
         columns: list[Any] = [reply.payload.get(name) for reply in self._replies]
         if isinstance(columns[0], Summed):
             if len(columns) == 1 and columns[0].about is about is not None:
@@ -216,9 +216,9 @@ class Uploads:
         return exact_sum(self._examples[client] for client in self.clients)
 
     def mean_number(self, name: str, of: Callable[[Any], float] = float) -> float:
-        """Return the mean over the cohort of a number, or of one that `of` makes of each value.
+        """Return the mean over the cohort of a number, or of `of(value)`.
 
-        With the strategy's `aggregation`, what takes the place of the mean.
+        If the strategy has an `aggregation`, this rule replaces the mean.
         """
         if of is float and any(isinstance(r.payload.get(name), Summed) for r in self._replies):
             return float(self._sum(name)) / len(self.clients)
@@ -232,9 +232,9 @@ class Uploads:
         return exact_sum(map(of, self[name])) / len(self.clients)
 
     def mean(self, name: str, about: Array | None = None) -> Array:
-        """Return the mean over the cohort (mean_S), or what the strategy has take its place.
+        """Return the mean over the cohort (mean_S), or the result of the strategy's `aggregation`.
 
-        `about` is the point around which uploads lie that are no changes: the model that was sent.
+        `about` is the reference point of uploads that are not changes: the model that was sent.
         """
         if self._inclusion is not None:
             return self._unbiased(name, about)
@@ -255,7 +255,7 @@ class Uploads:
         return about + self._aggregation.combine(values - about)
 
     def _scales(self) -> Array:
-        """Return what each upload of the cohort counts in a mean over all clients: 1/(N p)."""
+        """Return the weight of each of the cohort's uploads in a mean over all clients: 1/(N p)."""
         shares: Any = np.array(self._examples or np.ones(self.num_clients))
         scales: Array = (1.0 / self._inclusion * (shares / shares.sum()))[self.clients]
         return scales

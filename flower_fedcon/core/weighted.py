@@ -1,4 +1,4 @@
-"""A rule that draws clients more or less often, by their weights."""
+"""A rule that draws clients with unequal probabilities, given by weights."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from flower_fedcon.validation import Array, count, optional
 class Weighted(Participation):
     """Each client takes part with its own probability p_i.
 
-    A method whose server moves by a mean of uploads weighs each of them by 1/(N p_i), so that on
-    average it moves as if everyone took part (Horvitz and Thompson, "A generalization of sampling
-    without replacement from a finite universe", JASA 1952).
+    If a method's server moves by a mean of uploads, each upload gets the weight 1/(N p_i). On
+    average the server then moves as if everyone took part (Horvitz and Thompson, "A generalization
+    of sampling without replacement from a finite universe", JASA 1952).
 
     Parameters
     ----------
     weights : sequence of float, dict of float, or "examples"
-        > 0, one for each client, in their order or by name; or "examples", their numbers of
-        examples. Without a count the weights are the p_i, at most 1, and clients are drawn
+        A weight > 0 for each client, in client order or by name; or "examples", their numbers of
+        examples. Without a count, the weights are the p_i (at most 1) and clients are drawn
         independently; an empty draw is repeated.
     count : int, optional
-        The number of clients that are drawn, in proportion to the weights.
+        The number of clients to draw, with probabilities proportional to the weights.
     replacement : bool (default: False)
-        Whether a client may be drawn more than once; it then takes part once. Without replacement a
-        cohort has `count` clients, and p_i is exactly proportional to the weights (a systematic
+        Whether a client may be drawn more than once (it then takes part once). Without replacement,
+        a cohort has `count` clients and p_i is exactly proportional to the weights (a systematic
         sample in random order); a client whose p_i would exceed 1 always takes part.
     unbiased : bool, optional
-        Whether means weigh uploads by 1/(N p_i). By default they do if the method's server moves by
-        their mean. With True other methods are refused. With False means are plain, and favour
-        clients that take part more often.
+        Whether means weight uploads by 1/(N p_i). By default they do if the method's server moves
+        by their mean. True refuses other methods. False takes plain means, which favour clients
+        that take part more often.
 
     Raises
     ------
     ConfigError
-        If weights are not positive, or not one for each client.
+        If there is not one positive weight for each client.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class Weighted(Participation):
         else:
             p = self.inclusion(num_clients)
             always, order = np.flatnonzero(p >= 1), rng.permutation(np.flatnonzero(p < 1))
-            # Each has a stretch of length p on a line; marks at distance 1 choose those they hit.
+            # Each client has a stretch of length p on a line; marks at distance 1 choose clients.
             marks = rng.random() + np.arange(self._size(num_clients) - len(always))
             ends = np.cumsum(p[order])
             places = np.minimum(np.searchsorted(ends, marks, side="right"), len(order) - 1)
@@ -124,7 +124,7 @@ class Weighted(Participation):
         return drawn
 
     def size(self, num_clients: int) -> int | None:
-        """Return the size of every cohort, where it is the same."""
+        """Return the size of every cohort, if it is constant."""
         return None if self.replacement or self.count is None else self._size(num_clients)
 
     def inclusion(self, num_clients: int) -> Array:
