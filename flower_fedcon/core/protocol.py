@@ -260,7 +260,7 @@ class Setup:
         Whether clients have equal weights, or weights by their numbers of examples; in tables with
         weighted rows, by the sums of these weights.
     preparation : Preparation, optional
-        What clients with tables have agreed on.
+        The agreement of clients with tables.
     scales : Scales, optional
         Estimates from the clients' gradients at the start, if a rule needs them.
     """

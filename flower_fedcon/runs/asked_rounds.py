@@ -1,7 +1,7 @@
-"""How many rounds a private run has asked for or released: written down before each of them.
+"""The number of rounds that a private run has asked for or released, kept in a file.
 
-A server that is killed in the middle of a round may have released something of it. Its checkpoint
-does not know; this file does.
+The number is written before each round. A server that is killed in the middle of a round may have
+released a part of it. This file then knows of the round, and the checkpoint does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "spent"
 
 
 def keep(private: Private, folder: Path) -> None:
-    """Count what the folder's file knows of, and write each further round into it.
+    """Count the rounds in the folder's file, and write each further round into it.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def keep(private: Private, folder: Path) -> None:
 
 
 def account(folder: Path) -> dict[str, Any]:
-    """Return what the folder's file says: "rounds", 0 if there is none, and `Private.account`.
+    """Return the file's content: "rounds" (0 without a file) and `Private.account`.
 
     Raises
     ------

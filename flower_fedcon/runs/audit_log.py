@@ -7,11 +7,11 @@
     {"event": "applied", "round": 1, "used": ["0"], "uplink_bytes": ..., "downlink_bytes": ...}
     {"event": "end", "round": 1, "error": ""}
 
-The start of a private run says "private": false: who was asked and who replied, digests and bytes
-are covered by no noise, and stay with the server. Each has "time", in UTC. A run that is resumed
-goes on in the file, with the next incarnation, and rounds after the checkpoint are in it twice. At
-64 MiB the file becomes ``audit.1.jsonl``, that ``audit.2.jsonl``, and so on up to
-``audit.9.jsonl``: the latest 640 MiB are kept.
+Each line has "time", in UTC. In a private run the first line says "private": false, since noise
+does not cover the log: who was asked, who replied, digests and bytes stay with the server. A run
+that is resumed continues the file with the next incarnation; rounds after the checkpoint are then
+in it twice. At 64 MiB the file is renamed to ``audit.1.jsonl``, an earlier one of that name to
+``audit.2.jsonl``, and so on up to ``audit.9.jsonl``: the latest 640 MiB are kept.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class AuditLog(Audit):
     Parameters
     ----------
     path : Path
-        Appended to.
+        The file, to which lines are appended.
     server : Server
         The run that is audited.
     digests : sequence of str
-        Of the clients' data, in client order; empty where they are not known.
+        Digests of the clients' data, in client order; empty if they are not known.
 
     Raises
     ------
@@ -67,7 +67,7 @@ class AuditLog(Audit):
         with storage(f"write {path}"):
             self._file = path.open("a+b")
             if self._file.tell() and _last_byte(self._file) != b"\n":
-                self._file.write(b"\n")  # what a killed process has left of a line
+                self._file.write(b"\n")  # the part of a line that a killed process left
         weights = _weights(server.setup)
         clients = {
             client.name: {
@@ -87,7 +87,7 @@ class AuditLog(Audit):
             algorithm=info.algorithm,
             seed=info.seed,
             clients=clients,
-            **({} if server.private is None else {"private": False}),  # what stands here
+            **({} if server.private is None else {"private": False}),  # what was noted here
         )
 
     # --- what happens --------------------------------------------------------------------------
@@ -122,11 +122,11 @@ class AuditLog(Audit):
         self._now("dropped")[name] = reason
 
     def silent(self, clients: list[int], reason: str) -> None:
-        """Note why nothing is heard of some clients."""
+        """Note why some clients have not answered."""
         self._now("silent").update({self._names[c]: printable(reason) for c in clients})
 
     def lost(self, client: int) -> None:
-        """Note who came back without state."""
+        """Note which clients came back without state."""
         self._now("lost").append(self._names[client])
 
     def applied(self, clients: list[int]) -> None:
@@ -157,7 +157,7 @@ class AuditLog(Audit):
             self._file.close()
 
     def _now(self, what: str) -> Any:
-        """Return a part of the exchange under way."""
+        """Return a part of the current exchange."""
         assert self._exchange is not None  # noqa: S101  (what comes back was asked for)
         return self._exchange[what]
 
@@ -178,7 +178,7 @@ class AuditLog(Audit):
                 self._rotate()
 
     def _rotate(self) -> None:
-        """Begin a new file; the earlier ones are renamed, the oldest of too many goes."""
+        """Begin a new file; rename the earlier ones and delete the oldest beyond the limit."""
         os.fsync(self._file.fileno())
         self._file.close()
         path = self._path
@@ -199,7 +199,7 @@ def _now_utc() -> str:
 
 
 def _weights(setup: Setup) -> list[float]:
-    """Return each client's part of a mean over all, by what they say of their examples."""
+    """Return each client's weight in a mean over all, by its stated number of examples."""
     if setup.factors is not None:
         return [factor / setup.num_clients for factor in setup.factors]
     if setup.weighting == UNIFORM:

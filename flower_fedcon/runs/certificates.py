@@ -1,4 +1,4 @@
-"""Certificates: how far the model is from a solution, from the clients' gradients alone."""
+"""Certificates: how far the model is from a solution, computed from clients' gradients."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ CERTIFICATES = frozenset(("kkt", "fw_gap", "consensus"))
 def certify(server: Server, engine: Engine, units: Units | None = None) -> dict[str, float]:
     """Ask every client for its gradient at the model, and return the certificates.
 
-    kkt : ||z - prox(z - grad F in z, 1)||, the proximal-gradient residual; 0 at a solution. Where
-        clients know how F curves along entries, z is the model in units in which that is about 1
-        (`flower_fedcon.solvers.units`), and kkt^2 about F(x) - F*; else z is the model
+    kkt : ||z - prox(z - grad F in z, 1)||, the proximal-gradient residual; 0 at a solution. If
+        clients know the curvatures of F along the entries, z is the model in units in which these
+        are about 1 (`flower_fedcon.solvers.units`), and kkt^2 is about F(x) - F*; otherwise z is
+        the model
     fw_gap : max over s in D of <grad F(x), x - s>, with a constraint set that has a linear
         minimisation oracle; at least F(x) - F* for convex F
     consensus : the root mean square of ||x_i - x||, where clients have iterates of their own
 
-    Not part of a round: no state changes, and no bytes are counted.
+    This is not part of a round: no state changes, and no bytes are counted.
 
-    If a client does not answer they are NaN: the others' mean is the gradient of another function.
+    If a client does not answer, the certificates are NaN, since the others' mean is the gradient of
+    a different function.
 
     Parameters
     ----------
     server : Server
     engine : Engine
     units : Units, optional
-        Those to take; by default clients are asked for what they follow from.
+        The units to use; by default clients are asked for the values that determine them.
     """
     x, setup = server.x, server.setup
     found_gradient, answers = pooled_gradient(server, engine, units=units is None)
@@ -74,12 +76,12 @@ def certify(server: Server, engine: Engine, units: Units | None = None) -> dict[
 def pooled_gradient(
     server: Server, engine: Engine, x: Array | None = None, *, units: bool = False
 ) -> tuple[tuple[Array, Array | None] | None, dict[int, Payload]]:
-    """Return the gradient of (1/N) sum_i f_i at the model, and the answers that it is made of.
+    """Return the gradient of (1/N) sum_i f_i at the model, and the answers it is made from.
 
-    Of the server's model, or of x.
+    The model is the server's, or x.
 
-    None without an answer of every client; they are named in the log. Beside it stands about how
-    far that mean curves along each entry, if that is asked for and every client knows it.
+    It is None if a client does not answer; the log names these clients. Approximate curvatures of
+    the mean along each entry are added if they are asked for and every client knows them.
     """
     setup, answers = server.setup, _answers(server, engine, x, units)
     missing = [c.name for j, c in enumerate(setup.clients) if j not in answers]

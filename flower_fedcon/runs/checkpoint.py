@@ -27,15 +27,15 @@ from flower_fedcon.wire.digests import digest, shown
 
 _log = logging.getLogger("flwr")
 NAME = "checkpoint"
-_COMPUTE = ("python", "flower-fedcon", "numpy", "scipy", "numba")  # what numbers depend on
+_COMPUTE = ("python", "flower-fedcon", "numpy", "scipy", "numba")  # numbers depend on these
 _ESSENTIAL = (
     "algorithm",
     "model",
     "states",
     "privacy",
     "compression",
-)  # without them the states mean nothing
-_SINCE = ("train_config",)  # not in older checkpoints, which go on without
+)  # without them the states are meaningless
+_SINCE = ("train_config",)  # missing in older checkpoints, which are resumed without them
 _FORM: dict[str, Any] = {
     "fingerprint": dict, "server": dict, "clients": list | StateColumns | None, "rows": int,
     "seconds": float, "versions": dict,
@@ -111,7 +111,7 @@ def load(
     Raises
     ------
     FedConError
-        If it is damaged, or belongs to a run with other settings or other data. What
+        If it is damaged, or belongs to a run with different settings or data. Settings that
         `allow_changes` names may differ.
     """
     path = folder / NAME
@@ -132,7 +132,7 @@ def load(
             f"another run directory"
         )
     then: Fingerprint = content["fingerprint"]
-    # What rounds have cost follows from how their cohorts were drawn.
+    # The privacy cost of rounds follows from how their cohorts were drawn.
     essential = _ESSENTIAL if strategy.privacy is None else (*_ESSENTIAL, "participation")
     for name in allow_changes:
         if name not in now and name not in then and not _is_argument(name):
@@ -156,12 +156,12 @@ def load(
 
 
 def _is_argument(name: str) -> bool:
-    """Return whether some algorithm has an argument of that name."""
+    """Return whether any algorithm has an argument of that name."""
     return any(name in parameters(kind) for kind in algorithms().values())
 
 
 def _tell_versions(then: dict[str, Any], now: dict[str, str]) -> None:
-    """Warn of other versions of what computes: the same bytes are not to be expected."""
+    """Warn if software versions differ: results may not be the same to the byte."""
     changed = [name for name in _COMPUTE if then.get(name) != now[name]]
     if changed:
         texts = [f"{name} {then.get(name, 'unknown')}, now {now[name]}" for name in changed]
@@ -172,7 +172,7 @@ def _tell_versions(then: dict[str, Any], now: dict[str, str]) -> None:
 
 
 def _is_checkpoint(content: Any, num_clients: int) -> bool:
-    """Return whether a tree has the form of what `save` is given."""
+    """Return whether a tree has the form of `save`'s argument."""
     forms = (content, _FORM), (content and content.get("server"), _SERVER_FORM)
     for table, form in forms:
         if not isinstance(table, dict) or table.keys() - _OPTIONAL != form.keys():
@@ -197,7 +197,7 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
 
 
 def _are_rounds(found: Any, num_clients: int) -> bool:
-    """Return whether this is a round of each client; a list in files of earlier versions."""
+    """Return whether this has a round for each client; in older files it is a list."""
     if isinstance(found, list):
         return len(found) == num_clients and all(map(_is_round, found))
     return found.dtype == np.int64 and found.shape == (num_clients,) and bool((found >= 0).all())
@@ -208,7 +208,7 @@ def _is_round(number: Any) -> bool:
 
 
 def _is_spent(found: Any) -> bool:
-    """Return whether this is what a private run has spent, or nothing."""
+    """Return whether this is a private run's spending, or None."""
     if found is None:
         return True
     more = {"released", "asked"}
@@ -217,7 +217,7 @@ def _is_spent(found: Any) -> bool:
 
 
 def _is_time(found: Any) -> bool:
-    """Return whether this is what a simulated clock shows, or nothing."""
+    """Return whether this is the reading of a simulated clock, or None."""
     if found is None:
         return True
     known = isinstance(found, dict) and found.keys() - {"gradients"} == {"seconds", "sizes"}
@@ -230,7 +230,7 @@ def _is_time(found: Any) -> bool:
 
 
 def _are_scales(found: Any, num_clients: int) -> bool:
-    """Return whether this is what clients' gradients have said, or nothing."""
+    """Return whether these are scales from clients' gradients, or None."""
     if found is None:
         return True
     if not isinstance(found, list) or len(found) != 2 or not isinstance(found[0], list):
@@ -252,7 +252,7 @@ def _is_entry(entry: Any) -> bool:
 def _change(
     name: str, then: dict[str, Any] | None, now: dict[str, Any] | None, clients: Sequence[str]
 ) -> str:
-    """Return what has changed, or ""."""
+    """Return a text of what has changed, or ""."""
     if then is None or now is None:
         before, after = ("not set" if one is None else one["text"] for one in (then, now))
         return f"{name} was {before}, is {after}"
@@ -278,7 +278,7 @@ def _change(
 
 
 def _types(strategy: Method[Any]) -> dict[str, type[Any]]:
-    """Return the named tuples of an algorithm's own modules: its states are made of them."""
+    """Return the named tuples in an algorithm's modules: its states consist of them."""
     found: dict[str, type[Any]] = {"Versions": Versions, "Mirror": Mirror}
     found |= {"Remembering": Remembering, "StateColumns": StateColumns}
     for kind in (*type(strategy).__mro__, *client_class(strategy.name).__mro__):

@@ -17,7 +17,7 @@ from flower_fedcon.validation import AUTO
 from flower_fedcon.wire.whole_files import storage
 
 _PACKAGE = Path(__file__).parents[1]
-_CITATION = "CITATION.cff"  # in a wheel it is within the package, in a clone beside it
+_CITATION = "CITATION.cff"  # in a wheel it is inside the package, in a clone next to it
 
 VENUES = {
     "AISTATS": "International Conference on Artificial Intelligence and Statistics",
@@ -46,21 +46,21 @@ def cite(*of: str | Path) -> str:
     Parameters
     ----------
     *of : str or path
-        Methods, by their names in any case or as "module:Class"; experiment files, whose methods
-        are meant; folders of runs, comparisons and studies. None: this package alone.
+        Names of methods, in any case or as "module:Class"; experiment files or folders of runs,
+        comparisons and studies, for the methods in them. Without any: this package alone.
 
     Returns
     -------
     str
-        An entry for each paper that the methods' cards name as their source, each once, in the
-        order of `of`, and last the package's own, as CITATION.cff has it. Keys are as Google
-        Scholar's, "dadras2022federated". A method of your own without a card, and a race of
-        methods, get a line that says so, which BibTeX skips.
+        One entry for each paper that the methods' cards name as their source, in the order of `of`,
+        and last the entry of the package, from CITATION.cff. Keys have the form of Google
+        Scholar's, "dadras2022federated". Your own method without a card, and a race of methods, get
+        a line that says so, which BibTeX skips.
 
     Raises
     ------
     ConfigError
-        If a name is no method's, a folder holds no run, or a file cannot be read.
+        If a name is not that of a method, a folder holds no run, or a file cannot be read.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def cite(*of: str | Path) -> str:
         kind = strategy_class(name)
         try:
             papers = kind.card().papers
-        except ConfigError:  # an algorithm of your own need not have a card
+        except ConfigError:  # your own algorithm need not have a card
             papers = []
         said = f"% {kind.__name__}: its module names no paper in the form of a card's source"
         entries |= dict.fromkeys(map(_entry, papers) if papers else [said])
@@ -116,7 +116,7 @@ def _methods(of: str | Path) -> Iterator[str]:
 
 
 def _outer_first(path: Path) -> tuple[int, Path]:
-    """Sort the file of a comparison, which has its order, before those of its runs."""
+    """Sort the file of a comparison, which has the order, before the files of its runs."""
     return len(path.parts), path
 
 
@@ -144,7 +144,7 @@ _SMALL = {"a", "an", "the", "on", "of", "and", "in", "for"}
 
 
 def _own_entry() -> str:
-    """Return the package's own entry."""
+    """Return the entry of this package."""
     import yaml
 
     inside = _PACKAGE / _CITATION
@@ -195,7 +195,7 @@ def _tex(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text's letters and digits, small and without accents, to compare names by.
+    """Return a text's letters and digits, in lower case without accents, to compare names.
 
     >>> plain("Tran-Dinh"), plain("Grudzień")
     ('trandinh', 'grudzien')

@@ -1,4 +1,4 @@
-"""Standard errors of a run on tables: what is asked after the last round, and refused before."""
+"""Standard errors of a run on tables: checked before round 1, asked for after the last round."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_paramet
 
 
 def check_inference(plan: Plan, strategy: Method[Any], setup: OfTables) -> str | None:
-    """Return the method of inference of a run, if it can be had; of random intercepts the model's.
+    """Return a run's method of inference, checked; with random intercepts it is "model".
 
     Raises
     ------
     ConfigError
-        If the run is not on tables, is penalised, constrained or private, or its loss has no such
-        errors.
+        If the run is not on tables, if it is penalised, constrained or private, or if its loss does
+        not have such errors.
     """
     prepared, method = setup.preparation, plan.inference
     penalised = strategy.constraint is not None or least_weight(
@@ -77,7 +77,7 @@ def check_inference(plan: Plan, strategy: Method[Any], setup: OfTables) -> str |
 
 
 def _penalty(strategy: Method[Any], setup: OfTables) -> str:
-    """Return "l1" for an l1 norm alone, "none" for no penalty, else it in words."""
+    """Return "l1" for an l1 norm alone, "none" for no penalty, otherwise a description."""
     psi, shape = strategy.regularizer, setup.layout.shape
     weights = None if psi is None else psi.entrywise(shape)
     if psi is None or (weights is not None and not np.any(weights)):
@@ -86,7 +86,7 @@ def _penalty(strategy: Method[Any], setup: OfTables) -> str:
 
 
 def check_counts(strategy: Method[Any], setup: Setup) -> None:
-    """Refuse what a private run would find by counts of rows: knots, medians and curves.
+    """Refuse, in a private run, results of counts of rows: knots, medians and curves.
 
     Raises
     ------
@@ -111,9 +111,9 @@ def check_counts(strategy: Method[Any], setup: Setup) -> None:
 def estimates_of(
     server: Server, engine: Engine, method: str, reached: Convergence | None
 ) -> Estimates | str:
-    """Return the coefficients of a run in their columns' units, with errors; or why there are none.
+    """Return a run's coefficients in their columns' units with errors; or why there are none.
 
-    Of a multinomial model those of each class against the first.
+    For a multinomial model these are the coefficients of each class against the first.
     """
     separated = method != DEBIASED and reached is not None and reached.separated
     if reached is not None and (separated or reached.converged is False):
@@ -130,7 +130,7 @@ def estimates_of(
         names = np.array(prepared.entries(x.shape), dtype=object).reshape(x.shape)
         own = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
         found = estimate(prepared.loss, method, own, free_values(x), sums)
-    except FedConError as error:  # it must not end a run that is done
+    except FedConError as error:  # it must not end a finished run
         return f"no standard errors: {error}"
     units = np.kron(prepared.in_units(np.eye(len(x))), np.eye(len(own) // len(x)))
     return found.mapped(units, own)

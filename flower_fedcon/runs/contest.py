@@ -1,4 +1,4 @@
-"""What a run chooses from by a race, before it goes on with one of them."""
+"""The settings or methods between which a run chooses by a race."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flower_fedcon.validation import AUTO, Array
 
 _log = logging.getLogger("flwr.strategies")
 _BY = "fw_gap", "kkt", "objective"
-_METHODS_FIRST = 3  # rounds of a first stage of methods, some of which take two for a step
+_METHODS_FIRST = 3  # rounds of the first stage of methods; some need two for a step
 
 
 class Stage(Protocol):
@@ -38,14 +38,14 @@ class Stage(Protocol):
         """Play the next round."""
 
     def enter(self, history: History, row: Record) -> bool:
-        """Enter a row, and return whether a callback ends the run."""
+        """Record a row, and return whether a callback ends the run."""
 
     def pause(self, history: History, *, now: bool) -> None:
-        """Write a checkpoint, now or if one is due, and see to signals."""
+        """Write a checkpoint, now or if one is due, and handle signals."""
 
 
 class Contest:
-    """The settings for which "auto" stands, or the methods, of one run; and what came of them.
+    """The settings behind "auto", or the methods, that race in one run; and the results.
 
     Parameters
     ----------
@@ -56,17 +56,17 @@ class Contest:
     x0 : array
         The packed start.
     options : dict
-        What each server of the run is told besides.
+        Further arguments of each server of the run.
 
     Attributes
     ----------
     plain : Method
-        What the run goes on with, by its rules, should what has been chosen diverge: of methods the
-        second.
+        The method with which the run continues if the winner diverges: the method with its rules'
+        values, or the second in a race of methods.
     race : Race, optional
-        While it is under way.
+        The race, while it is under way.
     rows : list of dict
-        One for each that took part, once it is decided.
+        One for each that took part, once the race is decided.
     """
 
     def __init__(
@@ -81,31 +81,31 @@ class Contest:
         self._start, self._options = x0, options
         self.plain: Method[Any] = left_to_rules(strategy)
         self.race: Race | None = None
-        self._ended: dict[str, Any] = {}  # who has won, who is next, and a row for each
+        self._ended: dict[str, Any] = {}  # the winner, the next one, and a row for each
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything to choose."""
+        """Whether there is a choice to make."""
         return bool(self._rivals or self._strategy.raced())
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each that took part, in their order; empty before it is decided."""
+        """A row for each that took part, in order; empty before the race is decided."""
         found: list[dict[str, Any]] = self._ended.get("rows", [])
         return found
 
     @property
     def chosen(self) -> bool:
-        """Whether the run goes on with what has won."""
+        """Whether the run continues with the winner."""
         return any(row["chosen"] for row in self.rows)
 
     @property
     def runners(self) -> list[Runner]:
-        """Those in the race under way."""
+        """The runners in the current race."""
         return [] if self.race is None else self.race.runners
 
     def stated(self, server: Server) -> dict[str, Any]:
-        """Return what an experiment file states of the algorithm, for the same run once more.
+        """Return the algorithm's table of an experiment file that repeats the run.
 
         Parameters
         ----------
@@ -117,20 +117,20 @@ class Contest:
         return stated_algorithm(self._strategy if self._strategy.raced() else server.strategy)
 
     def set_up(self, setup: Setup, known: Mapping[str, Any], *, scaled: bool) -> Setup:
-        """Begin the race, or go on with it, or with its winner, as a checkpoint has it.
+        """Begin the race; or continue with it, or with its winner, from a checkpoint.
 
         Parameters
         ----------
         setup : Setup
         known : dict
-            Of the checkpoint; empty at the start.
+            The content of the checkpoint; empty at the start.
         scaled : bool
             Whether `setup` has the scales of an earlier start.
 
         Returns
         -------
         Setup
-            With all that their rules need.
+            The setup with all that their rules need.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class Contest:
         return setup
 
     def _take(self, found: Sequence[Entry], ended: Mapping[str, Any]) -> None:
-        """Leave the run to the winner."""
+        """Hand the run to the winner."""
         self.race, self._ended = None, dict(ended)
         self._strategy = found[ended["won"]].strategy
         if self._rivals:
@@ -162,23 +162,23 @@ class Contest:
 
     @property
     def strategy(self) -> Method[Any]:
-        """What the run goes on with: the winner, unless it has been given up."""
+        """The method with which the run continues: the winner, unless it has been given up."""
         return self._strategy if self.chosen or not self._ended else self.plain
 
     def give_up(self) -> None:
-        """Leave what has been chosen: the run starts again with what is `plain`."""
+        """Give up the winner: the run starts again with `plain`."""
         for row in self.rows:
             if row["chosen"]:
                 row |= {"chosen": False, "why": "given up"}
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of it; empty if there is none."""
+        """Return the part of a checkpoint; empty if there is no race."""
         return self._ended if self.race is None else self.race.snapshot()
 
     def play(self, run: Stage, history: History) -> bool:
-        """Play the race, or as far as the run's rounds go; return whether the run goes on.
+        """Play the race, within the run's rounds; return whether the run continues.
 
-        A row is entered after each who has played: the best so far, and what all have cost.
+        A row is recorded after each turn: the best result so far, and the cost of all runners.
         """
         race, most = self.race, run.plan.num_rounds
         assert race is not None  # noqa: S101  (the caller's case)
@@ -194,7 +194,7 @@ class Contest:
             last = decided or race.rounds >= most
             if race.leader.record and (run.plan.evaluate_every or last):
                 record = race.leader.record
-                # A server that was resumed does not know who took part in its last round.
+                # A resumed server does not know which clients took part in its last round.
                 last_round = {name: record[name] for name in ("cohort", "replies")}
                 row = record | run.recorder.costs(run.server) | last_round
                 stop = run.enter(history, row)
@@ -213,7 +213,7 @@ class Contest:
         return not stop and race.rounds < most
 
     def _turn(self, run: Stage, runner: Runner, goal: int, race: Race) -> None:
-        """Let one play up to a round, and see where it gets."""
+        """Let one runner play up to a round, and score it."""
         server, began = runner.server, time.perf_counter()
         try:
             while server.round < goal:
@@ -224,7 +224,7 @@ class Contest:
             runner.record, _ = run.recorder.of(server, raw, race.rounds)
             runner.score = score(runner.record)
         except RoundError as error:
-            # A value that diverges, or a method that these objectives cannot play.
+            # A value that diverges, or a method that does not work with these objectives.
             if not isinstance(error, DivergedError) and not self._rivals:
                 raise
             runner.out, runner.score = str(error), math.inf
@@ -234,7 +234,7 @@ class Contest:
         runner.states = self._engine.save()
 
     def _take_up(self, runner: Runner) -> Server:
-        """Let the engine hold the clients of one of the race."""
+        """Let the engine hold the clients of one runner."""
         server = runner.server
         server.audit.follow(server)
         self._engine.open(server.info)
@@ -243,7 +243,7 @@ class Contest:
         return server
 
     def _decide(self, race: Race, winner: Runner) -> None:
-        """Go on with the winner of the race alone."""
+        """Continue with the winner alone."""
         runners = race.runners
         second = min(runners, key=lambda runner: (runner is winner, runner.score))
         ended = {
@@ -268,17 +268,17 @@ class Contest:
 
 
 def what_is_raced(strategy: Method[Any]) -> str:
-    """Return the arguments that are to be chosen, as they are written."""
+    """Return the arguments to be chosen, as they are written."""
     return ", ".join(f'{name}="{AUTO}"' for name in strategy.raced())
 
 
 def check_race(strategy: Method[Any], setup: Setup, engine: Engine, what: str) -> None:
-    """Raise where a race is not allowed.
+    """Raise if a race is not allowed.
 
     Parameters
     ----------
     what : str
-        What is to be chosen, as the user has written it.
+        The choice to be made, as the user has written it.
 
     Raises
     ------
@@ -300,19 +300,19 @@ def check_race(strategy: Method[Any], setup: Setup, engine: Engine, what: str) -
             f"{what} compares objectives, which clients with their own train loop do not have: "
             f"give a number"
         )
-    if engine.why_no_gradients:  # nor single evaluations
+    if engine.why_no_gradients:  # nor evaluations of single clients
         raise ConfigError(
             f"{what} needs each client's state by the round: {engine.why_no_gradients}"
         )
 
 
 def score(record: Mapping[str, float]) -> float:
-    """Return by what runners are compared: a certificate if one is recorded, else the objective.
+    """Return what runners are compared by: a certificate if recorded, otherwise the objective.
 
     Raises
     ------
     ConfigError
-        If there is neither.
+        If neither is recorded.
     """
     for name in _BY:
         value = record.get(name)

@@ -1,4 +1,4 @@
-"""Whether a run on tables has ended at the model that it was to find, in words."""
+"""Whether a run on tables has converged, in words."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _LINEAR = ("logistic", "multinomial", "cox")
 """Those whose gradients stay bounded however far out they are asked for."""
 _BEYOND = 20.0  # from the start, in units in which the objective is 1 curved: odds of e^40
 _NEAR = 0.01  # of these units
-_STRAIGHT = 1e-12  # curvature that is rounding
+_STRAIGHT = 1e-12  # curvatures below this are rounding
 _NAMED = 0.1  # of the largest entry
 _log = logging.getLogger("flwr")
 _OF_PENALTY = 1e-6
-_NEWTON = 1000  # entries of a model, up to which Hessians are quickly exchanged
+_NEWTON = 1000  # entries of a model up to which Hessians are exchanged quickly
 _FADING = 0.02  # of the curvature at the start: scores beyond 5
 _TELLING = 25  # rounds of Newton's method, each of which moves such scores by 1
-_ROUNDING = 1024.0  # machine epsilons of a gradient's terms
-_NOTHING = 1 / 64  # of that: what a constant outcome leaves at the start
+_ROUNDING = 1024.0  # in machine epsilons of a gradient's terms
+_NOTHING = 1 / 64  # multiple of that: the residual that a constant outcome leaves at the start
 _FAR_OFF = (
     "values of the outcome, or of columns, are so far from 0 that digits are lost: subtract a "
     "constant from them at all clients"
@@ -43,28 +43,28 @@ _OF_START = 1e-8  # the estimators' default tolerance
 
 @dataclass(frozen=True)
 class Convergence:
-    """The KKT residual of a run's last model, and what it is measured by.
+    """The KKT residual of a run's last model, and the scales to judge it by.
 
     Parameters
     ----------
     kkt : float
-        NaN where it is not known.
+        NaN if it is not known.
     penalty : float
-        The penalty's weight, at most 1e-6 of which the residual is where a run has converged; 0
-        without a penalty.
+        The penalty's weight; a run has converged if the residual is at most 1e-6 of it. 0 without a
+        penalty.
     unit : float
-        By how much the penalty counts in the units of the residual: see `runs.certificates`.
+        The factor of the penalty in the units of the residual; see `runs.certificates`.
     start : float
-        The norm of the gradient at the start in those units, but for the intercept's, at most 1e-8
-        of which will do as well; 0 where nobody asked for it.
+        The norm of the gradient at the start in those units, without the intercept's entry. A
+        residual of at most 1e-8 of it also counts as converged. 0 if it was not asked for.
     rounding : float
-        How large a residual may be that is rounding. So is that of a model with nothing to fit.
+        The largest residual that may be rounding, such as that of a model with nothing to fit.
     why : str
         Why the residual is not known.
     remedy : str
-        What leads on where it has not converged.
+        What to do if it has not converged.
     separated : str
-        The columns that separate the outcome, in words, where some do.
+        The columns that separate the outcome, in words, if there are any.
     """
 
     kkt: float
@@ -78,9 +78,9 @@ class Convergence:
 
     @property
     def converged(self) -> bool | None:
-        """Whether the run has converged; None where that is not known.
+        """Whether the run has converged; None if that is not known.
 
-        Without a penalty it cannot where the outcome is separated.
+        Without a penalty it cannot converge if the outcome is separated.
         """
         if self.separated and not self.penalty:
             return False
@@ -92,7 +92,7 @@ class Convergence:
 
     @property
     def text(self) -> str:
-        """The residual and what it says, in one line.
+        """The residual and what it means, in one line.
 
         >>> Convergence(1e-12, penalty=0.02).text
         'KKT residual: 1e-12: converged (5e-11 of the penalty 0.02)'
@@ -139,14 +139,14 @@ def separating(places: Array, shape: tuple[int, ...], names: Sequence[str] = ())
 
 
 def separated_by(columns: str, remedy: str = "take l1 > 0", *, held: bool = False) -> str:
-    """Return what is said of separated outcomes.
+    """Return the text on separated outcomes.
 
     Parameters
     ----------
     columns : str
     remedy : str
     held : bool
-        Whether there is a penalty, of so little weight that nothing else holds the model.
+        Whether there is a penalty, so light that nothing else keeps the model finite.
 
     >>> separated_by("column dose")
     'the outcome is separated by column dose: there is no best model: take l1 > 0, or leave it out'
@@ -159,10 +159,10 @@ def separated_by(columns: str, remedy: str = "take l1 > 0", *, held: bool = Fals
 
 
 def convergence(server: Server, engine: Engine, start: Array, record: Record) -> Convergence:
-    """Return how nearly a run's model is optimal after its last record.
+    """Return how close to optimal a run's model is after its last record.
 
-    Asks the clients of this process where the record does not say; nodes are asked for nothing that
-    the run was not to ask for.
+    If the record does not say, clients in this process are asked. Nodes are asked only for what the
+    run's settings include.
     """
     asked, psi, shape = "kkt" in record, server.strategy.regularizer, server.x.shape
     if server.strategy.privacy is not None:
@@ -186,7 +186,7 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
             if not weight and not separated and prepared is not None and prepared.loss in _LINEAR:
                 entries = falling(server, engine, start, gradient, units, columns)
                 separated = separating(entries, shape, prepared.names)
-            gradient[columns:] = 0.0  # of the intercept
+            gradient[columns:] = 0.0  # without the intercept
             found = replace(
                 found,
                 separated=separated,
@@ -194,7 +194,7 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
                 start=units.length(gradient),
                 rounding=_ROUNDING * float(np.finfo(gradient.dtype).eps) * units.reach(server.x),
             )
-    except FedConError as error:  # it must not end a run that is done
+    except FedConError as error:  # it must not end a finished run
         _log.warning("no certificate: %s", error)
         return replace(unknown, why=str(error))
     if math.isnan(found.kkt):
@@ -212,12 +212,12 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
 def falling(
     server: Server, engine: Engine, start: Array, gradient: Array, units: Units, columns: int
 ) -> Array:
-    """Return the entries along which the clients' mean objective still falls far out, flattened.
+    """Return the flattened model's entries along which the mean objective decreases without end.
 
-    Two gradients of theirs tell it, on the way from the start to the model: one nearby how far that
-    is curved, and one as far out as no outcome's model leads. Where the slope is below 0 there,
-    columns separate the outcome, or all but. It does not matter how near a method has come, as
-    long as that way is right.
+    Two of the clients' gradients on the line from the start through the model decide this. One
+    nearby shows the curvature along the line; the other is taken further out than any finite
+    solution lies. If the slope there is below 0, columns separate the outcome, or nearly so. The
+    method need not have come close to a solution, as long as the direction is right.
 
     Parameters
     ----------
@@ -226,15 +226,16 @@ def falling(
     start : array
         A model.
     gradient : array
-        There.
+        The gradient at this model.
     units : Units
     columns : int
-        What follows so many rows of the model is its intercept.
+        The number of the model's rows before its intercept.
 
     Returns
     -------
     array of int
-        First the largest entries of the move alone are tried, then all; empty where neither falls.
+        The largest entries of the move are tried alone, then all entries; empty if the objective
+        decreases along neither.
     """
     move = (server.x - start) / units.sizes
     own = np.abs(move[:columns])
@@ -252,7 +253,7 @@ def falling(
         way /= float(np.linalg.norm(way))
         first = float(np.vdot(units.sizes * gradient, way))
         curved = (slope(_NEAR, way) - first) / _NEAR if first < 0 else 0.0
-        # Entries that cancel lead less far than they are long.
+        # Entries that cancel move the scores less than their length suggests.
         if curved > _STRAIGHT and slope(_BEYOND / math.sqrt(curved), way) < 0:
             found: Array = np.flatnonzero(kept)
             return found
@@ -260,7 +261,7 @@ def falling(
 
 
 def _separated(server: Server, **more: float) -> str:
-    """Return which columns separate the outcome, in words; "" where the method cannot say."""
+    """Return which columns separate the outcome, in words; "" if the method cannot tell."""
     prepared = server.setup.preparation
     if prepared is None or prepared.loss not in _SEPARABLE:
         return ""
@@ -268,14 +269,14 @@ def _separated(server: Server, **more: float) -> str:
 
 
 def _remedy(server: Server) -> str:
-    """Return what leads on where a run has not converged."""
+    """Return what to do if a run has not converged."""
     if server.strategy.name == "fednewton" or server.x.size > _NEWTON:
         return "allow more rounds"
     return "allow more rounds, or take FedNewton, which needs a few"
 
 
 def least_weight(psi: Regularizer | None, shape: tuple[int, ...]) -> float:
-    """Return the least weight of a penalty that is above 0; 0 where there is none."""
+    """Return the smallest weight above 0 in a penalty; 0 if there is none."""
     if psi is None:
         return 0.0
     entries = psi.entrywise(shape)

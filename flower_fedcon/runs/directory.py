@@ -36,14 +36,14 @@ CONFIG, HISTORY, MODEL = "config.toml", "history.csv", "model.npz"
 ENVIRONMENT, FIGURE = "environment.json", "figure.png"
 TUNING = "tuning"
 """The folder in a study's, beside its runs, of those by which it has tuned its cells."""
-_GLANCE = 0.05  # seconds, so that one who looks whether a run goes on (`in_use`) refuses none
+_GLANCE = 0.05  # seconds of retries, since a check with `in_use` holds the lock for a moment
 
 
 class RunDirectory:
-    """The folder of one run, locked from here to `close`.
+    """The folder of one run, locked until `close`.
 
-    `history.csv` grows by a row for each recorded round, `model.npz` is written at the end (also
-    after an error), each in one step.
+    `history.csv` grows by a row for each recorded round. `model.npz` is written at the end, also
+    after an error. Each write is one step.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class RunDirectory:
     Raises
     ------
     StorageError
-        If another process has a run in it.
+        If another process runs in it.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -74,25 +74,25 @@ class RunDirectory:
         algorithm: Mapping[str, Any],
         problem: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make the folder and write what is known before round 1.
+        """Make the folder and write the files that are known before round 1.
 
         Parameters
         ----------
         server : Server
         plan : Plan
-            With `resume` a history that has no checkpoint is overwritten. Where it has no `config`,
-            the run is described by its arguments.
+            With `resume`, a history without a checkpoint is overwritten. Without `config`, the run
+            is described by its arguments.
         algorithm : dict
-            What an experiment file states of it, with its name.
+            Its table in an experiment file, with its name.
         problem : dict, optional
-            What an experiment file states of the problem.
+            The problem's table in an experiment file.
         """
         folder, config, anew = self.path, plan.config, plan.resume
         if self._lock is None:
             with storage(f"make the run directory {folder}"):
                 folder.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(folder, wait=_GLANCE)
-            anew = False  # what is there now is another process's
+            anew = False  # the present content belongs to another process
         if (folder / HISTORY).exists() and not anew:
             raise ConfigError(
                 f"{folder} already holds a run: continue it with resume=True (--resume), choose "
@@ -111,7 +111,7 @@ class RunDirectory:
         self._history = HistoryFile(folder / HISTORY)
 
     def reopen(self, count: int) -> list[Record]:
-        """Return the `count` rows before the checkpoint, and cut what follows them."""
+        """Return the `count` rows before the checkpoint, and cut those that follow."""
         self._history = HistoryFile(self.path / HISTORY, keep=count)
         return self._history.rows
 
@@ -148,7 +148,7 @@ class RunDirectory:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Leave the folder to others."""
+        """Unlock the folder."""
         if self._history is not None:
             self._history.close()
         if self._lock is not None:
@@ -156,7 +156,7 @@ class RunDirectory:
 
 
 def stated_algorithm(strategy: Method[Any]) -> dict[str, Any]:
-    """Return what an experiment file states of a method: its name and arguments."""
+    """Return a method's table for an experiment file: its name and arguments."""
     kind = type(strategy)
     name = kind.__name__ if is_ours(kind) else f"{module_of(kind)}:{kind.__qualname__}"
     return {"name": name, **strategy.arguments()}
@@ -165,10 +165,10 @@ def stated_algorithm(strategy: Method[Any]) -> dict[str, Any]:
 def describe_run(
     setup: Setup, plan: Plan, algorithm: Mapping[str, Any], problem: Mapping[str, Any] | None
 ) -> str:
-    """Return the configuration of a run that no experiment file describes.
+    """Return the configuration of a run that was not made from an experiment file.
 
-    It is an experiment file where all that the run was made of can be imported by name; else a
-    line says of what is missing how to state it.
+    It is an experiment file if everything in the run can be imported by name. Otherwise a comment
+    for each missing part says how to state it.
     """
     if problem is None:
         lines = [
@@ -188,7 +188,7 @@ def describe_run(
 
 
 def _stated(header: str, arguments: Mapping[str, Any]) -> list[str]:
-    """Return a table's lines; what no file can state is a comment that says why."""
+    """Return a table's lines; a value that no file can state becomes a comment that says why."""
     table, own = {}, []
     for name, value in arguments.items():
         if value is not None:
@@ -213,7 +213,7 @@ def environment() -> dict[str, Any]:
 
 
 def own_code_of(strategy: Any) -> dict[str, str]:
-    """Return digests of the code of an algorithm's two classes, if they are the user's own."""
+    """Return digests of the code of an algorithm's two classes, if the user wrote them."""
     pair = type(strategy), client_class(strategy.name)
     found = {f"{kind.__module__}:{kind.__qualname__}": own_code(kind) for kind in pair}
     return {name: code for name, code in found.items() if code}
@@ -229,7 +229,7 @@ def _revision() -> str:
 
 @cache
 def _revision_of(folder: str) -> str:
-    """Return it of a folder, once: a study makes thousands of runs, and git looks at every file."""
+    """Return a folder's commit, cached: a study makes thousands of runs, and git is slow."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     told = subprocess.run(  # noqa: S603  (nothing in it comes from outside)
         command, cwd=folder, capture_output=True, text=True, timeout=10, check=False
@@ -239,7 +239,7 @@ def _revision_of(folder: str) -> str:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of what a run uses."""
+    """Return the versions of Python and of the packages that a run uses."""
     found = {"python": sys.version.split()[0], "flower-fedcon": __version__}
     for package in (
         "flwr", "ray", "numpy", "scipy", "scikit-learn", "numba", "torch", "jax",

@@ -1,4 +1,4 @@
-"""All that is asked after a run's last round, in its order: no part of it changes a state."""
+"""The exchanges after a run's last round, in their order; none of them changes a state."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _log = logging.getLogger("flwr.strategies")
 
 @dataclass(frozen=True)
 class Ending:
-    """A run's model, and what its clients have told of it.
+    """A run's model, and what clients have reported about it.
 
     Attributes
     ----------
     x : array
-        Packed; with random intercepts it is not that of the rounds.
+        The packed model; with random intercepts it is not that of the rounds.
     record : dict
-        The last row of the history; metrics on rows held out are of this model.
+        The last row of the history, with this model's metrics on held-out rows.
     reached : Convergence, optional
-        Whether the rounds have ended where they should.
+        Whether the rounds have converged.
     estimates : Estimates or str, optional
-        With errors; or why there are none.
+        Estimates with errors; or why there are none.
     quality : Quality, optional
     heterogeneity : Heterogeneity or str, optional
     hazards : Hazards, optional
     random : RandomFit, optional
-        Of intercepts that are random; its estimates are `estimates`.
+        The fit of random intercepts; its estimates are `estimates`.
     """
 
     x: Array
@@ -64,28 +64,28 @@ def final_exchanges(
     alone: bool,
     covered: bool,
 ) -> Ending:
-    """Ask the clients what a run on tables is to say of its model.
+    """Ask the clients for everything that a run on tables reports about its model.
 
     Parameters
     ----------
     server : Server
-        After the last round.
+        The server after the last round.
     engine : Engine
     start : array
-        Where round 1 began.
+        The model before round 1.
     record : dict
         The last row of the history.
     inference : str, optional
-        The method of errors.
+        The method for standard errors.
     alone : bool
-        Whether clients are asked for what each finds alone.
+        Whether clients are asked for fits of their own rows.
     covered : bool
-        Whether noise covers what the run releases, so that nothing else is asked for.
+        Whether noise covers what the run releases; nothing further is then asked for.
     """
     prepared, x = server.setup.preparation, server.x
     assert prepared is not None  # noqa: S101  (of a run on tables)
     reached = None
-    # Of clients' gradients: none without noise in a private run, and noisy ones say little.
+    # It needs clients' gradients: a private run has only noisy ones, which show little.
     if not covered and not engine.ledgers():
         reached = convergence(server, engine, start, record)
     found: Estimates | str | None = None
@@ -114,7 +114,7 @@ def final_exchanges(
 
 
 def _with_metrics(record: Record, other: Record, names: tuple[str, ...]) -> Record:
-    """Return a record with another's metrics on rows held out, of all clients and of each."""
+    """Return a record with the metrics on held-out rows of another one."""
 
     def is_metric(key: str) -> bool:
         return key.partition("/")[0] in names

@@ -1,4 +1,4 @@
-"""The exchanges after a Cox run on tables: are hazards proportional, and sites' baselines."""
+"""The exchanges after a Cox run on tables: proportional hazards and sites' baselines."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import write_text
 
 PROPORTIONALITY, BASELINE = "proportionality.csv", "baseline.csv"
-_SHOWN = 5  # columns whose hazards are least proportional, of which the report has a line
+_SHOWN = 5  # the report has a line for so many columns: those that are least proportional
 
 
 @dataclass(frozen=True)
 class Hazards:
-    """What sites tell of hazards in time.
+    """What sites report about hazards over time.
 
     Attributes
     ----------
     test : Proportionality or str
-        Along the logarithm of time; or why it is not known.
+        The test with the logarithm of time; or why it is not known.
     times : array, shape (k,)
         The schema's `curve_times`.
     baselines : dict of array, shape (k,)
-        By site the baseline cumulative hazard up to them, of a row of zeros.
+        By site: the baseline cumulative hazard at these times, for a row of zeros.
     absent : dict
-        By site, why it tells none.
+        By site: why it reports none.
     """
 
     test: Proportionality | str
@@ -52,7 +52,7 @@ class Hazards:
 
     @property
     def lines(self) -> list[str]:
-        """What a report says of it, a line each."""
+        """The lines of a report on it."""
         if isinstance(self.test, str):
             lines = [f"test of proportional hazards: {self.test}"]
         else:
@@ -72,7 +72,7 @@ class Hazards:
         return lines
 
     def write(self, folder: Path) -> None:
-        """Write the tables of what is known into a run's folder."""
+        """Write the tables that are known into a run's folder."""
         if not isinstance(self.test, str):
             test = self.test
             rows = [
@@ -99,9 +99,10 @@ def _write(path: Path, header: tuple[str, ...], rows: Sequence[Sequence[object]]
 
 
 def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
-    """Return what sites tell of hazards in time at the end of a Cox run without a penalty.
+    """Return what sites report about hazards over time, after a Cox run without a penalty.
 
-    No part of a round: no state changes. Baseline hazards are asked for where there are times.
+    This is not part of a round: no state changes. Baseline hazards are asked for if there are
+    times.
 
     Parameters
     ----------
@@ -122,12 +123,12 @@ def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
             server, engine, "in_time", shapes, transform=kind, center=total / max(events, 1.0)
         )
         test = tested(LOG, prepared.names, sums)
-    except FedConError as error:  # it must not end a run that is done
+    except FedConError as error:  # it must not end a finished run
         test = str(error)
     if not times.size:
         return Hazards(test, times)
     told, faults = asked(server, engine, "baseline", {"hazard": times.shape}, times=times)
-    # Of a row of zeros in the columns' own units, where the model is of centred ones.
+    # For a row of zeros in the columns' own units; the model is that of centred columns.
     shift = float(np.exp(-(prepared.centers / prepared.scales) @ np.asarray(server.x)))
     found = {names[client]: shift * told[client]["hazard"] for client in sorted(told)}
     return Hazards(test, times, found, {names[c]: faults[c] for c in sorted(faults)})

@@ -1,4 +1,4 @@
-"""The exchanges after a run in which sites tell what each finds alone, and the table it makes."""
+"""The exchanges in which sites report fits of their own rows, and the table of these."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from flower_fedcon.tables.statistics import Estimates, Heterogeneity, found_by_s
 from flower_fedcon.wire.payloads import Payload
 
 HETEROGENEITY = "heterogeneity.csv"
-_FEW, _SHOWN = 15, 5  # fewer columns have a line each in the report; else those that differ most
+_FEW, _SHOWN = 15, 5  # fewer than 15 columns have a line each; of more, the 5 that differ most
 
 
 def final_heterogeneity(server: Server, engine: Engine, pooled: Estimates) -> Heterogeneity | str:
     """Return whether effects differ between sites; or why that is not known.
 
-    No part of a round: no state changes. A site that does not answer, or whose policy has no phase
-    "alone", is named.
+    This is not part of a round: no state changes. A site that does not answer, or whose policy does
+    not allow the phase "alone", is named.
 
     Parameters
     ----------
     server : Server
     engine : Engine
     pooled : Estimates
-        Of the run, in the columns' own units.
+        The run's estimates, in the columns' own units.
     """
     prepared, names = server.setup.preparation, server.setup.names
     assert prepared is not None  # noqa: S101  (of a run on tables)
@@ -47,12 +47,12 @@ def final_heterogeneity(server: Server, engine: Engine, pooled: Estimates) -> He
     x = np.asarray(server.x, dtype=np.float64)
     try:
         return found_by_sites(ask, pooled, x, prepared.in_units(np.eye(len(x))))
-    except FedConError as error:  # it must not end a run that is done
+    except FedConError as error:  # it must not end a finished run
         return f"heterogeneity is not known: {error}"
 
 
 def lines_of(found: Heterogeneity) -> list[str]:
-    """Return what a report says of it: the columns that differ most, and who is left out."""
+    """Return a report's lines on it: the columns that differ most, and sites left out."""
     few = len(found.names) < _FEW
     which = (
         ""

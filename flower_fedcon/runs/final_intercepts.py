@@ -1,8 +1,8 @@
 """The exchanges after a run on tables in which intercepts become random.
 
-The rounds find the model of one intercept for all. From there, by sums over groups at other models
-(`flower_fedcon.tables.statistics.group_sums`), the server fits normal intercepts of sites, or of
-the schema's clusters within them.
+The rounds find the model with one intercept for all. From there the server fits normally
+distributed intercepts of sites, or of the schema's clusters within them. It asks for sums over
+groups at further models (`flower_fedcon.tables.statistics.group_sums`).
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr.strategies")
 _WHAT = f'site_effects = "{RANDOM}"'
-_NODES, _TOL, _MOST = 7, 1e-8, 100  # of the quadrature; standard errors; exchanges
+_NODES, _TOL, _MOST = 7, 1e-8, 100  # nodes of the quadrature; standard errors; exchanges
 _SHARED = "groups are within sites: one label at two sites means two groups"
 
 
 class OfTables(Protocol):
-    """What a run is of, as far as it says what may be asked at its end: a problem, or a setup."""
+    """A problem or a setup, as far as it decides what may be asked at the end of a run."""
 
     @property
     def preparation(self) -> Preparation | None:
-        """What clients have agreed on of their tables."""
+        """The agreement of clients on their tables."""
         ...
 
     @property
     def layout(self) -> Layout:
-        """The model's."""
+        """The layout of the model."""
         ...
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         ...
 
 
 def has_random(setup: OfTables) -> bool:
-    """Return whether a run is to end with random intercepts."""
+    """Return whether a run ends with random intercepts."""
     return setup.preparation is not None and setup.preparation.site_effects == RANDOM
 
 
 def check_random(
     setup: OfTables, inference: str | None, *, heterogeneity: bool, private: bool, penalised: bool
 ) -> None:
-    """Refuse before round 1 what no fit with random intercepts follows from.
+    """Refuse, before round 1, runs that cannot end with random intercepts.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def check_random(
         )
     prepared = setup.preparation
     assert prepared is not None  # noqa: S101  (the caller's case)
-    if prepared.stated is not None and not prepared.stated.cluster:  # else only sites know
+    if prepared.stated is not None and not prepared.stated.cluster:  # otherwise only sites know
         rows = sum(prepared.rows) if prepared.loss == "squared" else math.inf
         expect_groups(setup.num_clients, rows)
 
@@ -102,23 +102,23 @@ def check_random(
 def final_intercepts(
     server: Server, engine: Engine, reached: Convergence | None
 ) -> tuple[Array, RandomFit] | str:
-    """Return a model with random intercepts and how it fits; or why there is none.
+    """Return a model with random intercepts and its fit; or why there is none.
 
-    No part of a round: no state changes. Clients then predict their groups' intercepts, each for
-    itself.
+    This is not part of a round: no state changes. Afterwards each client predicts the intercepts of
+    its own groups.
 
     Parameters
     ----------
     server : Server
-        At the model without random intercepts.
+        The server, at the model without random intercepts.
     engine : Engine
     reached : Convergence, optional
-        How near that is to the best one.
+        How close that model is to the optimum.
 
     Returns
     -------
     tuple, or str
-        The model of prepared columns, and its estimates in the columns' own units.
+        The model for prepared columns, and its estimates in the columns' own units.
     """
     if reached is not None and (reached.separated or reached.converged is False):
         return f"no random intercepts: {reached.text}"
@@ -130,7 +130,7 @@ def final_intercepts(
             fit = fit_squared(ask, names, x, False, _TOL, _MOST)
         else:
             fit = fit_marginal(ask, prepared.loss, names, x, _NODES, _TOL, _MOST)
-    except FedConError as error:  # it must not end a run that is done
+    except FedConError as error:  # it must not end a finished run
         return f"no random intercepts: {error}"
     asked(
         server, engine, EFFECTS, {"groups": (1,)}, None, fit.estimates.values, sd=fit.sd,

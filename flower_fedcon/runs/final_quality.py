@@ -1,4 +1,4 @@
-"""The exchanges after a run in which sites tell how good its model is on the rows they hold out."""
+"""The exchanges after a run in which sites evaluate its model on their held-out rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flower_fedcon.wire.payloads import Payload
 
 
 def final_quality(server: Server, engine: Engine, x: Array) -> Quality | None:
-    """Return how good a model is on rows held out; None where a run has no such rows.
+    """Return a model's quality on held-out rows; None if a run has no such rows.
 
-    No part of a round: no state changes. A site that does not answer is named; the others are
-    those whose rows are pooled.
+    This is not part of a round: no state changes. A site that does not answer is named, and the
+    others' rows are pooled.
     """
     preparation = server.setup.preparation
     if preparation is None or not preparation.held_out:
@@ -36,7 +36,7 @@ def final_quality(server: Server, engine: Engine, x: Array) -> Quality | None:
         faults[client] = "its counts cannot be used"
     answering, noisy = sorted(told), dict[int, Payload]()
     refusing = sorted(client for client, why in faults.items() if is_refusal(why))
-    if refusing and loss == "logistic":  # some may have private rows, and tell noisy counts
+    if refusing and loss == "logistic":  # sites with private rows send noisy counts
         noisy, still = asked(server, engine, "noisy_quality", SHAPES, refusing, x)
         faults = {c: why for c, why in faults.items() if c not in noisy} | still
 
@@ -60,7 +60,7 @@ def final_quality(server: Server, engine: Engine, x: Array) -> Quality | None:
 
 
 def _usable(told: Payload) -> bool:
-    """Return whether counts can be those of bins: whole numbers, and where each begins."""
+    """Return whether these can be counts of bins: whole numbers, and valid bin edges."""
     if "counts" not in told:
         return True
     value: Array = told["counts"]

@@ -27,9 +27,9 @@ def total_sums(
     x: Array | None = None,
     **more: float | Array,
 ) -> dict[str, Array]:
-    """Return the totals of what all clients answer, added in client order.
+    """Return the totals of all clients' answers, added in client order.
 
-    No part of a round: no state changes.
+    This is not part of a round: no state changes.
 
     Parameters
     ----------
@@ -38,19 +38,19 @@ def total_sums(
     statistic : str
         A name of `flower_fedcon.tables.statistics.answers.STATISTICS`.
     shapes : dict
-        Of each array of an answer.
+        The shape of each array of an answer.
     x : array, optional
         The model; by default the server's.
     more
-        What else the statistic takes.
+        Further arguments of the statistic.
 
     Raises
     ------
     ConfigError
-        If the run is private: no noise covers these sums.
+        If the run is private, since no noise covers these sums.
     RoundError
-        If a client's answer is missing: the others' sums are of another table. It says whose, and
-        why.
+        If a client's answer is missing: the others' sums would belong to a different table. The
+        error says whose answer, and why.
     """
     if server.strategy.privacy is not None:
         raise ConfigError(
@@ -77,15 +77,15 @@ def asked(
     x: Array | None = None,
     **more: float | Array,
 ) -> tuple[dict[int, Payload], dict[int, str]]:
-    """Return the answers by client, and of those that give none why.
+    """Return the answers by client, and the reasons of clients that gave none.
 
-    No part of a round: no state changes.
+    This is not part of a round: no state changes.
 
     Parameters
     ----------
     server, engine, statistic, shapes, x, more : see `total_sums`
     clients : sequence of int, optional
-        Who is asked; by default everyone.
+        The clients that are asked; by default all.
     """
     wanted = server.everyone if clients is None else list(clients)
     down: Payload = {"x": server.x if x is None else x, f"{ASKS}{statistic}": 1.0, **more}
@@ -123,12 +123,12 @@ def asked(
 
 
 def is_refusal(fault: str) -> bool:
-    """Return whether a node has answered that it refuses: asking once more does not help."""
+    """Return whether a node has refused, so that another attempt does not help."""
     return fault.startswith("refused")
 
 
 def _admitted(reply: Reply, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
-    """Return an answer that can be added up.
+    """Return an answer, if it can be added up.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What runs have recorded, as one table of pandas."""
+"""The histories of runs, as one table of pandas."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ def read_runs(*folders: str | Path, settings: Sequence[str] = ()) -> pd.DataFram
     Parameters
     ----------
     *folders : path
-        Of runs, comparisons, or anything that holds such folders. The runs by which a study has
-        tuned its cells are not among its runs: name its folder "tuning" to read them.
+        Folders of runs, of comparisons, or any folders that contain such folders. The runs by which
+        a study has tuned its cells are left out: name its folder "tuning" to read them.
     settings : sequence of str (default: ())
-        Settings that become columns of these names: "problem.alpha", or "client_lr" of the
-        algorithm; numbers as they are, tables as in the file, empty where a run has not stated it.
+        Settings that become columns of these names, such as "problem.alpha", or "client_lr" of the
+        algorithm. Numbers stay numbers, tables are texts as in the file, and a cell is empty if a
+        run does not state the setting.
 
     Returns
     -------
@@ -37,8 +38,8 @@ def read_runs(*folders: str | Path, settings: Sequence[str] = ()) -> pd.DataFram
         A row for each recorded round of each run, in the order of the folders' names. Columns:
         "folder" (of the run, as text), "label" and "algorithm" (texts), "problem" (its name),
         "participation" (as in the file, "full" or "sample = 3"), "engine", "seed" (of the run),
-        "problem_seed" (empty where it has none), then those of the histories, empty where a run
-        has not recorded them.
+        "problem_seed" (empty if it has none), then the columns of the histories, empty if a run has
+        not recorded them.
 
     Raises
     ------
@@ -84,14 +85,14 @@ def _is_study(folder: Path) -> bool:
 
 
 def _has_tuned(folder: Path, given: Path, is_study: Callable[[Path], bool]) -> bool:
-    """Return whether a run chose settings for a study that lies in a given folder."""
+    """Return whether a run was made to choose settings for a study in a given folder."""
     inside = folder.relative_to(given).parts
     studies = (given.joinpath(*inside[:i]) for i, name in enumerate(inside) if name == TUNING)
     return any(map(is_study, studies))
 
 
 def _about(tables: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return what tells a run from others, by its configuration."""
+    """Return the parts of a run's configuration that distinguish it."""
     algorithm, run, problem = (tables.get(name, {}) for name in ("algorithm", "run", "problem"))
     return {
         "label": algorithm.get("label", algorithm.get("name", folder.name)),
@@ -105,7 +106,7 @@ def _about(tables: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings as cells of a table: tables and lists as text."""
+    """Return settings as cells of a table, with tables and lists as text."""
     return {
         key: write_value(value).strip("{}") if isinstance(value, dict | list) else value
         for key, value in settings.items()

@@ -1,4 +1,4 @@
-"""Wald tests of a term with those of higher order that hold it, as `anova` of rms has them."""
+"""Wald tests of a term with the higher-order terms that contain it, as `anova` of rms."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _SHOWN = 10  # terms of higher order, by name
 
 
 def joint_tests(found: Estimates, preparation: Preparation) -> Iterator[str]:
-    """Yield the test of each term, or feature, with several columns; of a basis also its bends.
+    """Yield the test of each term or feature with several columns; for a basis also nonlinearity.
 
-    A term's columns are tested with those of all terms that multiply it by others, since without
-    them the test would be of its effect where the others are 0. So a column alone has a test, too,
-    where a product has it.
+    A term's columns are tested together with those of all products that contain the term. Without
+    these, the test would concern its effect where the other factors are 0. A single column
+    therefore has a test, too, if a product contains it.
 
     Parameters
     ----------
     found : Estimates
-        Of a model of one linear predictor.
+        Estimates of a model with one linear predictor.
     preparation : Preparation
-        Of its columns.
+        The preparation of its columns.
     """
     schema = preparation.stated
     if schema is None or found.method == DEBIASED:
@@ -49,18 +49,18 @@ def joint_tests(found: Estimates, preparation: Preparation) -> Iterator[str]:
 
 
 def _parts(term: Term) -> frozenset[tuple[str, bool]]:
-    """Return what a term is a product of: features, whatever basis they have, or their gaps."""
+    """Return the factors of a term: features, with any basis, or their gaps."""
     return frozenset((factor.feature, factor.basis == MISSING) for factor in term.factors)
 
 
 def _over(terms: Sequence[Term], group: int, groups: Sequence[int]) -> list[int]:
-    """Return the terms with columns that multiply one by others."""
+    """Return the terms whose columns are products of this one with others."""
     own = _parts(terms[group])
     return [other for other in sorted(set(groups)) if own < _parts(terms[other])]
 
 
 def _bends(preparation: Preparation) -> dict[int, frozenset[tuple[str, bool]]]:
-    """Return in which features a column is not linear, of each column."""
+    """Return, for each column, the features in which it is not linear."""
     assert preparation.stated is not None  # noqa: S101  (the caller's case)
     columns = term_columns(preparation.stated, preparation.categories)
     return {

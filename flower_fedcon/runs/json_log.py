@@ -23,13 +23,13 @@ from flower_fedcon.wire.whole_files import storage
 
 
 class JsonLog(logging.Handler):
-    """Appends to a file; as a callback it takes records, as a handler what the log is told.
+    """Appends to a file: as a callback it takes records, as a handler log messages.
 
     Parameters
     ----------
     path : Path
     run : str
-        What its lines call the run.
+        The name of the run in its lines.
 
     Raises
     ------
@@ -45,7 +45,7 @@ class JsonLog(logging.Handler):
             self._file = path.open("ab", buffering=0)
 
     def __call__(self, record: Record) -> None:
-        """Write a record; numbers that are not finite, which JSON lacks, are null."""
+        """Write a record; numbers that are not finite are null, since JSON has none."""
         values = {k: v if math.isfinite(v) else None for k, v in record.items()}
         self.line("INFO", "record", **values)
 
@@ -63,7 +63,7 @@ class JsonLog(logging.Handler):
 
     @contextmanager
     def attached(self, **about: Any) -> Iterator[JsonLog]:
-        """Take what Flower's log is told inside a `with` block, which is the run."""
+        """Take the messages of Flower's log during a `with` block, which is the run."""
         logger = logging.getLogger("flwr")
         self.line("INFO", "start", **about)
         logger.addHandler(self)

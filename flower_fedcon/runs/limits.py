@@ -34,15 +34,14 @@ class Budget:
     Parameters
     ----------
     **limits : float
-        > 0: "seconds" in the rounds, "simulated_seconds" of a clock, "megabytes" of all
-        clients up and down.
-        For a budget of epsilon use `GaussianDP(budget=...)`, which stops before it would be
-        exceeded.
+        Limits > 0: "seconds" in the rounds, "simulated_seconds" of a clock, "megabytes" of all
+        clients up and down. For a budget of epsilon use `GaussianDP(budget=...)`, which stops
+        before it would be exceeded.
 
     Raises
     ------
     ConfigError
-        If a limit has another name, or is not positive.
+        If a limit has an unknown name, or is not positive.
 
     >>> spent = Budget(megabytes=2.0)
     >>> row = {"round": 1, "uplink_bytes": 1e6, "downlink_bytes": 5e5}
@@ -62,12 +61,12 @@ class Budget:
 
 
 class End(NamedTuple):
-    """What will end a run first, by how it has gone so far.
+    """What will end a run first, by its progress so far.
 
     Attributes
     ----------
     seconds : float
-        How long that will take; inf where it is not known.
+        The time until then; inf if it is not known.
     what : str
         "round 100", "kkt at most 1e-06", "2 megabytes".
     reached : bool
@@ -82,16 +81,17 @@ class End(NamedTuple):
 class Forecast:
     """Says after each record what will end a run, and when.
 
-    Rounds and budgets are spent at the pace since the first record that it has seen, of which alone
-    at that of the seconds that it holds; a column falls geometrically, as between these two.
+    Rounds and budgets are assumed to be spent at the pace since the first record that it has seen;
+    after that record alone, at the pace of the seconds in it. A column is assumed to decrease
+    geometrically, at the rate between these two records.
 
     Parameters
     ----------
     rounds : int
     callbacks : sequence of callables
-        Of the run: those that are `EarlyStopping` or `Budget` count.
+        The run's callbacks, of which `EarlyStopping` and `Budget` count.
     clock : callable
-        Seconds from any start.
+        Returns seconds from any start.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class Forecast:
         self._first: Record | None = None
 
     def __call__(self, record: Record) -> End:
-        """Return what will end the run, or has."""
-        if self._first is None:  # of a resumed run, a later one
+        """Return what will end the run, or has ended it."""
+        if self._first is None:  # in a resumed run, a later one
             self._first, self._began = record, self._clock()
         first = None if record is self._first else self._first
         elapsed = record.get("seconds", math.inf) if first is None else self._clock() - self._began
@@ -133,7 +133,7 @@ class Forecast:
         return End(0.0 if reached else left, what, reached)
 
     def _fallen(self, stop: EarlyStopping, record: Record) -> float:
-        """Return the share of the way, in decades, that a column has come."""
+        """Return the share of its way, in decades, that a column has covered."""
         first, now = stop.value(self._first or record), stop.value(record)
         if now is not None and now <= stop.tolerance:
             return 1.0

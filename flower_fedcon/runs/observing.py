@@ -1,4 +1,4 @@
-"""What a callback can read of a run beside its record: the server's state, and the clients'."""
+"""What a callback can read of a run besides its record: the states of server and clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunView:
-    """A run after a recorded round. Its arrays are read-only.
+    """A run after a recorded round, with read-only arrays.
 
     Attributes
     ----------
@@ -40,8 +40,8 @@ class RunView:
     Raises
     ------
     RefusedError
-        Where a private run is asked for `cohort` or `clients`, which no noise covers, by an
-        observer without ``unsafe = True``.
+        If an observer without ``unsafe = True`` asks a private run for `cohort` or `clients`, which
+        no noise covers.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RunView:
 
     @property
     def cohort(self) -> list[int]:
-        """Who was asked in the last round."""
+        """The clients that were asked in the last round."""
         self._expect_open("the cohort")
         return list(self._server.cohort)
 
@@ -98,12 +98,12 @@ class RunView:
 
 
 class Observer:
-    """A callback that measures a run: `measure` sees a `RunView`, and returns columns.
+    """A callback that measures a run: `measure` takes a `RunView` and returns columns.
 
     Attributes
     ----------
     unsafe : bool
-        Whether it may read, in a private run, what no noise protects; see `Plan`.
+        Whether it may read, in a private run, values that no noise protects; see `Plan`.
 
     Examples
     --------
@@ -126,16 +126,16 @@ class Observer:
     unsafe = False
 
     def measure(self, view: RunView) -> Mapping[str, float] | None:
-        """Return what is recorded beside a record's numbers, by names that are no columns yet."""
+        """Return numbers to add to a record, under names that are not columns yet."""
         return None
 
     def __call__(self, record: Record) -> bool:
-        """Return whether to stop, having seen the whole record."""
+        """Return whether to stop, given the whole record."""
         return False
 
 
 def is_unsafe(callback: Any) -> bool:
-    """Return whether a callback takes on what no noise covers, in a private run."""
+    """Return whether a callback accepts, in a private run, values that no noise covers."""
     return bool(getattr(callback, "unsafe", False))
 
 
@@ -146,20 +146,20 @@ def observed(
     records: Mapping[bool, Record],
     covered: bool = False,
 ) -> Record:
-    """Return what the callbacks that are observers measure.
+    """Return the measurements of the callbacks that are observers.
 
     Parameters
     ----------
     callbacks, server, engine
     records : dict
-        What is recorded of the round so far, as those see it that are unsafe, and others.
+        The record of the round so far, for unsafe callbacks and for the others.
     covered : bool
-        Whether the others see nothing that no noise covers.
+        Whether the others see only values that noise covers.
 
     Raises
     ------
     ConfigError
-        If a column is no number, or its name is taken.
+        If a column is not a number, or its name is taken.
     """
     found: Record = {}
     watching = [one for one in callbacks if callable(getattr(one, "measure", None))]
@@ -187,7 +187,7 @@ def observed(
 
 
 def _read_only(value: Any) -> Any:
-    """Return a value with its arrays as views that nobody can write to."""
+    """Return a value with its arrays as read-only views."""
     if isinstance(value, np.ndarray):
         view = value.view()
         view.flags.writeable = False

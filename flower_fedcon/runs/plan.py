@@ -26,8 +26,8 @@ class Plan:
     num_rounds : int
         >= 0.
     seed : int
-        In [0, 2**63), the seed of every draw: cohorts, batches, compressors. The same seed gives
-        the same iterates.
+        In [0, 2**63), the seed of all draws: cohorts, batches, compressors. The same seed gives the
+        same iterates.
     evaluate_every : int
         Rounds between records; the last round is always recorded, and 0 means only the last. On
         nodes the clients then evaluate the model, by default every ten rounds.
@@ -35,10 +35,10 @@ class Plan:
         Folder for configuration, history, model and checkpoint. With it, SIGINT and SIGTERM end the
         run after the current round, with a checkpoint.
     resume : bool
-        Whether to continue the run in `run_dir`, to the result of a run that was never interrupted;
-        without a run there, it starts at round 1. Refused if the clients' data or a setting has
-        changed: arrays are compared entirely, your own objects by an attribute `resume_key` (a text
-        or a number), or without it by their whole content.
+        Whether to continue the run in `run_dir`; the result is that of a run that was never
+        interrupted. Without a run there, it starts at round 1. Refused if the clients' data or a
+        setting has changed: arrays are compared entirely, your own objects by an attribute
+        `resume_key` (a text or a number), or without it by their whole content.
     checkpoint_every : int, optional
         Rounds between checkpoints; by default there is one every ten seconds, and always at the
         end.
@@ -49,8 +49,8 @@ class Plan:
         gradients; see `flower_fedcon.runs.certificates`.
     audit : bool, optional
         Whether to write to `run_dir/audit.jsonl` who was asked in each round, who replied, and what
-        was used or dropped and why; see `flower_fedcon.runs.audit_log`. It takes a line of text for
-        each exchange, and is by default on only for clients on nodes, or in Ray's workers.
+        was used or dropped and why; see `flower_fedcon.runs.audit_log`. It writes a line for each
+        exchange. By default it is on only for clients on nodes, or in Ray's workers.
     callbacks : sequence of callables
         Each is called with every record, and may stop the run by returning True. An `Observer` also
         sees the states of server and clients, and records its own columns.
@@ -59,7 +59,7 @@ class Plan:
     config : str, optional
         The experiment file that describes the run, for its folder.
     clock : Clock, optional
-        The clients' speed: the history then has "simulated_seconds", the time that the rounds so
+        The clients' speeds: the history then has "simulated_seconds", the time that the rounds so
         far would have taken.
     unsafe : bool
         In a private run (`privacy=GaussianDP(...)` with noise, or private examples in this
@@ -124,7 +124,7 @@ class Plan:
             raise ConfigError("audit=True needs a run_dir for its audit.jsonl")
 
     def next_stop(self, done: int) -> int:
-        """Return the next round after one that is recorded, or saved."""
+        """Return the next round that is recorded, or saved."""
         stops = [self.num_rounds]
         for every in (self.evaluate_every, self.checkpoint_every):
             if every:

@@ -1,14 +1,14 @@
-"""A race: several settings, or methods, from one start, of which the best so far goes on.
+"""A race: several settings or methods begin at one start, and the best continues.
 
-By stages. Everyone plays a round from x0, or a few where not all clients take part; the best
-quarter goes on to three times as many, and so on, until one is left, which goes on from its own
-state as if it had been alone. Each has a run of its own (a
-`run_id`), so that what clients hold for one is never another's, on nodes as in this process; all
-have the run's seed, hence the same cohorts and batches. Nothing else in a round is different.
+A race has stages. In the first, every runner plays one round from x0, or a few if not all clients
+take part. The best quarter continues to three times as many rounds, and so on, until one is left,
+which continues from its own state as if it had been alone. Each runner has a separate run (a
+`run_id`), so that clients keep separate states for each, on nodes as in this process. All have the
+run's seed, hence the same cohorts and batches.
 
-Values of one number stand in a line, and what they reach in a few rounds gets better towards one
-of them and worse beyond it. Not everyone needs to play then: the first stage begins in the middle
-and goes on to the neighbours for as long as they are better. The best two play twice as long.
+Values of a single number are ordered, and their scores after a few rounds usually improve towards
+one of them and worsen beyond it. Not every value needs to play then: the first stage begins in the
+middle and moves to neighbours as long as they are better. The best two play twice as many rounds.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ LONGER_IN_LINE, STAGES_IN_LINE, KEPT_IN_LINE = 2, 2, 2
 
 @dataclass
 class Entry:
-    """One that may take part.
+    """A candidate of a race.
 
     Attributes
     ----------
     label : str
     settings : dict
-        What it has in place of "auto".
+        Its values in place of "auto".
     strategy : Method
     """
 
@@ -61,15 +61,15 @@ class Runner:
     ----------
     entry : Entry
     server : Server
-        Its run.
+        The server of its run.
     score : float
-        The certificate or objective that it has reached, infinite before and where it diverges.
+        The certificate or objective that it has reached; infinite before that, and if it diverges.
     out : str
-        Why it is out of the race; "" if it is not.
+        Why it is out of the race; "" if it is in it.
     states : sequence, optional
-        What its clients hold, where the engine holds that.
+        Its clients' states, if the engine holds them.
     record : dict
-        Of its last model, as in a history.
+        The record of its last model, as in a history.
     """
 
     entry: Entry
@@ -80,7 +80,7 @@ class Runner:
     record: dict[str, float] = field(default_factory=dict, repr=False)
 
     def row(self, *, chosen: bool) -> dict[str, Any]:
-        """Return what it was, what it has cost and where it got."""
+        """Return its settings, costs and result."""
         server = self.server
         return {
             "label": self.entry.label,
@@ -102,11 +102,11 @@ class Race:
     Parameters
     ----------
     runners : list of Runner
-        The first is the rule's.
+        The first has the rule's values.
     first : int
-        Rounds of the first stage, with everyone in a round.
+        Rounds of the first stage if everyone takes part.
     rung : int
-        Which stage is under way.
+        The current stage.
     """
 
     def __init__(self, runners: list[Runner], first: int, rung: int = 0) -> None:
@@ -115,12 +115,12 @@ class Race:
 
     @property
     def alive(self) -> list[Runner]:
-        """Those in the stage under way."""
+        """The runners in the current stage."""
         return [runner for runner in self.runners if not runner.out]
 
     @property
     def goal(self) -> int:
-        """How many rounds each has by the end of the stage."""
+        """The number of rounds that each has by the end of the stage."""
         rate: float = self.runners[0].server.setup.rate
         longer = LONGER_IN_LINE if self._line else LONGER
         rounds: float = self.first * longer**self.rung * rate**-0.75
@@ -128,16 +128,16 @@ class Race:
 
     @property
     def rounds(self) -> int:
-        """How many rounds have been played, over all."""
+        """The number of rounds played by all runners."""
         return sum(runner.server.round for runner in self.runners)
 
     @property
     def leader(self) -> Runner:
-        """The best so far; the first, if none has a score."""
+        """The best runner so far; the first, if none has a score."""
         return min(self.alive or self.runners, key=lambda runner: runner.score)
 
     def next(self) -> Runner | None:
-        """Return who plays next; None if it is decided."""
+        """Return the runner that plays next; None if the race is decided."""
         stages = STAGES_IN_LINE if self._line else STAGES
         while self.rung < stages and len(self.alive) > 1:
             waiting = [runner for runner in self.alive if runner.server.round < self.goal]
@@ -150,12 +150,12 @@ class Race:
         return None
 
     def _tied(self) -> bool:
-        """Whether the best are equally good, so that nothing tells in which direction to go."""
+        """Whether the best are equally good, so that there is no direction to move in."""
         scores = [runner.score for runner in self.alive if runner.server.round >= self.goal]
         return bool(scores) and scores.count(min(scores)) > 1
 
     def _towards_the_best(self) -> list[Runner]:
-        """Return the neighbour in line that is to be tried next, if there is one."""
+        """Return the neighbour to try next, if there is one."""
         line, start = self._line, len(self._line) // 2
         best = start
         for step in (-1, 1):
@@ -172,7 +172,7 @@ class Race:
         return []
 
     def _drop(self) -> None:
-        """Leave the best quarter in, or the best two of a line."""
+        """Keep the best quarter, or the best two of ordered values."""
         scores = sorted(runner.score for runner in self.alive)
         in_line = KEPT_IN_LINE if self.rung < STAGES_IN_LINE else 1
         kept = in_line if self._line else max(1, len(scores) // KEPT)
@@ -183,7 +183,7 @@ class Race:
                 runner.out = f"behind after {played} rounds" if played else "not tried"
 
     def standing(self) -> Server:
-        """Return the leader's run with all that the race has cost so far."""
+        """Return the leader's run with the costs of the whole race so far."""
         leader = self.leader
         server = copy.copy(leader.server)
         others = [runner.server for runner in self.runners if runner is not leader]
@@ -199,11 +199,11 @@ class Race:
         return server
 
     def rows(self, chosen: Runner | None) -> list[dict[str, Any]]:
-        """Return a row for each that took part, in their order."""
+        """Return a row for each runner, in their order."""
         return [runner.row(chosen=runner is chosen) for runner in self.runners]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a later start needs to go on with the race."""
+        """Return what a later start needs to continue the race."""
         return {
             "rung": self.rung,
             "runners": [
@@ -221,7 +221,7 @@ class Race:
 
 
 def _in_line(runners: Sequence[Runner]) -> list[Runner]:
-    """Return those that differ by one number in the order of it; none where they do not."""
+    """Return runners that differ in one number, in its order; otherwise an empty list."""
     values = [[*runner.entry.settings.values()] for runner in runners]
     if any(len(own) != 1 or not isinstance(own[0], int | float) for own in values):
         return []
@@ -229,19 +229,20 @@ def _in_line(runners: Sequence[Runner]) -> list[Runner]:
 
 
 def left_to_rules(strategy: Method[Any]) -> Method[Any]:
-    """Return the strategy with its rules in place of "auto"."""
+    """Return the strategy with its rules' values in place of "auto"."""
     return strategy.with_arguments(dict.fromkeys(strategy.raced()))
 
 
 def entries(strategy: Method[Any], setup: Setup) -> list[Entry]:
-    """Return the settings that a strategy's "auto" stands for: the rule's first.
+    """Return the settings that a strategy's "auto" stands for; the rule's are first.
 
-    Of several arguments one at a time is another than the rule's; the rules of the others know it.
+    Of several arguments, one at a time differs from its rule's value, and the rules of the others
+    take it into account.
 
     Raises
     ------
     ConfigError
-        If the rule's own cannot be played.
+        If the rule's own settings are not valid.
     """
     names, plain = strategy.raced(), left_to_rules(strategy)
     by_rule = plain.bind(setup)
@@ -253,7 +254,7 @@ def entries(strategy: Method[Any], setup: Setup) -> list[Entry]:
     tried = [settled(by_rule)]
     for name in names:
         for value in by_rule.ladder(name, tried[0][name]):
-            with suppress(FedConError):  # beyond what the method takes
+            with suppress(FedConError):  # outside the method's range
                 point = settled(plain.with_arguments({name: value}).bind(setup))
                 if point not in tried:
                     tried.append(point)
@@ -276,7 +277,7 @@ def begin(
     first: int,
     **more: Any,
 ) -> Race:
-    """Return a race from its start, or from where a checkpoint has it."""
+    """Return a race at its start, or from a checkpoint."""
     if snapshot is None:
         return Race([Runner(e, Server(e.strategy, setup, x0, **more)) for e in found], first)
     runners = []

@@ -14,9 +14,9 @@ TINY = 1e-12
 def with_relative(rows: Sequence[Record]) -> list[Record]:
     """Return a run's rows with the column "relative", (F - F*)/|F*|.
 
-    F* is the objective less the residual, where the residual is least. There is no such column
-    where one of the two was not recorded, or where |F*| is at most 1e-12. A metric of the problem
-    that has this name stays as it is.
+    F* is the objective minus the residual, in the row with the smallest residual. The column is
+    left out if one of the two was not recorded, or if |F*| is at most 1e-12. A metric of the
+    problem with this name is kept.
 
     >>> with_relative([{"objective": 3.0, "residual": 1.0}, {"round": 2.0}])
     [{'objective': 3.0, 'residual': 1.0, 'relative': 0.5}, {'round': 2.0}]

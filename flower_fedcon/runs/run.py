@@ -51,7 +51,7 @@ _RESTARTS = 40
 
 
 class Run:
-    """One run: the server's side, an engine that holds the clients, and the folder it leaves.
+    """One run: the server, an engine that holds the clients, and a folder.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Run:
     engine : Engine
         Opened here; its owner closes it.
     problem : dict, optional
-        What an experiment file states of the problem.
+        The problem's table in an experiment file.
     rivals : sequence of Method
         Other methods that race with it, all without "auto".
     """
@@ -100,7 +100,7 @@ class Run:
             rule = strategy.participation.for_clients(setup.clients)
             check_rule(rule, setup.names, rng, weighed=strategy.weighs(rule))
         self._directory = None if plan.run_dir is None else RunDirectory(plan.run_dir)
-        self._whole: dict[str, Any] | None = None  # while a round is asked for: what it began with
+        self._whole: dict[str, Any] | None = None  # during a round: the state that it began with
         try:
             self._found = self._checkpoint_to_resume(strategy, setup, x0)
             snapshot = {} if self._found is None else self._found["server"]
@@ -128,7 +128,7 @@ class Run:
             raise
 
     def _resumed(self, strategy: Method[Any], setup: Setup, snapshot: Mapping[str, Any]) -> Server:
-        """Return the server at the start, or as a checkpoint has it."""
+        """Return the server at the start, or from a checkpoint."""
         server = Server(
             strategy,
             setup,
@@ -143,7 +143,7 @@ class Run:
 
     @property
     def _options(self) -> dict[str, Any]:
-        """What each server of the run is told besides."""
+        """Further arguments of each server of the run."""
         engine = self._engine
         return {
             "max_retries": engine.max_retries,
@@ -152,7 +152,7 @@ class Run:
         }
 
     def _guarded(self, setup: Setup) -> Guard | None:
-        """Return what sees that the run grows, where its steps are estimates or those of a race."""
+        """Return the guard against growth, if steps are estimates or come from a race."""
         falls = [row["objective"] for row in self._contest.rows if self._contest.chosen]
         falls = [value for value in falls if math.isfinite(value)]
         if not falls:
@@ -163,7 +163,7 @@ class Run:
     def _checkpoint_to_resume(
         self, strategy: Method[Any], setup: Setup, x0: Array
     ) -> dict[str, Any] | None:
-        """Return the checkpoint to go on from, if there is one."""
+        """Return the checkpoint to continue from, if there is one."""
         if self._directory is None:
             return None
         self._fingerprint = checkpoint.fingerprint(
@@ -183,7 +183,7 @@ class Run:
     def play(self, after_round: Callable[[Round], None] | None = None) -> History:
         """Play the remaining rounds and return the history.
 
-        `after_round` sees every round that has been asked for, once it is complete.
+        `after_round` is called with every round once it is complete.
         """
         with closing(self):
             history = self._begin()
@@ -191,7 +191,7 @@ class Run:
                 with _graceful(self._directory is not None) as self._interrupted:
                     self._rounds(history, after_round)
             except BaseException as error:
-                with suppress(StorageError):  # the first error says more
+                with suppress(StorageError):  # the first error is the cause
                     if self._whole is not None:
                         self._write(self._whole)
                     self._save_model(history)
@@ -208,7 +208,7 @@ class Run:
             return history
 
     def _warn(self, history: History) -> None:
-        """Warn of what the run leaves in doubt."""
+        """Warn of doubts about the result."""
         server = self.server
         if server.round:
             silent = (server.acknowledgements.rounds == 0).nonzero()[0].tolist()
@@ -223,7 +223,7 @@ class Run:
             _strategies_log.warning("%s", text)
 
     def _save_model(self, history: History, *, ended: bool = False) -> None:
-        """Give the history what the completed rounds reached, and write it; after an error too."""
+        """Put the model of the completed rounds into the history; write it, also after an error."""
         server, unpack = self.server, self.server.setup.layout.unpack
         outputs = server.strategy.outputs(server.state)
         history.outputs = {name: unpack(value) for name, value in outputs.items()}
@@ -233,7 +233,7 @@ class Run:
                 server, self._engine, self._start, ending.record, inference=self.inference,
                 alone=self.plan.heterogeneity, covered=self.recorder.covered,
             )  # fmt: skip
-            if self._directory is not None:  # noisy counts of private rows are spent, too
+            if self._directory is not None:  # noisy counts of private rows spend privacy, too
                 RunLedgers(self._engine.ledgers(), self._directory.path).save()
         history.x = unpack(ending.x)
         history.report = Report.of(server, ending)
@@ -245,7 +245,7 @@ class Run:
                 fitted_model(server, ending, history.report).write(self._directory.path)
 
     def close(self) -> None:
-        """Leave the run directory to others."""
+        """Unlock the run directory."""
         if self._directory is not None:
             self._directory.close()
 
@@ -256,7 +256,7 @@ class Run:
         ledgers = None
         if self._directory is not None:
             ledgers = RunLedgers(self._engine.ledgers(), self._directory.path)
-        self._checkpoint(history)  # of a resumed run, too: no two starts are one incarnation
+        self._checkpoint(history)  # in a resumed run, too: each start is a new incarnation
         if self._contest.race is not None:
             if not self._contest.play(self, history):
                 return
@@ -313,24 +313,24 @@ class Run:
     def enter(
         self, history: History, row: Record, seen: Mapping[bool, Record] | None = None
     ) -> bool:
-        """Enter a row, and return whether a callback ends the run.
+        """Record a row, and return whether a callback ends the run.
 
-        `seen` is what callbacks see by whether they take on what no noise covers.
+        `seen` has the record for unsafe callbacks and the record for the others.
         """
         history.rows.append(row)
         if self._directory is not None:
             self._directory.write(row)
-        # A list: every callback sees every record, also the one at which another stops.
+        # A list: every callback sees every record, also the one at which another one stops.
         shown = {True: row, False: row} if seen is None else seen
         return any([one(shown[is_unsafe(one)]) for one in self.plan.callbacks])  # noqa: C419
 
     def pause(self, history: History, *, now: bool) -> None:
-        """Write a checkpoint if one is due, `now` or by the round, or a signal has come.
+        """Write a checkpoint `now`, if one is due by the round, or after a signal.
 
         Raises
         ------
         KeyboardInterrupt
-            If one has.
+            If a signal has come.
         """
         interrupted, server_round = self._interrupted, self.server.round
         if now or interrupted or self._is_due(server_round):
@@ -339,12 +339,12 @@ class Run:
             raise KeyboardInterrupt(f"signal {interrupted[0]} after round {server_round}")
 
     def _shortened(self, error: DivergedError) -> Server:
-        """Start again from x0 with shorter steps, in the next round, if L is an estimate.
+        """Start again from x0 in the next round, with shorter steps, if L is an estimate.
 
         Raises
         ------
         DivergedError
-            If it is not, or this has not helped again and again.
+            If L is not an estimate, or if several such starts have not helped.
         """
         old = self.server
         if self._guard is None or self._restarts >= _RESTARTS:
@@ -376,7 +376,7 @@ class Run:
         return self.server
 
     def play_round(self, begun: Round | None = None) -> Round:
-        """Play the next round, or the rest of one that has begun: ask until it can be applied."""
+        """Play the next round, or the rest of a begun one: ask until it can be applied."""
         round_ = Round.begin(self.server) if begun is None else begun
         while (request := round_.next_request()) is not None:
             round_.take(self._engine.answer(request))
@@ -386,7 +386,7 @@ class Run:
         return round_
 
     def _begin(self) -> History:
-        """Begin or go on with the run directory, and return the history so far."""
+        """Begin or continue the run directory, and return the history so far."""
         directory, plan, found = self._directory, self.plan, self._found
         history = History(self.server.setup.layout.unpack(self.server.x))
         history.race = self._contest.rows
@@ -416,7 +416,7 @@ class Run:
         return history
 
     def _begin_audit(self, folder: Path) -> None:
-        """Keep an audit log, if the plan, or the place of the clients, asks for one."""
+        """Begin an audit log, if the plan or the engine asks for one."""
         wanted = self._engine.clients_keep_states if self.plan.audit is None else self.plan.audit
         if wanted:
             data = self._fingerprint.get("data", {}).get("digest", ())
@@ -436,7 +436,7 @@ class Run:
         )
 
     def _content(self, history: History) -> dict[str, Any]:
-        """Return what the server's checkpoint holds."""
+        """Return the content of the server's checkpoint."""
         race = self._contest.snapshot()
         return {
             "fingerprint": self._fingerprint,
@@ -454,7 +454,7 @@ class Run:
         checkpoint.save(self._directory.path, content | states)
 
     def _checkpoint(self, history: History) -> None:
-        """Write all that a later start needs; from then on clients keep these versions."""
+        """Write all that a later start needs; clients then keep these versions."""
         if self._directory is None:
             return
         self._write(self._content(history))
@@ -462,12 +462,12 @@ class Run:
             if not runner.out:
                 runner.server.acknowledgements.keep()
         self.server.acknowledgements.keep()
-        self._saved = time.monotonic()  # the next is due so long after the end of this one
+        self._saved = time.monotonic()  # the next is due this long after the end of this one
 
 
 @contextmanager
 def _graceful(wanted: bool) -> Iterator[list[int]]:
-    """Let a first SIGINT or SIGTERM end the run after the round under way, checkpoint and all.
+    """Let a first SIGINT or SIGTERM end the run after the current round, with a checkpoint.
 
     Yields a list that then holds the signal's number; a second signal interrupts at once.
     """

@@ -1,4 +1,4 @@
-"""What a strategy's rules need to know before round 1, asked of the clients' gradients."""
+"""Constants that a strategy's rules need before round 1, estimated from clients' gradients."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _GROWTH, _FACTOR = 10.0, 4.0
 
 
 def with_scales(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) -> Setup:
-    """Return the setup with all that the strategy's rules need.
+    """Return the setup with all constants that the strategy's rules need.
 
-    Where they need what clients do not state, everyone is asked for gradients at the start and, if
-    L is unknown, at points near it: one exchange, or nine. No client's state changes.
+    If clients do not state a constant, everyone is asked for gradients at the start and, if L is
+    unknown, at points near it: one exchange, or nine. No client's state changes.
 
     Raises
     ------
     UnknownScaleError
-        If a rule needs it and gradients may not be asked for.
+        If a rule needs a constant and gradients may not be asked for.
     RoundError
         If a client does not answer.
     """
@@ -103,21 +103,21 @@ def with_scales(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) 
 
 
 class Guard:
-    """Whether a run whose L is an estimate grows, and what L to go on with.
+    """Detects growth of the objective in a run whose L is an estimate, and raises L.
 
-    Growth is an objective that is above that of the start by more than ten times what it had to
-    fall, or numbers that are no longer finite. The run then starts again from x0, in its next
+    Growth means that the objective exceeds that of the start by more than ten times its expected
+    decrease, or that numbers are no longer finite. The run then starts again from x0, in its next
     round, with an L four times as large.
 
     Parameters
     ----------
     engine : Engine
-        Open.
+        An open engine.
     first : float
         The objective at x0.
     fall : float
-        What the objective may be expected to fall from x0: the square of the longest gradient there
-        over L, or what it has fallen in a race.
+        The expected decrease of the objective from x0: the square of the longest gradient there
+        over L, or its decrease in a race.
     """
 
     def __init__(self, engine: Engine, first: float, fall: float) -> None:
@@ -125,7 +125,7 @@ class Guard:
 
     @classmethod
     def of_estimates(cls, setup: Setup, x0: Array, engine: Engine) -> Guard | None:
-        """Return that of a run whose L is an estimate; None for others."""
+        """Return the guard of a run whose L is an estimate; None for others."""
         scales = setup.scales
         if scales is None or not scales.smoothnesses:
             return None
@@ -134,12 +134,12 @@ class Guard:
 
     @staticmethod
     def is_due(server_round: int) -> bool:
-        """Return whether to look, apart from where the objective is recorded: at powers of two."""
+        """Return whether to check although no objective is recorded: at powers of two."""
         return server_round > 0 and not server_round & (server_round - 1)
 
     @staticmethod
     def until_due(server_round: int) -> int:
-        """Return how many rounds there are until then, at least 1."""
+        """Return the number of rounds until the next check, at least 1."""
         return (1 << server_round.bit_length()) - server_round
 
     def check(self, server: Server, objective: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a run on tables has found: coefficients by name, the certificate, and who took part."""
+"""The result of a run on tables: coefficients by name, the certificate, and who took part."""
 
 from __future__ import annotations
 
@@ -47,53 +47,53 @@ if TYPE_CHECKING:
 NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
 QUALITY, DESCRIPTIVES = "quality.json", "descriptives.csv"
 _OF_ALL_ROWS = ("squared", "logistic", "multinomial", *LOG_LINK)
-_NO_DISPERSION = 1e-4  # alpha times the mean: the share of the variance beyond Poisson's
+_NO_DISPERSION = 1e-4  # alpha times the mean: the variance beyond Poisson's, relative to the mean
 """The losses whose Hessians at the start weigh each row."""
-_DIGITS = 1e-6  # what sums of squares tell of a length of 1
-_SHOWN = 100  # columns, of which the text has a row; the file has all
+_DIGITS = 1e-6  # the accuracy of sums of squares, for a length of 1
+_SHOWN = 100  # the text has a row for so many columns; the file has all
 
 
 @dataclass(frozen=True)
 class Report:
-    """A model of named columns, and how it was found.
+    """A model with named columns, and how it was found.
 
     Attributes
     ----------
     rows : list of tuple
         (column, coefficient of the standardised column, coefficient in the column's own unit, its
         exponential). The intercept is last, and has no exponential: NaN. In a multinomial model
-        the column's name is followed by the class, such as "age [setosa]"; of all equal models,
-        it is that whose free coefficients sum to 0 over the classes.
+        the column's name is followed by the class, such as "age [setosa]"; of all equivalent
+        models, it is the one whose free coefficients sum to 0 over the classes.
     ratio : str
-        What the exponential is: the odds ratio of one unit more, say; "" where it is nothing.
+        The meaning of the exponential, such as the odds ratio of one unit more; "" if it has none.
     lines : list of str
-        Everything else, a line each.
+        Everything else, one line each.
     doubts : tuple of str
-        What the clients' Hessians show of the columns: which are combinations of others.
+        Columns that are combinations of others, by the clients' Hessians.
     reached : Convergence, optional
-        Whether the run has converged, `reached.converged`; None of one that was interrupted.
+        Whether the run has converged (`reached.converged`); None if it was interrupted.
     curves : Curves, optional
-        What clients have counted for Kaplan-Meier curves, which the folder's file has.
+        Clients' counts for Kaplan-Meier curves, as in the folder's file.
     standardized : bool
-        Whether columns were; else their coefficients are per unit alone.
+        Whether columns were standardised; otherwise coefficients are per unit only.
     estimates : Estimates, optional
-        Where inference was asked for: the coefficients in the columns' own units, of a multinomial
+        If inference was asked for: the coefficients in the columns' own units; in a multinomial
         model of each class against the first.
     errors : list of list of float
-        Then, of each row: standard error, z or t, p-value, and the interval's ends, per unit. Where
-        they are debiased, of each column, with the debiased coefficient first.
+        With inference, for each row: standard error, z or t, p-value, and the interval's ends, per
+        unit. If debiased: for each column, with the debiased coefficient first.
     covariance : array, optional
-        Then, of the coefficients per unit, by column and class.
+        With inference: the covariance of the coefficients per unit, by column and class.
     quality : Quality, optional
-        How good the model is on rows held out, at each client and together.
+        The model's quality on held-out rows, at each client and pooled.
     heterogeneity : Heterogeneity, optional
-        Where it was asked for: what each client finds alone.
+        If asked for: the fits of each client alone.
     hazards : Hazards, optional
-        Of a Cox model with inference: whether they are proportional, and baselines.
+        For a Cox model with inference: tests of proportionality, and baselines.
     described : Descriptives, optional
-        The columns by client, of what they tell without noise.
+        Descriptions of the columns by client, from answers without noise.
     random : RandomFit, optional
-        Of random intercepts, whose deviations are the last rows.
+        The fit of random intercepts, whose deviations are the last rows.
     """
 
     rows: list[tuple[str, float, float, float]]
@@ -114,7 +114,7 @@ class Report:
 
     @classmethod
     def of(cls, server: Server, ending: Ending) -> Report | None:
-        """Return the report of a run, from what it has ended with; None without tables."""
+        """Return the report of a finished run; None without tables."""
         preparation, x = server.setup.preparation, np.asarray(ending.x, dtype=np.float64)
         if preparation is None:
             return None
@@ -147,9 +147,9 @@ class Report:
         shown = found.by_class(x.shape)
         ends = shown.conf_int()
         parts = [shown.bse, shown.statistics, shown.pvalues, ends[:, 0], ends[:, 1]]
-        if found.method == DEBIASED:  # whose intervals are not about the lasso's coefficients
+        if found.method == DEBIASED:  # the intervals are not around the lasso's coefficients
             parts = [shown.values, *parts]
-        # By column and class, as models are; rows stand class by class.
+        # By column and class, as in models; rows are class by class.
         errors = np.stack(parts, axis=1).reshape(-1, classes, len(parts)).swapaxes(0, 1)
         each = errors.reshape(-1, len(parts)).tolist()
         V = None if found.method == DEBIASED else shown.covariance
@@ -164,13 +164,13 @@ class Report:
 
     @property
     def _own_ratio(self) -> str:
-        """What the exponentials of `rows` are: a lasso's own are not what its intervals are of."""
+        """The meaning of the exponentials in `rows`; intervals are not around a lasso's."""
         debiased = self.estimates is not None and self.estimates.method == DEBIASED
         return f"lasso {self.ratio}" if self.ratio and debiased else self.ratio
 
     @property
     def text(self) -> str:
-        """The report for people; columns that are not used are left out of the table."""
+        """The report as text; columns that are not used are left out of the table."""
         used = [row for row in self.rows if row[1] or math.isnan(row[3])]
         notes = []
         if len(used) > _SHOWN:
@@ -196,14 +196,14 @@ class Report:
         return "\n".join([*map(str.rstrip, table), *notes, *self.lines, *known]) + "\n"
 
     def write(self, folder: Path) -> None:
-        """Write the text, and the coefficients to the last digit, into a run's folder."""
+        """Write the text, and the coefficients with all digits, into a run's folder."""
         write_text(folder / NAME, self.text)
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         header = [*HEADER, self._own_ratio.replace(" ", "_")]
         shown = len(header) if self.ratio else 3
         header = header[:shown]
-        about = 0  # where errors begin with what they are of
+        about = 0  # there the errors begin with the debiased coefficient
         if self.estimates is not None:
             about = int(self.estimates.method == DEBIASED)
             header += ["debiased"] * about
@@ -214,7 +214,7 @@ class Report:
         for place, (name, *values) in enumerate(self.rows):
             errors = self.errors[place] if place < len(self.errors) else []
             cells = [*values[: shown - 1], *errors]
-            if errors and self.ratio:  # an intercept's exponential is nothing
+            if errors and self.ratio:  # an intercept's exponential has no meaning
                 logs = [*errors[:about], *errors[-2:]]
                 cells += [math.nan if math.isnan(values[-1]) else _exp(v) for v in logs]
             writer.writerow([name, *("" if math.isnan(v) else repr(v) for v in cells)])
@@ -239,9 +239,9 @@ class Report:
 
 
 def exponential_of(loss: str) -> str:
-    """Return what the exponential of a coefficient is; "" if it is nothing.
+    """Return the meaning of a coefficient's exponential; "" if it has none.
 
-    Of a multinomial model only differences between two classes have one.
+    In a multinomial model only differences between two classes have one.
 
     >>> exponential_of("poisson"), exponential_of("squared")
     ('rate ratio', '')
@@ -261,7 +261,7 @@ def _by_arm(curves: Curves) -> dict[str, KaplanMeier]:
 
 
 def _median_in_words(curve: KaplanMeier) -> str:
-    """Return between which times a median lies, of a curve of counted intervals."""
+    """Return the interval of times in which a curve's median lies."""
     if math.isinf(curve.median):
         return "not reached"
     earlier = curve.time[(curve.time < curve.median) & (curve.events > 0)]
@@ -269,7 +269,7 @@ def _median_in_words(curve: KaplanMeier) -> str:
 
 
 def _in_time(curves: Curves | None) -> Iterator[str]:
-    """Yield what is said of curves: medians, and the tests between arms."""
+    """Yield the lines on curves: medians, and the tests between arms."""
     if curves is None:
         return
     found = _by_arm(curves)
@@ -296,17 +296,17 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
 
 
 def centred(x: Array, preparation: Preparation, server: Server) -> Array:
-    """Return, of all equal multinomial models, that whose free coefficients sum to 0.
+    """Return the equivalent multinomial model whose free coefficients sum to 0.
 
-    Free are intercepts, and without a penalty all coefficients: one number more for each class
-    changes no probability.
+    Intercepts are free, and so are all coefficients without a penalty: adding the same number for
+    each class changes no probability.
 
     Parameters
     ----------
     x : array, shape (entries,) or (entries, classes)
     preparation : Preparation
     server : Server
-        Of the run, whose regularizer says which are free.
+        The server of the run, whose regularizer decides which are free.
     """
     rule = server.strategy.regularizer
     if x.ndim == 1 or not isinstance(rule, WithIntercept):
@@ -317,7 +317,7 @@ def centred(x: Array, preparation: Preparation, server: Server) -> Array:
 
 
 def fitted_model(server: Server, ending: Ending, report: Report) -> FittedModel:
-    """Return the model of named columns, as other rows need it."""
+    """Return the model with named columns, for predictions of other rows."""
     preparation, names = server.setup.preparation, server.setup.names
     assert preparation is not None  # noqa: S101  (it has a report)
     schema = preparation.stated
@@ -367,7 +367,7 @@ def _lines(server: Server, ending: Ending) -> list[str]:
         for client, last in zip(setup.clients, used, strict=True)
     ]
     lines.append(f"took part: {', '.join(part)}")
-    if server.strategy.privacy is None:  # else counts have noise
+    if server.strategy.privacy is None:  # otherwise counts have noise
         lines += _outcomes_in_words(preparation, setup.names)
     lines += _rows_in_words(preparation, setup.names, ending.quality)
     if preparation.loss == "negative_binomial" and preparation.level:
@@ -400,12 +400,12 @@ def _lines(server: Server, ending: Ending) -> list[str]:
 
 
 def _outcomes_in_words(preparation: Preparation, names: Sequence[str]) -> Iterator[str]:
-    """Yield how many of the rows trained on have each outcome, of classes and of events."""
+    """Yield how many of the training rows have each outcome, for classes and events."""
     schema, rows = preparation.stated, sum(preparation.rows)
     if schema is None:
         return
     places = range(len(schema.outcomes))
-    for place in places[1:] if schema.loss == "logistic" else places:  # the rest has the other
+    for place in places[1:] if schema.loss == "logistic" else places:  # others have the other
         counts = [own[place] for own in preparation.outcomes]
         told = [own for own in counts if not math.isnan(own)]
         each = [
@@ -425,7 +425,7 @@ def _outcomes_in_words(preparation: Preparation, names: Sequence[str]) -> Iterat
 def _rows_in_words(
     preparation: Preparation, names: Sequence[str], quality: Quality | None
 ) -> Iterator[str]:
-    """Yield which rows are in no coefficient: those held out, and incomplete ones."""
+    """Yield which rows were not used: held-out and incomplete ones."""
     schema, known = preparation.stated, {} if quality is None else quality.sites
     if preparation.incomplete:
         each = [
@@ -445,7 +445,7 @@ def _rows_in_words(
 
 
 def _columns_in_words(preparation: Preparation) -> Iterator[str]:
-    """Yield what coefficients are about: references, knots, and cells that were filled in."""
+    """Yield the references, knots, and filled cells that coefficients refer to."""
     schema, known = preparation.stated, preparation.categories
     if schema is None:
         return
@@ -463,13 +463,13 @@ def _columns_in_words(preparation: Preparation) -> Iterator[str]:
         words = {feature.name: feature.impute for feature in schema.features}
         filled = [f"{name} {cells} ({words[name]})" for name, cells in preparation.imputed.items()]
         what = "missing values"
-        if schema.complete_cases:  # then such rows are left out, and these have one
+        if schema.complete_cases:  # such rows are then left out, and the remaining ones have one
             what = "cells with a category that no client tells (policy.min-rows)"
         yield f"{what}, filled in: {first_few(filled, 20)}"
 
 
 def _dispersion(alpha: float, preparation: Preparation) -> Iterator[str]:
-    """Yield alpha, and whether there is one."""
+    """Yield alpha, and whether there is overdispersion."""
     yield f"alpha {alpha:.6g}, in the variance mu + alpha mu^2"
     if alpha * preparation.level[0] / math.fsum(preparation.weights) < _NO_DISPERSION:
         yield (
@@ -479,13 +479,13 @@ def _dispersion(alpha: float, preparation: Preparation) -> Iterator[str]:
 
 
 def _collinear(server: Server, preparation: Preparation) -> Iterator[str]:
-    """Yield which columns are combinations of others, as far as a Hessian's digits tell."""
+    """Yield which columns are combinations of others, as far as a Hessian's precision shows."""
     H, columns = server.strategy.hessian(server.state), len(preparation.names)
     if H is None or preparation.loss not in _OF_ALL_ROWS or columns >= sum(preparation.rows):
         return
     H = H[:: server.x.size // len(server.x), :: server.x.size // len(server.x)]  # of one class
     products, more = H[:columns, :columns], H[:columns, columns : columns + 1]
-    if more.any():  # about the means, which the intercept makes good
+    if more.any():  # around the means: the intercept compensates
         products = products - more @ more.T / H[columns, columns]
     sizes = np.sqrt(np.maximum(np.diag(products), 0.0))
     used = np.flatnonzero(sizes > 0)
@@ -495,15 +495,15 @@ def _collinear(server: Server, preparation: Preparation) -> Iterator[str]:
 
 
 def _metric(name: str, record: Record, clients: Sequence[str]) -> str:
-    """Return a metric on rows held out: each client's, the pooled one, and where there is none."""
+    """Return a metric on held-out rows: each client's, the pooled one, and who has none."""
     start = f"{name}/"
     each = {k.removeprefix(start): v for k, v in record.items() if k.startswith(start)}
     parts = [", ".join(f"{client} {value:.4f}" for client, value in each.items())] if each else []
     if name in record:
         parts.append(f"pooled {record[name]:.4f}")
-    if len(each) < len(clients) and (each or name not in record):  # of many only the mean is known
+    if len(each) < len(clients) and (each or name not in record):  # of many, only the mean
         without = [client for client in clients if client not in each]
-        named = each and len(without) + len(each) == len(clients)  # as the run calls them
+        named = each and len(without) + len(each) == len(clients)  # as the run names them
         where = clients_by_name(without) if named else "some clients" if each else "any client"
         parts.append(
             f"not known at {where} (too few held-out rows, no two to compare, or not sent)"

@@ -27,12 +27,12 @@ from flower_fedcon.wire.digests import digest
 
 
 def parse_value(text: str) -> Any:
-    """Return a TOML value, or the text itself where it is none.
+    """Return a TOML value, or the text itself if it is not one.
 
     Raises
     ------
     ConfigError
-        If it begins like a table or a list, and is none.
+        If it begins like a table or a list, but is not one.
 
     >>> parse_value("1e-3"), parse_value("{sample = 3}"), parse_value("ray")
     (0.001, {'sample': 3}, 'ray')
@@ -40,7 +40,7 @@ def parse_value(text: str) -> Any:
     try:
         tables = parse_toml(f"value = {text}")
     except ConfigError as error:
-        # What is nested too deeply is refused as a text, by who wants a number.
+        # A value that is nested too deeply stays a text, which the reader of the setting refuses.
         if text.lstrip().startswith(("{", "[")) and "nested" not in str(error):
             raise ConfigError(
                 f"{text[:80]!r} is {error}: write numbers as 0.2 or 1e-3, and texts in quotes"
@@ -55,12 +55,12 @@ def parse_toml(text: str) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If it is none, or nested more than 20 deep.
+        If it is not TOML, or nested more than 20 deep.
     """
     too_deep = ConfigError("nested too deeply: use at most 20 levels of brackets")
     try:
         tables = tomllib.loads(text)
-    except ValueError as error:  # of tomllib, or of a number with too many digits
+    except ValueError as error:  # from tomllib, or for a number with too many digits
         raise ConfigError(f"not valid TOML: {error}{toml_remedy(text, error)}") from None
     except RecursionError:
         raise too_deep from None
@@ -79,7 +79,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If it cannot be read, or is none.
+        If it cannot be read, or is not TOML.
     """
     try:
         return parse_toml(Path(path).read_text(encoding="utf-8-sig"))
@@ -105,12 +105,12 @@ def write_value(value: Any) -> str:
         return "{" + ", ".join(f"{_key(k)} = {write_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(write_value, value)) + "]"
-    # JSON's escapes are valid in TOML, which also wants this one character escaped
+    # JSON's escapes are valid in TOML, which needs this character escaped as well
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def value_at(tables: Mapping[str, Any], key: str) -> Any:
-    """Return a setting of a configuration, or None: a key without a table is the algorithm's.
+    """Return a setting of a configuration, or None; a key without a table is the algorithm's.
 
     >>> value_at({"problem": {"alpha": 0.5}, "algorithm": {"client_lr": 0.1}}, "problem.alpha")
     0.5
@@ -143,7 +143,7 @@ _PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
 
 
 def argument(name: str, value: Any) -> Any:
-    """Return an argument of a strategy as its constructor takes it.
+    """Return an argument of a strategy in the form that its constructor takes.
 
     >>> argument("participation", {"sample": 3}), argument("regularizer", {"type": "Zero"})
     (Sample(count=3, fraction=None), Zero())
@@ -185,7 +185,7 @@ def _participation(value: Any) -> Participation:
 
 
 def _typed_rule(name: str, arguments: Mapping[str, Any]) -> Participation:
-    """Return a rule by its class: of this package, or of the user's own, "module:Class"."""
+    """Return a rule by its class: of this package, or the user's own, "module:Class"."""
     kind: Any = {rule.__name__: rule for rule in _RULES}.get(name)
     if kind is None and ":" in name:
         kind = own_object(name, "the participation rule")
@@ -203,7 +203,7 @@ def _typed_rule(name: str, arguments: Mapping[str, Any]) -> Participation:
 
 
 def _made(name: str, kind: Any, arguments: Mapping[str, Any], what: str) -> Any:
-    """Return an object of a class, of arguments that a file gives by name."""
+    """Return an object of a class, made with named arguments from a file."""
     known = parameters(kind)
     for key in arguments:
         if key not in known:
@@ -236,18 +236,18 @@ def clock_of(table: Mapping[str, Any]) -> Clock:
 
 
 def own_object(name: str, what: str) -> Any:
-    """Return what "module:name" names, of a module that is installed or lies available.
+    """Return the object "module:name", from an installed module or one in the working folder.
 
     Raises
     ------
     ConfigError
-        If there is none.
+        If there is no such object.
     """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
-    if here not in sys.path:  # a command's path does not hold it; worker processes inherit it
+    if here not in sys.path:  # not in a command's path; worker processes inherit it
         sys.path.append(here)
-    invalidate_caches()  # a module written a moment ago
+    invalidate_caches()  # for a module that was just written
     try:
         module = import_module(module_name)
     except Exception as error:  # whatever the user's module raises
@@ -263,12 +263,12 @@ def own_object(name: str, what: str) -> Any:
 
 
 def tabled(value: Any) -> Any:
-    """Return an argument as a file states it: the value of which `argument` makes it again.
+    """Return an argument in the form of a file, from which `argument` makes it again.
 
     Raises
     ------
     ConfigError
-        If it is an object of the user's own that no file can state.
+        If it is the user's own object and no file can state it.
 
     >>> from flower_fedcon.sets import Box
     >>> tabled(Sample(count=3)), tabled(Box(-1.0, np.ones(2)))
@@ -289,7 +289,7 @@ def tabled(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, list | tuple):
-        # TOML has no null: the bound that a stage of MCFedDA does without is infinite.
+        # TOML has no null: a stage of MCFedDA without a bound has an infinite one.
         return [math.inf if part is None else tabled(part) for part in value]
     if isinstance(value, bool | int | float | str):
         return value
@@ -305,14 +305,14 @@ def tabled(value: Any) -> Any:
 
 
 def module_of(kind: Any) -> str:
-    """Return the module by which others import a class: a script's name for one of a script."""
+    """Return the module from which others import a class; for a script its name."""
     module = str(kind.__module__)
     file = getattr(sys.modules.get(module), "__file__", None)
     return Path(file).stem if module == "__main__" and file is not None else module
 
 
 def _own_table(value: Any) -> dict[str, Any]:
-    """Return an object of the user's own as its class and the arguments that make it again.
+    """Return the user's own object as its class and the arguments that make it again.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Callbacks that hand each record to a tracker of experiments, by the tracker's own client."""
+"""Callbacks that send each record to an experiment tracker, with the tracker's client."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flower_fedcon.wire.whole_files import storage
 
 
 class _Tracker(ABC):
-    """Is closed at the end of a `with` block."""
+    """A tracker that is closed at the end of a `with` block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what the tracker has been given."""
+        """Send everything that is pending."""
 
     def __enter__(self) -> Self:
         return self
@@ -33,7 +33,7 @@ class TensorBoard(_Tracker):
     Parameters
     ----------
     folder : path
-        For the event files: `tensorboard --logdir FOLDER` shows them.
+        The folder of the event files: `tensorboard --logdir FOLDER` shows them.
 
     Raises
     ------
@@ -73,8 +73,8 @@ class WeightsAndBiases(_Tracker):
     Parameters
     ----------
     **options
-        Of `wandb.init`: project, name, config, dir, mode ("offline" keeps everything on this
-        machine), ...
+        Options of `wandb.init`: project, name, config, dir, mode ("offline" keeps everything on
+        this machine), ...
 
     Raises
     ------
