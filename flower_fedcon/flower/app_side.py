@@ -1,4 +1,4 @@
-"""What the nodes' own train and evaluate functions see of a run, and what they return."""
+"""What the nodes' own train and evaluate functions take and return."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ Reader: TypeAlias = Callable[[], tuple[Mapping[str, Any], Any]]
 Answers: TypeAlias = Mapping[int, tuple[float, Mapping[str, float]]]
 """By client, how many examples its metrics are of, and these."""
 _log = logging.getLogger("flwr")
-_EACH = 100  # clients whose metrics are recorded one by one
-_METRICS = 100  # of one client
-_TOLD = 1000  # lines of the log about metrics that are left out
+_EACH = 100  # number of clients up to which each one's metrics are recorded
+_METRICS = 100  # metrics of one client
+_TOLD = 1000  # log lines about metrics that are left out
 
 
 class AppSide:
-    """The app's side of a run whose clients have train loops of their own.
+    """The app's side of a run whose clients have their own train loops.
 
     Parameters
     ----------
     form : ModelForm
-        What the model is made of.
+        The arrays of the model.
     train_config, evaluate_config : dict
-        What their functions find under "config".
+        The content of "config" in their functions' messages.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class AppSide:
         self._trained_means: Record = {}
         self._evaluated: Record = {}
         self._of_single: set[str] = set()
-        self._unlike = False  # whether it was told that a client counts its examples in two ways
-        self._told: set[tuple[int, str]] = set()  # the metrics that were named as left out
+        self._unlike = False  # whether two different counts of examples were logged
+        self._told: set[tuple[int, str]] = set()  # metrics that the log has named as left out
 
     def open(self, server: Server, buffers: list[Array]) -> None:
-        """Take part in a run, which starts from these buffers; the server has them."""
+        """Take part in a run that starts from these buffers, which the server holds."""
         self._server = server
         server.start_buffers(buffers, self.form.buffers)
         self._names = [client.name for client in server.setup.clients]
@@ -81,7 +81,7 @@ class AppSide:
     def instruct(
         self, client: int, arrays: list[Array], config: Config
     ) -> tuple[list[Array], Config]:
-        """Return what a client is sent, with what its train function is besides its method."""
+        """Return what a client is sent, including what its train function needs."""
         if not self._loops[client]:
             return arrays, config
         buffers = self._server.buffers
@@ -91,12 +91,12 @@ class AppSide:
         return found, {**about, FORM: self.form.to_json()}
 
     def hear(self, client: int, parts: Parts) -> Parts:
-        """Return what a client's method sends; keep what its train function adds.
+        """Return the values of a client's method; keep those that its train function adds.
 
         Raises
         ------
         ConfigError
-            If that does not fit the model, or is no number.
+            If they do not fit the model, or are not numbers.
         """
         if not self._loops[client] or parts.config.get(ERROR) or parts.config.get("lost"):
             return parts
@@ -121,10 +121,10 @@ class AppSide:
         return parts._replace(tensors=tensors, config=config)
 
     def _compare(self, client: int, examples: float) -> None:
-        """Warn once where a client's weight before round 1 is another than in its replies."""
+        """Warn once if a client's weight before round 1 differs from that in its replies."""
         before = self._server.setup.clients[client].num_examples
         if self._server.setup.weighting == UNIFORM or before in (1, examples) or self._unlike:
-            return  # 1 where the app does not say it
+            return  # 1 if the app does not state it
         self._unlike = True
         _log.warning(
             'client %s: num_examples of train_step is %d, but its reply has "num-examples" %g. '
@@ -134,7 +134,7 @@ class AppSide:
         )  # fmt: skip
 
     def take_means(self, used: Sequence[int]) -> None:
-        """Take the mean of the buffers, and of the metrics, of those whose replies were used."""
+        """Average the buffers and metrics of clients whose replies were used."""
         heard = {client: self._heard[client] for client in used if client in self._heard}
         self._heard, self._trained, self._trained_means = {}, {}, {}
         if not heard:
@@ -152,27 +152,27 @@ class AppSide:
 
     @property
     def trained(self) -> Record:
-        """What the last round's train functions have measured."""
+        """The metrics of the last round's train functions."""
         return self._trained
 
     @property
     def trained_means(self) -> Record:
-        """The same, averaged over the clients, and no client's own."""
+        """The same metrics, only averaged over clients."""
         return self._trained_means
 
     @property
     def of_single_clients(self) -> set[str]:
-        """The columns of the last record that hold what one client has measured."""
+        """The columns of the last record that hold one client's metrics."""
         return self._of_single
 
     @property
     def columns(self) -> set[str]:
-        """The names that the clients' metrics have."""
+        """The names of the clients' metrics."""
         return {*self.trained, *self.evaluated}
 
     @property
     def evaluated(self) -> Record:
-        """What the last evaluate functions have measured."""
+        """The metrics of the last evaluation."""
         return self._evaluated
 
     # --- evaluation ----------------------------------------------------------------------------
@@ -180,22 +180,22 @@ class AppSide:
     def question(
         self, client: int, layers: Sequence[Array], node: int, tensor: messages.Tensors
     ) -> Message:
-        """Return the message that asks a client's own function, or method, to evaluate a model."""
+        """Return the message that asks a client's function or method to evaluate a model."""
         model, config = self.model(layers), self.evaluate_config()
         if self._loops[client] == "client":
             return messages.instruction(messages.EVALUATE, model.values(), config, node, tensor)
         return messages.app_evaluation(messages.app_instruction(model, config, tensor), node)
 
     def model(self, layers: Sequence[Array]) -> dict[str, Array]:
-        """Return a model as the app sees it."""
+        """Return a model in the app's form."""
         return self.form.join(layers, self._server.buffers)
 
     def evaluate_config(self) -> Config:
-        """Return what an evaluate function finds under "config"."""
+        """Return the "config" of an evaluate function's message."""
         return {**self._evaluate, "server-round": self._server.round}
 
     def read(self, contents: Sequence[tuple[int, Message | Fault]]) -> Record:
-        """Return what the clients' own functions reply, and what they have measured in training."""
+        """Return the replies of clients' own functions, and their metrics from training."""
         return self.record(
             [
                 (client, c if isinstance(c, Fault) else partial(messages.app_metrics, c))
@@ -204,9 +204,9 @@ class AppSide:
         )
 
     def record(self, contents: Sequence[tuple[int, Fault | Reader]]) -> Record:
-        """Return what the clients' own functions have measured, in training and evaluation.
+        """Return the metrics of clients' own functions, from training and evaluation.
 
-        A name that both have begins with "train_" and "evaluate_".
+        A name that both use gets the prefix "train_" or "evaluate_".
 
         Parameters
         ----------
@@ -238,7 +238,7 @@ class AppSide:
         return {**record, "unheard": len(failed)} if failed else record
 
     def _usable(self, client: int, read: Reader) -> tuple[float, dict[str, float]]:
-        """Return a client's examples and the metrics that can be used; name the others once."""
+        """Return a client's examples and usable metrics; log the others once."""
         examples, metrics, others = _checked(*read())
         for name, reason in others.items():
             if (client, name) not in self._told and len(self._told) < _TOLD:
@@ -250,7 +250,7 @@ class AppSide:
         return examples, metrics
 
     def _each(self, answers: Answers) -> Record:
-        """Return the metrics of each client ("name/client"), where there are not too many."""
+        """Return the metrics of each client ("name/client"), unless there are too many."""
         found: Record = {}
         if len(self._names) <= _EACH:
             for client, (_, metrics) in sorted(answers.items()):
@@ -259,7 +259,7 @@ class AppSide:
 
 
 def _means(answers: Answers) -> Record:
-    """Return metrics' means, weighted by examples, each over the clients that have it."""
+    """Return the metrics' means, weighted by examples, each over the clients that report it."""
     found: Record = {}
     ordered = [answer for _, answer in sorted(answers.items())]
     for name in dict.fromkeys(n for _, metrics in ordered for n in metrics):
@@ -276,12 +276,12 @@ def _bytes(buffers: Sequence[Array]) -> int:
 def _checked(
     metrics: Mapping[str, Any], examples: Any
 ) -> tuple[float, dict[str, float], dict[str, str]]:
-    """Return a client's examples and metrics, and why others of these cannot be used, by name.
+    """Return a client's examples and metrics; by name, why other metrics cannot be used.
 
     Raises
     ------
     ConfigError
-        If the number of examples is none.
+        If the number of examples is not valid.
     """
     if examples == 0:
         raise ConfigError("it has no examples, so it does not count")

@@ -92,7 +92,7 @@ def client_app(
             own = load(context)
         except DataError as error:
             if ExampleDP.of(dict(context.node_config), privacy) is not None:
-                error.columns.clear()  # which column holds such a cell is a fact about the rows
+                error.columns.clear()  # the name of the column would reveal a fact about the rows
             raise
         return kind(own, context=context, policy=rules_of(context), **given)
 
@@ -111,7 +111,7 @@ def client_app(
         arrays, config = messages.read_instruction(message, messages.TRAIN)
         try:
             answer = fit(context, arrays, config)
-        except FedConError as error:  # bad data, say: the server names this node and the reason
+        except FedConError as error:  # such as bad data: the server names this node and the reason
             _log.warning("this node answers with an error: %s", error)
             answer = [], 1, {"names": "", "round": 0, "client": 0, "error": error.told}
         return messages.train_reply(message, *answer)
@@ -217,7 +217,7 @@ _WHERE_GIVEN = {
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run configuration says, by the names of `start`."""
+    """Return the settings of a run configuration, under the names of `start`."""
     kinds: dict[str, Any] = {**_ALWAYS, **_UNLESS_ZERO, **_WHERE_GIVEN}
     said = {key: _option(config, key, zero) for key, zero in kinds.items()}
     found = {
@@ -231,7 +231,7 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _secure(config: Mapping[str, Any], given: SecAggPlus | None) -> SecAggPlus | None:
-    """Return what a run configuration says of secure aggregation, else what the app says."""
+    """Return the secure aggregation of a run configuration, or else of the app."""
     clip = _option(config, "secagg-clipping-range", 0.0)
     if not clip and not _option(config, "secagg", False):
         return given
@@ -251,7 +251,7 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 def _option(config: Mapping[str, Any], key: str, default: _Option) -> _Option:
-    """Return a value of the run configuration, which must be of its default's kind."""
+    """Return a value of the run configuration, which must have its default's type."""
     value: _Option = config.get(key, default)
     kind = type(default)
     if type(value) is not kind and not (kind is float and type(value) is int):

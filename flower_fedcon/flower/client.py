@@ -70,7 +70,7 @@ _ALONE = Seen()
 
 
 class FlowerClient(NumPyClient):
-    """What Flower calls; `FedConClient` derives from it, and defines what is abstract here."""
+    """The interface that Flower calls; `FedConClient` defines its abstract methods."""
 
     algorithm: ClassVar[str]
     state_type: ClassVar[type[Any] | None]
@@ -80,11 +80,11 @@ class FlowerClient(NumPyClient):
 
     @abstractmethod
     def describe(self) -> ClientInfo:
-        """Return what the server asks before the first round."""
+        """Return the description that the server asks for before round 1."""
 
     @abstractmethod
     def configure(self, run: RunInfo) -> None:
-        """Take over a run's settings."""
+        """Adopt a run's settings."""
 
     @abstractmethod
     def handle(self, request: Request) -> Reply:
@@ -115,7 +115,7 @@ class FlowerClient(NumPyClient):
         self.objective = self._own_objective = self._loaded = objective
         self._context = context
         node = dict(context.node_config) if context is not None else {}
-        # Without a context there is no node: the caller's own process.
+        # Without a context there is no node: this is the caller's process.
         self.policy = Policy.of(node, policy if context is not None else policy or Policy.open())
         self.name = name or _text(node.get("name", node.get("partition-id")))
         self._store: Store | None = None
@@ -167,7 +167,7 @@ class FlowerClient(NumPyClient):
         self._own_objective = self.objective
 
     def recall(self, versions: Versions) -> None:
-        """Take over the states that were kept of this client."""
+        """Adopt the stored states of this client."""
         self.versions = versions
 
     def fit(
@@ -175,8 +175,8 @@ class FlowerClient(NumPyClient):
     ) -> tuple[list[Array], int, dict[str, Any]]:
         """Answer a message from the server: a description of this client, or a round's work.
 
-        An error, of the request, the data or the program, becomes an error reply, which the server
-        names and counts.
+        An error in the request, the data or the program becomes an error reply, which the server
+        logs and counts.
         """
         check_callers()
         return self.answer(parameters, config)
@@ -184,7 +184,7 @@ class FlowerClient(NumPyClient):
     def answer(
         self, parameters: list[Array], config: dict[str, Any], seen: Seen = _ALONE
     ) -> tuple[list[Array], int, dict[str, Any]]:
-        """Answer as `fit` does, where the server sees so much of it."""
+        """Answer as `fit` does; `seen` says how much of it the server sees."""
         try:
             if config.get("action") == codec.DESCRIBE:
                 self.check_algorithm(str(config.get("algorithm", self.algorithm)))
@@ -207,7 +207,7 @@ class FlowerClient(NumPyClient):
                     self._prepare(run.preparation)
                     self.configure(run)
                     steps = 0
-                    if request.phase not in (CERTIFY, STATISTICS):  # which ask for none
+                    if request.phase not in (CERTIFY, STATISTICS):  # these do not count
                         steps = self.steps_asked(run, request.down(request.clients[0]))
                     self.policy.check(
                         run, request, self.counted_rows, steps, seen.summed, seen.noise
@@ -225,7 +225,7 @@ class FlowerClient(NumPyClient):
                     if seen.summed > 1:
                         reply.payload = {k: [_dense(v)] for k, (v,) in reply.payload.items()}
                         self._notes.count_sum(reply.payload, seen)
-                # What was told is counted, on disk, before a step's outcome can lead to the next.
+                # The answer is counted, on disk, before its outcome can lead to the next request.
                 if store is not None and phase in (TRAIN, QUERY) and not reply.lost:
                     store.save(run, self.versions)
         except Exception as error:
@@ -233,15 +233,16 @@ class FlowerClient(NumPyClient):
         return codec.encode_reply(reply)
 
     def _handled(self, run: RunInfo, request: Request, seen: Seen) -> Reply:
-        """Return the reply to a request; where it is summed, whether a step fails is not told.
+        """Return the reply to a request; in a secure sum, failed steps are not revealed.
 
-        A step fails for this node's rows if it does not without any. With noise, a node without
-        rows then answers in its place. What fails without rows as well is told as it is.
+        If a step fails with this node's rows but not without rows, the rows are the cause. With
+        noise, the answer is then that of a node without rows. A step that fails without rows, too,
+        is reported as usual.
 
         Raises
         ------
         RefusedError
-            Of a sum without noise, in the same words whatever has failed.
+            In a sum without noise, with the same words for every failure.
         """
         before = self.versions
         try:
@@ -255,7 +256,7 @@ class FlowerClient(NumPyClient):
             try:
                 stand_in.recall(before)
                 reply = stand_in.handle(request)
-            except Exception:  # its state may be what fails
+            except Exception:  # its state may be the cause
                 stand_in.recall(Versions())
                 first = replace(request, acknowledged=np.zeros(1, np.int64))
                 try:
@@ -269,7 +270,7 @@ class FlowerClient(NumPyClient):
             return reply
 
     def _tell(self, run: RunInfo, request: Request) -> Reply:
-        """Return what the server adds up of a table before round 1."""
+        """Return the sums of a table for the server's preparation before round 1."""
         table, least = self._own_objective, self.policy.min_rows
         self.policy.check_part(run.algorithm, self.counted_rows)
         self.policy.check_phase(PREPARE)
@@ -294,7 +295,7 @@ class FlowerClient(NumPyClient):
         else:
             if request.round == 1:
                 log_notes([table])
-            cell = self.policy.min_cell if stage == INTERVALS_OF else 1  # however fine
+            cell = self.policy.min_cell if stage == INTERVALS_OF else 1  # at any resolution
             answer = table.answer(stage, down, max(least, cell))
             if request.round == 2 and self._store is not None:
                 Surveys(self._store, table).asked(down)
@@ -303,7 +304,7 @@ class FlowerClient(NumPyClient):
         return Reply([client], request.round, {name: [value] for name, value in answer.items()})
 
     def _prepare(self, preparation: Preparation | None) -> None:
-        """Make an objective of a table."""
+        """Make the objective of a table."""
         if not isinstance(self._own_objective, Table):
             return
         if preparation is None:
@@ -322,7 +323,7 @@ class FlowerClient(NumPyClient):
     def check_times(self, down: Payload) -> None:
         """Raise if a table's hazards are requested at other times than its schema's.
 
-        Answers at two grids would reveal the events between them, even if they are few.
+        Answers on two grids would reveal the events between them, even if there are few.
 
         Raises
         ------
@@ -340,7 +341,7 @@ class FlowerClient(NumPyClient):
     ) -> tuple[float, int, dict[str, Any]]:
         """Return f_j(x), the number of examples, and the objective's own metrics at x.
 
-        An error becomes a value that is no number, with the reason among the metrics.
+        An error becomes the value NaN, with the reason among the metrics.
         """
         try:
             self.policy.check_part(self.algorithm, self.counted_rows)
@@ -367,7 +368,7 @@ class FlowerClient(NumPyClient):
         if self._ledger is not None:
             if not isinstance(objective, PrivateObjective):
                 raise ConfigError("this node's table is private, and is not prepared yet")
-            if self._context is not None:  # an evaluation does not say of which run it is
+            if self._context is not None:  # an evaluation does not name its run
                 self._notes.check_rows(f"Flower {self._context.run_id}")
             with self._ledger.opened():
                 told = objective.noisy_value(x)
@@ -393,30 +394,30 @@ class FlowerClient(NumPyClient):
         write_held_out(folder, self.name or "", *self._prepared, x)
 
     def keep_effects(self, down: Payload) -> None:
-        """Write the predicted intercepts of this node's groups, where it has a folder for them."""
+        """Write the predicted intercepts of this node's groups, if it has a folder for them."""
         if self._predictions is not None and self._prepared is not None:
             own = effects_of(self._own_objective, down)
             write_effects(self._predictions, self.name or "", self._prepared[0], own)
 
     def _answer(self, error: Exception) -> str:
-        """Return what the server is told of an error; this node's log has all of it."""
+        """Return the part of an error that the server sees; this node's log has all of it."""
         if isinstance(error, FedConError):
             _log.warning("this node answers with an error: %s", printable(str(error)))
             return error.told
         _log.warning("this node answers with an error", exc_info=error)
         place = own_places(error)
         where = f" ({place})" if place else ""
-        if self._has_table or self._ledger is not None:  # a library's words may hold a cell
+        if self._has_table or self._ledger is not None:  # a library's message may contain a cell
             return f"the client failed: {type(error).__name__}{where}, see the node's own log"
         return f"the client failed: {error!r}{where}"
 
 
 def released(reply: Reply, run: RunInfo, request: Request) -> Reply:
-    """Return what leaves a client: clipped, and without what its step has cost, where asked for."""
+    """Return the values that leave a client: clipped, and without its costs, if required."""
     down = request.down(request.clients[0])
     if CLIP not in down or not reply.payload:
         return reply
-    # What is compact is not an array: an atom, whose length its set bounds.
+    # A compact value is not an array but an atom, whose norm its set bounds.
     arrays = {name: v[0][None] for name, v in reply.payload.items() if isinstance(v[0], np.ndarray)}
     centers = {name: down[center] for name, center in run.about.items() if name in arrays}
     cut = clipped(arrays, centers, positive(CLIP, down[CLIP])) if arrays else {}
@@ -425,12 +426,12 @@ def released(reply: Reply, run: RunInfo, request: Request) -> Reply:
 
 
 def _nothing(layout: Layout) -> LeastSquares:
-    """Return the objective of no rows, of the packed vector: it is 0 everywhere."""
+    """Return the objective of no rows on the packed vector: 0 everywhere."""
     return LeastSquares(np.zeros((1, *layout.shape), layout.array_dtype), np.zeros(1))
 
 
 def _dense(value: Any) -> Any:
-    """Return a compact value as the array that it stands for: only arrays can be summed."""
+    """Return a compact value as an array: only arrays can be summed."""
     return value if isinstance(value, np.ndarray | float | int) else value.dense()
 
 

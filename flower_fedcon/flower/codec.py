@@ -1,8 +1,8 @@
-"""Requests and replies as lists of arrays and flat configurations, as all of Flower takes them.
+"""Requests and replies as lists of arrays and flat configurations, the form of Flower.
 
-Message-API apps, `ClientApp(client_fn)` and legacy servers all carry a list of arrays and a
-mapping of scalars, so one form serves them all. Arrays travel in order; `names` in the
-configuration says which is which. Scalars of a payload travel as "scalar.<name>".
+Message-API apps, `ClientApp(client_fn)` and legacy servers all take a list of arrays and a mapping
+of scalars, so one form serves them all. `names` in the configuration lists the arrays in their
+order. Scalars of a payload are sent as "scalar.<name>".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Config = dict[str, Any]
 
 
 class RequestEncoder:
-    """Encodes the requests of one run; what they have in common is encoded once."""
+    """Encodes the requests of one run; their common part is encoded once."""
 
     def __init__(self, run: RunInfo) -> None:
         self._factors = run.factors
@@ -52,7 +52,7 @@ class RequestEncoder:
             self._common["about"] = ",".join(f"{k}={v}" for k, v in run.about.items())
 
     def encode(self, request: Request, place: int) -> tuple[dict[str, Array], Config]:
-        """Return the named arrays and the configuration for the client at a place in a request."""
+        """Return the named arrays and the configuration for one client of a request."""
         client = request.clients[place]
         arrays, scalars = flatten(request.down(client))
         given = request.restore.get(client)
@@ -121,20 +121,20 @@ def decode_request(
 
 
 def prepared_arrays(preparation: Preparation | None) -> dict[str, Array]:
-    """Return a preparation as named arrays; none without one."""
+    """Return a preparation as named arrays; empty without one."""
     given = {} if preparation is None else preparation.payload
     return {_PREPARATION + name: array for name, array in given.items()}
 
 
 def preparation_in(arrays: Mapping[str, Array]) -> Preparation | None:
-    """Return the preparation that came with other arrays, if one did."""
+    """Return the preparation among named arrays, if there is one."""
     n = len(_PREPARATION)
     found = {name[n:]: a for name, a in arrays.items() if name.startswith(_PREPARATION)}
     return Preparation.from_payload(found) if found else None
 
 
 def encode_reply(reply: Reply) -> tuple[list[Array], int, Config]:
-    """Return one client's reply as Flower's NumPyClient gives it."""
+    """Return one client's reply in the form of Flower's NumPyClient."""
     (client,) = reply.clients
     arrays, scalars = flatten({name: value for name, (value,) in reply.payload.items()})
     config: Config = {"client": client, "round": reply.round, "names": ",".join(arrays)}
@@ -149,7 +149,7 @@ def encode_reply(reply: Reply) -> tuple[list[Array], int, Config]:
 
 
 def encode_info(info: ClientInfo, context: Context | None) -> Config:
-    """Return a client's description, with the number of partitions that its node knows of."""
+    """Return a client's description, with its node's number of partitions."""
     node = dict(context.node_config) if context is not None else {}
     config: Config = {"num-examples": info.num_examples}
     if "num-partitions" in node:
@@ -167,7 +167,7 @@ def encode_info(info: ClientInfo, context: Context | None) -> Config:
 
 
 def named(arrays: Sequence[Array], names: str) -> dict[str, Array]:
-    """Return arrays by the names that came with them."""
+    """Return arrays by the names sent with them."""
     listed = names.split(",") if names else []
     if len(listed) != len(arrays) or len(set(listed)) != len(listed):
         raise ConfigError(f"{len(arrays)} arrays came under the names {listed}")

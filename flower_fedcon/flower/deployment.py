@@ -1,6 +1,6 @@
 """A whole Flower deployment on this machine: a SuperLink, SuperNodes, and an app on them.
 
-Everything listens on loopback, on free ports, with its own FLWR_HOME. All processes, also those
+All processes listen on free ports of loopback, each with its own FLWR_HOME. All of them, also those
 that Flower starts, have ended when the ``with`` block is left.
 """
 
@@ -34,8 +34,8 @@ class LocalDeployment:
     Parameters
     ----------
     folder : path
-        Folder for logs, the homes of the processes, and the nodes' state, which a later deployment
-        in the same folder uses again.
+        Folder for logs, the homes of the processes, and the nodes' states, which a later deployment
+        in the same folder reuses.
     nodes : int
         How many SuperNodes; node i has partition-id=i and num-partitions=nodes.
     node_config : str, or sequence of str
@@ -110,7 +110,7 @@ class LocalDeployment:
         return b"finished:completed" in listed
 
     def stop(self) -> None:
-        """End every process: kindly at first, then at once."""
+        """End every process, first by a request, then by force."""
         for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 10.0)):
             deadline = time.monotonic() + patience
             signalled: set[int] = set()
@@ -156,7 +156,7 @@ class LocalDeployment:
     def _popen(
         self, arguments: Sequence[str], name: str, stdout: int | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a command with a FLWR_HOME of its own, apart from this terminal's Ctrl-C."""
+        """Start a command with its own FLWR_HOME, not affected by this terminal's Ctrl-C."""
         scripts = Path(sysconfig.get_path("scripts"))
         path = os.pathsep.join([str(scripts), os.environ.get("PATH", os.defpath)])
         env = {**os.environ, "PATH": path, "FLWR_HOME": str(self.folder / name)}
@@ -176,8 +176,8 @@ class LocalDeployment:
 def family_of(home: Path) -> set[int]:
     """Return the live processes whose FLWR_HOME is `home` or in it, and their descendants.
 
-    The environment alone would miss the SuperExec, which hides its own from other users; the
-    process group alone would miss what leaves it. Where there is no /proc: none.
+    The environment alone would miss the SuperExec, which hides it from other users; the process
+    group alone would miss processes that leave it. Empty without /proc.
     """
     marker = b"FLWR_HOME=" + os.fsencode(home)
     parents: dict[int, int] = {}
@@ -191,7 +191,7 @@ def family_of(home: Path) -> set[int]:
             settings = (entry / "environ").read_bytes().split(b"\0")
             if any(s == marker or s.startswith(marker + b"/") for s in settings):
                 family.add(int(entry.name))
-        except OSError:  # gone meanwhile, or not ours to read
+        except OSError:  # ended meanwhile, or not readable
             continue
     while more := {p for p, parent in parents.items() if parent in family} - family:
         family |= more
@@ -202,7 +202,7 @@ def free_ports(number: int) -> list[int]:
     """Return different TCP ports which are free on loopback."""
     sockets = [socket.socket() for _ in range(number)]
     try:
-        for sock in sockets:  # all held until all are found, else two could be the same
+        for sock in sockets:  # all are held until all are found, so that no two are the same
             sock.bind(("127.0.0.1", 0))
         return [int(sock.getsockname()[1]) for sock in sockets]
     finally:

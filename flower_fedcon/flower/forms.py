@@ -1,7 +1,7 @@
-"""A model as a Flower app sees it: arrays by name, of which some are not trained.
+"""A model in a Flower app: arrays by name, some of which are not trained.
 
-And what travels beside a method's own arrays, between a server and clients with train loops of
-their own: those arrays, the configuration for the train function, and its metrics.
+This module also adds to a method's messages what clients with their own train loops need: the
+arrays that are not trained, the configuration for the train function, and its metrics.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _FLOATS = ("float64", "float32")
 
 @dataclass(frozen=True)
 class ModelForm:
-    """Which arrays a model is made of.
+    """The arrays of a model.
 
     Parameters
     ----------
     names : tuple of str
-        Of all arrays, in their order.
+        The names of all arrays, in their order.
     buffers : tuple of str
-        Those of them that no method optimises: their mean over the cohort is taken.
+        The names of arrays that no method optimises; their mean over the cohort is taken.
 
     Examples
     --------
@@ -58,8 +58,8 @@ class ModelForm:
         Raises
         ------
         ConfigError
-            If a pattern fits nothing, or a trained array has another type than float32 or float64,
-            no entry, or one that is not finite.
+            If a pattern matches nothing, or a trained array is not float32 or float64, is empty, or
+            has an entry that is not finite.
         """
         names = tuple(arrays)
         vain = [pattern for pattern in declared or () if not fnmatch.filter(names, pattern)]
@@ -98,12 +98,12 @@ class ModelForm:
 
     @property
     def layer_names(self) -> tuple[str, ...] | None:
-        """The names of the arrays that are trained; None where they are only numbered."""
+        """The names of the trained arrays; None if they only have numbers."""
         return None if all(name.isdigit() for name in self.names) else self.trained
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """The names of the arrays that are trained."""
+        """The names of the trained arrays."""
         return tuple(name for name in self.names if name not in self.buffers)
 
     def join(self, layers: Sequence[Array], buffers: Sequence[Array]) -> dict[str, Array]:
@@ -128,7 +128,7 @@ class ModelForm:
 
 
 class AgreedStart(NamedTuple):
-    """What server and clients start from."""
+    """The start that server and clients agree on."""
 
     form: ModelForm | None
     """What the model is made of, where its arrays have names."""
@@ -152,17 +152,17 @@ def agree_on_start(
     weighting: str = UNIFORM,
     preparation: Preparation | None = None,
 ) -> AgreedStart:
-    """Return what a run on these nodes starts from.
+    """Return the start of a run on these nodes.
 
     Parameters
     ----------
     strategy : FedConStrategy
     infos : sequence of ClientInfo
-        What the nodes' clients say of themselves.
+        The descriptions of the nodes' clients.
     given : dict of arrays by name, list of arrays, array or None
         x0.
     name : str
-        The argument's that gives it.
+        The name of the argument that gives x0.
     num_rounds, seed, weighting, preparation
         As in `Setup`.
     declared : sequence of str, optional
@@ -171,7 +171,7 @@ def agree_on_start(
     Raises
     ------
     ConfigError
-        If the clients do not fit together, or not to the strategy or x0.
+        If the clients do not fit together, or do not fit the strategy or x0.
     """
     loops, known = any(info.own_loop for info in infos), [info.layout for info in infos]
     if given is None and loops:
@@ -180,7 +180,7 @@ def agree_on_start(
             f"example ArrayRecord(model.state_dict()) as start(initial_arrays=...)"
         )
     form, buffers = None, list[Array]()
-    if loops and not isinstance(given, Mapping):  # they need a form: of numbers
+    if loops and not isinstance(given, Mapping):  # they need a form: with numbers as names
         given = dict(enumerate(given if isinstance(given, list) else [given]))
     if isinstance(given, Mapping):
         arrays = {str(key): np.asarray(array) for key, array in given.items()}
@@ -201,7 +201,7 @@ def agree_on_start(
 
 
 class Extras(NamedTuple):
-    """What travels beside a method's own arrays and numbers."""
+    """What is sent in addition to a method's arrays and numbers."""
 
     buffers: list[Any]
     user: dict[str, Any]
@@ -213,7 +213,7 @@ class Extras(NamedTuple):
 def attach(
     arrays: Sequence[Array], config: Mapping[str, Any], extras: Extras
 ) -> tuple[list[Array], dict[str, Any]]:
-    """Return a message's arrays and configuration, with what travels beside."""
+    """Return a message's arrays and configuration, with the extras."""
     names = str(config["names"]).split(",") if config["names"] else []
     names += [f"{_BUFFER}{i}" for i in range(len(extras.buffers))]
     beside = {_USER + k: v for k, v in extras.user.items()}
@@ -224,7 +224,7 @@ def attach(
 def detach(
     arrays: Sequence[Any], config: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], Extras]:
-    """Undo `attach`, of arrays or of their bytes: what travels beside is at the end."""
+    """Undo `attach`, for arrays or their bytes: the extras are at the end."""
     names = str(config.get("names", "")).split(",")
     count = sum(name.startswith(_BUFFER) for name in names)
     kept = len(names) - count
@@ -241,7 +241,7 @@ def detach(
 
 
 def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics with each number of a list as a separate metric, as they are averaged.
+    """Return metrics with each number of a list as a separate metric, for averaging.
 
     >>> flat_metrics({"loss": 0.5, "recall": [0.1, 0.9]})
     {'loss': 0.5, 'recall[0]': 0.1, 'recall[1]': 0.9}
@@ -256,7 +256,7 @@ def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _untrained(array: Array) -> str:
-    """Return why no method can train an array, or nothing."""
+    """Return why no method can train an array, or None."""
     if array.dtype.name not in _FLOATS:
         return f"is {array.dtype}"
     if not array.size:

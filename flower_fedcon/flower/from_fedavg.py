@@ -25,7 +25,7 @@ INSTEAD = {
 
 
 def instead_of(name: str) -> str:
-    """Return what to write for an argument of Flower's own strategies; "" of others.
+    """Return what to write for an argument of Flower's own strategies; "" for others.
 
     >>> instead_of("fraction_evaluate")
     "Flower's fraction_evaluate is start(evaluate_every=5) here"

@@ -1,4 +1,4 @@
-"""A run on a Flower grid, as `start` and Flower's own loop see it."""
+"""A run on a Flower grid, for `start` and for Flower's own loop."""
 
 from __future__ import annotations
 
@@ -149,13 +149,13 @@ class GridRun:
         self.open(initial, replace(plan, callbacks=[report, *plan.callbacks], evaluate=evaluate))
         started, before = time.monotonic(), self._server.round
         if not before:
-            first = centrally(0)  # as Flower's strategies do
+            first = centrally(0)  # like Flower's strategies
             if first:
                 _log.info("[ROUND 0/%d] evaluate_fn: %s", plan.num_rounds, dict(first))
         self._introduce(plan)
         result.history = self._run.play(progress)
         result.arrays = self._record(result.history.x)
-        for record in result.history.rows:  # of a run that was resumed, what came before
+        for record in result.history.rows:  # in a resumed run, the earlier rounds
             number = int(record["round"])
             result.train_metrics_clientapp.setdefault(number, MetricRecord({**record}))
         if result.history.report is not None:
@@ -174,7 +174,7 @@ class GridRun:
         return result
 
     def _introduce(self, plan: Plan) -> None:
-        """Log what is about to run, as Flower's strategies do."""
+        """Log the run's settings, like Flower's strategies."""
         setup, first = self._server.setup, self.arrays()
         _log.info("Starting %s strategy:", self._strategy.title)
         _log.info("\t├── Number of rounds: %d", plan.num_rounds)
@@ -194,7 +194,7 @@ class GridRun:
 
     @property
     def _server(self) -> Server:
-        """The run's, which is another one once it has started again."""
+        """The run's server, which changes when the run starts again."""
         return self._run.server
 
     def open(self, initial: ArrayRecord | Any | None, plan: Plan) -> None:
@@ -236,7 +236,7 @@ class GridRun:
             self._server.start_buffers(agreed.buffers, agreed.form.buffers)
 
     def _prepared(self, infos: list[ClientInfo]) -> tuple[list[ClientInfo], Preparation | None]:
-        """Let clients with tables agree on their columns; return what they then say of themselves.
+        """Let clients with tables agree on their columns; return their new descriptions.
 
         Raises
         ------
@@ -268,7 +268,7 @@ class GridRun:
         return preparing.constants(infos, preparing.agree())
 
     def _check_loops(self, loops: bool, plan: Plan) -> None:
-        """Raise where what was asked for does not go with the clients."""
+        """Raise if the settings do not go with the clients."""
         given = self._train_config | self._evaluate_config
         if given and not loops:
             raise ConfigError(
@@ -313,7 +313,7 @@ class GridRun:
         )
 
     def evaluate_messages(self) -> list[Message]:
-        """Return the messages of a federated evaluation of the model; none in a private run."""
+        """Return the messages of a federated evaluation of the model; empty in a private run."""
         return [] if self._run.recorder.covered else self._engine.evaluation(self._server.x)
 
     def evaluation(self, received: Iterable[Message]) -> Record:

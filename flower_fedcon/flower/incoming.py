@@ -1,8 +1,8 @@
-"""What comes from a node, parsed into a value or into a fault of that node.
+"""Parsers of a node's messages, each to a value or to a fault of that node.
 
-A node is another program on another machine. It may have another version, be misconfigured, broken
-or malicious, and that must end only its own part in a run. So the functions here accept any input,
-and none raises.
+A node is a different program on a different machine. It may have a different version, be
+misconfigured, broken or malicious; only its own part in a run may end then. So the functions here
+accept any input and never raise.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, load_array
 
-REASON = 500  # characters of a node's own words that reach the log
-_NAME, _NAMES, _LAYOUT, _DIGEST = 200, 10_000, 100_000, 64  # characters of each
+REASON = 500  # characters of a node's message in the log
+_NAME, _NAMES, _LAYOUT, _DIGEST = 200, 10_000, 100_000, 64  # characters of each name
 _CLIENTS = 10**6
 _WHOLE = 2**63 - 1
-_HEADER = 4096  # bytes that an array may have beside its numbers
+_HEADER = 4096  # bytes that an array may have in addition to its numbers
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Fault:
     reason : str
         One line of printable characters, not much longer than `REASON`.
     silent : bool
-        Whether nothing came at all.
+        Whether no message came at all.
     diverged : bool
         Whether it is a loss that shows divergence, such as NaN.
     """
@@ -47,9 +47,9 @@ class Fault:
 
 
 class Parts(NamedTuple):
-    """What a reply is made of, before anything in it is looked at."""
+    """The parts of a reply, before anything in it is checked."""
 
-    tensors: Sequence[Any]  # each the bytes of an array
+    tensors: Sequence[Any]  # the bytes of each array
     examples: Any
     loss: Any
     config: Mapping[str, Any]
@@ -57,7 +57,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Description:
-    """What a node says at first contact: its client, the number of clients, and its pass."""
+    """A node's description at first contact: its client, the number of clients, its pass."""
 
     info: ClientInfo
     partitions: int | None
@@ -65,7 +65,7 @@ class Description:
 
 
 def description(parts: Callable[[], Parts], node: int | str) -> Description | Fault:
-    """Return what a node says of its client; one without a name is called after the node."""
+    """Return a node's description of its client; without a name, it gets the node's."""
     return guarded(lambda: _description(_Fields(parts().config), node))
 
 
@@ -83,13 +83,13 @@ def evaluation(parts: Callable[[], Parts]) -> dict[str, Any] | Fault:
 
 
 def readable(text: object) -> str:
-    r"""Return a node's words as one line of bounded length.
+    r"""Return a node's text as one line of bounded length.
 
     >>> readable("out of\x1b[31m\nmemory"), len(readable("x" * 10**7)) <= 500
     ('out of\\x1b[31m\\nmemory', True)
     """
     whole = str(text)
-    if len(whole) > REASON:  # of a traceback both ends say something
+    if len(whole) > REASON:  # both ends of a traceback are informative
         ends = whole[: REASON // 4], whole[-REASON // 2 :]
         whole = f"{ends[0]} ... {ends[1]} ({len(whole)} characters)"
     return printable(whole.strip(), 2 * REASON)[: 2 * REASON]
@@ -99,7 +99,7 @@ def readable(text: object) -> str:
 
 
 class _Fields:
-    """A configuration whose fields are read as what they should be."""
+    """A configuration whose fields are read as their expected types."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = dict(config)
@@ -127,16 +127,16 @@ class _Fields:
         return value
 
     def number(self, key: str) -> float | None:
-        """Return a number, None if there is none; it may be one that is not finite."""
+        """Return a number, which may not be finite; None if there is none."""
         value = self._config.get(key)
         return None if value is None else _number(key, value)
 
     def error(self) -> str:
-        """Return why the client could not do what it was asked, "" if it could."""
+        """Return why the client could not do the work, "" if it could."""
         return readable(self._config.get(ERROR, ""))
 
     def starting(self, prefix: str) -> dict[str, Any]:
-        """Return the fields whose keys start so, by the rest of the key."""
+        """Return the fields whose keys have a prefix, by the rest of the key."""
         n = len(prefix)
         return {key[n:]: v for key, v in self._config.items() if key.startswith(prefix)}
 
@@ -225,10 +225,10 @@ Value = TypeVar("Value")
 
 
 def guarded(parse: Callable[[], Value]) -> Value | Fault:
-    """Return what a parser makes of something a node sent, or the fault."""
+    """Return the result of a parser for a node's content, or the fault."""
     try:
         return parse()
     except FedConError as error:
         return Fault(readable(error), diverged=isinstance(error, evaluations.DivergedError))
-    except Exception as error:  # a form that nobody has thought of is a fault, too
+    except Exception as error:  # an unforeseen form is a fault, too
         return Fault(f"it is not in this package's form: {readable(repr(error))}")

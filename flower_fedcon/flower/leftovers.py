@@ -1,4 +1,4 @@
-"""The states of earlier runs in a node's state folder, and how long they are kept."""
+"""The states of earlier runs in a node's state folder, and their removal."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class _Leftover(NamedTuple):
 
 
 def tidy(folder: Path, run_id: str, policy: Policy) -> None:
-    """Remove what a policy no longer keeps of other runs, before a run's first state is written.
+    """Remove states of other runs that a policy no longer keeps, before a run's first state.
 
-    Only folders that bear a run's identity are looked at.
+    Only folders named by a run's id are considered.
 
     Raises
     ------
     RefusedError
-        If other runs leave no room for this one.
+        If the states of other runs leave no room for this one.
     """
     kept = sorted(_others(folder, run_id))
     now, total = time.time(), sum(run.size for run in kept)
@@ -63,13 +63,13 @@ def _others(folder: Path, run_id: str) -> list[_Leftover]:
             continue
         if path.is_symlink() or not path.is_dir():
             continue
-        with suppress(FileNotFoundError):  # another process removes it at this moment
+        with suppress(FileNotFoundError):  # another process is removing it
             found.append(_measured(path))
     return found
 
 
 def _measured(path: Path) -> _Leftover:
-    """Return what a run has left; other processes may write and remove files in it meanwhile."""
+    """Return the states of a run; other processes may change its files meanwhile."""
     used, size, files = path.lstat().st_mtime, 0, 0
     for folder, _, names in os.walk(path):
         for name in names:

@@ -1,7 +1,7 @@
 """Strategies for deployments whose `server_fn` still returns `ServerAppComponents`.
 
-Flower's older interface (`flwr.server.strategy`, `flwr.common`) is used here and nowhere else: the
-apps that this file serves are built on it.
+Only this file uses Flower's older interface (`flwr.server.strategy`, `flwr.common`), on which such
+apps are built.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, count
 
 _log = logging.getLogger("flwr")
-_VAIN = 3  # of Flower's rounds in a row, in which nobody gives a usable reply
+_VAIN = 3  # consecutive Flower rounds without any usable reply
 
 
 def as_legacy_strategy(
@@ -80,11 +80,11 @@ def as_legacy_strategy(
     Parameters
     ----------
     strategy : FedConStrategy
-        One that needs one exchange per round.
+        A strategy that needs one exchange per round.
     num_clients : int, optional
-        How many clients to wait for before round 1; by default the nodes' "num-partitions".
+        The number of clients to wait for before round 1; by default the nodes' "num-partitions".
     num_rounds : int, optional
-        The same as in `ServerConfig`; needed where the steps depend on it.
+        The same as in `ServerConfig`; needed if the steps depend on it.
     seed : int (default: 0)
     x0 : array, list of arrays or dict of arrays by name, optional
         The start; by default zeros, projected onto the strategy's constraint set. It is required
@@ -145,7 +145,7 @@ class _Legacy(Strategy):
         configs: tuple[dict[str, Scalar], dict[str, Scalar]],
     ) -> None:
         self._strategy, self._num_clients = strategy, num_clients
-        self._x0, self._start, self._timeout = x0, start, timeout  # as `agree_on_start` takes it
+        self._x0, self._start, self._timeout = x0, start, timeout  # for `agree_on_start`
         self._on_round, self._configs = on_round, configs
         self._names: dict[str, str] = {}
         self._round: Round | None = None
@@ -157,7 +157,7 @@ class _Legacy(Strategy):
         infos: dict[str, ClientInfo] = {}
         wanted = self._num_clients or 1
         deadline = time.monotonic() + self._timeout
-        while len(infos) < wanted:  # those that are online may know of more
+        while len(infos) < wanted:  # nodes that are online may know of more
             client_manager.wait_for(wanted, timeout=max(1, int(deadline - time.monotonic())))
             found, partitions = self._meet(client_manager)
             infos |= found
@@ -173,7 +173,7 @@ class _Legacy(Strategy):
         form, setup, start, buffers, loops = agree_on_start(
             self._strategy, known, self._x0, name="x0", **self._start
         )
-        # An attempt is one of Flower's rounds, which it counts.
+        # An attempt is one of Flower's rounds; Flower counts them.
         self._server = Server(self._strategy, setup, start, max_retries=None)
         self._app: AppSide | None = None
         if form is not None and loops:
@@ -184,7 +184,7 @@ class _Legacy(Strategy):
         return self._parameters()
 
     def _meet(self, client_manager: ClientManager) -> tuple[dict[str, ClientInfo], int]:
-        """Ask new clients for their descriptions; return these, and how many clients there are."""
+        """Ask new clients for their descriptions; return these and the number of clients."""
         infos: dict[str, ClientInfo] = {}
         most = 0
         config: dict[str, Scalar] = {"action": codec.DESCRIBE, "algorithm": self._strategy.name}
@@ -194,7 +194,7 @@ class _Legacy(Strategy):
                 continue
             try:
                 answer = proxy.fit(FitIns(Parameters([], "numpy.ndarray"), config), 60.0, 0)
-            except Exception as error:  # as Flower reports that a node has failed
+            except Exception as error:  # this is how Flower reports a failed node
                 _log.warning("node %s cannot take part: %s", cid, incoming.readable(repr(error)))
                 continue
             found = incoming.description(_parts(answer), cid)
@@ -213,7 +213,7 @@ class _Legacy(Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Return the requests of a round, or what an unfinished round still asks for."""
+        """Return the requests of a round, or the remaining ones of an unfinished round."""
         self._meet(client_manager)
         if self._round is None:
             self._round = Round.begin(self._server)
@@ -259,9 +259,9 @@ class _Legacy(Strategy):
         return self._parameters(), metrics
 
     def _check_anybody(self, failures: Sequence[Any]) -> None:
-        """Raise where nobody has answered the first time, or three times in a row.
+        """Raise if no client has answered at first, or three times in a row.
 
-        Flower goes on with its rounds whatever comes of them, and calls the run finished.
+        Flower would continue its rounds without results, and report the run as finished.
 
         Raises
         ------
@@ -300,9 +300,9 @@ class _Legacy(Strategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Return an evaluation of the current model on every client that is online.
+        """Return evaluations of the current model for all clients that are online.
 
-        Of a run with noise none, which would not cover the losses.
+        Return none in a run with noise, which would not cover the losses.
         """
         setup, privacy = self._server.setup, self._strategy.privacy
         if privacy is not None and privacy.noise_multiplier:
@@ -323,7 +323,7 @@ class _Legacy(Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Return F(x), with psi, if every client has evaluated; or the mean of their own losses."""
+        """Return F(x), with psi, if every client has evaluated; or the mean of app losses."""
         if self._app is not None:
             record = self._app.record(
                 [
@@ -351,10 +351,10 @@ class _Legacy(Strategy):
 
 
 def _measured(result: EvaluateRes) -> tuple[dict[str, Scalar], int]:
-    """Return the metrics of a client's own evaluation, and how many examples they are of."""
+    """Return the metrics of a client's own evaluation, and its number of examples."""
     return {"loss": result.loss, **result.metrics}, result.num_examples
 
 
 def _parts(result: FitRes) -> Callable[[], Parts]:
-    """Return what reads the parts of a client's reply."""
+    """Return a function that reads the parts of a client's reply."""
     return lambda: Parts(result.parameters.tensors, result.num_examples, None, result.metrics)

@@ -24,16 +24,16 @@ _RECORD = "fedcon.local"
 def keep_local(*patterns: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Let a client keep some of the model's arrays to itself, in training and evaluation.
 
-    It stands over the train function, below `train_step`, and over the evaluate function. From the
-    second round on both find this client's own arrays in the message instead of the server's. They
-    are kept in Flower's context, or, with "state-dir" in the node configuration, in a file that
-    survives a restart. A repeated round starts from those of the round before.
+    Put this decorator on the train function, below `train_step`, and on the evaluate function. From
+    the second round on, both find this client's own arrays in the message instead of the server's.
+    The arrays are kept in Flower's context or, with "state-dir" in the node configuration, in a
+    file that survives a restart. A repeated round starts from the arrays of the round before.
 
     Parameters
     ----------
     patterns : str
-        Names, or patterns such as "norm.*", of buffers only, since optimised arrays are the
-        server's.
+        Names, or patterns such as "norm.*". They may only match buffers, since the server owns
+        optimised arrays.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class _Store:
         self.rounds: dict[int, dict[str, Array]] = self._read()
 
     def keep(self, server_round: int, arrays: dict[str, Array]) -> None:
-        """Keep the arrays that a round has left."""
+        """Keep the arrays at the end of a round."""
         before = [r for r in self.rounds if r < server_round]
         kept = {r: self.rounds[r] for r in sorted(before)[-1:]} | {server_round: arrays}
         tree = {str(r): found for r, found in kept.items()}

@@ -1,4 +1,4 @@
-"""Messages to nodes, and exactly one arrival for each: a reply, or the fault that came instead."""
+"""Messages to nodes; each has exactly one arrival: a reply, or a fault instead."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _Answer = TypeVar("_Answer")
 POLL = 0.05, 0.5  # seconds between polls for replies: at first, and at most
 OUTAGE = 1.0, 30.0  # seconds between attempts to reach the SuperLink: at first, and at most
 _WATCH = 5.0  # seconds between checks of which nodes are still online
-_REFUSED = 401, 403  # HTTP: a token that is no longer valid; a run that may do nothing
-_NOT_RUNNING = "RunNotRunningException"  # what Flower makes of the second
+_REFUSED = 401, 403  # HTTP: a token that is no longer valid; a run without permission
+_NOT_RUNNING = "RunNotRunningException"  # Flower's text for the second
 _NAME = 200  # characters of a node's name
-_OUTAGE = 3  # replies that cannot be read, and no other: it is not the nodes
+_OUTAGE = 3  # so many unreadable replies and no readable one: the cause is not the nodes
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Arrival:
     Attributes
     ----------
     node : int
-        The node to which it was sent, whatever the reply says of its sender.
+        The node to which it was sent, even if the reply names a different sender.
     content : Message or Fault
     """
 
@@ -47,12 +47,12 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Whom an exchange waits for, and how long.
+    """Which nodes an exchange waits for, and how long.
 
     Attributes
     ----------
     timeout : float
-        Seconds until it ends, even if replies are missing.
+        Seconds until the exchange ends, even if replies are missing.
     there : callable
         Returns the nodes that are still online.
     enough : int
@@ -71,12 +71,12 @@ class Waiting:
 
 
 class Known(NamedTuple):
-    """What a SuperLink knows of a node.
+    """A SuperLink's data on a node.
 
     Attributes
     ----------
     name : str
-        As it was registered (``flwr supernode register KEY --name NAME``); "" without one.
+        The registered name (``flwr supernode register KEY --name NAME``); "" without one.
     key : bytes
         Its public key; b"" without one.
     """
@@ -86,7 +86,7 @@ class Known(NamedTuple):
 
 
 class Post:
-    """Sends messages over a grid and collects what comes back.
+    """Sends messages over a grid and collects the replies.
 
     An unavailable SuperLink, for example during a restart, does not end a run: work continues once
     it is back. A SuperLink that no longer knows the run ends it at once.
@@ -106,7 +106,7 @@ class Post:
         return self._patiently(lambda: set(self._grid.get_node_ids()))
 
     def known_nodes(self) -> dict[int, Known]:
-        """Return what the SuperLink knows of the nodes that are online."""
+        """Return the SuperLink's data on the nodes that are online."""
         nodes = self._patiently(lambda: list(self._grid.get_nodes()))
         return {n.node_id: Known(printable(n.name, _NAME), n.public_key) for n in nodes}
 
@@ -115,12 +115,12 @@ class Post:
         return self._patiently(lambda: list(self._grid.push_messages(messages)))
 
     def _patiently(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Return what the SuperLink answers; wait for it where it does not.
+        """Return the SuperLink's answer; wait while it is unavailable.
 
         Raises
         ------
         RoundError
-            If it has not answered by the deadline, or knows the run no longer.
+            If it has not answered by the deadline, or no longer knows the run.
         """
         began, failures = time.monotonic(), 0
         while True:
@@ -128,7 +128,7 @@ class Post:
                 answer = _answered(ask)
             except RoundError:
                 raise
-            except Exception as error:  # a grid may raise anything here, and each grid its own
+            except Exception as error:  # each grid may raise errors of any type here
                 reason = readable(repr(error))
                 away = time.monotonic() - began
                 if away >= self._deadline:
@@ -148,9 +148,9 @@ class Post:
             time.sleep(min(pause(failures, *OUTAGE), max(0.0, self._deadline - away)))
 
     def send(self, messages: Sequence[Message]) -> tuple[dict[str, int], list[Arrival]]:
-        """Send messages; return who is to answer which, and those that cannot be sent."""
+        """Send messages; return the node of each, and the messages that cannot be sent."""
         sent = self._push(messages) if messages else []
-        if not sent:  # too much at once, as Flower's log then says
+        if not sent:  # too much at once; Flower's log says so
             sent = [key for message in messages for key in self._push([message])]
         waiting, unsent = {}, []
         for message in messages:
@@ -163,7 +163,7 @@ class Post:
         return waiting, unsent
 
     def collect(self, waiting: dict[str, int]) -> list[Arrival]:
-        """Return what has come by now, and strike it off `waiting`."""
+        """Return the replies that have come, and remove them from `waiting`."""
         found = []
         for come in self._pull(waiting):
             if isinstance(come, tuple):
@@ -184,12 +184,12 @@ class Post:
         return found
 
     def _pull(self, waiting: dict[str, int]) -> list[Message | tuple[str, Fault]]:
-        """Return what has come; in place of a reply that Flower cannot read, its fault."""
+        """Return the replies that have come; a fault for one that Flower cannot read."""
         try:
             return [*self._read(list(waiting))] if waiting else []
         except RoundError:
             raise
-        except Exception as error:  # of one reply, or of the whole grid: ask for each by itself
+        except Exception as error:  # for one reply, or the whole grid: ask for each separately
             _log.warning("replies cannot be read: %s", readable(repr(error)))
         found: list[Message | tuple[str, Fault]] = []
         heard = len(waiting) == 1
@@ -199,16 +199,16 @@ class Post:
             found += [(key, one)] if isinstance(one, Fault) else one
             if not heard and len(found) == _OUTAGE:
                 break
-        return found if heard else []  # else it is the grid: perhaps it comes back
+        return found if heard else []  # otherwise it is the grid, which may come back
 
     def _read(self, keys: list[str]) -> list[Message]:
-        """Return the replies to these messages that have come, and can be read."""
+        """Return the readable replies to these messages that have come."""
         return _answered(lambda: list(self._grid.pull_messages(keys)))
 
     def _pull_one(self, key: str) -> list[Message] | Fault:
-        """Return what has come for one message; a fault if twice it is not to be had."""
+        """Return the reply to one message; a fault if it cannot be read twice."""
         for _ in range(2):
-            self.node_ids()  # of the SuperLink: until it is back
+            self.node_ids()  # an error of the SuperLink: wait until it is back
             try:
                 return self._read([key])
             except RoundError:
@@ -218,10 +218,10 @@ class Post:
         return fault
 
     def exchange(self, messages: Sequence[Message], how: Waiting) -> list[Arrival]:
-        """Send messages and return what came of each: in time, or why not.
+        """Send messages and return for each a reply in time, or the reason for none.
 
-        Unlike `Grid.send_and_receive` this polls often, does not wait for a node that has gone,
-        and names the silent ones.
+        Unlike `Grid.send_and_receive`, this polls often, does not wait for nodes that have gone
+        offline, and names the silent nodes.
         """
         waiting, arrivals = self.send(messages)
         now, (first, longest) = time.monotonic(), how.poll or POLL
@@ -251,13 +251,13 @@ class Post:
 
 
 def _answered(ask: Callable[[], _Answer]) -> _Answer:
-    """Return what the SuperLink answers.
+    """Return the SuperLink's answer.
 
     Raises
     ------
     RoundError
-        If it takes no more requests of this run: that is all that a ServerApp hears of `flwr stop`,
-        and of a SuperLink that has forgotten the run.
+        If it no longer takes requests of this run. A ServerApp learns of `flwr stop`, and of a
+        SuperLink that has forgotten the run, only in this way.
     """
     try:
         return ask()

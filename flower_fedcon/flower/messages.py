@@ -1,9 +1,9 @@
-"""Flower messages and records: the only file that builds or reads them.
+"""Flower messages and records; only this file builds or reads them.
 
 Records bear the names that Flower's own `NumPyClient` wrapper gives them ("fitins.parameters",
 ...), so that one server serves message-API apps and apps built on `ClientApp(client_fn)` alike.
-Constructing a `Message` needs the identity of the running task, which Flower sets in a ServerApp
-and a ClientApp: outside of them these functions cannot be called.
+The constructor of a `Message` needs the id of the running task, which Flower sets in a ServerApp
+and in a ClientApp. These functions can only be called inside them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _BLOCK = "fedcon.block"
 
 
 class Tensors:
-    """Arrays as Flower's, each made once for all messages in which it stands.
+    """Arrays in Flower's form, each converted once for all messages that contain it.
 
-    It is for arrays that nobody writes to while messages are made: a round's model, say, which
+    It is for arrays that do not change while messages are made, such as a round's model, which
     would otherwise be copied for every node.
     """
 
@@ -38,20 +38,20 @@ class Tensors:
         self._made: dict[tuple[object, ...], tuple[Array, FlowerArray]] = {}
 
     def __call__(self, array: Array) -> FlowerArray:
-        """Return an array as Flower's."""
+        """Return an array in Flower's form."""
         key = (array.ctypes.data, array.shape, array.strides, array.dtype.str)
-        if key not in self._made:  # which keeps the array: its place in memory stays its own
+        if key not in self._made:  # it also keeps the array, so that its memory is not reused
             self._made[key] = array, as_tensor(array)
         return self._made[key][1]
 
 
 def as_tensor(array: Array) -> FlowerArray:
-    """Return an array as Flower's, by one copy of its bytes where `numpy.save` makes two."""
+    """Return an array in Flower's form, with one copy of its bytes; `numpy.save` makes two."""
     return FlowerArray(str(array.dtype), array.shape, "numpy.ndarray", save_array(array))
 
 
 class Lent(FlowerArray):
-    """An array as Flower's, to be read by a function of an app: its bytes are made if asked for."""
+    """An array in Flower's form for an app's function; its bytes are made on demand."""
 
     def __init__(self, array: Array) -> None:
         self.dtype, self.shape, self.stype = str(array.dtype), array.shape, "numpy.ndarray"
@@ -63,7 +63,7 @@ class Lent(FlowerArray):
         return save_array(self._array)
 
     def numpy(self) -> Array:
-        """Return a copy, as Flower's own do."""
+        """Return a copy, like Flower's arrays."""
         return self._array.copy()
 
 
@@ -89,7 +89,7 @@ def read_instruction(
 ) -> tuple[list[Array], Config]:
     """Return the arrays and the configuration in a message from a server.
 
-    Without `own` the arrays are read-only, and lie where the message has them.
+    Without `own` the arrays are read-only views of the message's memory.
     """
     records = message.content
     try:
@@ -128,7 +128,7 @@ def _reply(
 
 
 def block(content: bytes, version: str, node_id: int) -> Message:
-    """Return a message of the simulation's own that holds the requests of many clients."""
+    """Return a message of the simulation that holds the requests of many clients."""
     return Message(_block(content, version), node_id, TRAIN)
 
 
@@ -142,23 +142,23 @@ def _block(content: bytes, version: str) -> RecordDict:
 
 
 def block_version(message: Message) -> str:
-    """Return which version of this package a block is of."""
+    """Return the version of this package that made a block."""
     return str(message.content[_BLOCK]["version"])
 
 
 def block_content(message: Message) -> bytes:
-    """Return what a block, or the reply to one, holds."""
+    """Return the content of a block, or of the reply to one."""
     content: Any = message.content[_BLOCK]["content"]
     return bytes(content)
 
 
 def reply_parts(message: Message, kind: str) -> Parts:
-    """Return what a node's reply is made of; for `incoming`, which answers for what is in it.
+    """Return the parts of a node's reply, unchecked; `incoming` checks them.
 
     Raises
     ------
     ConfigError
-        If the node reports an error. Where the reply has another form, anything may be raised.
+        If the node reports an error. A reply of a different form may raise any error.
     """
     if message.has_error():
         raise ConfigError(_failure(message.error.reason))
@@ -174,7 +174,7 @@ def reply_parts(message: Message, kind: str) -> Parts:
 
 
 def _failure(reason: str | None) -> str:
-    """Return what is said of a node's error; of an exception in Flower's words, where its line is.
+    """Return a text on a node's error; for an exception, also where its line is logged.
 
     >>> _failure("<class 'ZeroDivisionError'>:<'division by zero'>")[-59:]
     "for 'Traceback' in the node's own log, which names the line"
@@ -188,7 +188,7 @@ def app_instruction(
     config: Config,
     tensor: Callable[[Array], FlowerArray] = as_tensor,
 ) -> RecordDict:
-    """Return what a train or evaluate function of Flower's quickstart finds in a message."""
+    """Return a message in the form of Flower's quickstart, for train and evaluate functions."""
     return RecordDict({"arrays": named_record(arrays, tensor), "config": ConfigRecord(config)})
 
 
@@ -198,16 +198,16 @@ def app_evaluation(content: RecordDict, node_id: int) -> Message:
 
 
 def app_metrics(message: Message) -> tuple[dict[str, Any], Any]:
-    """Return the metrics that an evaluate function of the app's own replies, and its examples.
+    """Return the metrics and number of examples in the reply of an app's evaluate function.
 
     Raises
     ------
     ConfigError
-        If it has failed, or replies something else.
+        If it has failed, or its reply has a different form.
     """
     if message.has_error():
         raise ConfigError(_failure(message.error.reason))
-    if "evaluateres.loss" in message.content:  # of a NumPyClient
+    if "evaluateres.loss" in message.content:  # from a NumPyClient
         _, examples, loss, config = reply_parts(message, EVALUATE)
         return {"loss": loss, **config}, examples
     found = list(message.content.metric_records.values())
@@ -221,12 +221,12 @@ def app_metrics(message: Message) -> tuple[dict[str, Any], Any]:
 
 
 def app_reply(content: RecordDict) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays and the metrics that such a function replies.
+    """Return the arrays and metrics in the reply of an app's train function.
 
     Raises
     ------
     ConfigError
-        If there is another number of either than one, or no "num-examples".
+        If there is not exactly one record of each, or no "num-examples".
     """
     arrays, metrics = list(content.array_records.values()), list(content.metric_records.values())
     if len(arrays) != 1 or len(metrics) != 1:
@@ -249,24 +249,24 @@ def named_record(
     """Return arrays as a record, by their names."""
     record = ArrayRecord()
     for name, array in arrays.items():
-        record[name] = tensor(array)  # itself: what Flower hashes of it, it hashes once
+        record[name] = tensor(array)  # the same object, so that Flower hashes it once
     return record
 
 
 def named_arrays(record: ArrayRecord) -> dict[str, Array]:
-    """Return the arrays of a record by name, in its order, to be read; nothing is unpickled."""
+    """Return the read-only arrays of a record by name, in its order; nothing is unpickled."""
     return {k: load_array(array.data, own=False) for k, array in record.items() if k != "_empty"}
 
 
 def own_arrays(record: ArrayRecord) -> dict[str, Array]:
-    """Return the arrays of a record that this program has made, of whatever type."""
+    """Return the arrays, of any type, in a record that this program has made."""
     return {k: array.numpy() for k, array in record.items()}
 
 
 def to_record(
     arrays: Iterable[Array], tensor: Callable[[Array], FlowerArray] = as_tensor
 ) -> ArrayRecord:
-    """Return arrays as a record; the keys are their places."""
+    """Return arrays as a record whose keys are their positions."""
     return named_record({str(i): array for i, array in enumerate(arrays)}, tensor)
 
 

@@ -1,4 +1,4 @@
-"""What a node notes of its rows over all runs, before an answer leaves: requests, sums, answers."""
+"""A node's notes on its rows over all runs, written before an answer leaves."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ _REQUESTS, _TOLD, _ROWS = "requests", "told", "rows"
 
 
 class NodeNotes:
-    """The notes of one node; without a store there are none.
+    """The notes of one node: requests, sums, and noisy answers; without a store, none.
 
     Parameters
     ----------
     store : Store, optional
-        What outlasts a message.
+        The store that outlasts a message.
     loaded : object
         The objective or table that the node has loaded.
     policy : Policy
     name : str, optional
-        The node's own.
+        The node's name.
     """
 
     def __init__(self, store: Store | None, loaded: Any, policy: Policy, name: str | None) -> None:
         self._store, self._loaded, self._policy, self._name = store, loaded, policy, name
-        self._told: dict[str, str] = {}  # noisy sums of this message, by what was asked
+        self._told: dict[str, str] = {}  # noisy sums of this message, by question
         self.tell = self._told.__setitem__
 
     @cached_property
     def rows(self) -> str:
-        """The digest by which the node's ledgers, counts and runs know what it has loaded."""
+        """The digest that identifies the loaded rows in the node's ledgers, counts and runs."""
         return rows_on_node(self._loaded)
 
     def former_rows(self) -> str:
-        """Return the digest by which earlier versions knew it."""
+        """Return the digest that earlier versions used."""
         return key_of(self._loaded)
 
     def told(self, question: str) -> str:
-        """Return the noisy sums that once answered a question; "" if none did."""
+        """Return the noisy sums that have answered a question before; "" if there are none."""
         return "" if self._store is None else self._store.note(_TOLD, question)
 
     def keep_told(self, kind: type[BaseException] | None, *of: object) -> None:
-        """Keep noisy sums, which then answer the same question again; not if something failed."""
+        """Keep noisy sums to answer the same question again; not after a failure."""
         if kind is not None or self._store is None:
             return
         for question, answer in self._told.items():
@@ -60,12 +60,12 @@ class NodeNotes:
         self._told.clear()
 
     def check_rows(self, run: str) -> None:
-        """Hold a run to the rows that it began with: other rows would have a ledger of their own.
+        """Hold a run to the rows that it began with: other rows would have a separate ledger.
 
         Raises
         ------
         RefusedError
-            If the node has loaded others.
+            If the node has loaded other rows.
         """
         if self._store is None:
             return

@@ -1,4 +1,4 @@
-"""Nodes of a Flower grid: which client each of them is."""
+"""The nodes of a Flower grid, and the client of each."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from flower_fedcon.flower.refusals import explained_mod
 from flower_fedcon.layout import Layout
 
 _log = logging.getLogger("flwr")
-_SILENCE = 60.0  # seconds after which a node that has not said who it is is named
-_AGAIN = 5.0, 300.0  # seconds until a node that cannot take part is asked again: at first, at most
-_GIVEN_UP = 120.0  # seconds after which the SuperLink lists no node that has died
-_HOPELESS = 10.0  # seconds after which a run ends that no node can take part in
-_SHOWN = 20  # how many names a line of the log holds
+_SILENCE = 60.0  # seconds after which a node that has not introduced itself is named in the log
+_AGAIN = 5.0, 300.0  # seconds until an unusable node is asked again: at first, at most
+_GIVEN_UP = 120.0  # seconds until the SuperLink no longer lists a dead node
+_HOPELESS = 10.0  # seconds after which a run ends if no node can take part
+_SHOWN = 20  # names in one log line
 
 
 @dataclass
 class _Node:
-    """What is known of a node that is online."""
+    """The known facts on a node that is online."""
 
     since: float  # when it came online
-    name: str = ""  # its client's, once it has been accepted
+    name: str = ""  # its client's name, once it has been accepted
     says: Description | None = None
     wrong: str = ""  # why it cannot take part
     failures: int = 0
-    again: float = 0.0  # when it is asked (again) who it is
+    again: float = 0.0  # when it is asked (again) for its description
     told: bool = False  # whether its silence is in the log
-    replaced: float = math.inf  # when its client came back elsewhere
+    replaced: float = math.inf  # when its client came back on a different node
 
     @property
     def silent(self) -> bool:
@@ -47,9 +47,9 @@ class _Node:
 
 
 def _other_data(before: ClientInfo, now: ClientInfo) -> str:
-    """Return how a client's data differ from those that a run began with; "" if they do not.
+    """Return how a client's data differ from those at the start of a run; "" if not.
 
-    A table is not compared before with after it was prepared.
+    A table before its preparation is not compared with one after it.
     """
     if before.schema != now.schema:
         return ""
@@ -61,16 +61,16 @@ def _other_data(before: ClientInfo, now: ClientInfo) -> str:
 
 
 class Nodes:
-    """Which node is which client: names are stable, Flower's node ids need not be.
+    """The client of each node: names are stable, while Flower's node ids may change.
 
-    New nodes are asked who they are, and the run does not wait for the answer. A node that is
-    silent, fails or sends something else is left out, named in the log, and asked again at growing
+    New nodes are asked for a description, and the run does not wait for the answer. A node that is
+    silent, fails or sends anything else is left out, named in the log, and asked again at growing
     intervals.
 
     A client's name is the first of these that exists: the name under which its node was registered
-    with the SuperLink (``flwr supernode register KEY --name NAME``); its own (the node's "name", or
-    its partition-id); with authenticated nodes one made of its key; else the node's id, which does
-    not outlive the node.
+    with the SuperLink (``flwr supernode register KEY --name NAME``); the name that it states (the
+    node's "name", or its partition-id); with authenticated nodes, a name made from its key;
+    otherwise the node's id, which does not outlive the node.
 
     A client's name belongs to the first node that claims it, as long as the SuperLink lists that
     node; with `authenticated`, to the node's key, for the whole run. Another node that claims it is
@@ -87,7 +87,7 @@ class Nodes:
     Attributes
     ----------
     infos : dict
-        What the clients say of themselves, by name.
+        The clients' descriptions, by name.
     refused : int
         How often a node was refused the name that it claimed.
     """
@@ -100,7 +100,7 @@ class Nodes:
         self._nodes: dict[int, _Node] = {}
         self._asked: dict[str, int] = {}
         self._holders: dict[str, int] = {}
-        self._keys: dict[str, bytes] = {}  # of the holders
+        self._keys: dict[str, bytes] = {}  # by the holders
         self._known: dict[int, Known] = {}
         self._passes: dict[str, str] = {}
         self._members: frozenset[str] | None = None
@@ -114,9 +114,9 @@ class Nodes:
         ids = self._post.node_ids()
         if new := ids - self._nodes.keys():
             found = self._post.known_nodes()
-            ids -= new - found.keys()  # gone meanwhile
+            ids -= new - found.keys()  # gone offline meanwhile
             self._known |= {node: found[node] for node in new & ids}
-        now = time.monotonic()  # one moment for all that are new together
+        now = time.monotonic()  # one time for all nodes that are new together
         self._nodes = {n: self._nodes.get(n) or _Node(since=now) for n in sorted(ids)}
         self._asked = {key: node for key, node in self._asked.items() if node in ids}
         self._ask()
@@ -132,7 +132,7 @@ class Nodes:
         return {name: node for name, node in self._holders.items() if node in ids}
 
     def _ask(self) -> None:
-        """Ask the nodes that have not said who they are, each when it is due."""
+        """Ask the nodes without a description, each when it is due."""
         now = time.monotonic()
         due = [n for n, about in self._nodes.items() if about.says is None and now >= about.again]
         for node in due:
@@ -150,7 +150,7 @@ class Nodes:
         ]
         for node in late:
             self._nodes[node].told = True
-        if late:  # in one line: where they all start slowly it would be one for each
+        if late:  # in one line for all: many nodes may start slowly
             _log.warning(
                 "%d of %d nodes have not said in %.0f s which client they are: %s",
                 len(late), len(self._nodes), _SILENCE, first_few([*map(str, late)], _SHOWN),
@@ -179,7 +179,7 @@ class Nodes:
         self._refuse(node, about, found.reason)
 
     def _accept(self, node: int, about: _Node) -> None:
-        """Give a node the name that it claims, unless the name is another's."""
+        """Give a node the name that it claims, unless another node has it."""
         assert about.says is not None  # noqa: S101  (the caller's case)
         info = about.says.info
         holder = self._holders.get(info.name)
@@ -213,7 +213,7 @@ class Nodes:
         self._refuse(node, about, reason)
 
     def password(self, name: str) -> str:
-        """Return the pass of a client: its word for the next time."""
+        """Return the pass of a client, by which it is recognised next time."""
         return self._passes.setdefault(name, secrets.token_hex(16))
 
     def _refuse(self, node: int, about: _Node, reason: str) -> None:
@@ -223,7 +223,7 @@ class Nodes:
             _log.warning("node %s cannot take part: %s", node, explained(reason))
 
     def _key(self, node: int) -> bytes:
-        """Return what a node proves itself by; nothing where nodes are not authenticated."""
+        """Return a node's public key; empty if nodes are not authenticated."""
         return self._known[node].key if self._authenticated and node in self._known else b""
 
     # --- the start -----------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class Nodes:
             The number of clients to wait for; by default the number of partitions that the nodes
             state.
         least : int, optional
-            The number of clients that suffices after the timeout; by default all that are expected.
+            The number of clients that suffices after the timeout; by default all expected ones.
         timeout : float
             Seconds.
 
@@ -269,7 +269,7 @@ class Nodes:
                 if known or least:
                     missing = f"{len(online)} of {wanted} clients have answered; missing: "
                     missing += self._absent(online, wanted)
-                else:  # no node has said yet how many there are
+                else:  # no node has stated the number yet
                     missing = f"no client has answered yet{self._reasons()}"
                 _log.info("%s", missing)
             time.sleep(mail.POLL[1])
@@ -281,9 +281,9 @@ class Nodes:
         self._question["run-id"] = run.run_id
 
     def _give_up_if_hopeless(self) -> None:
-        """Raise if every node there is has said for a while, alike, that it cannot take part.
+        """Raise if all nodes have given the same reason for a while why they cannot take part.
 
-        They run one app: it is the app that has to be changed.
+        They run one app, which then has to be changed.
         """
         reasons = {about.wrong for about in self._nodes.values()}
         if len(reasons) != 1 or "" in reasons:
@@ -294,18 +294,18 @@ class Nodes:
             raise ConfigError(f"no node can take part: {explained(reasons.pop())}")
 
     def _answering(self) -> bool:
-        """Return whether a node may be about to say who it is."""
+        """Return whether a node may still answer with its description."""
         since = time.monotonic() - _SILENCE
         return any(about.silent and about.since > since for about in self._nodes.values())
 
     def _partitions(self) -> int:
-        """Return how many partitions most nodes say there are; 0 where none says it."""
+        """Return the number of partitions that most nodes state; 0 if none does."""
         said = Counter(about.says.partitions for about in self._nodes.values() if about.says)
         said.pop(None, None)
         return max(said, key=lambda n: (said[n], n), default=0) or 0
 
     def _absent(self, online: Iterable[str], wanted: int) -> str:
-        """Return who is missing, by name where names are the numbers of partitions."""
+        """Return which clients are missing, by name if names are partition numbers."""
         there = set(online)
         numbers = {str(j) for j in range(wanted)} if wanted <= 10 * len(there) + 1000 else set()
         if numbers and there <= numbers:
@@ -322,7 +322,7 @@ class Nodes:
 
 
 def explained(reason: str) -> str:
-    """Return why a node does not describe itself; of another kind of app, what to change.
+    """Return why a node gives no description; for a different app, what to change.
 
     >>> explained("the client failed: KeyError('arrays')")[:60]
     'its app is not a client of this package (it looks for Flower'
@@ -339,7 +339,7 @@ def explained(reason: str) -> str:
 
 
 def alike(infos: list[ClientInfo], least: int | None) -> list[ClientInfo]:
-    """Return the clients with the model that most have, if they are enough to start with."""
+    """Return the clients with the most frequent model, if there are enough to start."""
     shapes = Counter(info.layout.shapes for info in infos if info.layout is not None)
     if len(shapes) < 2 or least is None:
         return infos  # where they differ, `common_layout` says so
@@ -355,7 +355,7 @@ def alike(infos: list[ClientInfo], least: int | None) -> list[ClientInfo]:
 
 
 def sorted_names(names: Iterable[str]) -> str:
-    """Return names in order, the first twenty of them.
+    """Return the first twenty names in order.
 
     >>> sorted_names(["10", "9", "b"]), sorted_names([])
     ('9, 10, b', 'none')
@@ -364,7 +364,7 @@ def sorted_names(names: Iterable[str]) -> str:
 
 
 def in_words(reasons: Mapping[str, str]) -> str:
-    """Return clients by name, those with the same reason together.
+    """Return clients by name, grouped by their reasons.
 
     >>> in_words({"2": "no reply in 5 s", "a": "its node has gone", "1": "no reply in 5 s"})
     'client 1, 2 (no reply in 5 s), a (its node has gone)'

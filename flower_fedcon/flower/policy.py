@@ -1,12 +1,12 @@
 """A node's own policy: what a server may ask of it.
 
-A server that may ask for anything learns the data: the gradient of one row reveals that row, and
-enough means over known rows, or values at chosen models, can be solved for every row. The default
-policy refuses batches of a few rows and certificates, and bounds the cost of a request. It draws
-minibatches from the run's seed, as every engine does; with `batches` a node can draw them
-privately, so that the server does not know the rows of a batch. What remains is federated
-optimisation itself: models that follow from sums over all of a node's rows. The number of requests
-and the size of models are bounded, too; docs/policy.md says what that does not prevent.
+A server that may ask for anything can learn the data. The gradient of one row reveals that row, and
+every row can be computed from enough means over known rows, or from values at chosen models. The
+default policy refuses batches of a few rows and certificates, and bounds the cost of a request. It
+draws minibatches from the run's seed, as every engine does; with `batches` a node can draw them
+privately, so that the server does not know the rows of a batch. Federated optimisation itself
+remains possible: models that follow from sums over all of a node's rows. The number of requests and
+the size of models are bounded, too; docs/policy.md says what this does not prevent.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Policy:
     Parameters
     ----------
     algorithms : sequence of str (default: all)
-        Their names, such as "fedavg".
+        The names of the algorithms, such as "fedavg".
     phases : sequence of str (default: "train", "query", "evaluate", "prepare", "statistics")
         The requests that the node answers: "train", "query", "evaluate", and the following.
         "prepare": sums over the columns of a node's table; see `flower_fedcon.tables.preparation`.
@@ -211,7 +211,7 @@ class Policy:
         """
         if self.algorithms and algorithm not in self.algorithms:
             raise _refused("algorithms", f"{', '.join(self.algorithms)}, not {algorithm}")
-        if 0 < rows < self.min_rows:  # without any there is nothing to tell
+        if 0 < rows < self.min_rows:  # without rows there is nothing to reveal
             raise _refused("min-rows", f"{self.min_rows}, and it has {rows}")
 
     def check_phase(self, phase: str) -> None:
@@ -227,7 +227,7 @@ class Policy:
             raise _refused("min-noise", f"{self.min_noise:g}, and answers to {phase} have none")
 
     def check_parameters(self, parameters: int, rows: int) -> None:
-        """Raise if a model has too many parameters for the rows that statistics are of.
+        """Raise if a model has too many parameters for the number of rows.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class Policy:
             )
 
     def check_range(self, name: str, most: float) -> None:
-        """Raise if the entries of an upload are to be summed in too small a range.
+        """Raise if the range of a secure sum's entries is too small.
 
         Raises
         ------
@@ -261,7 +261,7 @@ class Policy:
             raise _refused("max-message-bytes", f"{self.max_message_bytes}, not {total}")
 
     def check_model(self, values: Iterable[Any]) -> None:
-        """Raise if an array of a model, or of what is sent with one, has too large an entry.
+        """Raise if an array of a model, or one sent with it, has too large an entry.
 
         Raises
         ------
@@ -289,7 +289,7 @@ class Policy:
         return self.max_requests < _ANY
 
     def check_requests(self, answered: int) -> None:
-        """Raise if so many requests on the node's rows have been answered that one is too many.
+        """Raise if one more answer would exceed the limit of requests on the node's rows.
 
         Raises
         ------
@@ -311,16 +311,16 @@ class Policy:
         summed: int = 1,
         noise: float = 0.0,
     ) -> None:
-        """Raise unless the node does what a request asks.
+        """Raise unless the node answers a request.
 
         Parameters
         ----------
         run : RunInfo
         request : Request
         rows : int
-            The node's.
+            The node's number of rows.
         steps : int
-            How many local steps the request asks for.
+            The number of local steps that the request asks for.
         summed : int
             The least number of clients in a sum in which the server sees the answer.
         noise : float
@@ -361,7 +361,7 @@ class Policy:
 
     @contextmanager
     def in_time(self) -> Iterator[None]:
-        """Stop what runs inside after `max_seconds`, in a process's main thread.
+        """Stop the block after `max_seconds`, in a process's main thread.
 
         Raises
         ------

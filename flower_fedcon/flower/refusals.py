@@ -1,7 +1,7 @@
-"""Flower's privacy mods and wrappers: which work with this package's apps, and why others do not.
+"""Which of Flower's privacy mods and wrappers work with this package, and why others do not.
 
-They assume that a client sends a model near the one that it received. Here it sends what its method
-needs (a change, a dual point, an atom), and the same messages carry the handshake.
+They assume that a client sends a model close to the one that it received. Here a client sends what
+its method needs (a change, a dual point, an atom), and the same messages carry the handshake.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _WRAPPERS = ("DifferentialPrivacy", "DPFedAvg")
 def check_mods(mods: Iterable[Any]) -> None:
     """Raise unless these client mods can be used with the methods.
 
-    `arrays_size_mod`, which only reads messages, can, and mods that are not Flower's are not
+    `arrays_size_mod` only reads messages, and can be used. Mods that are not Flower's are not
     checked.
 
     Raises
     ------
     ConfigError
-        Naming the mod.
+        With the name of the mod.
     """
     for mod in mods:
         name = _name_of(mod)
@@ -56,7 +56,7 @@ def check_mods(mods: Iterable[Any]) -> None:
 
 
 def _name_of(mod: Any) -> str | None:
-    """Return the name of a mod of Flower's that does not compose."""
+    """Return the name of a Flower mod that cannot be used."""
     while isinstance(mod, partial):
         mod = mod.func
     kind = mod if isinstance(mod, FunctionType | type) else type(mod)
@@ -68,7 +68,7 @@ def _is_flowers(module: str) -> bool:
 
 
 def explained_mod(reason: str) -> str | None:
-    """Return what a node's error says in truth, if it comes from one of these mods.
+    """Return the cause of a node's error, if it comes from one of these mods.
 
     >>> explained_mod("fixedclipping_mod expects exactly one ArrayRecord")
     'the node runs fixedclipping_mod, which clips the difference between upload and broadcast, ...
@@ -93,7 +93,7 @@ def check_strategy(strategy: Any) -> None:
 
 
 def check_shares(strategy: Any) -> None:
-    """Raise if clients are to add noise to uploads that a server would see one by one.
+    """Raise if clients would add noise to uploads that a server sees one by one.
 
     Raises
     ------
@@ -109,9 +109,9 @@ def check_shares(strategy: Any) -> None:
 
 
 def check_callers() -> None:
-    """Raise if a wrapper calls a strategy, or a mod a client, that it does not compose with.
+    """Raise if a wrapper calls a strategy, or a mod a client, that does not work with it.
 
-    An error of a mod is Flower's to report: the mod itself would trip over a reply.
+    With a mod, Flower reports the error: the mod would fail on a reply.
 
     Raises
     ------

@@ -1,13 +1,14 @@
-"""Sums of a round's uploads by Flower's own SecAgg+ workflow, and what a server gets to see of it.
+"""Sums of a round's uploads by Flower's own SecAgg+ workflow, on the server's side.
 
-The one file that uses Flower's older server interface for that (`flwr.server.workflow` and what it
-takes): the workflow has no other door. It asks a strategy whom to send what, and tells it the mean;
-it sends by a grid. Objects of this file stand in for all three, so that messages go by this
-package's `Post`, and every reply is looked at before the workflow sees it.
+Only this file uses Flower's older server interface for secure aggregation (`flwr.server.workflow`
+and its arguments), since the workflow has no other interface. The workflow asks a strategy what to
+send to which client, hands it the mean, and sends by a grid. Objects of this file take the place of
+these, so that messages go by this package's `Post`, and every reply is checked before the workflow
+sees it.
 
-What Flower 1.41 does with it, found by trying: nodes that are lost before all have shared their
-keys leave nothing to unmask with, so the workflow is then begun anew without them; arrays of shape
-() come out wrong, so that all values travel as one vector.
+Two properties of Flower 1.41 were found by experiment. If nodes are lost before all have shared
+their keys, nothing can be unmasked; the workflow then begins again without them. Arrays of shape ()
+come out wrong; all values are therefore sent as one vector.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ _KEY = 2**16  # bytes of a key, or of a share of one
 
 @dataclass
 class Outcome:
-    """What came of one attempt at a sum.
+    """The result of one attempt at a sum.
 
     Attributes
     ----------
     mean : array, shape (size,), optional
-        Of the vectors, each entry in [-1, 1]; None if there is no sum.
+        The mean of the vectors, each entry in [-1, 1]; None if there is no sum.
     nodes : list of int
-        Whose vectors are in it.
+        The nodes whose vectors are in it.
     faults : dict
-        Of the nodes whose vectors are not: why, or a reply that says that a state is lost.
+        For nodes whose vectors are not in it: the reason, or a reply that a state is lost.
     reason : str
         Why there is no sum.
     again : bool
-        Whether it can be tried at once without those; nothing has been trained yet.
+        Whether it can be repeated at once without these nodes, since nothing has been trained yet.
     sent : int
         Bytes that the nodes have sent.
     """
@@ -74,18 +75,18 @@ def attempt(
     least: int,
     waiting: Waiting,
 ) -> Outcome:
-    """Play the workflow once.
+    """Run the workflow once.
 
     Parameters
     ----------
     post : Post
     secure : SecAggPlus
     asks : dict
-        What each node is sent to train with: arrays and configuration.
+        The arrays and configuration that each node is sent for training.
     size : int
         Entries of a vector.
     least : int
-        With fewer vectors nothing is unmasked.
+        The least number of vectors; with fewer nothing is unmasked.
     waiting : Waiting
     """
     outcome = Outcome()
@@ -110,9 +111,9 @@ def attempt(
         workflow(cast(Any, grid), context)
     except _AbandonedError as abandoned:
         outcome.again = abandoned.again
-    except RoundError:  # of the SuperLink, and of no node
+    except RoundError:  # an error of the SuperLink, not of a node
         raise
-    except Exception as error:  # of shares that fit no key, say: whose, nobody can tell
+    except Exception as error:  # such as shares that fit no key: the node is not known
         fault = Fault(f"Flower's secure aggregation failed: {readable(repr(error))}")
         outcome.faults = dict.fromkeys(asks, fault)
     if outcome.mean is not None and not (np.abs(outcome.mean) <= 1 + 1e-6).all():
@@ -122,7 +123,7 @@ def attempt(
 
 
 class _AbandonedError(Exception):
-    """No sum can come of this attempt."""
+    """This attempt cannot give a sum."""
 
     def __init__(self, again: bool) -> None:
         self.again = again
@@ -130,13 +131,13 @@ class _AbandonedError(Exception):
 
 @dataclass
 class _NodeProxy:
-    """Stands for the workflow's proxy of a client."""
+    """Takes the place of the workflow's proxy of a client."""
 
     node_id: int
 
 
 class _Asks:
-    """Stands for the workflow's strategy."""
+    """Takes the place of the workflow's strategy."""
 
     def __init__(
         self, asks: Mapping[int, tuple[Sequence[Array], Config]], outcome: Outcome
@@ -144,7 +145,7 @@ class _Asks:
         self._asks, self._outcome = asks, outcome
 
     def configure_fit(self, *_: Any) -> list[tuple[_NodeProxy, FitIns]]:
-        """Return what each node is to train with."""
+        """Return the training request of each node."""
         return [
             (_NodeProxy(node), FitIns(ndarrays_to_parameters(list(arrays)), config))
             for node, (arrays, config) in self._asks.items()
@@ -153,14 +154,14 @@ class _Asks:
     def aggregate_fit(
         self, server_round: int, results: list[tuple[_NodeProxy, FitRes]], failures: list[Exception]
     ) -> tuple[None, dict[str, Any]]:
-        """Take the mean, which comes once for each node."""
+        """Take the mean, which is passed once for each node."""
         self._outcome.nodes = [node.node_id for node, _ in results]
         (self._outcome.mean,) = parameters_to_ndarrays(results[0][1].parameters)
         return None, {}
 
 
 class _Exchanges:
-    """Stands for the workflow's grid, and for its list of clients."""
+    """Takes the place of the workflow's grid and its list of clients."""
 
     def __init__(
         self, post: Post, nodes: set[int], size: int, waiting: Waiting, outcome: Outcome
@@ -169,7 +170,7 @@ class _Exchanges:
         self._waiting, self._outcome = waiting, outcome
 
     def num_available(self) -> int:
-        """Return how many clients there are."""
+        """Return the number of clients."""
         return len(self._nodes)
 
     def send_and_receive(
@@ -180,7 +181,7 @@ class _Exchanges:
         Raises
         ------
         _AbandonedError
-            If no sum can come of them.
+            If they cannot give a sum.
         """
         stage = str(asked[0].content.config_records[CONFIGS][STAGE])
         outcome, good, lost = self._outcome, [], False
@@ -188,7 +189,7 @@ class _Exchanges:
             found = guarded(partial(self._usable, stage, arrival))
             if isinstance(found, Message):
                 good.append(found)
-            elif isinstance(found, Fault) and stage == UNMASK:  # its vector is in the sum already
+            elif isinstance(found, Fault) and stage == UNMASK:  # its vector is already in the sum
                 outcome.reason = f"its sum could not be unmasked: {found.reason}"
             else:
                 outcome.faults[arrival.node] = found

@@ -1,9 +1,9 @@
 """A node's part in secure aggregation, by Flower's own mod `secaggplus_mod`.
 
-The mod would take every training message for one of its own, the handshake too: here it sees those
-that are. What it masks is one vector of a client's values, each divided by its range, and a
-weight 1; or, where clients add noise, whole steps with its share of that (`privacy.shares`).
-Whatever else a reply would say of a client's work is left out.
+The mod would take every training message for one of its own, even the handshake; here it sees only
+messages of the protocol. It masks a weight 1 and one vector of a client's values, each divided by
+its range. If clients add noise, the values are whole steps with the client's share of the noise
+(`privacy.shares`). A reply contains nothing else about a client's work.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from flower_fedcon.privacy.shares import NoiseShares, Seen
 from flower_fedcon.validation import Array, count, positive
 
 CONFIGS, SUM, LOST = "secaggplus_configs", "sum", "lost"
-UNTOLD = "this step fails for this node's rows"  # and would not without any: it is not told
-_RANGE = "fedcon.range"  # what a node keeps of a run
+UNTOLD = "this step fails for this node's rows"  # and would not without rows: this is not revealed
+_RANGE = "fedcon.range"  # a node's state of a run
 _STATE = "secaggplus_state"
 _KEYS, _SELF = "public_keys_dict:K", "nid"  # in that state
 _SETUP = {"mod_range": MODULUS, "max_weight": 1.0, "clipping_range": 1.0}
@@ -39,7 +39,7 @@ class BeyondError(ConfigError):
 
 
 class _UnmaskedError(Exception):
-    """An answer that is no vector: an error, or that the client's state is lost."""
+    """An answer without a vector: an error, or a lost state."""
 
     def __init__(self, said: Config) -> None:
         self.said = said
@@ -51,17 +51,17 @@ def is_part(message: Message) -> bool:
 
 
 def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Policy]) -> Message:
-    """Return the reply to a message of the protocol; `policy` returns the node's.
+    """Return the reply to a message of the protocol; `policy` returns the node's policy.
 
-    A run has one range for each upload. If a server could choose another in each round, and hear
-    who is beyond it, it would learn the largest entry of each node by bisection. So it would by
-    steps that are just too long for arithmetic: where a step fails because of this node's rows, it
-    counts as beyond the range; with noise, as that of a node without rows.
+    A run has one range for each upload. If a server could choose a new range in each round and
+    learn who is beyond it, it would find the largest entry of each node by bisection. Steps that
+    are just too long for arithmetic would allow the same. A step that fails because of this node's
+    rows therefore counts as beyond the range; with noise, as that of a node without rows.
     """
     from flwr.client.mod import secaggplus_mod
 
     configs = ConfigRecord({**message.content.config_records[CONFIGS]})
-    message.content = RecordDict({**message.content, CONFIGS: configs})  # the mod takes some out
+    message.content = RecordDict({**message.content, CONFIGS: configs})  # the mod removes some
 
     def train(message: Message, context: Context) -> Message:
         arrays, config = messages.read_instruction(message, messages.TRAIN)
@@ -99,7 +99,7 @@ def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Po
         return messages.train_reply(message, [vector], 1, {k: said[k] for k in ("client", "round")})
 
     try:
-        known = policy()  # a bad one is told the server as other errors are
+        known = policy()  # an invalid policy is reported to the server like other errors
         _check_setup(configs)
         _check_nodes(configs, context.state.get(_STATE, {}))
         return secaggplus_mod(message, context, train)
@@ -116,17 +116,17 @@ def scaled(values: Mapping[str, Any], down: Mapping[str, Array], asked: str) -> 
     Parameters
     ----------
     values : dict of arrays and numbers
-        What the client uploads, by name.
+        The client's uploads, by name.
     down : dict of arrays
-        What it was sent.
+        The values that it was sent.
     asked : str
-        "ranges", by the name of each upload, and "about": of uploads that are points, the name of
-        what they lie about.
+        "ranges", by the name of each upload, and "about": for uploads that are points, the name of
+        their reference point.
 
     Raises
     ------
     ConfigError
-        If other values were asked for.
+        If the request names different values.
     BeyondError
         If an entry is beyond its range.
 
@@ -142,7 +142,7 @@ def scaled(values: Mapping[str, Any], down: Mapping[str, Array], asked: str) -> 
     parts: list[Array] = []
     for name, most in ranges.items():
         value = moved[name]
-        if not np.abs(value).max(initial=0.0) <= most:  # or no number
+        if not np.abs(value).max(initial=0.0) <= most:  # or not a number
             raise BeyondError(_beyond(ranges))
         parts.append(value.reshape(-1) / most)
     return np.concatenate(parts) if parts else np.zeros(0)
@@ -151,12 +151,12 @@ def scaled(values: Mapping[str, Any], down: Mapping[str, Array], asked: str) -> 
 def _differences(
     values: Mapping[str, Any], down: Mapping[str, Array], names: Iterable[str], about: Any
 ) -> dict[str, Array]:
-    """Return uploads in the order of these names, points as their difference from `about`.
+    """Return uploads in the order of these names; points as differences from `about`.
 
     Raises
     ------
     ConfigError
-        If other values were asked for.
+        If the request names different values.
     """
     found: dict[str, Array] = {}
     if values.keys() != {*names}:
@@ -173,7 +173,7 @@ def _differences(
 
 
 def _shares(asked: Mapping[str, Any], setup: Mapping[str, Any]) -> NoiseShares:
-    """Return this node's share of the noise that it is asked for.
+    """Return this node's share of the requested noise.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def _shares(asked: Mapping[str, Any], setup: Mapping[str, Any]) -> NoiseShares:
 
 
 def _beyond(ranges: Mapping[str, float]) -> str:
-    """Return the same words for every client and round: neither which upload nor by how much."""
+    """Return the error, with the same words for every client, round, upload and excess."""
     said = ", ".join(f"{most:g} ({name})" for name, most in ranges.items())
     return (
         f"an entry of its upload lies beyond the range of the sum, {said}, so it takes no more "
@@ -199,12 +199,12 @@ def _beyond(ranges: Mapping[str, float]) -> str:
 
 
 def _one_range(context: Context, ranges: Mapping[str, float], policy: Policy) -> ConfigRecord:
-    """Return what this node keeps of a run's range, the first that it was asked for.
+    """Return this node's state of a run, whose range is that of the first request.
 
     Raises
     ------
     RefusedError
-        If it is below the policy's floor, or is not that of the run.
+        If the range is below the policy's limit, or is not that of the run.
     BeyondError
         If an upload of this run was beyond it.
     """
@@ -229,8 +229,8 @@ def _one_range(context: Context, ranges: Mapping[str, float], policy: Policy) ->
 def _check_setup(configs: Mapping[str, Any]) -> None:
     """Raise if a server asks for other masks, or other rounding, than this package's.
 
-    Flower's masks are numbers below the modulus less one: with a modulus of 2 they are all 0. With
-    other weights, ranges or levels its quantization would round what is whole already.
+    Flower's masks are numbers below the modulus minus one: with a modulus of 2 they are all 0. With
+    other weights, ranges or levels, its quantization would round values that are already whole.
     """
     given = {key: configs[key] for key in _SETUP if key in configs}
     wrong = [key for key, value in given.items() if value != _SETUP[key]]
@@ -247,9 +247,10 @@ def _check_nodes(configs: Mapping[str, Any], state: Mapping[str, Any]) -> None:
 
     Flower's mod compares the lengths of the lists with the threshold: a list of one name, repeated,
     would unmask that node's vector alone. Both secrets of a node together unmask its vector, too.
-    So it would if a node had masked its vector with a few others, all of whom are then called dead:
-    it masks with all whose keys it has been sent. A round that loses one of them begins anew. (That
-    other nodes are sent other keys, none can see: docs/secure_aggregation.md.)
+    The same would happen if a node masked its vector with only a few others, and all of these were
+    then called dead. A node therefore masks with all nodes whose keys it was sent, and a round that
+    loses one of them begins again. (A node cannot see whether other nodes are sent different keys:
+    docs/secure_aggregation.md.)
     """
     active, dead, sources = (
         [*configs.get(name, ())] for name in ("active_nids", "dead_nids", "srcs")

@@ -1,4 +1,4 @@
-"""Where a client's state is between messages: in Flower's context, or in a file."""
+"""Stores of a client's state between messages: Flower's context, or a file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _HEX = re.compile(r"[0-9a-f]{32}")
 _WAIT = 60.0  # seconds
 _RECORD = "fedcon"
 _STATE = re.compile(r"fedcon\.[0-9a-f]{32}")
-_RUNS = 64  # whose states a context holds: more than take part in a race
+_RUNS = 64  # runs whose states a context holds: more than a race has
 
 
 class Store(ABC):
-    """Where a client's versions are between messages."""
+    """A store of a client's versions between messages."""
 
     @abstractmethod
     def load(self, run: RunInfo, state_type: type[Any] | None) -> Versions:
@@ -43,26 +43,26 @@ class Store(ABC):
         """Keep the versions."""
 
     def keep_pass(self, run: RunInfo, word: str) -> None:  # noqa: B027  (not every store lasts)
-        """Keep the word by which the server knows this client again, if the store lasts so long."""
+        """Keep the pass by which the server recognises this client, if the store is durable."""
 
     def known_pass(self, run_id: str) -> str:
-        """Return that word; "" if there is none."""
+        """Return the pass; "" if there is none."""
         return ""
 
     def locked(self, run: RunInfo) -> AbstractContextManager[Any]:
-        """Return what keeps other processes away from `load` to `save`."""
+        """Return a lock against other processes, to hold from `load` to `save`."""
         return nullcontext()
 
     @abstractmethod
     def note(self, kind: str, data: str) -> str:
-        """Return what was noted of some rows, by their digest, over all runs; "" if nothing was."""
+        """Return the note on rows, by their digest, over all runs; "" if there is none."""
 
     @abstractmethod
     def keep_note(self, kind: str, data: str, text: str) -> None:
-        """Note it."""
+        """Write the note."""
 
     def noting(self, kind: str) -> AbstractContextManager[Any]:
-        """Return what keeps other processes away from `note` to `keep_note`."""
+        """Return a lock against other processes, to hold from `note` to `keep_note`."""
         return nullcontext()
 
     def revise(
@@ -72,9 +72,9 @@ class Store(ABC):
         change: Callable[[str], str],
         former: Callable[[], str] | None = None,
     ) -> str:
-        """Note what `change` makes of a note, and return it; no other process comes between.
+        """Replace a note by `change(note)` and return it, locked against other processes.
 
-        What was noted by the digest that `former` returns is taken over, if nothing is by `data`.
+        If there is no note under `data`, the one under the digest of `former` is taken over.
         """
         with self.noting(kind):
             noted = self.note(kind, data)
@@ -86,7 +86,7 @@ class Store(ABC):
 
 
 class ContextStore(Store):
-    """The state in `Context.state`: a SuperNode keeps it in memory, and a message has its own.
+    """The state in `Context.state`, which a SuperNode keeps in memory.
 
     Parameters
     ----------
@@ -113,50 +113,50 @@ class ContextStore(Store):
         from flwr.app import Array, ArrayRecord, ConfigRecord
 
         text, arrays = state_files.pack(versions)
-        name = f"{_RECORD}.{run.run_id}"  # of its own, since a race plays several
+        name = f"{_RECORD}.{run.run_id}"  # one for each run, since a race plays several
         self._records[name] = ConfigRecord({"run": _key(run), "state": text})
         held = ArrayRecord({key: Array(value) for key, value in arrays.items()})
         self._records[f"{name}.arrays"] = held
         known = [key for key in self._records if _STATE.fullmatch(key)]
-        for key in known[: max(0, len(known) - _RUNS)]:  # of runs before this one
+        for key in known[: max(0, len(known) - _RUNS)]:  # of earlier runs
             del self._records[key], self._records[f"{key}.arrays"]
 
     def note(self, kind: str, data: str) -> str:
-        """Return what the context holds, of one run."""
+        """Return the context's note; it is kept for one run."""
         record = self._records.get(f"{_RECORD}.{kind}")
         return "" if record is None else str(record.get(data, ""))
 
     def keep_note(self, kind: str, data: str, text: str) -> None:
-        """Put it into the context."""
+        """Put the note into the context."""
         from flwr.app import ConfigRecord
 
         self._records[f"{_RECORD}.{kind}"] = ConfigRecord({data: text})
 
 
 class FileStore(Store):
-    """The state in a file of its own for each run and client: it survives restarts.
+    """The state in a separate file for each run and client, which survives restarts.
 
     Parameters
     ----------
     folder : path
-        The node's `state-dir`. Private to the user.
+        The node's `state-dir`, private to the user.
     name : str
         The client's name.
     policy : Policy
-        How long, and how much, is kept of other runs.
+        Decides how long, and how much, is kept of other runs.
     """
 
     def __init__(self, folder: str | Path, name: str, policy: Policy) -> None:
         self._policy = policy
-        # A name may hold any character; the digest keeps different ones apart.
+        # A name may hold any character; the digest distinguishes names.
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         self._folder = Path(folder)
         self._name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] + "-" + digest
 
     def ledgers(self, data: str, *former: str) -> list[Path]:
-        """Return where the node counts what privacy its data have spent, over all runs and names.
+        """Return the place of the ledger of these data, over all runs and names.
 
-        And where it did once, by other digests of them, and by this client's name.
+        The places of older versions follow: under other digests, and under this client's name.
         """
         return [
             self._folder / "privacy" / name for name in dict.fromkeys((data, *former, self._name))
@@ -189,14 +189,14 @@ class FileStore(Store):
         state_files.write(self.path(run), versions)
 
     def locked(self, run: RunInfo) -> AbstractContextManager[Any]:
-        """Return a lock on this client's folder, for which an earlier message is waited for."""
+        """Return a lock on this client's folder; it waits for an earlier message."""
         folder = self.path(run).parent
         with storage(f"keep state in {self._folder}"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return FolderLock(folder, wait=_WAIT)
 
     def keep_pass(self, run: RunInfo, word: str) -> None:
-        """Write the word, if it is a new one; without it a restarted node waits a little longer."""
+        """Write the pass, if it is new; without it a restarted node waits a little longer."""
         path = self._path(run.run_id, "pass")
         if not _HEX.fullmatch(word) or word == self.known_pass(run.run_id):
             return
@@ -206,7 +206,7 @@ class FileStore(Store):
             temporary.write_text(word)
 
     def known_pass(self, run_id: str) -> str:
-        """Return the word; "" if there is none that can be read."""
+        """Return the pass; "" if there is no readable one."""
         if not _HEX.fullmatch(run_id):
             return ""
         try:
@@ -216,7 +216,7 @@ class FileStore(Store):
         return word if _HEX.fullmatch(word) else ""
 
     def note(self, kind: str, data: str) -> str:
-        """Return what a file for these rows holds."""
+        """Return the content of the file for these rows."""
         try:
             return read_bytes(self._folder / kind / data).decode()
         except FileNotFoundError:
@@ -228,7 +228,7 @@ class FileStore(Store):
             temporary.write_text(text)
 
     def noting(self, kind: str) -> AbstractContextManager[Any]:
-        """Return a lock on these files, for which an earlier message is waited for."""
+        """Return a lock on these files; it waits for an earlier message."""
         folder = self._folder / kind
         with storage(f"keep state in {self._folder}"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

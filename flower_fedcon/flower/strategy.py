@@ -1,4 +1,4 @@
-"""A strategy as Flower sees it: `start`, and the calls of Flower's own loop."""
+"""Flower's side of a strategy: `start`, and the calls of Flower's own loop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _HOOKS = {
 
 
 class FlowerStrategy(Strategy):
-    """What Flower calls; `FedConStrategy` derives from it, and defines what is abstract here."""
+    """The interface that Flower calls; `FedConStrategy` defines its abstract methods."""
 
     _grid_run: GridRun | None = None
 
@@ -58,7 +58,7 @@ class FlowerStrategy(Strategy):
     @classmethod
     @abstractmethod
     def card(cls) -> Card:
-        """Return what the module docstring says of the method."""
+        """Return the card of the method, from the module's docstring."""
 
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
@@ -86,10 +86,10 @@ class FlowerStrategy(Strategy):
     ) -> RunResult:
         """Run the algorithm on the nodes of a grid.
 
-        The server waits until every expected client has answered, so that round 1 has them all;
-        with `min_clients_to_start`, until the time is over and at least so many have answered.
-        Nodes that fail, are silent or send anything else are named in the log and left out; they
-        never end a run.
+        The server waits until every expected client has answered, so that all take part from round
+        1. With `min_clients_to_start` it waits for a time and then needs at least that number of
+        answers. Nodes that fail, are silent or send anything else are named in the log and left
+        out; they never end a run.
 
         Parameters
         ----------
@@ -218,7 +218,7 @@ class FlowerStrategy(Strategy):
         )
 
     def _check_hooks(self) -> None:
-        """Refuse a subclass whose own form of Flower's loop would not be called.
+        """Refuse a subclass that overrides methods of Flower's loop, which would not be called.
 
         Raises
         ------
@@ -238,7 +238,7 @@ class FlowerStrategy(Strategy):
         return self._grid_run
 
     def summary(self) -> None:
-        """Log the configuration as a tree, as Flower's strategies do: who takes part, then what."""
+        """Log the configuration as a tree, like Flower's strategies: clients, then arguments."""
         check_callers()  # a wrapper asks for this before round 1
         given = {name: value for name, value in self.arguments().items() if value is not None}
         whose = [n for n in ("participation", "min_replies", "aggregation") if n in given]
@@ -251,7 +251,7 @@ class FlowerStrategy(Strategy):
                 _log.info("\t│\t%s %s: %r%s", branch, name, value, where)
         try:
             card = self.card()
-        except ConfigError:  # an algorithm of your own need not have one
+        except ConfigError:  # your own algorithm need not have one
             return
         _log.info("\t├──> Problem: %s", one_line(card.problem))
         _log.info("\t└──> Each round: %s", first_sentence(card.wire))

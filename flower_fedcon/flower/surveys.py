@@ -1,10 +1,10 @@
-"""The preparations of a table in which a node has taken part, and which alone it accepts.
+"""The preparations of a table that a node has taken part in; it accepts no others.
 
-A server that sets its own means, scales and categories decides how rows are transformed. So a node
-keeps what it was asked to sum up about (means and categories, by exchange 2 of
-`tables.preparation`, and what terms are made of, by exchange 8 of `tables.design`), and takes in
-exchange 3 only a preparation that has these; of that it keeps a digest, and answers rounds and
-evaluations with no other. Both are kept by a digest of the rows.
+A server that sets means, scales and categories as it likes decides how rows are transformed. A node
+therefore keeps the values that it was asked to compute sums about: means and categories from
+exchange 2 of `tables.preparation`, and the parts of terms from exchange 8 of `tables.design`. In
+exchange 3 it accepts only a preparation with these values. It keeps a digest of this preparation,
+and answers rounds and evaluations with no other. Both are stored under a digest of the rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flower_fedcon.tables.table import Table
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload
 
-_MOST = 64  # that are remembered of each kind; the oldest go
+_MOST = 64  # notes of each kind that are kept; the oldest are dropped
 _KIND, _ASKED, _AGREED = "prepared", "asked", "agreed"
 
 
@@ -30,7 +30,7 @@ class Surveys:
     Parameters
     ----------
     store : Store
-        What outlasts a message.
+        The store that outlasts a message.
     table : Table
     """
 
@@ -38,7 +38,7 @@ class Surveys:
         self._store, self._schema, self._data = store, table.schema, table.resume_key
 
     def asked(self, down: Payload) -> None:
-        """Remember what the node's second answer was about."""
+        """Remember the values that the node's second answer was about."""
         if self._schema.sparse:
             entry: Any = int(down["width"])
         else:
@@ -47,13 +47,13 @@ class Surveys:
         self._remember(_ASKED, entry)
 
     def asked_of_terms(self, down: Payload) -> None:
-        """Remember what the node's last answer about terms was about."""
+        """Remember the parts of terms that the node's last answer was about."""
         about = unpacked_text(down["about"])
         means = [float(mean).hex() for mean in down["means"].tolist()]
         self._remember(_ASKED, [means, _terms(about["design"], about["categories"])])
 
     def conclude(self, preparation: Preparation) -> None:
-        """Remember what has been agreed on, if it follows from what the node was asked about.
+        """Remember a preparation, if it has the values that the node was asked about.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class Surveys:
 
 
 def _read(noted: str) -> dict[str, list[Any]]:
-    """Return what a note holds; nothing if it is damaged."""
+    """Return the content of a note; empty if it is damaged."""
     try:
         found = json.loads(noted or "{}")
         return {name: list(found.get(name, ())) for name in (_ASKED, _AGREED)}
@@ -126,7 +126,7 @@ def _read(noted: str) -> dict[str, list[Any]]:
 
 
 def _terms(design: Any, categories: Any) -> str:
-    """Return a digest of what terms are made of."""
+    """Return a digest of the parts of terms."""
     return digest([json.dumps(design, sort_keys=True), _names(categories)])
 
 

@@ -37,13 +37,13 @@ def train_step(
 ) -> Any:
     """Turn a train function into a client of one of this package's strategies.
 
-    The decorator stands under `@app.train()`. The function keeps Flower's form: its message has the
+    Put the decorator under `@app.train()`. The function keeps Flower's form: its message has the
     model under "arrays" and `train_config` under "config", and its reply has one ArrayRecord and
     one MetricRecord. Its loop calls `current_method()` for the round's method (see
-    `flower_fedcon.training.ArrayTraining`); a function with a third parameter is given it. The
-    client's state is kept for it, exactly once. In an app built on `client_fn` it stands over the
-    method `fit` of a `NumPyClient`, which takes `(parameters, config)` or
-    `(parameters, config, method)`; the client needs `client.context = context`.
+    `flower_fedcon.training.ArrayTraining`); a function with a third parameter gets the method
+    there. The client's state is kept for the function, exactly once. In an app built on
+    `client_fn`, put the decorator on the method `fit` of a `NumPyClient`, which takes `(parameters,
+    config)` or `(parameters, config, method)`; the client needs `client.context = context`.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def train_step(
 
     @wraps(function)
     def serve(*arguments: Any) -> Any:
-        check_callers()  # here, where an error is Flower's to report, before a mod sees a reply
+        check_callers()  # here, before a mod sees a reply, so that Flower reports an error
         if isinstance(arguments[0], Message):
             message, context = arguments
             arrays, config = messages.read_instruction(message, messages.TRAIN, own=False)
@@ -128,7 +128,7 @@ def train_step(
 
 
 def _positional(function: Callable[..., Any]) -> int:
-    """Return how many positional arguments a function takes."""
+    """Return the number of positional arguments that a function takes."""
     kinds = inspect.Parameter
     each = inspect.signature(function).parameters.values()
     if any(p.kind is kinds.VAR_POSITIONAL for p in each):
@@ -170,7 +170,7 @@ class _Serving:
         return found, examples, about
 
     def _run(self, method: LocalTraining) -> tuple[list[Array], int]:
-        """Call the train function; return the layers that it ends with, and its examples."""
+        """Call the train function; return its final layers and its number of examples."""
         form = self._form
         if form is None:
             form = ModelForm(tuple(str(i) for i in range(len(method.layout.shapes))))

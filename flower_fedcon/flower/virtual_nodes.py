@@ -1,8 +1,8 @@
-"""Flower's simulation, started from Python: the one file that uses `flwr.simulation`.
+"""Flower's simulation, started from Python; only this file uses `flwr.simulation`.
 
-Flower 1.42 calls `run_simulation` deprecated and names `flwr run` in its place, which takes an
-app's folder, and no problem, callback or client of this process. The page on versions of Flower
-says what becomes of `engine="ray"` when it goes.
+Flower 1.42 deprecates `run_simulation` in favour of `flwr run`, which takes an app's folder, but no
+problem, callback or client of this process. The page on versions of Flower says what happens to
+`engine="ray"` when it is removed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from flwr.simulation import run_simulation
 from flower_fedcon.errors import needing
 
 BACKEND: dict[str, Any] = {
-    # By default two processors per worker, and one that dies is not replaced. Its message is tried
-    # once more: what did not come back has moved no state.
+    # By default a worker has two processors, and a dead worker is not replaced. Its message is sent
+    # once more: a reply that did not arrive has changed no state.
     "client_resources": {
         "num_cpus": 1.0,
         "num_gpus": 0.0,
@@ -30,7 +30,7 @@ BACKEND: dict[str, Any] = {
 
 
 def require_ray() -> None:
-    """Find out whether Ray is there, before anything is prepared for it.
+    """Check that Ray is installed, before anything is prepared for it.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def require_ray() -> None:
 
 
 def run_on_virtual_nodes(server: ServerApp, client: ClientApp, nodes: int) -> None:
-    """Run both apps to their end, the client's in Ray's worker processes, on so many nodes.
+    """Run both apps to their end on virtual nodes, the client's in Ray's worker processes.
 
     Raises
     ------

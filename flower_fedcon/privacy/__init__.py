@@ -1,4 +1,4 @@
-"""What a run may tell of one client's data, and what of one row of it.
+"""Differential privacy of whole clients and of single rows, and secure aggregation.
 
 Every strategy whose server needs only the sum of the clients' uploads (`fedcon list`, "Needs")
 takes `privacy=GaussianDP(...)`, for whole clients; docs/privacy.md says what is covered, and what

@@ -1,21 +1,23 @@
-"""The accountant: what so many noisy sums cost, by dp-accounting.
+"""The accountant: the privacy cost of noisy sums, computed by dp-accounting.
 
-Three bounds are valid, and the least of them is stated: that of the privacy loss distribution, by
+Three bounds are valid, and the smallest is reported: the bound by privacy loss distributions, with
 the method of Doroshenko et al., "Connect the Dots: Tighter Discrete Approximations of Privacy Loss
-Distributions", PETS 2022; that of Renyi divergences; and what the same noise costs if everyone
-takes part (exact: Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy",
-ICML 2018), which no sampling exceeds.
+Distributions", PETS 2022; the bound by Renyi divergences; and the cost of the same noise if
+everyone takes part (exact: Balle and Wang, "Improving the Gaussian Mechanism for Differential
+Privacy", ICML 2018), which sampling never exceeds.
 
-They are of continuous Gaussian noise. What is added is discrete (`privacy.noise`), and of variation
-distance at most 1/(24 sigma^2) an entry from continuous noise that is rounded, sigma in steps: with
-S(k) = exp(-k^2 / (2 sigma^2)), S(k) / (sigma sqrt(2 pi)) is at least the discrete probability of k,
-and 1 - 1/(24 sigma^2) times it at most the continuous one of [k - 1/2, k + 1/2]. So what is
-(epsilon, delta)-private with the one is (epsilon, delta + (1 + exp(epsilon)) distance)-private with
-the other; the distance of all entries of all rounds together is taken off the delta first.
+These bounds hold for continuous Gaussian noise. The noise that is added is discrete
+(`privacy.noise`). In each entry its variation distance from rounded continuous noise is at most
+1/(24 sigma^2), sigma in steps: with S(k) = exp(-k^2 / (2 sigma^2)), S(k) / (sigma sqrt(2 pi)) is at
+least the discrete probability of k, and 1 - 1/(24 sigma^2) times it at most the continuous one of
+[k - 1/2, k + 1/2]. A mechanism that is (epsilon, delta)-private with one noise is therefore
+(epsilon, delta + (1 + exp(epsilon)) distance)-private with the other. The distance of all entries
+of all rounds together is subtracted from delta first.
 
-Of noise whose probability is at every point within a factor exp(+- L) of another's, but for a part
-of variation distance d, what is (epsilon, delta)-private with the other is (epsilon + 2 L,
-exp(L) delta + (1 + exp(epsilon + 2 L)) d)-private: sums of clients' shares (`privacy.shares`).
+For sums of clients' shares (`privacy.shares`): let the probability of a noise be within a factor
+exp(+- L) of another's at every point, except for a part of variation distance d. If a mechanism is
+(epsilon, delta)-private with the other noise, it is (epsilon + 2 L, exp(L) delta + (1 + exp(epsilon
++ 2 L)) d)-private with this one.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ import numpy as np
 from flower_fedcon.errors import needing
 
 FULL, FIXED, POISSON = "full", "fixed", "poisson"
-_EXACT = 32  # sums of a kind up to which none are added; beyond, at most one in so many
-_COARSE, _FINE = 5e-3, 1e-4  # steps of privacy losses
-_LONGEST = 2**20  # steps of a distribution that is made
+_EXACT = 32  # up to so many sums the number is exact; larger ones are rounded up by at most 1/32
+_COARSE, _FINE = 5e-3, 1e-4  # discretisation of privacy losses
+_LONGEST = 2**20  # largest number of steps in a distribution
 
 
 def library() -> Any:
@@ -43,7 +45,7 @@ def library() -> Any:
     Raises
     ------
     ConfigError
-        Where it is not installed.
+        If it is not installed.
     """
     with needing("privacy is counted by dp-accounting", "privacy"):
         import dp_accounting
@@ -60,7 +62,7 @@ class Sampling(NamedTuple):
     kind : {"full", "fixed", "poisson"}
     num_clients : int
     size : float
-        Of a cohort, or its mean.
+        The size of a cohort, or its mean.
     """
 
     kind: str
@@ -69,20 +71,20 @@ class Sampling(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The probability with which a client takes part."""
+        """The probability that a client takes part."""
         return self.size / self.num_clients
 
 
 class NoisySum(NamedTuple):
-    """A sum of summands that are at most C long, with Gaussian noise.
+    """A sum of vectors with norms of at most C, plus Gaussian noise.
 
     Attributes
     ----------
     noise_multiplier : float
-        z: the noise's standard deviation by C.
+        z: the noise's standard deviation divided by C.
     sampling : Sampling
-        Full and Poisson: neighbours differ in one summand's presence. Fixed, drawn without
-        replacement: in its value, so that the sum moves by up to 2 C.
+        With "full" and "poisson", neighbours differ in the presence of one summand. With "fixed"
+        (drawn without replacement) they differ in its value, so the sum changes by up to 2 C.
     """
 
     noise_multiplier: float
@@ -90,12 +92,12 @@ class NoisySum(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """By how many standard deviations of the noise a sum moves at most."""
+        """The largest change of a sum, in standard deviations of the noise."""
         return (2.0 if self.sampling.kind == FIXED else 1.0) / self.noise_multiplier
 
 
 def noisy_gradient(noise_multiplier: float, rate: float) -> NoisySum:
-    """Return the kind of a noisy gradient whose rows are drawn independently, at a rate."""
+    """Return the kind of a noisy gradient on rows that are drawn independently, at a rate."""
     return NoisySum(noise_multiplier, Sampling(FULL if rate == 1 else POISSON, 1, rate))
 
 
@@ -105,19 +107,19 @@ def spent_epsilon(
     distance: float = 0.0,
     ratios: Sequence[float] = (),
 ) -> float:
-    """Return epsilon at delta of so many noisy sums of each kind.
+    """Return epsilon at delta, for numbers of noisy sums of each kind.
 
-    Beyond 32 of a kind one in 32 may be added, so that few distributions are made in a long run.
+    A number above 32 may be rounded up by 1 in 32, so that a long run needs few distributions.
 
     Parameters
     ----------
     counts : dict
     delta : float
     distance : float (default: 0.0)
-        The variation distance from continuous noise, of all of them together.
+        The variation distance of all their noise together from continuous noise.
     ratios : sequence of float
-        Of sums of shares: L of all of them together, to continuous and to discrete Gaussian noise.
-        `distance` is then what is beyond.
+        For sums of shares: L of all of them together, relative to continuous and to discrete
+        Gaussian noise. `distance` is then the rest.
 
     Examples
     --------
@@ -143,7 +145,7 @@ def spent_epsilon(
 
 
 def _moved(bound: Callable[[float], float], delta: float, distance: float) -> float | None:
-    """Return epsilon of what is so far from what a bound is of; None where delta is too little."""
+    """Return epsilon for noise at a distance from that of a bound; None if delta is too small."""
     found = bound(delta)
     if not distance:
         return found
@@ -155,7 +157,7 @@ def _moved(bound: Callable[[float], float], delta: float, distance: float) -> fl
 
 
 class Accountant:
-    """Differential privacy of rounds that are all alike.
+    """Differential privacy of rounds with equal noise and sampling.
 
     Parameters
     ----------
@@ -163,7 +165,7 @@ class Accountant:
     delta : float
     sampling : Sampling
     distance : float (default: 0.0)
-        Of a round's noise, see `spent_epsilon`.
+        The distance of a round's noise; see `spent_epsilon`.
 
     Raises
     ------
@@ -184,7 +186,7 @@ class Accountant:
         library()
 
     def epsilon(self, rounds: int) -> float:
-        """Return epsilon after so many rounds."""
+        """Return epsilon after a number of rounds."""
         return spent_epsilon({self._kind: rounds}, self.delta, rounds * self._distance)
 
 
@@ -193,9 +195,9 @@ _Items = tuple[tuple[NoisySum, int], ...]
 
 @lru_cache(maxsize=4096)
 def _epsilon(items: _Items, delta: float) -> float:
-    """Return the least of the bounds."""
+    """Return the smallest of the bounds."""
     ratio = math.sqrt(sum(n * kind.ratio**2 for kind, n in items))
-    with np.errstate(all="ignore"):  # next to no noise
+    with np.errstate(all="ignore"):  # almost no noise
         found = float(library().get_epsilon_gaussian(1 / ratio, delta))
     if all(kind.sampling.kind == FULL for kind, _ in items):
         return found
@@ -204,13 +206,13 @@ def _epsilon(items: _Items, delta: float) -> float:
 
 
 def _discrete(items: _Items, delta: float) -> float:
-    """Return a bound that needs no distance: Renyi divergences of the discrete Gaussian itself.
+    """Return a bound without distance: by Renyi divergences of the discrete Gaussian.
 
     They are at most those of the continuous one (Canonne, Kamath, Steinke 2020, Proposition 5).
     """
     everyone = tuple(
         (NoisySum(1 / kind.ratio, Sampling(FULL, 1, 1.0)), n) for kind, n in items
-    )  # no sampling: there the noise's own divergence is known
+    )  # without sampling: then the divergence of the noise is known
     return _renyi(everyone, delta)
 
 
@@ -220,18 +222,18 @@ def _renyi(items: _Items, delta: float) -> float:
     for kind, n in items:
         orders, divergences = _divergences(kind)
         total = total + n * divergences
-    with np.errstate(all="ignore"):  # next to no noise
+    with np.errstate(all="ignore"):  # almost no noise
         found, _ = library().rdp.compute_epsilon(orders, total, delta)
     return float(found)
 
 
 @cache
 def _divergences(kind: NoisySum) -> tuple[Any, Any]:
-    """Return Renyi orders, and the divergence of one noisy sum at each."""
+    """Return Renyi orders, and one noisy sum's divergence at each."""
     dp, sampling = library(), kind.sampling
 
     class One(dp.rdp.RdpAccountant):  # type: ignore[misc, name-defined, unused-ignore]
-        """The accountant, with its divergences: a round's are the same in all rounds."""
+        """The accountant with access to its divergences, which are the same in all rounds."""
 
         def divergences(self) -> tuple[Any, Any]:
             return self._orders, self._rdp
@@ -251,7 +253,7 @@ def _divergences(kind: NoisySum) -> tuple[Any, Any]:
 
 
 def _by_distribution(items: _Items, delta: float, about: float) -> float:
-    """Return the bound by privacy loss distributions; infinity where they would be too long."""
+    """Return the bound by privacy loss distributions; infinity if they would be too long."""
     deviations = [_deviation(kind) for kind, _ in items]
     step = min(_COARSE, max(_FINE, min(deviations) / 10))
     spread = math.sqrt(sum(n * d**2 for (_, n), d in zip(items, deviations, strict=True)))
@@ -265,7 +267,7 @@ def _by_distribution(items: _Items, delta: float, about: float) -> float:
 
 
 def _rounded(n: int) -> int:
-    """Return n, or a larger number with few digits: what is said of it holds for n.
+    """Return n, or a larger number with few digits, whose bound also holds for n.
 
     >>> [_rounded(n) for n in (32, 65, 1000)]
     [32, 66, 1008]
@@ -275,7 +277,7 @@ def _rounded(n: int) -> int:
 
 
 def _deviation(kind: NoisySum) -> float:
-    """Return about how much one loss varies."""
+    """Return the approximate standard deviation of one loss."""
     ratio, rate = kind.ratio, _rate(kind)
     return max(1e-3, min(ratio, rate * math.sqrt(math.expm1(min(ratio**2, 50.0)))))
 
@@ -294,14 +296,14 @@ def _composed(kind: NoisySum, n: int, step: float) -> Any:
 def _distribution(kind: NoisySum, step: float) -> Any:
     """Return the privacy loss distribution of one noisy sum.
 
-    Of a cohort of a fixed size: let a, b and c be three summands, of which b became c, and a stands
-    in where neither is drawn. By joint convexity the two outputs are no further apart than
-    (1 - q) N(a) + q N(b) and (1 - q) N(a) + q N(c), for the worst a, b, c of lengths up to C; and
-    these at exp(epsilon) >= 1 by advanced joint convexity than q times N(0) and N(2 C) at
-    1 + (exp(epsilon) - 1) / q, which is what a Poisson sample of rate q has when one summand of
-    length 2 C is left out. Either output may be the first, so that the profile is symmetric
-    (Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via Characteristic Function",
-    AISTATS 2022, on sampling without replacement).
+    For a cohort of fixed size: let b and c be the values of one summand in two neighbours, and a
+    the summand that is drawn in its place otherwise. By joint convexity, the distance of the two
+    outputs is at most that of (1 - q) N(a) + q N(b) and (1 - q) N(a) + q N(c), for the worst a, b,
+    c with norms up to C. By advanced joint convexity, the distance of these at exp(epsilon) >= 1 is
+    at most q times that of N(0) and N(2 C) at 1 + (exp(epsilon) - 1) / q. A Poisson sample of rate
+    q has the same distance when one summand of norm 2 C is left out. Either output may be the
+    first, so the profile is symmetric (Zhu, Dong and Wang, "Optimal Accounting of Differential
+    Privacy via Characteristic Function", AISTATS 2022, on sampling without replacement).
     """
     pld = library().pld
     made = pld.privacy_loss_distribution.from_gaussian_mechanism(
@@ -312,7 +314,7 @@ def _distribution(kind: NoisySum, step: float) -> Any:
     longest = float(made.get_epsilon_for_delta(1e-16))
     places = min(math.ceil(longest / step) + 1, _LONGEST)
     up = np.asarray(made.get_delta_for_epsilon(np.arange(places + 1) * step))
-    factor = np.exp(-np.arange(places, 0, -1) * step)  # exp(epsilon) of those below 0
+    factor = np.exp(-np.arange(places, 0, -1) * step)  # exp(epsilon) for those below 0
     down = 1 - factor + factor * up[:0:-1]
     deltas = np.clip(np.concatenate([down, up]), 0.0, 1.0)
     pmf = pld.pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, -places, places, deltas)
@@ -321,7 +323,7 @@ def _distribution(kind: NoisySum, step: float) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what the library says of orders that it leaves out."""
+    """Silence the library's messages about orders that it leaves out."""
     log = logging.getLogger("absl")
     before = log.level
     log.setLevel(logging.ERROR)

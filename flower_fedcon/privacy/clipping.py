@@ -1,4 +1,4 @@
-"""Clipping what clients release, all values of a round together."""
+"""Clipping of clients' releases, with all values of a round together."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CLIP = "clip"
 def clipped(
     columns: Mapping[str, Array], centers: Mapping[str, Array], clip: float
 ) -> dict[str, Array]:
-    """Return releases with norms of at most `clip`; those that are shorter as they are.
+    """Return releases scaled to norms of at most `clip`; shorter ones are unchanged.
 
     Parameters
     ----------
     columns : dict of array, shape (n, *shape)
         A row for each of n clients.
     centers : dict of array, shape (*shape)
-        What points lie about, by their names: the difference from it counts.
+        The reference points of values that are points, by name: their difference counts.
     clip : float
         C > 0.
 
@@ -37,7 +37,7 @@ def clipped(
     """
     lengths = norms(columns, centers)
     long = np.flatnonzero(lengths > clip)
-    factors = clip / lengths[long] * (1 - slack(columns) / 4)  # what is cut is not cut again
+    factors = clip / lengths[long] * (1 - slack(columns) / 4)  # so that none is cut twice
     found = {}
     for name, column in columns.items():
         center = centers.get(name)
@@ -49,7 +49,7 @@ def clipped(
         wide = np.asarray(center, np.float64)
         moved = scale * (column[long] - wide)
         near = (wide + moved).astype(column.dtype)
-        # Far from 0 floats are few: what was rounded away from the center is rounded towards it.
+        # Floats are sparse far from 0: values rounded away from the center are rounded towards it.
         beyond = np.abs(near - wide) > np.abs(moved)
         cut[long] = np.where(beyond, np.nextafter(near, np.asarray(center, column.dtype)), near)
     return found
@@ -66,14 +66,14 @@ def norms(columns: Mapping[str, Array], centers: Mapping[str, Array]) -> Array:
         wide = column.astype(np.float64, copy=False)
         moved = wide - centers[name] if name in centers else wide
         flat = moved.reshape(len(moved), -1)
-        with np.errstate(over="ignore"):  # of one that is too long for arithmetic nothing is left
+        with np.errstate(over="ignore"):  # a release too long for arithmetic becomes 0
             total = total + np.einsum("ij,ij->i", flat, flat)
     found: Array = np.sqrt(total)
     return found
 
 
 def slack(columns: Mapping[str, Array]) -> float:
-    """Return by how much of C a release that was cut may be shorter, for rounding."""
+    """Return by which share of C rounding may shorten a release that was cut."""
     return 64 * max(float(np.finfo(column.dtype).eps) for column in columns.values())
 
 

@@ -1,11 +1,11 @@
-"""Privacy of each example: a client's gradients are clipped by row, get noise, and are counted.
+"""Privacy of each example: gradients are clipped by row, get noise, and are counted.
 
-What DP-SGD does (Abadi et al., "Deep Learning with Differential Privacy", CCS 2016): of a Poisson
-sample of the rows, each with probability q, the gradients are shortened to norm C and added up,
-Gaussian noise of standard deviation z C is added in each entry, and the sum is divided by q m.
-Two data sets are neighbours if the gradients of one row are left out of one; m itself is public.
-What follows from gradients alone (the whole upload, any number of local steps, a proximal step) is
-no further release.
+The method is DP-SGD (Abadi et al., "Deep Learning with Differential Privacy", CCS 2016). It draws a
+Poisson sample of the rows, each with probability q. The rows' gradients are shortened to norm C and
+added up, Gaussian noise of standard deviation z C is added in each entry, and the sum is divided by
+q m. Two data sets are neighbours if the gradients of one row are left out of one; m itself is
+public. Everything that is computed from these gradients alone (the whole upload, any number of
+local steps, a proximal step) costs no further privacy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PREFIX = "privacy."
 
 @dataclass(frozen=True)
 class ExampleDP:
-    """How a client's gradients are made private, and how much privacy it may spend in all.
+    """How a client's gradients are made private, and the privacy budget of its data.
 
     A node's configuration sets each field by its name with hyphens, after "privacy.", such as
     `privacy.clip=1.0`. It overrides the app's setting, and no server can change it.
@@ -39,12 +39,13 @@ class ExampleDP:
     budget : float, optional (default: None)
         The largest epsilon that this node's data may ever spend; gradients beyond it are refused.
     batch_size : int, optional (default: None)
-        The mean number of rows in a gradient; by default the server's choice, all rows or a
-        `batch_size`.
+        The mean number of rows in a gradient; by default the server's choice (all rows, or a
+        `batch_size`).
     loss_clip : float, optional (default: None)
-        > 0, the bound of a row's loss: evaluations are then answered with the mean of the rows'
-        losses, cut to this absolute value, with noise of standard deviation z times the bound in
-        their sum. Each counts like a gradient over all rows. Without it a node reveals no loss.
+        A bound > 0 of a row's loss. Evaluations are then answered with the mean of the rows'
+        losses, each cut to this absolute value, with noise of standard deviation z times the bound
+        in their sum. Each answer counts like a gradient over all rows. Without it a node reveals no
+        loss.
     quality : bool (default: False)
         Whether a node with a table and a logistic loss sends, for the model at the end of a run,
         noisy counts of its held-out rows by predicted probability (`tables.noisy_quality`), which
@@ -83,12 +84,12 @@ class ExampleDP:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], given: ExampleDP | None = None) -> ExampleDP | None:
-        """Return what a node's configuration says, then `given`; None if neither says anything.
+        """Return the settings of a node's configuration, otherwise `given`, otherwise None.
 
         Raises
         ------
         ConfigError
-            If the configuration has an unknown key, or too few.
+            If the configuration has an unknown key, or lacks one.
         """
         values = fields_of_node(cls, _PREFIX, node_config)
         if given is not None:
@@ -104,14 +105,14 @@ class ExampleDP:
         return cls(**values)
 
     def epsilon(self, spent: Mapping[float, int], distance: float = 0.0) -> float:
-        """Return epsilon at `target_delta`, of so many gradients at each sampling rate.
+        """Return epsilon at `target_delta`, for numbers of gradients at each sampling rate.
 
-        `distance` is that of their noise from continuous noise; see `privacy.accountant`.
+        `distance` is the distance of their noise from continuous noise; see `privacy.accountant`.
 
         Raises
         ------
         ConfigError
-            Without dp-accounting, which counts (the extra `privacy`).
+            If dp-accounting (the extra `privacy`) is not installed.
         """
         counts = {noisy_gradient(self.noise_multiplier, rate): n for rate, n in spent.items()}
         return spent_epsilon(counts, self.target_delta, distance)

@@ -10,7 +10,7 @@ from flower_fedcon.validation import choice, count, nonnegative, optional, posit
 
 MECHANISMS = "independent", "tree", "banded"
 SERVER, CLIENTS = "server", "clients"
-_LATER = {"later": True}  # runs from before can be resumed
+_LATER = {"later": True}  # so that older runs can be resumed
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class GaussianDP:
         self._check_shares()
 
     def _check_shares(self) -> None:
-        """Raise unless what is set can be had of noise that clients add."""
+        """Raise unless the settings are possible with noise that clients add."""
         choice("GaussianDP(noise_by)", self.noise_by, (SERVER, CLIENTS))
         optional(count, "GaussianDP(fewest)", self.fewest)
         if not self.by_clients:
@@ -176,7 +176,7 @@ class GaussianDP:
         return self.noise_by == CLIENTS
 
     def suffice(self, cohort: int) -> int:
-        """Return t, of how many clients the noise suffices, in a cohort of this size.
+        """Return t, the number of clients whose noise suffices, for a cohort of this size.
 
         >>> GaussianDP(1.0, 1.0, 1e-5, noise_by="clients").suffice(11)
         5
@@ -184,7 +184,7 @@ class GaussianDP:
         return self.fewest or max(1, cohort // 2)
 
     def least(self, cohort: int) -> int:
-        """Return how many replies a round of a cohort needs, for its noise."""
+        """Return how many replies a round needs for its noise."""
         return self.suffice(cohort) + 1 if self.by_clients else 1
 
     def noise(self, clip: float, cohort: float) -> float:

@@ -1,4 +1,4 @@
-"""How much privacy a client has spent: of its examples, and of its own in sums with noise."""
+"""Ledgers of the privacy that a client has spent: by examples, and in noisy sums."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 NOISY_SUMS = "noisy-sums"
 """Where a node's state-dir holds what `SumsLedger` counts, by the digest of its data."""
 _NONE = '{"sums": [], "distance": 0.0, "ratios": [0.0, 0.0]}'
-_FAR = 2**40  # gradients: without end
+_FAR = 2**40  # gradients: no limit
 
 
 class Ledger:
-    """How many noisy gradients of a client's data have left; kept in this object.
+    """How many noisy gradients on a client's data were released; kept in this object.
 
-    Of all studies on the data, whatever noise each has had.
+    It counts all studies on the data, with any noise.
 
     Parameters
     ----------
@@ -39,17 +39,17 @@ class Ledger:
     Attributes
     ----------
     gradients : Counter
-        How many at each noise multiplier and sampling rate.
+        Their number at each noise multiplier and sampling rate.
     distance : float
-        How far their noise is from continuous noise, all together.
+        The distance of all their noise together from continuous noise.
     """
 
     def __init__(self, privacy: ExampleDP) -> None:
         self.privacy = privacy
         self.gradients: Counter[tuple[float, float]] = Counter()
         self.distance = 0.0
-        self._left: tuple[float, int] = (0.0, 0)  # how many more at that rate
-        self._exchanged: dict[Hashable, Ledger] = {}  # what it has read or written, by the place
+        self._left: tuple[float, int] = (0.0, 0)  # how many more are allowed at a rate
+        self._exchanged: dict[Hashable, Ledger] = {}  # read or written, by place
 
     @property
     def spent(self) -> dict[float, int]:
@@ -65,7 +65,7 @@ class Ledger:
         return self._epsilon(self.gradients, self.distance)
 
     def spend(self, rate: float, distance: float = 0.0) -> None:
-        """Count a gradient, whose noise is so far from continuous noise.
+        """Count a gradient whose noise has this distance from continuous noise.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Ledger:
     # --- in a file -------------------------------------------------------------------------------
 
     def entries(self) -> dict[str, Any]:
-        """Return all that counts, and of which delta and budget, as JSON holds it."""
+        """Return all counts, with delta and budget, in JSON's types."""
         counted = [[noise, rate, n] for (noise, rate), n in sorted(self.gradients.items())]
         known = self.privacy
         return {
@@ -98,16 +98,16 @@ class Ledger:
         }
 
     def take(self, entries: Any, *, more: bool = False) -> None:
-        """Take over what `entries` returned; `more` of it where it counts others.
+        """Take over what `entries` returned; `more` means that it counts other gradients.
 
-        What this ledger knows of the same gradients stays: the larger number of each.
+        If both count the same gradients, the larger number is kept.
 
         Raises
         ------
         ConfigError, TypeError, KeyError, ValueError
-            If that is not what they are.
+            If the entries are not valid.
         """
-        if "noise_multiplier" in entries:  # as ledgers were once
+        if "noise_multiplier" in entries:  # the form of older ledgers
             found = [(entries["noise_multiplier"], *pair) for pair in entries["spent"]]
         else:
             found = entries["gradients"]
@@ -125,14 +125,14 @@ class Ledger:
         self._left = (0.0, 0)
 
     def go_on(self, entries: Any, place: Hashable) -> None:
-        """Add what a place counts, less what this ledger has read or written there before.
+        """Add a place's counts, less those that this ledger has read or written there before.
 
-        What was spent besides since then stays: it is in no other count.
+        Spending since then is kept: no other place counts it.
 
         Raises
         ------
         ConfigError, TypeError, KeyError, ValueError
-            If that is not what they are.
+            If the entries are not valid.
         """
         found = Ledger(self.privacy)
         found.take(entries)
@@ -143,7 +143,7 @@ class Ledger:
         self._exchanged[place] = found
 
     def written(self, place: Hashable) -> None:
-        """Know that a place counts all that this ledger does."""
+        """Note that a place now has all the counts of this ledger."""
         self._exchanged[place] = found = Ledger(self.privacy)
         found.gradients, found.distance = self.gradients.copy(), self.distance
 
@@ -154,7 +154,7 @@ class Ledger:
         return spent_epsilon(counts, self.privacy.target_delta, distance)
 
     def _gradients_left(self, rate: float, distance: float) -> int:
-        """Return how many more gradients at a rate the budget allows, perhaps fewer than that."""
+        """Return a number of further gradients at a rate that the budget allows; may be too low."""
         budget = self.privacy.budget
         if budget is None:
             return _FAR
@@ -170,21 +170,22 @@ class Ledger:
 
 
 class SumsLedger:
-    """In how many sums with the clients' own noise a client's uploads were, as a file counts it.
+    """The number of sums with clients' noise that contained a client's uploads, in a file.
 
-    Of all studies on its data, by what keys made sure of; a server may have seen no sum of some.
+    It counts all studies on its data, with the noise that keys guarantee. The server may not have
+    seen a sum of each.
 
     Parameters
     ----------
     text : str
-        What the file holds; "" at first.
+        The content of the file; "" at first.
     place : str
         The file's name, for messages.
 
     Raises
     ------
     StorageError
-        If that is not what `text` was.
+        If the content was not made by `text`.
     """
 
     def __init__(self, text: str, place: str) -> None:
@@ -203,7 +204,7 @@ class SumsLedger:
         self.ratios = first, second
 
     def add(self, seen: Seen, entries: int) -> None:
-        """Count a sum of so many entries."""
+        """Count a sum with this number of entries."""
         assert seen.shares is not None  # noqa: S101  (the caller's case)
         self.sums[seen.noise] += 1
         more = seen.shares.ratios(entries, seen.sure)
@@ -212,12 +213,12 @@ class SumsLedger:
 
     @property
     def text(self) -> str:
-        """What a file is to hold."""
+        """The content for a file."""
         sums = [[noise, n] for noise, n in sorted(self.sums.items())]
         return json.dumps({"sums": sums, "distance": self.distance, "ratios": self.ratios})
 
     def epsilon(self, delta: float) -> float:
-        """Return what all of them have spent."""
+        """Return the epsilon spent by all sums."""
         everyone = Sampling(FULL, 1, 1.0)
         counts = {NoisySum(noise, everyone): n for noise, n in self.sums.items()}
         return spent_epsilon(counts, delta, self.distance, self.ratios)

@@ -1,10 +1,11 @@
-"""Noise from the operating system: whole numbers, so that no low bits tell of what it hides.
+"""Noise from the operating system, in whole numbers, so that no low bits reveal the sum.
 
-A sum to which noise is added in floating point tells by its last bits whether it is one number or
-its neighbour (Mironov, "On Significance of the Least Significant Bits for Differential Privacy",
-CCS 2012). Here sums are whole multiples of one step, and so is the noise: the discrete Gaussian, by
-the algorithm of Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy",
-NeurIPS 2020, in integers throughout. No seed, and no resumed run, repeats it.
+If noise is added in floating point, the last bits of the result can reveal which of two
+neighbouring sums it hides (Mironov, "On Significance of the Least Significant Bits for Differential
+Privacy", CCS 2012). Here sums are whole multiples of one step, and so is the noise. It is the
+discrete Gaussian, drawn by the algorithm of Canonne, Kamath and Steinke, "The Discrete Gaussian for
+Differential Privacy", NeurIPS 2020, in integers throughout. Neither a seed nor a resumed run
+repeats it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import Array
 
-_FINEST = 31  # bits of the standard deviation: its squares then fit 64
-_SUM, _EXACT = 62, 52  # bits of a sum of whole numbers; of one that floating point holds exactly
+_FINEST = 31  # bits of the standard deviation: its squares then fit into 64
+_SUM, _EXACT = 62, 52  # bits of an integer sum; bits that a float holds exactly
 _bytes: ContextVar[Callable[[int], bytes]] = ContextVar("_bytes", default=secrets.token_bytes)
 
 
@@ -48,19 +49,19 @@ def discrete_gaussian(size: int, bits: int) -> Array:
 
 
 def uniform(shape: tuple[int, ...]) -> Array:
-    """Return numbers in (0, 1), of 52 bits each: with one more, the largest would round to 1."""
+    """Return numbers in (0, 1) with 52 bits: with 53, the largest would round to 1."""
     drawn: Array = ((_words(math.prod(shape)) >> np.uint64(12)) + 0.5) * 2.0**-52
     return drawn.reshape(shape)
 
 
 def drawn(size: int, rate: float) -> Array:
-    """Return which of so many are drawn, each by itself with probability `rate`: ascending."""
+    """Return which of `size` are drawn, each independently with probability `rate`; ascending."""
     found: Array = np.flatnonzero(uniform((size,)) < rate)
     return found
 
 
 def subset(size: int, count: int) -> Array:
-    """Return `count` of so many, all subsets alike but for ties of 64-bit words: ascending."""
+    """Return a uniform subset of `count` (up to ties of 64-bit words), ascending."""
     if count == 0:
         return np.zeros(0, np.intp)
     found: Array = np.sort(np.argpartition(_words(size), count - 1)[:count])
@@ -69,7 +70,7 @@ def subset(size: int, count: int) -> Array:
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
-    """Draw from a seed in this block, and not from the operating system: for audits alone."""
+    """Draw from a seed in this block, not from the operating system: for audits only."""
     before = _bytes.set(np.random.default_rng(seed).bytes)
     try:
         yield
@@ -83,16 +84,16 @@ class Grid:
     Parameters
     ----------
     clip : float
-        C, the longest that a summand may be.
+        C, the largest norm of a summand.
     deviation : float
         Standard deviation of the noise: 2^bits steps.
     summands : float
-        How many there are at most.
+        The largest number of summands.
     coarser : int (default: 0)
         Summands are multiples of 2^coarser steps, so that a matrix of whole multiples of
         2^-coarser makes whole steps of their sums.
     bits : int, optional
-        By default the most that sums of 62 bits allow.
+        By default as many as sums of 62 bits allow.
 
     Raises
     ------
@@ -129,7 +130,7 @@ class Grid:
         self._radius = 2.0 ** (self.bits - coarser) / ratio
 
     def steps(self, values: Array) -> Array:
-        """Return values as whole numbers of their steps, each row of at most the clip.
+        """Return values as whole numbers of steps, each row with norm at most the clip.
 
         Parameters
         ----------
@@ -155,23 +156,23 @@ class Grid:
     ) -> Array:
         """Return values as whole numbers of steps; see `steps`, for any layout of rows.
 
-        They are measured after they are rounded: longer ones are shortened and rounded towards 0.
-        One that is too long for arithmetic, or has an entry that is not finite, is 0.
+        Norms are measured after rounding: longer rows are shortened and rounded towards 0. A row
+        that is too long for arithmetic, or has an entry that is not finite, becomes 0.
 
         Parameters
         ----------
         values : array
         sums : callable
-            What makes a number for each row of the squares of its entries, of that row alone.
+            Maps squared entries to a number for each row, computed from that row alone.
         spread : callable
-            What lays a number for each row out as `values` are.
+            Spreads a number for each row over the layout of `values`.
         terms : int
-            Of a sum, at most.
+            The largest number of terms of a sum.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             scaled = values / self._unit
             found = np.rint(scaled)
-            margin = (terms + 64) * 2.0**-52  # of a length in floating point
+            margin = (terms + 64) * 2.0**-52  # of a norm in floating point
             fits = np.sqrt(sums(np.square(found))) <= self._radius * (1 - margin)
             if not fits.all():
                 lengths = np.sqrt(sums(np.square(scaled)))
@@ -185,19 +186,19 @@ class Grid:
         return whole
 
     def noise(self, size: int) -> Array:
-        """Return noise for so many entries, in steps."""
+        """Return noise for this number of entries, in steps."""
         return discrete_gaussian(size, self.bits)
 
     def release(self, total: Array) -> Array:
-        """Return a sum, given in steps, with noise in each entry: what may leave."""
+        """Return a sum in steps with noise in each entry, which may be released."""
         return self.value(total + self.noise(len(total)))
 
     def distance(self, entries: int) -> float:
-        """Return at most how far so much noise is from continuous noise, in variation distance."""
+        """Return a bound of the noise's variation distance from continuous noise."""
         return entries * 4.0**-self.bits / 24
 
     def value(self, steps: Array) -> Array:
-        """Return what so many steps are: whatever is lost here tells no more of a sum."""
+        """Return the value of steps; rounding here reveals nothing more of a sum."""
         found: Array = steps * self.step
         return found
 
@@ -211,7 +212,7 @@ def _words(count: int) -> Array:
 
 
 def _attempt(count: int, bits: int) -> Array:
-    """Return the accepted of so many attempts at a discrete Gaussian of sigma = t = 2^bits.
+    """Return the accepted draws of `count` attempts at a discrete Gaussian, sigma = t = 2^bits.
 
     A discrete Laplace number of scale t, y = sign (u + t v), is kept with probability
     exp(-(|y| - t)^2 / (2 t^2)) (Algorithms 2 and 3 of the paper).
@@ -272,7 +273,7 @@ def _one_in(k: int, count: int) -> Array:
     if k == 1:
         return np.ones(count, bool)
     words = _words(count)
-    most = np.uint64(2**64 // k * k - 1)  # beyond it are too few words for all remainders
+    most = np.uint64(2**64 // k * k - 1)  # beyond it, remainders would not be equally likely
     while (beyond := words > most).any():
         words = words.copy()
         words[beyond] = _words(int(beyond.sum()))

@@ -1,23 +1,25 @@
-"""Noise for prefix sums: what is released of each round is made for the sum of all rounds so far.
+"""Noise for prefix sums: each round's release is designed for the sum of all rounds so far.
 
 A server whose state is x_0 + sum_t G_t (G_t: the clipped sum of round t) needs the prefix sums
 S_t = G_1 + ... + G_t, not the G_t. With a lower triangular encoder C the release is
 
     y = C G + z,   z discrete Gaussian noise, independent in all entries,
 
-and all else follows from y: with S = A G, A the lower triangle of ones, the estimate is
-A G + B z with B = A C^-1, and a round's noisy sum, which the strategy gets, the difference of two
-estimates. Noise in y is made for how far one client moves C G over the whole run,
+and everything else follows from y. With S = A G, where A is the lower triangle of ones, the
+estimate is A G + B z with B = A C^-1, and a round's noisy sum, which the strategy gets, is the
+difference of two estimates. The noise in y is scaled to the largest change of C G by one client
+over the whole run,
 
-    max over the rounds P in which it may take part of || sum_{t in P} c_t u_t ||,  |u_t| <= clip,
+    max over sets P of rounds in which it may take part of || sum_{t in P} c_t u_t ||, |u_t| <=
+    clip,
 
-c_t the columns of C. Columns that a client can have part in are orthogonal here, so that this is
-sqrt(max_P sum_{t in P} ||c_t||^2) whatever the u_t; with everyone in each round of a tree, C >= 0
-makes it ||C 1||. Rounds may depend on the releases before them, since C is lower triangular
-(Denisov, McMahan, Rush, Smith, Thakurta, "Improved Differential Privacy for SGD via Optimal
-Private Linear Operators on Adaptive Streams", NeurIPS 2022, Theorem 2.1).
+with c_t the columns of C. The columns of the rounds in which one client can take part are
+orthogonal here, so this is sqrt(max_P sum_{t in P} ||c_t||^2) for any u_t. If everyone takes part
+in each round of a tree, it is ||C 1||, since C >= 0. Rounds may depend on earlier releases, since C
+is lower triangular (Denisov, McMahan, Rush, Smith, Thakurta, "Improved Differential Privacy for SGD
+via Optimal Private Linear Operators on Adaptive Streams", NeurIPS 2022, Theorem 2.1).
 
-C has whole numbers times 2^-bits as entries, G are whole steps, and so are C G and y.
+The entries of C are whole multiples of 2^-bits. G is in whole steps, and so are C G and y.
 """
 
 from __future__ import annotations
@@ -33,18 +35,18 @@ from scipy import optimize, signal, special
 
 from flower_fedcon.validation import Array
 
-_BITS = 10  # of the coefficients of a band, behind the point
-_LONGEST = 1024  # rounds of a tree in which everyone takes part
+_BITS = 10  # of a band's coefficients, after the binary point
+_LONGEST = 1024  # rounds of a tree if everyone takes part
 Noise = Callable[[int], Array]
 
 
 class Encoder(ABC):
-    """C of a run: what is released of each round's sum and those before.
+    """C of a run: each release is a combination of the sums of rounds so far.
 
     Parameters
     ----------
     separation : int
-        b: a client that takes part in round t takes part in t + b next, or later.
+        b: a client that takes part in round t takes part again in t + b at the earliest.
     """
 
     bits: ClassVar[int] = 0
@@ -58,9 +60,9 @@ class Encoder(ABC):
         """Return the squared norms of the columns of C after so many rounds."""
 
     def sensitivity(self, rounds: int) -> float:
-        """Return the square of how far one client moves C G in so many rounds, by the clip.
+        """Return the squared largest change of C G by one client, divided by the clip's square.
 
-        The most that separate rounds have together, by dynamic programming.
+        It is the largest sum of squares over rounds that are b apart, by dynamic programming.
         """
         best = [0.0]
         for t, square in enumerate(self.squares(rounds).tolist(), start=1):
@@ -69,38 +71,38 @@ class Encoder(ABC):
 
     @abstractmethod
     def releases(self, rounds: int) -> int:
-        """Return how many rows C has after so many rounds."""
+        """Return the number of rows of C after so many rounds."""
 
     @property
     @abstractmethod
     def longest(self) -> int:
-        """How many rounds' sums one release is the sum of, at most."""
+        """The largest number of rounds in one release."""
 
     @abstractmethod
     def begin(self) -> dict[str, Any]:
-        """Return what is remembered before the first round, as a checkpoint holds it."""
+        """Return the memory before the first round, in the form of a checkpoint."""
 
     @abstractmethod
     def release(
         self, memory: dict[str, Any], total: Array, noise: Noise
     ) -> tuple[Array, dict[str, Any]]:
-        """Return a round's noisy sum, in steps of y, and what is remembered then.
+        """Return a round's noisy sum, in steps of y, and the new memory.
 
         Parameters
         ----------
         memory : dict
-            Not changed in place. It holds earlier rounds' sums without noise.
+            The memory, which is not changed in place. It holds earlier rounds' sums without noise.
         total : array of int64, shape (d,)
-            The round's sum, in steps of G: 2^bits of those of y.
+            The round's sum, in steps of G, which are 2^bits steps of y.
         noise : callable
-            Returns discrete Gaussian noise for so many entries, in steps of y.
+            Returns discrete Gaussian noise for a number of entries, in steps of y.
         """
 
 
 class Banded(Encoder):
     """C with the same b coefficients in each column: c_0 on the diagonal, c_1 below it, and so on.
 
-    Columns b or more apart are orthogonal. Of one coefficient it is independent noise.
+    Columns b or more apart are orthogonal. With one coefficient the noise is independent.
 
     Parameters
     ----------
@@ -131,23 +133,23 @@ class Banded(Encoder):
         return found
 
     def releases(self, rounds: int) -> int:
-        """Return how many rows C has after so many rounds."""
+        """Return the number of rows of C after so many rounds."""
         return rounds
 
     @property
     def longest(self) -> int:
-        """How many rounds' sums one release is the sum of, at most."""
+        """The largest number of rounds in one release."""
         total: int = sum(map(abs, self.coefficients))
         return (total >> self.bits) + 1
 
     def begin(self) -> dict[str, Any]:
-        """Return what is remembered before the first round."""
-        return {"sums": [], "estimates": []}  # of the last rounds, the newest first
+        """Return the memory before the first round."""
+        return {"sums": [], "estimates": []}  # for the last rounds, newest first
 
     def release(
         self, memory: dict[str, Any], total: Array, noise: Noise
     ) -> tuple[Array, dict[str, Any]]:
-        """Return a round's noisy sum: (C^-1 y)_t, from the estimates before."""
+        """Return a round's noisy sum (C^-1 y)_t, from the earlier estimates."""
         first, *others = self.coefficients
         y = first * total + noise(len(total))
         for c, earlier in zip(others, memory["sums"], strict=False):
@@ -166,17 +168,18 @@ class Banded(Encoder):
 class Tree(Encoder):
     """Binary tree aggregation: one release for each complete subtree of the rounds.
 
-    A tree is of `rounds` rounds; then the next begins (Kairouz, McMahan, Song, Thakkar, Thakurta,
-    Xu, "Practical and Private (Deep) Learning without Sampling or Shuffling", ICML 2021). If that
-    is no power of two, a tree is completed by rounds of nothing: what is new is its root, one more
-    release, which is counted. Of a subtree that is released itself and by its halves, the best
-    linear estimate is used (Honaker, "Efficient Use of Differentially Private Binary Trees", 2015).
+    A tree has `rounds` rounds; then the next one begins (Kairouz, McMahan, Song, Thakkar, Thakurta,
+    Xu, "Practical and Private (Deep) Learning without Sampling or Shuffling", ICML 2021). If this
+    is not a power of two, a tree is completed by empty rounds; its root is then one more release,
+    which is counted. If a subtree is released both as a whole and by its halves, the best linear
+    estimate is used (Honaker, "Efficient Use of Differentially Private Binary Trees", 2015).
 
     Parameters
     ----------
     separation : int
     rounds : int
-        At most the separation, unless that is 1: a client is then once in each tree.
+        At most the separation, so that a client is in each tree at most once; any number if the
+        separation is 1.
 
     Examples
     --------
@@ -195,22 +198,22 @@ class Tree(Encoder):
         return found
 
     def sensitivity(self, rounds: int) -> float:
-        """Return the square of how far one client moves C G in so many rounds, by the clip."""
+        """Return the squared largest change of C G by one client, divided by the clip's square."""
         if self.separation > 1:
             return super().sensitivity(rounds)
         return float(sum(size**2 for t in self._trees(rounds) for size in self._sizes(t)))
 
     def releases(self, rounds: int) -> int:
-        """Return how many rows C has after so many rounds."""
+        """Return the number of rows of C after so many rounds."""
         return sum(len(self._sizes(t)) for t in self._trees(rounds))
 
     @property
     def longest(self) -> int:
-        """How many rounds' sums one release is the sum of, at most."""
+        """The largest number of rounds in one release."""
         return self.rounds
 
     def begin(self) -> dict[str, Any]:
-        """Return what is remembered before the first round."""
+        """Return the memory before the first round."""
         return {"round": 0, "nodes": [], "prefix": 0.0}
 
     def release(
@@ -230,12 +233,12 @@ class Tree(Encoder):
         return prefix - memory["prefix"], self.begin() if t == self.rounds else after
 
     def _trees(self, rounds: int) -> list[int]:
-        """Return how many rounds each tree has."""
+        """Return the number of rounds in each tree."""
         whole, rest = divmod(rounds, self.rounds)
         return [self.rounds] * whole + ([rest] if rest else [])
 
     def _sizes(self, rounds: int) -> list[int]:
-        """Return the sizes of the subtrees that are released in so many rounds of a tree."""
+        """Return the sizes of the subtrees that are released in a tree's first rounds."""
         found = [2**h for h in range(rounds.bit_length()) for _ in range(rounds >> h)]
         return [*found, rounds] if rounds == self.rounds and self._odd else found
 
@@ -248,12 +251,12 @@ class Tree(Encoder):
 
     @property
     def _odd(self) -> bool:
-        """Whether the root is none of the subtrees."""
+        """Whether the root is not one of the subtrees."""
         return self.rounds.bit_count() > 1
 
 
 def _joined(parts: list[dict[str, Any]], noise: Noise) -> dict[str, Any]:
-    """Return the release of what parts are together, and the best estimate of it and them."""
+    """Return the release of two joined parts, and the best estimate from it and them."""
     total = np.sum([part["sum"] for part in parts], axis=0)
     y = (total + noise(len(total))).astype(np.float64)
     below = sum(part["variance"] for part in parts)
@@ -276,9 +279,9 @@ def encoder(
     mechanism : {"independent", "tree", "banded"}
     separation : int
     rounds : int
-        For how many the coefficients of a band are best.
+        The number of rounds for which a band's coefficients are optimal.
     bands, restart : int, optional
-        By default the separation; of a tree with everyone in each round 1,024.
+        By default the separation; 1,024 for a tree with everyone in each round.
     """
     if mechanism == "tree":
         return Tree(separation, restart or (separation if separation > 1 else _LONGEST))
@@ -288,16 +291,16 @@ def encoder(
 
 @cache
 def _best(bands: int, separation: int, rounds: int) -> tuple[int, ...]:
-    """Return coefficients by which the prefix sums have the least mean squared error.
+    """Return the coefficients with the least mean squared error of the prefix sums.
 
     Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta, Xu, "(Amplified) Banded Matrix
     Factorization: A unified approach to private training", NeurIPS 2023, with equal columns
     (McMahan, Xiao, Thakurta, "A Hassle-free Algorithm for Private Learning in Practice", 2024):
-    B = A C^-1 has the coefficients of 1/((1 - x) c(x)), and C those of c(x). The start is the best
-    without a band, c(x) = 1/sqrt(1 - x), cut off.
+    B = A C^-1 has the coefficients of 1/((1 - x) c(x)), and C those of c(x). The search starts at
+    the optimum without a band, c(x) = 1/sqrt(1 - x), truncated.
     """
-    left = np.arange(rounds, 0, -1)  # in how many prefix sums the noise of a round is
-    # How often a client's columns have a coefficient at all: the last ones are cut off.
+    left = np.arange(rounds, 0, -1)  # the number of prefix sums with a round's noise
+    # How often each coefficient occurs in a client's columns: the last columns are cut off.
     starts = np.arange(0, rounds, separation)
     counted = (rounds - starts[:, None] > np.arange(bands)).sum(axis=0)
     step = np.zeros(rounds)

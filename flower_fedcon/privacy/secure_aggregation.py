@@ -1,4 +1,4 @@
-"""Secure aggregation: the server's settings for sums of uploads that it cannot see singly."""
+"""Secure aggregation: the settings for sums whose single uploads the server cannot see."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import count, optional, positive
 
-MODULUS = 2**32  # of Flower's masks
+MODULUS = 2**32  # bits of Flower's masks
 FINEST = 2**30  # levels of a value: Flower rounds to 32-bit integers
-FEWEST = 3  # clients in a sum: of two, each would know the other's value from it
+FEWEST = 3  # clients in a sum: with two, each would learn the other's value
 
 
 def finest_levels(cohort: int) -> int:
-    """Return how many values an entry may have, at most, so that no sum of a cohort wraps.
+    """Return the largest number of values of an entry for which no cohort's sum wraps.
 
     >>> [finest_levels(n).bit_length() - 1 for n in (3, 5, 1000)]
     [30, 29, 22]
@@ -116,7 +116,7 @@ class SecAggPlus:
         return self.clipping_range[name]
 
     def levels(self, cohort: int) -> int:
-        """Return how many levels a value is rounded to, in a cohort of this size.
+        """Return the number of levels of a value, for a cohort of this size.
 
         Raises
         ------
@@ -132,11 +132,11 @@ class SecAggPlus:
         return self.quantization_range or most
 
     def step(self, name: str, cohort: int) -> float:
-        """Return the distance of two levels, which bounds the error of an entry of the mean."""
+        """Return the distance between levels, which bounds the error of the mean's entries."""
         return 2 * self.range_of(name) / self.levels(cohort)
 
     def shares(self, cohort: int) -> int:
-        """Return with how many clients each shares its key, as Flower rounds it."""
+        """Return the number of clients with which each shares its key, rounded as in Flower."""
         if not isinstance(self.num_shares, float):
             return min(self.num_shares, cohort)
         shares = round(self.num_shares * cohort)
