@@ -10,8 +10,7 @@ estimate is A G + B z with B = A C^-1, and a round's noisy sum, which the strate
 difference of two estimates. The noise in y is scaled to the largest change of C G by one client
 over the whole run,
 
-    max over sets P of rounds in which it may take part of || sum_{t in P} c_t u_t ||, |u_t| <=
-    clip,
+    max over the sets P of its possible rounds of || sum_{t in P} c_t u_t ||,  |u_t| <= clip,
 
 with c_t the columns of C. The columns of the rounds in which one client can take part are
 orthogonal here, so this is sqrt(max_P sum_{t in P} ||c_t||^2) for any u_t. If everyone takes part
