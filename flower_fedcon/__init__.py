@@ -72,8 +72,7 @@ __all__ = [
     "train_step",
 ]
 
-# Loaded when first asked for: a node needs the client app alone, and starts a new process for
-# every message.
+# Loaded on first use: a node needs only the client app, and starts a new process for every message.
 _HOMES = {
     "Available": "core.availability",
     "Bernoulli": "core.participation",

@@ -1,13 +1,13 @@
-"""What mathematics says about arrays that may have a client axis in front, or be traced.
+"""Operations on arrays that may have a leading client axis, or be traced.
 
-One text serves one client and a cohort. The arrays of a cohort have one axis in front, which counts
-clients; a number of a client is then an array of shape (clients,). Those of one client have no such
-axis, and its numbers are Python's floats, which cost a tenth of an array of length one. `axes` is
-how many axes the model itself has.
+The same code serves one client and a cohort. The arrays of a cohort have a leading client axis, and
+its numbers are arrays of shape (clients,). The arrays of one client have no such axis, and its
+numbers are Python's floats, which cost a tenth of the time of an array of length one. `axes` is the
+number of axes of the model itself.
 
 An engine that compiles rounds passes traced arrays, whose entries are not known yet, through the
-same lines: NumPy asks an array that is not its own what a function means for it. A condition on
-their entries is taken to be true, and tested once the entries are there.
+same code: NumPy dispatches its functions to them. A condition on their entries is assumed to be
+true, and tested when the entries are known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _State = TypeVar("_State")
 
 
 class Traced:
-    """An array, or a number, whose value is not known while the operations on it are noted."""
+    """An array or a number whose operations are recorded before its value is known."""
 
     def added(self, places: Any, numbers: Any) -> Any:
         """Do what `added` does."""
@@ -37,15 +37,15 @@ class Traced:
         raise NotImplementedError
 
     def loop(self, advance: Callable[[Any], Any], state: Any) -> Any:
-        """Do what `repeat` does, with a state of which this is an array."""
+        """Do what `repeat` does, with a state that contains this array."""
         raise NotImplementedError
 
 
-_ARRAYS: tuple[Any, ...] = (np.ndarray, Traced)  # Any: not looked into by type
+_ARRAYS: tuple[Any, ...] = (np.ndarray, Traced)  # Any: its type is not checked
 
 
 def exact_sum(numbers: Iterable[float]) -> float:
-    """Return a sum that is rounded once; where it is too large it is infinite, and no error.
+    """Return a sum that is rounded once; it is infinite, without an error, if too large.
 
     >>> exact_sum([1e308, 1e308]), exact_sum([0.1] * 10)
     (inf, 1.0)
@@ -60,7 +60,7 @@ def exact_sum(numbers: Iterable[float]) -> float:
 
 
 def added(x: Any, places: Any, numbers: Any) -> Any:
-    """Return an array with numbers added in some places: itself, or of one that is traced another.
+    """Return an array with numbers added in some places: itself, or a new traced array.
 
     >>> added(np.zeros(3), np.array([2, 0]), 1.0)
     array([1., 0., 1.])
@@ -72,7 +72,7 @@ def added(x: Any, places: Any, numbers: Any) -> Any:
 
 
 def placed(x: Any, places: Any, values: Any) -> Any:
-    """Return an array with values put in some places: itself, or of one that is traced another.
+    """Return an array with values put in some places: itself, or a new traced array.
 
     >>> placed(np.zeros(3), np.array([2, 0]), 1.0)
     array([1., 0., 1.])
@@ -84,7 +84,7 @@ def placed(x: Any, places: Any, values: Any) -> Any:
 
 
 def known(value: object) -> bool:
-    """Return whether a value can be looked at.
+    """Return whether a value is known, rather than traced.
 
     >>> known(1.5)
     True
@@ -93,7 +93,7 @@ def known(value: object) -> bool:
 
 
 def number(x: Any) -> Any:
-    """Return an entry of an array as a Python float; what is not known yet, as it is.
+    """Return an entry of an array as a Python float; a traced entry unchanged.
 
     >>> number(np.ones(3)[1])
     1.0
@@ -102,7 +102,7 @@ def number(x: Any) -> Any:
 
 
 def in_order(x: Any) -> Any:
-    """Return an array whose entries stand in memory in the order of their indices.
+    """Return an array whose entries are in memory in the order of their indices.
 
     >>> in_order(np.eye(2)[:, :1]).flags.c_contiguous
     True
@@ -111,7 +111,7 @@ def in_order(x: Any) -> Any:
 
 
 def as_column(numbers: Any, axes: int, dtype: Any) -> Any:
-    """Return a number of each client, to be multiplied by models of so many axes and this type.
+    """Return a number of each client in a shape and type that multiplies models.
 
     >>> as_column(np.array([1.0, 2.0]), 1, float)
     array([[1.],
@@ -179,7 +179,7 @@ def length(x: Any, axes: int) -> Any:
 
 
 def wide(numbers: Any, x: Any) -> Any:
-    """Return a number of each client in the shape and type in which it meets models x.
+    """Return a number of each client with the shape and type to combine with models x.
 
     >>> wide(np.array([1.0, 2.0]), np.ones((2, 3))).shape, wide(0.5, np.ones(3))
     ((2, 1), 0.5)
@@ -190,7 +190,7 @@ def wide(numbers: Any, x: Any) -> Any:
 
 
 def told(numbers: Any) -> Any:
-    """Return a number of each client as uploads have it: a list, which is no model.
+    """Return a number of each client in the form of uploads: a list.
 
     >>> told(np.array([1.0, 2.0])), told(0.5)
     ([1.0, 2.0], 0.5)
@@ -199,7 +199,7 @@ def told(numbers: Any) -> Any:
 
 
 def no(flags: Any) -> Any:
-    """Return for whom a flag does not hold.
+    """Return the negation of a flag, for each client.
 
     >>> no(True), no(np.array([True, False]))
     (False, array([False,  True]))
@@ -208,7 +208,7 @@ def no(flags: Any) -> Any:
 
 
 def pick(flags: Any, a: Any, b: Any) -> Any:
-    """Return for each client the number a where its flag holds, else b.
+    """Return for each client the number a if its flag holds, otherwise b.
 
     >>> pick(True, 1.0, 2.0), pick(np.array([True, False]), 1.0, 2.0)
     (1.0, array([1., 2.]))
@@ -219,7 +219,7 @@ def pick(flags: Any, a: Any, b: Any) -> Any:
 
 
 def keep(flags: Any, x: Any, y: Any) -> Any:
-    """Return for each client the model of x where its flag holds, else that of y.
+    """Return for each client the model of x if its flag holds, otherwise that of y.
 
     >>> keep(np.array([True, False]), np.ones((2, 2)), np.zeros((2, 2)))
     array([[1., 1.],
@@ -253,9 +253,9 @@ def smaller(a: Any, b: Any) -> Any:
 
 
 def some(flags: Any) -> bool:
-    """Return whether a flag holds for any client; True where that is not known.
+    """Return whether a flag holds for any client; True if that is not known.
 
-    For work that changes nothing of whom the flag does not hold for.
+    It is for operations that change nothing for clients whose flag does not hold.
 
     >>> some(False), some(np.array([False, True]))
     (False, True)
@@ -268,7 +268,7 @@ def some(flags: Any) -> bool:
 
 
 def nobody(flags: Any) -> bool:
-    """Return whether a flag holds for no client; where that is not known, it is taken to be so.
+    """Return whether a flag holds for no client; assumed to be true if that is not known.
 
     >>> nobody(False), nobody(np.array([False, True]))
     (True, False)
@@ -277,7 +277,7 @@ def nobody(flags: Any) -> bool:
 
 
 def over(function: Callable[..., Any], state: Any, *others: Any) -> Any:
-    """Return a record of nested tuples with a function of each part, and of the others' parts.
+    """Return nested tuples with a function applied to each part, and to parts of others.
 
     >>> over(lambda a, b: a + b, (1, (2, 3)), (10, (20, 30)))
     (11, (22, 33))
@@ -291,7 +291,7 @@ def over(function: Callable[..., Any], state: Any, *others: Any) -> Any:
 def repeat(advance: Callable[[_State], _State], state: _State) -> _State:
     """Return a state, a NamedTuple with flags `going`, advanced until these hold for no client.
 
-    A traced array knows how loops over it are noted; the state's first array is asked.
+    If the state's first array is traced, it makes the loop.
 
     >>> from typing import NamedTuple
     >>> class Count(NamedTuple):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _SHOWN = 80  # characters of a value
-_MOST = 40  # valid words beside a hint
+_MOST = 40  # valid words listed in addition to a hint
 
 
 class FedConError(Exception):
@@ -17,7 +17,7 @@ class FedConError(Exception):
 
     @property
     def told(self) -> str:
-        """The text that another machine gets: the same, unless it contains what must stay here."""
+        """The text for another machine: the same, unless it contains values that must stay here."""
         return str(self)
 
 
@@ -70,7 +70,7 @@ class StateLostError(FedConError):
 
 @contextmanager
 def needing(what: str, extra: str, otherwise: str = "") -> Iterator[None]:
-    """Guard imports of an extra's packages: a failing one says how to install the extra.
+    """Guard imports of an extra's packages: the error says how to install the extra.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def repr_of(value: object) -> str:
     """
     try:
         return printable(repr(value), _SHOWN)
-    except Exception as error:  # of thousands of digits, or of a class from elsewhere
+    except Exception as error:  # a number of thousands of digits, or an unknown class
         return f"a value of type {type(value).__name__} ({printable(str(error), _SHOWN)})"
 
 
@@ -164,7 +164,7 @@ def nearest(word: str, valid: Iterable[str], also: Mapping[str, str] | None = No
 
 
 def toml_remedy(text: str, error: object) -> str:
-    """Return what is said of a value that only looks like one of TOML; "" of others.
+    """Return a remedy for a value that only looks like TOML; "" for others.
 
     >>> toml_remedy("on = True", "Invalid value (at line 1, column 6)")
     ': write true and false in small letters, and texts in quotes'
@@ -200,7 +200,7 @@ def clients_by_name(names: Sequence[str]) -> str:
 
 
 def grouped(reasons: Mapping[str, str]) -> list[str]:
-    """Return each reason in words, with the clients that have it.
+    """Return each reason with its clients, in words.
 
     >>> grouped({"a": "late", "b": "gone", "c": "late"})
     ['clients a, c: late', 'client b: gone']

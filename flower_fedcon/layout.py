@@ -39,7 +39,7 @@ class Layout:
     layered : bool
         Whether the model is a list.
     names : tuple of str, optional
-        The names of the layers, where they have any.
+        The names of the layers, if they have any.
 
     Examples
     --------
@@ -157,12 +157,12 @@ class Layout:
 
     @classmethod
     def from_json(cls, text: str) -> Layout:
-        """Return the layout written by `to_json`; whoever wrote it is not trusted.
+        """Return the layout written by `to_json`; the text is not trusted.
 
         Raises
         ------
         ConfigError
-            If it is not one, or of more than 2**32 numbers.
+            If it is not a layout, or has more than 2**32 numbers.
         """
         try:
             shapes, dtype, layered, *named = json.loads(text)
@@ -195,13 +195,13 @@ def array_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     return len(header.getvalue()) + math.prod(shape) * dtype.itemsize
 
 
-_WRAPPERS = {"module", "_orig_mod"}  # of DistributedDataParallel and its like; of torch.compile
+_WRAPPERS = {"module", "_orig_mod"}  # DistributedDataParallel and its like; torch.compile
 
 
 def renamed(found: Collection[str], names: Sequence[str]) -> dict[str, str]:
-    """Return, for layers' names that differ from `names` by the prefixes of wrappers, these names.
+    """Map layers' names that differ from `names` only by prefixes of wrappers to these.
 
-    A name that two others could stand for is none of them.
+    A name that two others match is left out.
 
     >>> renamed(["_orig_mod.a.weight", "b.bias"], ["module.a.weight", "b.bias"])
     {'_orig_mod.a.weight': 'module.a.weight'}
@@ -221,7 +221,7 @@ def renamed(found: Collection[str], names: Sequence[str]) -> dict[str, str]:
 
 
 def as_named(found: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
-    """Return what a model holds by the names `names`: without the prefixes of wrappers.
+    """Return a model's values under the names `names`, without the prefixes of wrappers.
 
     >>> as_named({"module.fc.weight": 0}, ["_orig_mod.fc.weight"])
     {'_orig_mod.fc.weight': 0}

@@ -1,12 +1,12 @@
 """The registry of algorithms: the pairs of strategy and client, by name.
 
-Each pair of the collection is two modules that bear its name, in strategies/ and in clients/: one
-is imported on a server, the other on a node. The names are those of the modules in clients/, so
-that a node imports only the one that it is asked for; the classes, and their order, are those of
+Each pair of the collection is two modules of the same name, in strategies/ and in clients/: one is
+imported on a server, the other on a node. The names come from the modules in clients/, so that a
+node imports only the module that it needs; the classes, and their order, come from
 `flower_fedcon.strategies`.
 
-A pair of your own enters by `register`, or, where its package is installed, by an entry point of
-the group "flower_fedcon.algorithms", which names a tuple (strategy class, client class)::
+Add your own pair with `register` or, in an installed package, with an entry point of the group
+"flower_fedcon.algorithms" that names a tuple (strategy class, client class)::
 
     [project.entry-points."flower_fedcon.algorithms"]
     fedmine = "my_package.fedmine:PAIR"
@@ -82,7 +82,7 @@ def algorithms() -> dict[str, type[FedConStrategy[Any]]]:
 
 
 def own_algorithms() -> dict[str, type[FedConStrategy[Any]]]:
-    """Return the strategies that are registered or installed beside the collection, by name.
+    """Return the registered and installed strategies outside the collection, by name.
 
     A package whose pair cannot be loaded is left out, and the log says why.
     """
@@ -95,10 +95,10 @@ def own_algorithms() -> dict[str, type[FedConStrategy[Any]]]:
 
 
 def register(strategy: type[FedConStrategy[Any]], client: type[FedConClient[Any]]) -> None:
-    """Make an algorithm of your own known by name, as those of the collection are.
+    """Make your own algorithm available by name, like those of the collection.
 
-    Call it where the pair is defined, at the top level of a module: then each process that imports
-    the module knows it. Processes that the library starts itself (`workers=2`, Ray) are told.
+    Call it at the top level of the module that defines the pair; each process that imports the
+    module then knows it. Processes that the library starts itself (`workers=2`, Ray) know it, too.
 
     Parameters
     ----------
@@ -148,9 +148,9 @@ def register(strategy: type[FedConStrategy[Any]], client: type[FedConClient[Any]
 
 
 def register_client(client: type[FedConClient[Any]]) -> None:
-    """Make known the client of an algorithm of your own, in a process without the server's side.
+    """Make the client of your own algorithm known in a process without the server's side.
 
-    The collection's own clients are known already.
+    The collection's clients are already known.
     """
     base = import_module("flower_fedcon.clients.base").FedConClient
     if not (isinstance(client, type) and issubclass(client, base)):
@@ -171,7 +171,7 @@ def register_client(client: type[FedConClient[Any]]) -> None:
 
 
 def _same(one: type[Any], other: type[Any]) -> bool:
-    """Return whether two classes are one, or one defined twice: a module that is loaded again."""
+    """Return whether two classes are the same, possibly from a module loaded twice."""
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
@@ -193,7 +193,7 @@ def find(name: str) -> str:
 
 
 def strategy_class(name: str) -> type[FedConStrategy[Any]]:
-    """Return an algorithm's strategy class: by its name, or "module:Class" of your own."""
+    """Return an algorithm's strategy class, by its name or as "module:Class"."""
     if ":" in str(name):
         return _imported(str(name))
     key = find(name)
@@ -230,7 +230,7 @@ def client_class(name: str) -> type[FedConClient[Any]]:
     Raises
     ------
     ConfigError
-        If this process, a node say, does not know the algorithm; the text lists those it does.
+        If this process, such as a node, does not know the algorithm; the error lists known ones.
     """
     key = str(name).lower()
     if key in names():
@@ -271,13 +271,13 @@ def plugins() -> dict[str, str]:
 
 
 def _find_own(key: str) -> Pair:
-    """Return a pair that is registered, or that an installed package has."""
+    """Return a pair that is registered, or in an installed package."""
     if key not in _own or (_own[key][0] is None and key in _entry_points()):
         point = _entry_points()[key]
         try:
             strategy, client = point.load()
             register(strategy, client)
-        except Exception as error:  # whatever a foreign package raises
+        except Exception as error:  # any error of a foreign package
             raise AlgorithmError(
                 f"{_where(point)} cannot be loaded ({error!r}): it must name a tuple (strategy "
                 "class, client class)"

@@ -86,8 +86,8 @@ def simulate(
         many that each worker gets two messages. With 1 each client is a SuperNode, and gets the
         same messages as a deployed one.
     on_mismatch : {"error", "warn"} (default: "error")
-        A strategy that ignores the problem's constraint or regularizer, or uses another one, solves
-        another problem. It is refused, or with "warn" runs after a warning.
+        A strategy that ignores the problem's constraint or regularizer, or uses a different one,
+        solves a different problem. It is refused, or with "warn" runs after a warning.
     seed, evaluate_every, run_dir, resume, checkpoint_every, allow_changes, certificates, audit
         As in `Plan`, like `callbacks`, `evaluate`, `config`, `clock` and `unsafe`. They override
         `plan`.
@@ -186,7 +186,7 @@ def _setup(
 
 
 def stacked_apart(strategy: FedConStrategy[Any], problem: FederatedProblem, engine: str) -> bool:
-    """Return whether one method of a race keeps all of them from the requested engine."""
+    """Return whether one method of a race keeps all others from the requested engine."""
     if engine not in ("stacked", "jax"):
         return False
     from flower_fedcon.engines import stacked
@@ -205,14 +205,14 @@ def auto_strategies(
     *,
     say: bool = True,
 ) -> list[FedConStrategy[Any]]:
-    """Return the methods that race for "auto"; log which, and why no other, unless told not to.
+    """Return the methods that race for "auto"; by default log them, and why others do not.
 
-    `infos` are what the clients say of themselves, if they have been asked.
+    `infos` are the clients' descriptions, if they have been asked.
 
     Raises
     ------
     ConfigError
-        If none fits.
+        If no method fits.
     """
     level = logging.INFO if say else logging.DEBUG
     infos = LocalEngine(problem).describe() if infos is None else infos

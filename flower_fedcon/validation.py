@@ -18,7 +18,7 @@ Array: TypeAlias = npt.NDArray[Any]
 Parameters: TypeAlias = dict[str, inspect.Parameter]
 Function = TypeVar("Function", bound=Callable[..., Any])
 _PIECE = 2**18  # entries, two megabytes of doubles
-_SHORT = 10_000  # entries, from which on BLAS takes several threads for a product
+_SHORT = 10_000  # entries from which on BLAS uses several threads for a product
 
 
 def _number(name: str, value: object) -> float:
@@ -26,7 +26,7 @@ def _number(name: str, value: object) -> float:
         raise ConfigError(f"{name} must be a number, got {repr_of(value)}")
     try:
         return float(value)
-    except OverflowError:  # a whole number beyond what a float can be
+    except OverflowError:  # a whole number too large for a float
         raise ConfigError(f"{name} must be less than 1.8e308, got {repr_of(value)}") from None
 
 
@@ -47,7 +47,7 @@ def positive(name: str, value: object) -> float:
 
 
 def optional(check: Callable[[str, object], float], name: str, value: object) -> float | None:
-    """Return None, or what `check` makes of a value that is given.
+    """Return None, or `check` of a given value.
 
     >>> optional(positive, "radius", None), optional(positive, "radius", 2)
     (None, 2.0)
@@ -60,7 +60,7 @@ AUTO = "auto"
 
 
 def chosen(check: Callable[[str, object], Any], name: str, value: object) -> Any:
-    """Return None (a rule's), "auto" (a race's), or what `check` makes of a value that is given.
+    """Return None (for a rule), "auto" (for a race), or `check` of a given value.
 
     >>> chosen(positive, "client_lr", "auto"), chosen(positive, "client_lr", 2)
     ('auto', 2.0)
@@ -104,7 +104,7 @@ def _fits(value: object, kind: str) -> bool:
     if kind == "int":
         return isinstance(value, int | np.integer)
     return isinstance(value, int | float | np.integer | np.floating) and bool(
-        -math.inf < value < math.inf  # also of a whole number beyond what a float can be
+        -math.inf < value < math.inf  # also for a whole number too large for a float
     )
 
 
@@ -112,7 +112,7 @@ _FIELDS = {"int": "a whole number", "float": "a finite number", "bool": "true or
 
 
 def spelt(hint: object) -> str:
-    """Return an annotation as it is written.
+    """Return an annotation as text.
 
     >>> spelt("int | None"), spelt(float)
     ('int | None', 'float')
@@ -121,7 +121,7 @@ def spelt(hint: object) -> str:
 
 
 def check_field(name: str, value: object, kind: str) -> None:
-    """Raise if a value is not what a field's annotation says, where that is int, float or bool.
+    """Raise if a value does not have a field's type, for int, float and bool.
 
     >>> check_field("local_steps", 2.5, "int")
     Traceback (most recent call last):
@@ -157,38 +157,39 @@ def expect_unmasked(name: str, value: object) -> None:
 
 
 def plain_array(name: str, value: object) -> Array:
-    """Return what NumPy makes an array of, of any type.
+    """Return the NumPy array of a value, of any type.
 
     Raises
     ------
     ConfigError
-        If it makes none of `value`, or entries are masked, of which it would take what is hidden.
+        If NumPy cannot make an array of `value`, or if entries are masked: NumPy would use the
+        hidden values.
     """
     expect_unmasked(name, value)
     try:
         return np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # rows of several lengths, say
+    except (TypeError, ValueError, RuntimeError) as error:  # such as rows of several lengths
         raise ConfigError(f"{name} must be an array ({error})") from None
 
 
 def float_array(name: str, value: object, ndim: int | None = None, *, keep: bool = True) -> Array:
-    """Return `value` as a contiguous array of finite floats, which nobody else writes to.
+    """Return `value` as a contiguous array of finite floats that no other code writes to.
 
     Parameters
     ----------
     name : str
-        What the error calls the value.
+        The name of the value in errors.
     value : object
-        An array of numbers, or what NumPy makes one of.
+        An array of numbers, or a value that NumPy can convert.
     ndim : int, optional
         The number of axes that it must have.
     keep : bool (default: True)
-        Whether the array is to be kept; without, it may be the very array that was given.
+        Whether the array will be kept. Otherwise the result may be the given array itself.
 
     Returns
     -------
     array of float32 or float64, read-only
-        float32 if `value` is of that type, else float64; a copy, unless `kept` needs none.
+        float32 if `value` has that type, otherwise float64; a copy, unless `kept` needs none.
 
     Raises
     ------
@@ -199,7 +200,7 @@ def float_array(name: str, value: object, ndim: int | None = None, *, keep: bool
     try:
         if given.dtype.kind not in "biuf":
             raise TypeError(f"its dtype is {given.dtype}")
-        with np.errstate(over="ignore"):  # of a wider type; told below
+        with np.errstate(over="ignore"):  # from a wider type; refused below
             array = np.ascontiguousarray(
                 given, dtype=np.float32 if given.dtype == np.float32 else np.float64
             ).reshape(given.shape)
@@ -207,7 +208,7 @@ def float_array(name: str, value: object, ndim: int | None = None, *, keep: bool
         raise ConfigError(f"{name} must be an array of numbers ({error})") from None
     if ndim is not None and array.ndim != ndim:
         raise ConfigError(f"{name} must have {ndim} axes, got shape {array.shape}")
-    flat = array.reshape(-1)  # in pieces, since what says of each whether it is would be large
+    flat = array.reshape(-1)  # in pieces, since the array of flags would be large
     if not all(np.isfinite(flat[i : i + _PIECE]).all() for i in range(0, flat.size, _PIECE)):
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise ConfigError(
@@ -218,11 +219,11 @@ def float_array(name: str, value: object, ndim: int | None = None, *, keep: bool
 
 
 def kept(array: Array, given: Array) -> Array:
-    """Return an array to be kept: read-only, and without memory that somebody else may write to.
+    """Return an array to be kept: read-only, in memory that no other code may write to.
 
-    It is a copy where it shares memory with what was given, unless that is read-only to the ground:
-    an array that owns its data and is not writeable (``A.flags.writeable = False``), a part of one,
-    or a file that is opened for reading (``np.load(name, mmap_mode="r")``).
+    It is a copy if it shares memory with the given array, unless that memory is read-only: an array
+    that owns its data and is not writeable (``A.flags.writeable = False``), a part of such an
+    array, or a file that is opened for reading (``np.load(name, mmap_mode="r")``).
 
     >>> buffer = np.zeros(2)
     >>> own = kept(buffer, buffer)
@@ -240,7 +241,7 @@ def kept(array: Array, given: Array) -> Array:
 
 
 def _unchanging(array: Any) -> bool:
-    """Return whether nobody can write to an array without asking for it."""
+    """Return whether an array's memory is read-only for everyone."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
             return False
@@ -254,7 +255,7 @@ def _unchanging(array: Any) -> bool:
 
 
 def total(name: str, weights: Array) -> float:
-    """Return the sum of weights, if they are >= 0 and it is neither 0 nor infinite.
+    """Return the sum of weights, if they are >= 0 and the sum is neither 0 nor infinite.
 
     >>> total("sample_weight", np.array([1e308, 1e308]))
     Traceback (most recent call last):
@@ -271,22 +272,22 @@ def total(name: str, weights: Array) -> float:
 
 
 def squared_norm(x: Array) -> Any:
-    """Return ||x||^2, by this thread alone.
+    """Return ||x||^2, computed in this thread.
 
-    Those of BLAS would spin for a tenth of a second after a long product, beside the threads of
-    the compiled loops, which wait for one another.
+    BLAS's threads would spin for a tenth of a second after a long product, and slow down the
+    threads of the compiled loops, which wait for one another.
 
     >>> float(squared_norm(np.full((100, 200), 0.5)))
     5000.0
     """
     if x.size <= _SHORT or not known(x):
-        return np.vdot(x, x)  # unlike `dot`, without a warning where it overflows
-    flat = x.ravel(order="K")  # a view, if the entries follow one another in any order
+        return np.vdot(x, x)  # unlike `dot`, it does not warn of overflow
+    flat = x.ravel(order="K")  # a view, if the entries are contiguous in any order
     return np.einsum("i,i->", flat, flat)
 
 
 def expect_names(arrays: Mapping[str, Array], names: tuple[str, ...]) -> None:
-    """Raise unless a message holds the arrays with these names, and no others."""
+    """Raise unless a message holds exactly the arrays with these names."""
     if set(arrays) != set(names):
         raise ConfigError(f"expected the arrays {sorted(names)}, got {sorted(arrays)}")
 
@@ -294,7 +295,7 @@ def expect_names(arrays: Mapping[str, Array], names: tuple[str, ...]) -> None:
 def expect_array(
     arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Array:
-    """Return an array of a message if it has this shape and dtype, and is finite."""
+    """Return an array of a message, if it has this shape and dtype and is finite."""
     array = arrays[name]
     if array.shape != shape or array.dtype != dtype:
         raise ConfigError(
@@ -341,12 +342,12 @@ def takes_fields(*settings: Any) -> Callable[[Function], Function]:
 
 
 def with_fields(title: str, given: Mapping[str, Any], *settings: Any) -> list[Any]:
-    """Return dataclasses with those of their fields that are given.
+    """Return copies of dataclasses with the given fields replaced.
 
     Raises
     ------
     ConfigError
-        If none of them has such a field.
+        If none of them has a field of a given name.
     """
     own = [{f.name for f in fields(each)} for each in settings]
     known = set[str]().union(*own)
@@ -360,7 +361,7 @@ def with_fields(title: str, given: Mapping[str, Any], *settings: Any) -> list[An
 
 
 def fields_of_node(kind: type[Any], prefix: str, node_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the keys of a node's configuration with this prefix say of a dataclass's fields.
+    """Return a dataclass's fields from a node's configuration, by keys with this prefix.
 
     Raises
     ------
@@ -376,7 +377,7 @@ def fields_of_node(kind: type[Any], prefix: str, node_config: Mapping[str, Any])
 
 
 def parameters(target: Callable[..., Any]) -> Parameters:
-    """Return the named parameters of a function, or of a class and the bases it passes **kw to.
+    """Return the parameters of a function, or of a class and the bases that get its **kw.
 
     Their annotations are types, not text.
 
@@ -402,5 +403,5 @@ def parameters(target: Callable[..., Any]) -> Parameters:
 def _hints(function: Any) -> dict[str, Any]:
     try:
         return get_type_hints(function)
-    except NameError:  # a name imported for type checkers only
+    except NameError:  # a name that is imported for type checkers only
         return {}

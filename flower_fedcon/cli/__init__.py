@@ -31,7 +31,7 @@ def _expect_packages() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Return the command's parts, for tests and for documentation: `app`."""
+    """Return a part of the command for tests and documentation: `app`."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _expect_packages()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
 
 _BEST = 3
-# What stands in for the tables that a file with a problem alone does not have.
+# Takes the place of tables that a file with only a problem does not have.
 _RUN = {"rounds": 200}
 _ALGORITHM = {"name": "FedAvg", "client_lr": 1.0, "local_steps": 1, "on_mismatch": "warn"}
 
@@ -103,7 +103,7 @@ def recommend(
 def _read(
     file: Path | None, sample: float | None, set_: list[str] | None
 ) -> tuple[Experiment | None, FederatedProblem, Participation]:
-    """Return what the file, or the answers, describe."""
+    """Return the problem that the file or the answers describe."""
     from flower_fedcon.core.participation import Sample
     from flower_fedcon.lab.advice.ask import ask_problem
     from flower_fedcon.lab.experiments.experiment import Experiment
@@ -159,7 +159,7 @@ def _cost(each: Candidate, study: Study | None, bandwidth: float | None) -> str:
 def _try(
     problem: FederatedProblem, found: list[Candidate], rounds: int, by_bytes: bool
 ) -> list[Candidate]:
-    """Run the candidates, show how they fared, and return those that ran, the best first."""
+    """Run the candidates, show their results, and return those that ran, best first."""
     from flower_fedcon.lab.advice.trial import try_out
 
     trials = try_out(problem, found, rounds, by_bytes=by_bytes, say=say)
@@ -189,7 +189,7 @@ def _write(
     output: Path | None,
     file: Path | None,
 ) -> None:
-    """Write the best as an experiment, or say how."""
+    """Write the best method as an experiment, or say how."""
     from flower_fedcon.lab.experiments.folders import write
     from flower_fedcon.runs.toml import tabled
 

@@ -36,7 +36,7 @@ def list_(
 
     titles = ("Problem", "Participation", "State", "Wire, each round", "Needs", "Paper", "Stated")
     screen = console()
-    narrow = screen.width < 120  # one cell for all, a line for each
+    narrow = screen.width < 120  # one cell for all, with a line for each
     rows = table("Name", "Card") if narrow else table("Name", *titles)
     for kind in algorithms().values():
         card = kind.card()
@@ -53,7 +53,7 @@ def list_(
 
 
 def _own_summary(kind: type[Any]) -> str:
-    """Return what an algorithm beside the collection says of itself, and where it is from."""
+    """Return the summary and the origin of an algorithm outside the collection."""
     said = (inspect.getdoc(kind) or "").partition("\n")[0]
     return f"{said} ({kind.__module__})".lstrip()
 
@@ -62,7 +62,7 @@ _MARKERS = "<!-- made by `fedcon list --markdown` -->\n", "<!-- end -->"
 
 
 def _renew(path: Path, text: str) -> None:
-    """Replace what stands between the markers of a file."""
+    """Replace the text between the markers of a file."""
     from flower_fedcon.errors import ConfigError
     from flower_fedcon.lab.experiments.folders import write
 
@@ -81,7 +81,7 @@ def _renew(path: Path, text: str) -> None:
 
 
 def _names(begun: str) -> list[str]:
-    """Return the algorithms whose names begin so."""
+    """Return the algorithms whose names begin with a text."""
     from flower_fedcon.registry import accepted
 
     return [name for name in accepted() if name.startswith(begun.lower())]
@@ -154,7 +154,7 @@ def cite(
 
 
 def _part_info(kind: type[Any]) -> None:
-    """Show what a part is, its arguments, and which algorithms take it."""
+    """Show a part's description and arguments, and which algorithms take it."""
     from flower_fedcon.cli.parts_by_name import takers
     from flower_fedcon.validation import parameters
 
@@ -196,7 +196,7 @@ def _algorithm_info(name: str, size: str | None) -> None:
     kind, screen = strategy_class(name), console()
     try:
         card = asdict(kind.card())
-    except ConfigError:  # an algorithm of your own need not have a card
+    except ConfigError:  # your own algorithm need not have a card
         card = {"title": kind.title, "summary": _own_summary(kind), "wire": ""}
     screen.print(card.pop("title"), style="bold")
     grid = table("", "", plain=True)
@@ -239,13 +239,13 @@ def _problem_info(name: str) -> None:
     screen.print(f'[problem]\nname = "{name}"')
     texts = _parameter_texts(docstrings)
     for key, parameter in parameters(build).items():
-        if parameter.default is parameter.empty:  # with the docstring's own example of a value
+        if parameter.default is parameter.empty:  # with the example of a value in the docstring
             quoted = re.search(r'"[^"]+"', texts.get(key, ""))
             screen.print(f"{key} = {quoted[0] if quoted else '...'}")
 
 
 def _show_parameters(target: Any, docstrings: list[str], without: Sequence[str] = ()) -> None:
-    """Print a table of the arguments, with what the first docstring that has one says of each."""
+    """Print a table of the arguments, each with its text in the first docstring that has one."""
     from flower_fedcon.validation import parameters
 
     rows = table("Name", "Default", "Meaning")
@@ -262,7 +262,7 @@ _PARAMETERS = "Parameters\n----------\n"
 
 
 def _after_parameters(text: str) -> str:
-    r"""Return what a docstring says after its list of parameters, without the errors.
+    r"""Return the part of a docstring after its parameters, without the errors.
 
     >>> print(_after_parameters("n : int\n    Rows.\n\nRaises\n------\nE\n    If.\n\nUnits."))
     Units.
@@ -273,7 +273,7 @@ def _after_parameters(text: str) -> str:
 
 
 def _parameter_texts(docstrings: list[str]) -> dict[str, str]:
-    """Return what numpydoc docstrings, of a class and its bases, say of each parameter."""
+    """Return the text of each parameter in the docstrings of a class and its bases."""
     texts: dict[str, str] = {}
     for docstring in docstrings:
         _, _, rest = inspect.cleandoc(docstring).partition(_PARAMETERS)
@@ -291,7 +291,7 @@ def _parameter_texts(docstrings: list[str]) -> dict[str, str]:
 
 
 def _wire_sizes(size: str) -> dict[str, int]:
-    """Return the bytes of what a card counts, for a model of a size such as 7850 or 943x1682.
+    """Return the bytes of a card's uploads and broadcasts, for a size such as 7850 or 943x1682.
 
     >>> _wire_sizes("100000")["1 atom of an l1 ball"]
     136

@@ -1,4 +1,4 @@
-"""The command `fedcon`: its parts, in the order in which help shows them, and its errors."""
+"""The command `fedcon`: its subcommands, in the order of the help, and its errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXIT_CODES = {
     130: "interrupted: a run can be resumed",
 }
 
-# Each command imports what it needs when it is called: help and completion answer at once.
+# Each command imports its modules when it is called, so that help and completion are fast.
 
 app = typer.Typer(
     name="fedcon",
@@ -72,7 +72,7 @@ def fedcon(
 
 
 def _add(command: Callable[..., None], *lines: str, name: str | None = None) -> None:
-    """Make a command known, with examples for its help."""
+    """Add a command, with examples for its help."""
     app.command(name, epilog=examples(*lines))(command)
 
 
@@ -126,14 +126,14 @@ _add(doctor.doctor, "fedcon doctor")
 app.add_typer(data.app, name="data", epilog=examples("fedcon data check --help"))
 app.add_typer(privacy_command.app, name="privacy", epilog=examples("fedcon privacy spent state"))
 
-# What a wrong command line raises; typer exports only this subclass of it.
+# The error of a wrong command line; typer exports only this subclass of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code, one of `EXIT_CODES`."""
     args = None if arguments is None else list(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold what a terminal cannot show
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path may be unprintable here
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _terminable():
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         text = re.sub(r"( Did you mean [^?]*\?)\1", r"\1", text)  # one by Typer, one by Click
         return _complain(f"error: {text}", 2) if text else 2  # empty: the help was shown
-    except BrokenPipeError:  # the reader of the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Have SIGTERM end the command as Ctrl-C does, so that processes that it started end, too."""
+    """Let SIGTERM end the command like Ctrl-C, so that processes that it started end, too."""
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

@@ -125,7 +125,7 @@ def _by_feature(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _at(texts: Sequence[str]) -> dict[str, Any]:
-    """Return at what values effects are told apart: those that are named, or all categories."""
+    """Return the values at which effects are shown: the named ones, or all categories."""
     alone = [text.strip() for text in texts if "=" not in text]
     return dict.fromkeys(alone) | _by_feature([text for text in texts if "=" in text])
 

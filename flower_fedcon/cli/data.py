@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look at tables before a run.", no_args_is_help=True)
 
 
-_CLIENTS = 12  # as many are shown of each column; a file has all
+_CLIENTS = 12  # so many are shown for each column; a file has all
 
 
 @app.command(
@@ -256,7 +256,7 @@ def curves(
 
 
 def _misfits(path: Path, error: DataError) -> None:
-    """Print all that does not fit in a file."""
+    """Print all misfits of a file."""
     for misfit in error.misfits:
         say(f"{path}: {misfit}")
     if any(misfit.row for misfit in error.misfits):
@@ -266,5 +266,5 @@ def _misfits(path: Path, error: DataError) -> None:
 
 
 def _categories(categories: Sequence[tuple[str, int]]) -> str:
-    """Return the most frequent categories with their rows."""
+    """Return the most frequent categories with their numbers of rows."""
     return first_few([f"{printable(name, 20)} {rows}" for name, rows in categories])

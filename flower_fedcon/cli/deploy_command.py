@@ -19,7 +19,7 @@ _ENDS = signal.SIGINT, signal.SIGTERM
 
 
 def interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
-    """End what runs, and let no second signal end the stopping: nothing stays behind."""
+    """End everything, and ignore further signals meanwhile, so that nothing keeps running."""
     for each in _ENDS:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -28,13 +28,13 @@ def interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
 def _check_before(
     app: Path, node_configs: Iterable[str], run_config: str, run_dir: Path | None
 ) -> None:
-    """Raise where the run could not begin, before anything is started; say what nodes will refuse.
+    """Raise if the run cannot begin, before anything is started; say what nodes will refuse.
 
     Raises
     ------
     ConfigError
-        If the run's folder holds a run already, a node's configuration is none, has no such policy,
-        or names a table that does not fit the schema of the app.
+        If the run's folder already holds a run, or if a node's configuration is not valid, has an
+        unknown policy, or names a table that does not fit the schema of the app.
     """
     from flower_fedcon.core.protocol import CERTIFY
     from flower_fedcon.flower.policy import Policy
@@ -55,7 +55,7 @@ def _check_before(
     stated = read_toml(app / "pyproject.toml").get("tool", {}).get("flwr", {}).get("app", {})
     config = {**stated.get("config", {}), **parsed("--run-config", run_config)}
     folder = Path(str(config.get("run-dir") or "")) if run_dir is None else run_dir
-    known = run_dir is not None or folder.is_absolute()  # else from where the server runs
+    known = run_dir is not None or folder.is_absolute()  # otherwise relative to the server's folder
     if known and config.get("resume") is not True and runs_in(folder):
         raise ConfigError(
             f"{folder} holds a run already: choose another --run-dir, remove it, or go on with "
@@ -165,9 +165,9 @@ def deploy(
 
 
 def _check_keys(about: Path, given: str, option: str = "--run-config") -> None:
-    """Refuse a run configuration with a key that the app does not list, as Flower will.
+    """Refuse a run configuration with a key that the app does not list.
 
-    Flower's own error comes after the nodes are up, and does not name the key.
+    Flower's own error comes only after the nodes have started, and does not name the key.
     """
     from flower_fedcon.runs.toml import read_toml
 
@@ -186,7 +186,7 @@ def _check_keys(about: Path, given: str, option: str = "--run-config") -> None:
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Yield the keys of a table, those within tables as Flower joins them."""
+    """Yield the keys of a table; those of inner tables joined as in Flower."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{key}.")

@@ -27,13 +27,13 @@ GOOD, NOTED, BAD = "ok", "note", "FAILS"
 _PORTS = {9091: "ServerAppIo", 9092: "Fleet, for SuperNodes", 9093: "Control, for `flwr run`",
           9094: "ClientAppIo, of a SuperNode"}  # fmt: skip
 _COMMANDS = ("flwr", "flower-superlink", "flower-supernode")
-_WORKSHOP = ("dev", "docs")  # extras of who works on the package itself
+_WORKSHOP = ("dev", "docs")  # extras for developers of this package
 _SKEW = 5.0  # seconds
 _ROOM = 1e9  # bytes
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: `state` is `GOOD`, `NOTED` or `BAD`; `text` has the remedy."""
+    """The result of one check: `state` is `GOOD`, `NOTED` or `BAD`; `text` has the remedy."""
 
     what: str
     state: str
@@ -63,7 +63,7 @@ def doctor() -> None:
 
 
 def findings() -> Iterator[Finding]:
-    """Look at one thing after another; a check that raises has failed."""
+    """Do one check after another; a check that raises has failed."""
     for check in (_python, _packages, _extras, _compiler, _algorithms, _commands, _ports, _homes,
                   _locks, _clock, _machine):  # fmt: skip
         try:
@@ -79,7 +79,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """Compare what is installed with what this package's metadata requires."""
+    """Compare the installed packages with the requirements in this package's metadata."""
     own = metadata.distribution("flower-fedcon")
     yield Finding("flower-fedcon", GOOD, f"{own.version}, {Path(__file__).parents[1]}")
     for text in own.requires or ():
@@ -97,13 +97,13 @@ def _packages() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    """Look for what the extras install; Ray is Flower's own extra."""
+    """Look for the packages of the extras; Ray is an extra of Flower."""
     yield _of_extra("ray", "simulation")
     own = metadata.distribution("flower-fedcon")
     extras = [e for e in own.metadata.get_all("Provides-Extra") or () if e not in _WORKSHOP]
     for text in own.requires or ():
         wanted = Requirement(text)
-        if wanted.name in ("flwr", "flower-fedcon"):  # an extra of theirs
+        if wanted.name in ("flwr", "flower-fedcon"):  # an extra of the required package
             continue
         if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
             continue
@@ -120,7 +120,7 @@ def _of_extra(package: str, extra: str) -> Finding:
 
 
 def _compiler() -> Iterator[Finding]:
-    """Take a step by the compiled loops, if numba is installed."""
+    """Run a step of the compiled loops, if numba is installed."""
     import numpy as np
 
     from flower_fedcon import FederatedProblem, simulate
@@ -132,7 +132,7 @@ def _compiler() -> Iterator[Finding]:
             "loops", NOTED, "by NumPy; with numba installed, steps of large cohorts are compiled"
         )
         return
-    rows = np.random.default_rng(0).standard_normal((4, 64, 256))  # enough to be compiled
+    rows = np.random.default_rng(0).standard_normal((4, 64, 256))  # large enough to be compiled
     problem = FederatedProblem([LeastSquares(A, A[:, 0]) for A in rows])
     strategy = FedAvg(client_lr=0.1, local_steps=2)
     one, other = (simulate(strategy, problem, 1, engine=e).x for e in ("local", "stacked"))
@@ -188,7 +188,7 @@ def _homes() -> Iterator[Finding]:
 
 
 def _writable(what: str, folder: Path, remedy: str) -> Finding:
-    """Write a file into a folder, or into the one in which it would be made."""
+    """Write a file into a folder, or into its parent if it does not exist."""
     there = folder
     while not there.exists():
         there = there.parent
@@ -204,7 +204,7 @@ def _writable(what: str, folder: Path, remedy: str) -> Finding:
 
 
 def _locks() -> Iterator[Finding]:
-    """Try what keeps two runs out of one folder."""
+    """Test the lock that keeps two runs out of one folder."""
     from flower_fedcon.wire.whole_files import FolderLock, in_use
 
     with tempfile.TemporaryDirectory(dir=_first_writable()) as name, FolderLock(Path(name)):
@@ -214,7 +214,7 @@ def _locks() -> Iterator[Finding]:
 
 
 def _clock() -> Iterator[Finding]:
-    """Compare the clock with that of the file system, and with the age of these very files."""
+    """Compare the clock with that of the file system, and with the age of these files."""
     now = time.time()
     with tempfile.NamedTemporaryFile(dir=_first_writable()) as file:
         skew = os.stat(file.name).st_mtime - now

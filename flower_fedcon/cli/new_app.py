@@ -283,7 +283,7 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
     Raises
     ------
     ConfigError
-        If there is no such framework, or the algorithm needs another.
+        If there is no such framework, or the algorithm needs a different one.
     """
     from flower_fedcon.training.loop_client import own_loop  # only here: numpy, flwr
 
@@ -293,7 +293,7 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
     known = _WITH_LOOPS if loops else _WITH_OBJECTIVES
     if algorithm.lower() not in known:
         if loops and algorithm.lower() in names():
-            own_loop(algorithm.lower())  # which says why a method is none for train loops
+            own_loop(algorithm.lower())  # it says why a method does not support train loops
         raise ConfigError(
             f"--algorithm {algorithm!r} with {framework}: {nearest(algorithm, known)}. For another "
             f"one of `fedcon list` write the strategy into server_app.py"
@@ -348,7 +348,7 @@ def files_of_study(folder: Path, study: Path) -> tuple[dict[str, str], str]:
     Raises
     ------
     ConfigError
-        If the study is not one on tables, or of what nodes cannot do.
+        If the study is not on tables, or asks for something that nodes cannot do.
     """
     from flower_fedcon.cli.study_app import Study
 

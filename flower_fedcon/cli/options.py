@@ -74,7 +74,7 @@ _LogJson = Annotated[
 
 @dataclass(frozen=True)
 class RunArguments:
-    """What the command line says of runs; the fields are the parameters, in the order of help."""
+    """The command line's options for runs; the fields are in the order of the help."""
 
     file: File
     engine: _Engine = None
@@ -91,7 +91,7 @@ class RunArguments:
     set_: Set = None
 
     def experiment(self) -> Experiment:
-        """Return the file's experiment with the changes asked for."""
+        """Return the file's experiment with the requested changes."""
         from flower_fedcon.lab.experiments.experiment import Experiment
         from flower_fedcon.lab.experiments.targets import named_number
         from flower_fedcon.runs.toml import write_value
@@ -105,7 +105,7 @@ class RunArguments:
         return Experiment.load(self.file, [*(self.set_ or []), *overrides])
 
     def say_whose_settings(self, experiment: Experiment) -> None:
-        """Say which changes are of the first of several algorithms alone."""
+        """Say which changes concern only the first of several algorithms."""
         from flower_fedcon.lab.experiments.console import say
 
         first, *others = experiment.labels
@@ -118,7 +118,7 @@ class RunArguments:
                 )
 
     def refuse_of_study(self, seeds: str | None) -> None:
-        """Raise if an option was given that a study has no place for.
+        """Raise if an option was given that a study does not take.
 
         Raises
         ------
@@ -146,13 +146,13 @@ class RunArguments:
 
     @property
     def tracking(self) -> Tracking:
-        """What follows the runs beside their folders."""
+        """The trackers that follow the runs in addition to their folders."""
         from flower_fedcon.lab.experiments.tracking import Tracking
 
         return Tracking(tuple(self.log_to or ()), self.log_json)
 
     def plan(self, experiment: Experiment) -> Plan:
-        """Return how the experiment is to run, in the folder asked for or a new one."""
+        """Return the plan of the experiment, in the requested folder or a new one."""
         from flower_fedcon.lab.experiments.folders import run_folder
 
         return experiment.run_options.plan(
@@ -164,7 +164,7 @@ class RunArguments:
 
 
 def examples(*lines: str) -> str:
-    r"""Return what ends a command's help: command lines to paste.
+    r"""Return the end of a command's help: examples of command lines.
 
     >>> examples("fedcon list", "fedcon info fedfw")
     'Examples:\n\nfedcon list\n\nfedcon info fedfw'
@@ -173,10 +173,10 @@ def examples(*lines: str) -> str:
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command, in place of its first parameter, one for each field of that dataclass.
+    """Replace a command's first parameter, a dataclass, by a parameter for each field.
 
-    Typer reads a command's options off its signature: this one takes them from the dataclass, and
-    the command gets one value.
+    Typer reads a command's options from its signature; here they come from the dataclass, and the
+    command gets one value.
 
     >>> @spread
     ... def show(arguments: RunArguments, seeds: str = "") -> None:

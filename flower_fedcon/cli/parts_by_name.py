@@ -1,4 +1,4 @@
-"""What algorithms take, by name: server optimizers, schedules, compressors, regularizers, sets."""
+"""Parts of algorithms by name: server optimizers, schedules, compressors, regularizers, sets."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def parts() -> dict[str, type[Any]]:
 def takers(part: type[Any]) -> dict[str, list[str]]:
     """Return the algorithms that take a part, under the argument that takes it.
 
-    Of a compressor those whose argument takes some; their cards say which, and in which form. None
-    of a regularizer or a set: which of them a method takes is in its card alone.
+    For a compressor: the algorithms whose argument takes any compressor; their cards say which, and
+    in which form. For a regularizer or a set: None, since only the card says which of them a method
+    takes.
 
     >>> from flower_fedcon.optimizers import Adam
     >>> from flower_fedcon.schedules import Cosine

@@ -122,7 +122,7 @@ def path(
 def _show_stable(
     problem: FederatedProblem, psi: Regularizer | None, strategy: Any, **settings: Any
 ) -> None:
-    """Show how often half samples select the columns, the most frequent first."""
+    """Show how often half samples select the columns, most frequent first."""
     from flower_fedcon.paths import stability_selection
     from flower_fedcon.paths.path_report import names_of
 
@@ -138,7 +138,7 @@ def _show_stable(
 
 
 def _for_lambda(experiment: Experiment) -> Regularizer | None:
-    """Return tables' penalty for lambda = 1, so that a path's weights are lambda; else None."""
+    """Return tables' penalty for lambda = 1, so that a path's weights are lambda; or None."""
     problem, l1 = experiment.problem(), experiment.all_problem_arguments.get("l1")
     if problem.preparation is None or problem.regularizer is None or l1 is None:
         return None
@@ -151,7 +151,7 @@ def _for_lambda(experiment: Experiment) -> Regularizer | None:
 
 
 def _show(solved: RegularizationPath, chosen: CrossValidation | None, weight: str) -> None:
-    """Show some points of a path, the first, the last and the chosen ones among them."""
+    """Show some points of a path, including the first, the last and the chosen ones."""
     extra = () if chosen is None else ("Held-out loss", "")
     rows = table(weight, "Active", "KKT", "Rounds", "Bytes up", *extra, right_from=0)
     last = len(solved) - 1

@@ -1,4 +1,4 @@
-"""What `fedcon new --study FILE` writes: the Flower app of a study on tables."""
+"""The Flower app of a study on tables, which `fedcon new --study FILE` writes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ predicted probability in larger bins."""
 
 
 class Study:
-    """An experiment on tables, as far as an app needs it; no data is read.
+    """The parts of an experiment on tables that an app needs; no data is read.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Study:
     Raises
     ------
     ConfigError
-        If it is of something else, or of what nodes cannot do.
+        If it is not on tables, or asks for something that nodes cannot do.
     """
 
     def __init__(self, file: Path) -> None:
@@ -132,7 +132,7 @@ class Study:
 
     @property
     def extra(self) -> str:
-        """What the app needs of this package's extras."""
+        """The extras of this package that the app needs."""
         given = self._own["schema"]
         text = given if isinstance(given, dict) else read_toml(given)
         return "[tables,formula]" if "formula" in text else "[tables]"
@@ -171,7 +171,7 @@ class Study:
 
     @property
     def phases(self) -> str:
-        """What nodes must allow, as their configuration says it."""
+        """The phases that nodes must allow, in the form of their configuration."""
         assert self.schema is not None  # noqa: S101  (checked at the start)
         found = [*Policy().phases, CERTIFY]
         found += [ALONE] * bool(self._own.get("heterogeneity"))
@@ -183,16 +183,16 @@ class Study:
         """Return the command that runs the app on nodes of this machine."""
         try:
             files = paths_of(self._own.get("data", []))
-        except ConfigError:  # a server need not have them
+        except ConfigError:  # a server need not have these files
             files = ["FILE"]
         words = ["fedcon", "deploy", "--local", str(folder)]
         words += [word for file in files for word in ("--data", str(file))]
         words += ["--node-config", f'policy.phases="{self.phases}"']
-        words += ["--run-dir", f"runs/{folder.name}-nodes"]  # beside the run in process
+        words += ["--run-dir", f"runs/{folder.name}-nodes"]  # next to the run in this process
         return shlex.join(words)
 
     def files(self, folder: Path) -> dict[str, str]:
-        """Return the texts of all but `pyproject.toml`, by name."""
+        """Return the texts of all files except `pyproject.toml`, by name."""
         assert self.schema is not None  # noqa: S101  (checked at the start)
         square, free = bool(self._own.get("l2")), self.schema.loss != "cox"
         kind = "ElasticNet" if square else "L1"

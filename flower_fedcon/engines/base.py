@@ -1,4 +1,4 @@
-"""What the engines of this process have in common: the whole problem is available."""
+"""The common part of the engines in this process, which have the whole problem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("flwr")
 
 
 class InProcess(Engine):
-    """An engine that has the whole problem available.
+    """An engine that has the whole problem.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class InProcess(Engine):
         self._problem = problem
 
     def describe(self) -> Sequence[ClientInfo]:
-        """Return what the objectives say about themselves."""
+        """Return the objectives' descriptions."""
         problem = self._problem
         if isinstance(problem.objectives, ManyClients):
             return ClientInfos(problem.objectives, problem.names)
@@ -47,7 +47,7 @@ class InProcess(Engine):
         return [ClientInfo.of(objective, name) for objective, name in pairs]
 
     def check_batches(self, run: RunInfo) -> None:
-        """Refuse batches of objectives that have none, as their own clients would.
+        """Refuse batches for objectives without them, as their clients would.
 
         Raises
         ------
@@ -62,11 +62,11 @@ class InProcess(Engine):
             raise ConfigError(reason)
 
     def digests(self) -> dict[str, list[str]]:
-        """Return those of the clients' objectives, and of D and psi."""
+        """Return digests of the clients' objectives, and of D and psi."""
         return self._problem.digests()
 
     def ledgers(self) -> dict[str, Ledger]:
-        """Return those of private examples."""
+        """Return the ledgers of private examples."""
         objectives = self._problem.objectives
         return {} if isinstance(objectives, ManyClients) else ledgers_of(objectives)
 
@@ -75,7 +75,7 @@ class InProcess(Engine):
         return self._problem.evaluate(x)
 
     def _told(self, client: int, error: Exception) -> str:
-        """Return an error as a node tells it; the first of a foreign kind is logged whole."""
+        """Return an error's text as a node sends it; log the first unexpected error in full."""
         if isinstance(error, AlgorithmError):
             raise error
         if isinstance(error, FedConError):

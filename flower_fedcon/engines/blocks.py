@@ -1,9 +1,9 @@
-"""In Flower's simulation, many clients to a message: what a worker does for a block of them.
+"""Blocks of clients in Flower's simulation: one message to a worker serves many clients.
 
-A SuperNode is no client here, but carries the request of some clients to a worker and brings their
-replies. The server keeps the clients' states, and sends them along: so any worker can serve any
-client, and what does not come back has moved nothing. Server and workers are one program, started
-by one process, which is why a message may hold pickled objects.
+A SuperNode is not a client here: it brings the requests of some clients to a worker, and their
+replies back. The server keeps the clients' states and sends them along. So any worker can serve any
+client, and a reply that does not arrive has changed no state. Server and workers are one program,
+started by one process; a message may therefore hold pickled objects.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
 
 _log = logging.getLogger("flwr")
-_POLL = 0.01, 0.05  # seconds: of a SuperLink in this process, which costs little
+_POLL = 0.01, 0.05  # seconds between polls; cheap, since the SuperLink is in this process
 _START = 600.0  # seconds
 Clients = Callable[[int], "FedConClient[Any]"]
 
 
 class BlockEngine(GridEngine):
-    """Clients in workers, a block of them to a message.
+    """Clients in workers, with a block of clients in each message.
 
-    Who shares a message changes from round to round: those that are asked are dealt out to the
+    The blocks change from round to round: the clients that are asked are distributed over the
     SuperNodes.
 
     Parameters
@@ -64,9 +64,9 @@ class BlockEngine(GridEngine):
     patience : Patience
     problem : FederatedProblem
     nodes : int
-        How many SuperNodes there are: in how many blocks all clients are asked.
+        The number of SuperNodes, and so of blocks when all clients are asked.
     folder : path, optional
-        Where checkpoints put the clients' states, as `FileStore` does.
+        The folder for the clients' states in checkpoints, with the files of `FileStore`.
     """
 
     def __init__(
@@ -80,20 +80,20 @@ class BlockEngine(GridEngine):
     ) -> None:
         super().__init__(strategy, grid, patience, problem)
         self._blocks, self._own, self._folder = nodes, problem, folder
-        self._all: dict[str, dict[int, Versions]] = {}  # by run: a race plays several
+        self._all: dict[str, dict[int, Versions]] = {}  # by run, since a race plays several
         self._states: dict[int, Versions] = {}
         self._unsaved: set[int] = set()
 
     def describe(self) -> list[ClientInfo]:
-        """Return what the objectives say about themselves, once the SuperNodes are there.
+        """Return the objectives' descriptions, once the SuperNodes are online.
 
         Raises
         ------
         FedConError
-            If Flower does not make them.
+            If Flower does not start them.
         """
         deadline = time.monotonic() + _START
-        while len(self._post.node_ids()) < self._blocks:  # they are made while this runs
+        while len(self._post.node_ids()) < self._blocks:  # they start meanwhile
             if time.monotonic() > deadline:
                 raise FedConError(f"Flower has not created {self._blocks} SuperNodes: see its log")
             time.sleep(_POLL[1])
@@ -101,11 +101,11 @@ class BlockEngine(GridEngine):
         return [ClientInfo.of(objective, name) for objective, name in pairs]
 
     def digests(self) -> dict[str, list[str]]:
-        """Return those of the clients' objectives."""
+        """Return digests of the clients' objectives."""
         return {"data": [digest(objective) for objective in self._own.objectives]}
 
     def open(self, run: RunInfo) -> None:
-        """Pickle what all messages have in common."""
+        """Pickle the common part of all messages."""
         if self._unsaved:
             self.save()
         self._run, self._states = run, self._all.setdefault(run.run_id, {})
@@ -113,13 +113,13 @@ class BlockEngine(GridEngine):
         self._common = secrets.token_hex(16), settings
 
     def answer(self, request: Request) -> list[Reply]:
-        """Deal the clients out to the SuperNodes, and return what comes back."""
+        """Distribute the clients over the SuperNodes, and return their replies."""
         nodes, able, unread = sorted(self._post.node_ids()), [], []
         for place, client in enumerate(request.clients):
             try:
                 self._state(client)
                 able.append(place)
-            except FedConError as error:  # of one file, and so of one client
+            except FedConError as error:  # with one file, and so one client, at a time
                 unread.append(Reply([client], request.round, error=str(error)))
         count = min(len(nodes), len(able))
         if not count:
@@ -127,7 +127,7 @@ class BlockEngine(GridEngine):
         asked: dict[int, Request] = {}
         sent = []
         for first, node in enumerate(nodes[:count]):
-            # Neighbours, whose steps may take alike, are not in one block.
+            # Neighbours are in different blocks, since their steps may take equally long.
             share = request.only(able[first::count])
             states = [self._state(client) for client in share.clients]
             asked[node] = share
@@ -140,14 +140,14 @@ class BlockEngine(GridEngine):
         return replies + unread
 
     def _state(self, client: int) -> Versions | None:
-        """Return a client's state, which may be in a file of a run that goes on."""
+        """Return a client's state, which may be in a file of a resumed run."""
         if client not in self._states and self._run.incarnation > 1 and self._folder is not None:
             kind = client_class(self._run.algorithm).state_type
             self._states[client] = self._store(client).load(self._run, kind)
         return self._states.get(client)
 
     def _replies(self, asked: Request, content: Message | Fault) -> list[Reply]:
-        """Return the replies in a message; if there is none to read, each client's error."""
+        """Return the replies in a message; if it cannot be read, an error for each client."""
         if isinstance(content, Message) and not content.has_error():
             replies, states = _loads(messages.block_content(content))
             self._states |= states
@@ -164,14 +164,14 @@ class BlockEngine(GridEngine):
         return [Reply([c], asked.round, error=reason, silent=silent) for c in asked.clients]
 
     def observe(self, round_: Round) -> None:
-        """Learn nothing: a client that has failed is asked again."""
+        """Do nothing: a client that has failed is asked again."""
 
     def _store(self, client: int) -> FileStore:
         assert self._folder is not None  # noqa: S101  (the callers' case)
         return FileStore(self._folder, str(client), Policy.open())
 
     def save(self) -> None:
-        """Write the states that have changed, each durably, to its client's file."""
+        """Write each changed state durably to its client's file."""
         if self._folder is not None:
             for client in sorted(self._unsaved):
                 self._store(client).save(self._run, self._states[client])
@@ -179,7 +179,7 @@ class BlockEngine(GridEngine):
 
 
 def _dumps(value: Any) -> bytes:
-    """Pickle a value; types of the program itself, which workers cannot import, by their code."""
+    """Pickle a value; types of the main program, which workers cannot import, with their code."""
     from ray import cloudpickle
 
     found: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
@@ -202,7 +202,7 @@ def block_app(load: Loader, policy: Policy) -> ClientApp:
     ----------
     load : Loader
     policy : Policy
-        Its `max_seconds` is how long each client may take.
+        Its `max_seconds` bounds the time of each client.
     """
     app = ClientApp()
 
@@ -214,7 +214,7 @@ def block_app(load: Loader, policy: Policy) -> ClientApp:
 
 
 def _train(message: Message, load: Loader, policy: Policy) -> Message:
-    """Return the replies of a message's clients, and the states that their steps have left."""
+    """Return the replies of a message's clients, and the states after their steps."""
     version = messages.block_version(message)
     if version != __version__:
         raise ConfigError(
@@ -227,11 +227,11 @@ def _train(message: Message, load: Loader, policy: Policy) -> Message:
     return messages.block_reply(message, _dumps(answer))
 
 
-_here: dict[str, Clients] = {}  # the clients of the run that was served last, by its run_id
+_here: dict[str, Clients] = {}  # the clients of the last run, by its run_id
 
 
 def _clients(run_id: str, pickled: bytes, load: Loader) -> Clients:
-    """Return what gives a run's clients; those that this worker has served it keeps."""
+    """Return a function that returns a run's clients, which this worker keeps."""
     if run_id not in _here:
         run: RunInfo = _loads(pickled)
         kind = client_class(run.algorithm)
@@ -247,15 +247,15 @@ def _clients(run_id: str, pickled: bytes, load: Loader) -> Clients:
 
 
 class _Timed:
-    """A client whose states have come with the request, and whose answer may take so long."""
+    """A client whose states come with the request, with a time limit for its answer."""
 
     def __init__(self, client: FedConClient[Any], states: Versions, policy: Policy) -> None:
         self._client, self._before, self._policy = client, states, policy
-        self.after: Versions | None = None  # where an answer has moved it
+        self.after: Versions | None = None  # its state after an answer
         client.recall(states)
 
     def serve(self, *asked: Any) -> Payload | None:
-        """Answer as the client does, in time."""
+        """Answer like the client, within the time limit."""
         with self._policy.in_time():
             payload = self._client.serve(*asked)
         if self._client.versions is not self._before:
@@ -264,19 +264,19 @@ class _Timed:
 
     @property
     def work(self) -> dict[str, float]:
-        """What the step has cost."""
+        """The costs of the step."""
         return self._client.work
 
 
 def _answer(
     request: Request, states: list[Versions | None], known: Clients, policy: Policy
 ) -> tuple[list[Reply], dict[int, Versions]]:
-    """Return the replies of a request's clients, and the states that their steps have left."""
+    """Return the replies of a request's clients, and the states after their steps."""
     before = dict(zip(request.clients, states, strict=True))
     asked: dict[int, _Timed] = {}
 
     def timed(index: int) -> _Timed:
-        client = known(index)  # whose data may take their time to come
+        client = known(index)  # loading its data may take long
         return asked.setdefault(index, _Timed(client, before[index] or Versions(), policy))
 
     replies = served(request, timed, _told)
@@ -284,7 +284,7 @@ def _answer(
 
 
 def _told(client: int, error: Exception) -> str:
-    """Return what the server is told of an error."""
+    """Return the text of an error for the server."""
     if isinstance(error, FedConError):
         return readable(error.told)
     return readable(f"the client failed: {error!r}")

@@ -1,4 +1,4 @@
-"""On the nodes of a Flower grid: each client's share of a request is a message."""
+"""Clients on the nodes of a Flower grid: each one's part of a request is a message."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
 
 _log = logging.getLogger("flwr")
-PAUSE = 1.0, 60.0  # seconds before a round is asked again: at first, and at most
+PAUSE = 1.0, 60.0  # seconds before a round is asked for again: at first, and at most
 _OFFLINE = "its node is not online"
-_RETURN = 60.0  # seconds that a retry then waits for a node to come back
+_RETURN = 60.0  # seconds for which a retry then waits for a node to come back
 
 
 class GridEngine(Engine):
@@ -49,7 +49,7 @@ class GridEngine(Engine):
     Parameters
     ----------
     strategy : FedConStrategy
-        Its set and regularizer complete the clients' evaluations of a model.
+        Its set and regularizer are added to the clients' evaluations of a model.
     grid : flwr.serverapp.Grid
     patience : Patience, optional
     problem : FederatedProblem, optional
@@ -73,7 +73,7 @@ class GridEngine(Engine):
         self._quarantine = Quarantine(known.quarantine_after, known.quarantine_rounds)
         self._app: AppSide | None = None
         self._sent: list[Message] = []
-        self._at: dict[int, int] = {}  # the node on which a client was trained last
+        self._at: dict[int, int] = {}  # the node on which each client trained last
 
     def describe(self) -> list[ClientInfo]:
         """Wait for the clients, and return what they say about themselves."""
@@ -94,15 +94,15 @@ class GridEngine(Engine):
         self._names = [info.name for info in infos]
         if self._problem is None:
             return infos
-        own = self._problem.names  # nodes of this process are called by their partition
+        own = self._problem.names  # nodes of this process are named by their partition
         return [replace(info, name=own[int(info.name)]) for info in infos]
 
     def digests(self) -> dict[str, list[str]]:
-        """Return what the clients have told of their data."""
+        """Return the digests of clients' data, from their descriptions."""
         return {"data": self._digests}
 
     def open(self, run: RunInfo) -> None:
-        """Encode what all messages have in common."""
+        """Encode the common part of all messages."""
         self._run = run
         self._encoder = codec.RequestEncoder(run)
         self._nodes.close(self._names, run)
@@ -110,7 +110,7 @@ class GridEngine(Engine):
     def check(
         self, strategy: Method[Any], *, certificates: bool, inference: str | None = None
     ) -> None:
-        """Raise unless a run of a strategy, bound to its setup, can be played.
+        """Raise unless a run of this bound strategy is possible.
 
         Raises
         ------
@@ -120,25 +120,25 @@ class GridEngine(Engine):
             check_shares(strategy)
 
     def serve(self, app: AppSide) -> None:
-        """Speak from now on to clients that train by loops of their own as their app wants it."""
+        """From now on use the form of an app's messages, for clients with their own train loops."""
         self._app = app
 
     def counts(self) -> dict[str, float]:
-        """Return how many nodes could not take part as what they said they are."""
-        own = self._problem is not None  # they are all of this process' making
+        """Return how many nodes were refused the name that they claimed."""
+        own = self._problem is not None  # this process has made them all
         return {} if own else {"refused": self._nodes.refused}
 
     @property
     def preparation(self) -> Preparation | None:
-        """What the clients of a problem of this process have agreed on."""
+        """The agreement of clients with tables, for a problem in this process."""
         return None if self._problem is None else self._problem.preparation
 
     # --- rounds --------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> list[Reply]:
-        """Send a request to the nodes that are online and return what comes back in time.
+        """Send a request to the nodes that are online, and return the replies in time.
 
-        A client that is not heard from gives a reply that is `silent`, and says why.
+        A client that does not answer gives a `silent` reply with the reason.
         """
         left_out = self._left_out(request)
         online = self._await(request, [c for c in request.clients if c not in left_out])
@@ -166,16 +166,16 @@ class GridEngine(Engine):
     def _exchange(
         self, request: Request, online: Mapping[str, int], silent: dict[int, str]
     ) -> list[tuple[int, Reply | Fault]]:
-        """Return what comes of a request to those online, by client."""
+        """Return the results of a request to the nodes online, by client."""
         sent = self._messages(request, online, silent)
         arrivals = self._post.exchange(sent, self._waiting(request))
         return [(self._asked[arrival.node], self._reply(arrival)) for arrival in arrivals]
 
     def _left_out(self, request: Request) -> dict[int, str]:
-        """Return the clients in quarantine, if the request can do without them."""
+        """Return the clients in quarantine, if the request does not need them."""
         number, online = request.round, self._nodes.online()
         for client, node in self._at.items():
-            if online.get(self._names[client], node) != node:  # started anew
+            if online.get(self._names[client], node) != node:  # the run has started again
                 self._quarantine.forgive(client)
         until = {client: self._quarantine.until(client, number) for client in request.clients}
         out = {
@@ -187,7 +187,7 @@ class GridEngine(Engine):
         return out if enough and request.phase not in (CERTIFY, STATISTICS) else {}
 
     def _await(self, request: Request, clients: Sequence[int]) -> dict[str, int]:
-        """Return who is online; wait for somebody to be, and before a retry for all to be."""
+        """Return which clients are online; wait for at least one, before a retry for all."""
         retry = request.attempt > 1
         wanted = {self._names[client] for client in clients}
         now = time.monotonic()
@@ -211,7 +211,7 @@ class GridEngine(Engine):
     def _messages(
         self, request: Request, online: Mapping[str, int], silent: dict[int, str]
     ) -> list[Message]:
-        """Return the messages, and note in `silent` who is offline."""
+        """Return the messages, and note in `silent` which clients are offline."""
         asks, tensor = self._asks(request, online, silent), messages.Tensors()
         return [
             messages.instruction(messages.TRAIN, *ask, node, tensor) for node, ask in asks.items()
@@ -221,10 +221,10 @@ class GridEngine(Engine):
         self, request: Request, online: Mapping[str, int], silent: dict[int, str]
     ) -> dict[int, tuple[list[Array], codec.Config]]:
         """Return the arrays and configuration for each node."""
-        self._asked: dict[int, int] = {}  # which client is on a node, of those that are asked
+        self._asked: dict[int, int] = {}  # the client on each node, among those that are asked
         self._most = self._strategy.most_entries(self._run.layout)
         if request.phase == STATISTICS:
-            free = self._run.layout.size + 1  # with a deviation of random intercepts
+            free = self._run.layout.size + 1  # with the deviation of random intercepts
             self._most = max(self._most, most_numbers(free), MOST_COUNTS)
         asks = {}
         for place, client in enumerate(request.clients):
@@ -244,7 +244,7 @@ class GridEngine(Engine):
         return asks
 
     def read(self, received: Iterable[Message], server_round: int) -> list[Reply]:
-        """Return the replies to what `messages` made."""
+        """Return the replies to the messages of `messages`."""
         return [
             _as_reply(self._asked[arrival.node], self._reply(arrival), server_round)
             for arrival in self._arrivals(received)
@@ -262,13 +262,13 @@ class GridEngine(Engine):
         return incoming.reply(client, self._most, parts)
 
     def _arrivals(self, received: Iterable[Message]) -> list[Arrival]:
-        """Return messages by whom they were asked of, whatever they say themselves."""
+        """Return replies by the client that was asked, even if they name a different one."""
         nodes = {sent.metadata.message_id: sent.metadata.dst_node_id for sent in self._sent}
         pairs = [(nodes.get(message.metadata.reply_to_message_id), message) for message in received]
         return [Arrival(node, message) for node, message in pairs if node is not None]
 
     def observe(self, round_: Round) -> None:
-        """Put clients that fail again and again into quarantine; being offline is no failure."""
+        """Put clients that fail repeatedly into quarantine; being offline is not a failure."""
         missing, number, online = round_.missing(), round_.number, self._nodes.online()
         used = [client for client in round_.cohort if client not in missing]
         if self._app is not None:
@@ -325,13 +325,14 @@ class GridEngine(Engine):
         ]
 
     def mean(self, received: Iterable[Message], x: Array) -> Record:
-        """Return the mean of what the clients answer to the messages of `evaluation`."""
+        """Return the mean of the clients' answers to the messages of `evaluation`."""
         return self._mean(self._arrivals(received), x)
 
     def _mean(self, arrivals: Iterable[Arrival], x: Array) -> Record:
         """Return the mean of the clients' objectives (with psi) and of their metrics.
 
-        Without one of them the mean is another function: then there is what each has measured.
+        If a client is missing, the mean would be of a different function: then only each client's
+        own metrics are returned.
         """
         constraint = self._strategy.constraint
         violation = 0.0 if constraint is None else constraint.violation(x)
@@ -353,7 +354,7 @@ class GridEngine(Engine):
                 factor = 1.0 if self._run.factors is None else self._run.factors[client]
                 answers[client] = {**found, "objective": factor * found["objective"]}
                 del missing[self._names[client]]
-        if diverged == len(self._names):  # no client alone is to blame
+        if diverged == len(self._names):  # no single client is at fault
             return {"objective": math.nan}
         own = [answers.get(j) for j in range(len(self._names))]
         record = evaluation.pooled(own, self._names, each=self._strategy.constraints == "each")
@@ -372,7 +373,7 @@ class GridEngine(Engine):
 
 
 def _as_reply(client: int, found: Reply | Fault, server_round: int) -> Reply:
-    """Return a fault as the reply that the round counts."""
+    """Return a fault as a reply, which the round counts."""
     if isinstance(found, Reply):
         return found
     return Reply([client], server_round, error=found.reason, remote=True, silent=found.silent)

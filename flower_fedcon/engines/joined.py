@@ -1,4 +1,4 @@
-"""Stacks of objectives that differ in type or rows, as one: each client's place is its number."""
+"""Stacks of objectives that differ in type or rows, joined into one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flower_fedcon.validation import Array
 
 
 class Joined(Stack):
-    """Several stacks, of which every call serves all clients.
+    """Several stacks as one; every call serves all clients.
 
     Parameters
     ----------
     stacks : sequence of (Stack, array of int)
-        Each with the numbers of its clients.
+        Each stack with the numbers of its clients.
     """
 
     def __init__(self, stacks: Sequence[tuple[Stack, Array]]) -> None:
@@ -30,7 +30,7 @@ class Joined(Stack):
 
     @property
     def parts(self) -> list[tuple[Stack, Array]]:
-        """The stacks, each with the numbers of its clients; `order` sorts those."""
+        """The stacks with the numbers of their clients; `order` sorts these."""
         return [*zip(self.stacks, self._clients, strict=True)]
 
     def gradient(self, x: Array, which: Which) -> Array:
@@ -38,7 +38,7 @@ class Joined(Stack):
         return self._each(lambda part, clients, own: part.gradient(own, _all(clients)), x)
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
-        """Return the gradients over some rows; over all rows of a client that has no more."""
+        """Return the gradients over some rows; over all rows of a client that has no others."""
 
         def gradient(part: Stack, clients: Array, own: Array) -> Array:
             if rows.shape[1] >= part.num_examples:
@@ -56,7 +56,7 @@ class Joined(Stack):
         return self._each(lambda part, clients, own: part.own_values(own), x)
 
     def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
-        """Return the Hessians' map, if every stack has one."""
+        """Return the map x -> H x of the Hessians, if every stack has one."""
         products: dict[Stack, Any] = {
             part: part.hessian_products(x[clients]) for part, clients in self.parts
         }
@@ -65,11 +65,11 @@ class Joined(Stack):
         return lambda v: self._each(lambda part, _, own: products[part](own), v)
 
     def only(self, which: Which) -> Self:
-        """Raise: every call serves all."""
+        """Raise, since every call serves all clients."""
         raise AlgorithmError("stacks that were joined serve all their clients")
 
     def _each(self, call: Callable[[Stack, Array, Array], Array], x: Array) -> Array:
-        """Return what is found for each stack's clients, at their points, in client order."""
+        """Return results for each stack's clients, at their points, in client order."""
         one = x.ndim == len(self.shape)
         each = [call(part, clients, x if one else x[clients]) for part, clients in self.parts]
         return np.concatenate(each)[self.order]

@@ -1,4 +1,4 @@
-"""In process: each client is an object, and its step a function call."""
+"""The engine in this process: each client is an object, its step a function call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flower_fedcon.wire.payloads import Payload
 
 
 class _Lazy(dict[int, Any]):
-    """Clients by number, each made when it is first asked for."""
+    """Clients by number, each made when it is first needed."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         super().__init__()
@@ -50,16 +50,16 @@ class LocalEngine(InProcess):
         self._everyone = range(first, first + every * len(objectives), every)
         if isinstance(objectives, ManyClients):
             self._clients = _Lazy(lambda number: client(objectives[(number - first) // every]))
-            self._clients[first]  # what is wrong with all is told here
+            self._clients[first]  # an error that all clients share is raised here
         else:
             self._clients = dict(zip(self._everyone, map(client, objectives), strict=True))
 
     def answer(self, request: Request) -> list[Reply]:
-        """Return one reply, in columns, of all clients that succeed, and one of each other."""
+        """Return one reply, in columns, for all successful clients, and one for each other."""
         return served(request, self._clients.__getitem__, self._told)
 
     def save(self) -> list[Versions] | None:
-        """Return the clients' states, in client order; None of `ManyClients` that keep none."""
+        """Return the clients' states, in client order; None for `ManyClients` without states."""
         known, none = self._clients, Versions()
         if isinstance(known, _Lazy) and not known[self._everyone[0]].remembers:
             return None
@@ -75,7 +75,7 @@ class LocalEngine(InProcess):
 def served(
     request: Request, known: Callable[[int], Any], told: Callable[[int, Exception], str]
 ) -> list[Reply]:
-    """Return clients' replies: one, in columns, of all that succeed, and one of each other.
+    """Return one reply, in columns, for all successful clients, and one for each other.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def served(
     known : callable
         Returns a client by its number.
     told : callable
-        Returns what a reply says of a client's error, or raises it.
+        Returns the text of a client's error for a reply, or raises it.
     """
     server_round = request.round
     personal, restore = request.personal, request.restore
@@ -99,7 +99,7 @@ def served(
         try:
             client = known(index)
             payload = client.serve(request, index, acknowledged, kept, down, given)
-        except Exception as error:  # a reply with the error, as a node would send
+        except Exception as error:  # a reply with the error, as from a node
             others.append(Reply([index], server_round, error=told(index, error)))
             continue
         if payload is None:
@@ -112,7 +112,7 @@ def served(
 
 
 def _read_only(value: Any) -> Any:
-    """Return a broadcast value, which is also the others', so that no client can write to it."""
+    """Return a read-only broadcast value, since all clients share it."""
     if isinstance(value, np.ndarray):
         value = value.view()
         value.flags.writeable = False
@@ -125,11 +125,11 @@ def _in_columns(
     payloads: Sequence[Payload],
     work: Sequence[dict[str, float]],
 ) -> list[Reply]:
-    """Return clients' answers as one reply, or as one for each where their names differ."""
+    """Return clients' answers as one reply, or as one for each if their names differ."""
     if not clients:
         return []
     names = payloads[0]
-    # Where all have as many names, and those of the first, they are the same.
+    # If all have as many names as the first and contain its names, they are the same.
     if {*map(len, payloads)} == {len(names)}:
         try:
             columns = {name: [payload[name] for payload in payloads] for name in names}

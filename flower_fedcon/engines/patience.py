@@ -1,4 +1,4 @@
-"""How long a run on nodes waits, for whom, and whom it then goes on without."""
+"""How long a run on nodes waits for clients, and when it continues without them."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from flower_fedcon.validation import count, nonnegative, positive
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """What an operator decides about slow, silent and failing nodes; all times in seconds.
+    """Settings for slow, silent and failing nodes; all times are in seconds.
 
     `start` of a strategy takes these fields by name.
 
     Attributes
     ----------
     num_clients : int, optional
-        How many clients to wait for; by default the nodes' "num-partitions".
+        The number of clients to wait for; by default the nodes' "num-partitions".
     timeout : float
-        For the replies to one message of training.
+        The time for replies to one training message.
     evaluate_timeout : float, optional
-        For the replies to an evaluation; by default `timeout`.
+        The time for replies to an evaluation; by default `timeout`.
     start_timeout : float, optional
-        For the clients at the start; by default `timeout`.
+        The time to wait for the clients at the start; by default `timeout`.
     min_clients_to_start : int, optional
-        How many clients are enough once `start_timeout` is over; by default all of them.
+        The number of clients that suffices after `start_timeout`; by default all.
     grace : float, optional
-        How long a round, or an evaluation, waits for the other replies once it has enough; by
-        default for its whole timeout.
+        How long a round or an evaluation waits for further replies when it has enough; by default
+        its whole timeout.
     round_deadline : float
-        How long after its beginning a round without enough replies is asked again, with pauses
-        that grow to a minute; then the run ends. It also bounds the wait for a SuperLink that does
-        not answer.
+        How long, from its beginning, a round without enough replies is repeated, with pauses that
+        grow to a minute; then the run ends. It also bounds the wait for a SuperLink that does not
+        answer.
     max_retries : int, optional
-        How often it is asked again at most; by default as often as the deadline allows.
+        The largest number of such repetitions; by default as many as the deadline allows.
     quarantine_after, quarantine_rounds : int
-        A client that fails in so many rounds in a row (0: none) is left out for so many, then for
-        twice as many; unless a round cannot do without it.
+        A client that fails in `quarantine_after` rounds in a row is left out for
+        `quarantine_rounds` rounds, then for twice as many, unless a round needs it. 0 means no
+        quarantine.
     authenticated : bool
         Whether the SuperLink knows its nodes by their keys (`--enable-supernode-auth`): a client's
-        name then stays with the key that had it first. Without keys it is free again once the
+        name then belongs to the key that first had it. Without keys, a name is free again when the
         SuperLink no longer lists the node that had it.
     """
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
 
 _HOUR, _FOREVER = 3600.0, 1e12
-_BLOCKS = 2  # for each worker: one that is done early takes another
+_BLOCKS = 2  # messages for each worker: one that finishes early takes another
 
 
 def simulate(
@@ -50,8 +50,8 @@ def simulate(
             'engine="local"'
         )
     seconds = _HOUR if timeout is None else timeout
-    # Clients share the processors: the last one's turn may come after all the others'. Whom a
-    # round asks, and how often, is as on the local engine.
+    # Clients share the processors, and the last client may have to wait for all others. A round
+    # asks the same clients, and as often, as on the local engine.
     patience = Patience(
         num_clients=problem.num_clients,
         timeout=seconds * problem.num_clients + _HOUR,
@@ -65,7 +65,7 @@ def simulate(
         ray_data.pickled(f, f"client {j}'s objective") for j, f in enumerate(problem.objectives)
     ]
     kept = None if plan.run_dir is None else Path(plan.run_dir).resolve() / "clients"
-    policy = replace(Policy.open(), max_seconds=seconds)  # the data is the server's own
+    policy = replace(Policy.open(), max_seconds=seconds)  # the data belongs to the server
     workers, machines = _workers()
     size = clients_per_message or math.ceil(problem.num_clients / (_BLOCKS * workers))
     nodes = math.ceil(problem.num_clients / size)
@@ -96,7 +96,7 @@ def simulate(
 
 
 def _workers() -> tuple[int, int]:
-    """Start Ray, or join a cluster that runs; return how many workers, on how many machines.
+    """Start Ray or join a running cluster; return the numbers of workers and machines.
 
     Raises
     ------
@@ -106,9 +106,9 @@ def _workers() -> tuple[int, int]:
     import ray
 
     if not ray.is_initialized():
-        # As Flower does: what this process can import, its workers can.
+        # As in Flower: workers can import whatever this process can.
         path = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
-        threads = str(chosen() or 1)  # of each worker, whose processor is one
+        threads = str(chosen() or 1)  # threads of each worker, which has one processor
         own = {"PYTHONPATH": path, VARIABLE: threads}
         ray.init(runtime_env={"env_vars": own}, **BACKEND["init_args"])
     found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""The clients' data where Ray's workers find it: in a file of this machine, or in Ray's store.
+"""The clients' data for Ray's workers: in a file of this machine, or in Ray's store.
 
-Flower ships the client app with every message. So the data stays in one place, from which each
-worker reads the clients that it serves, each of them once.
+Flower sends the client app with every message. The data therefore stays in one place, from which
+each worker reads the data of its clients, once for each.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
     from flower_fedcon.clients.base import FedConClient
 
-HELD = 1024  # clients that a worker keeps the data of
+HELD = 1024  # clients whose data a worker keeps
 
 
 class Loader:
-    """Loads the objective of a client; small, since it travels with every message.
+    """Loads the objective of a client; it is small, since every message contains it.
 
-    Where it arrives, an algorithm of the user's own is known.
+    A process that unpickles it knows the user's own algorithm.
 
     Parameters
     ----------
     place : str or ray.ObjectRef
-        The path of a file, or what stands for it in Ray's object store.
+        The path of a file, or a reference into Ray's object store.
     client : type of FedConClient
     key : str, optional
-        Tells this data from other that has had the same place before it; made up here.
+        Distinguishes this data from earlier data in the same place; by default a new key.
     """
 
     def __init__(self, place: Any, client: type[FedConClient[Any]], key: str = "") -> None:
@@ -60,7 +60,7 @@ class Loader:
 
 @lru_cache(maxsize=HELD)
 def _load(place: Any, client: int, key: str) -> Any:
-    """Return a client's objective: the data begins with the places where each begins and ends."""
+    """Return a client's objective; the data begins with the positions of all objectives."""
     if isinstance(place, str):
         with open(place, "rb") as file:
             file.seek(8 * client)
@@ -78,7 +78,7 @@ _dumps = partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def pickled(value: Any, what: str, dumps: Callable[[Any], bytes] = _dumps) -> bytes:
-    """Return a value as the bytes that workers are given.
+    """Return a value as bytes for workers.
 
     Raises
     ------
@@ -98,16 +98,16 @@ def pickled(value: Any, what: str, dumps: Callable[[Any], bytes] = _dumps) -> by
 def shared(
     data: list[bytes], client: type[FedConClient[Any]], *, machines: int
 ) -> Iterator[Loader]:
-    """Yield what loads each client's data in a worker on any of so many machines.
+    """Yield a loader of each client's data in a worker, for this number of machines.
 
     Parameters
     ----------
     data : list of bytes
-        Each client's objective; emptied here, since it is as large as all of the data.
+        Each client's objective. The list is emptied, to free the memory of all the data.
     client : type of FedConClient
     machines : int
-        On one machine the data is in a file, read where it is needed. On several it is in Ray's
-        object store, which brings it to each machine once.
+        On one machine the data is in a file. On several it is in Ray's object store, which copies
+        it to each machine once.
     """
     ends = np.cumsum([8 * (len(data) + 1), *map(len, data)], dtype=np.int64)
     if machines > 1:
@@ -127,10 +127,10 @@ def shared(
 
 @contextmanager
 def _data_file() -> Iterator[tuple[IO[bytes], str]]:
-    """Yield a new file, and a path by which this process' workers can read it.
+    """Yield a new file, and a path where this process' workers can read it.
 
-    It has no name, and is gone with this process, however that ends. Where processes cannot reach
-    each other's descriptors it has a name, and is removed in the end.
+    The file has no name and disappears with this process, however it ends. On systems where
+    processes cannot open each other's descriptors, the file has a name and is removed at the end.
     """
     with tempfile.TemporaryFile(prefix="fedcon-") as file:
         path = f"/proc/{os.getpid()}/fd/{file.fileno()}"

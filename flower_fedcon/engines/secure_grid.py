@@ -1,4 +1,4 @@
-"""On the nodes of a Flower grid, with secure aggregation: a round's answer is one sum."""
+"""Clients on a Flower grid with secure aggregation: a round's answer is one sum."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _log = logging.getLogger("flwr")
 
 
 class SecureGridEngine(GridEngine):
-    """Clients on nodes, of whose uploads in a round the server sees the sum alone.
+    """Clients on nodes; the server sees only the sum of a round's uploads.
 
-    A round plays the protocol, and again without the nodes that have gone, until those that it asks
-    are there. It ends with a sum of enough uploads, or with none, and is then asked again as a
-    whole. Exactly those clients are acknowledged whose uploads are in the sum.
+    A round runs the protocol, and repeats it without nodes that have gone offline, until all nodes
+    that it asks take part. It ends with a sum of enough uploads, or without one, and is then
+    repeated as a whole. Exactly the clients whose uploads are in the sum are acknowledged.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class SecureGridEngine(GridEngine):
     def check(
         self, strategy: Method[Any], *, certificates: bool, inference: str | None = None
     ) -> None:
-        """Refuse what needs single uploads, and say what the rounding costs.
+        """Refuse settings that need single uploads, and log the effect of rounding.
 
         Raises
         ------
@@ -124,9 +124,9 @@ class SecureGridEngine(GridEngine):
         )
 
     def _check_shares(self, rule: GaussianDP) -> None:
-        """Refuse what contradicts noise that clients add, and say what there is of it.
+        """Refuse settings that contradict noise by clients, and log the amount of noise.
 
-        Keys are then shared so that no sum of fewer can be unmasked, where all share with all.
+        If all share keys with all, the threshold is set so that no sum of fewer can be unmasked.
         """
         secure, size, fewest = self._secure, self._size, rule.suffice(self._size)
         for name in ("clipping_range", "quantization_range"):
@@ -164,13 +164,13 @@ class SecureGridEngine(GridEngine):
     def _exchange(
         self, request: Request, online: Mapping[str, int], silent: dict[int, str]
     ) -> list[tuple[int, Reply | Fault]]:
-        """Return one reply of all whose uploads are in the sum, and what became of the others."""
+        """Return one reply for all clients in the sum, and the results of the others."""
         if request.phase == STATISTICS:
             raise ConfigError(
                 "secure_aggregation hides each upload from the server, and the sums after the last "
                 "round are not masked: leave inference out"
             )
-        if request.phase != TRAIN:  # tables are prepared in sums of each node's own rows
+        if request.phase != TRAIN:  # the preparation of tables takes each node's own sums
             return super()._exchange(request, online, silent)
         asks = self._asks(request, online, silent)
         shapes = {name: self._shape(name) for name in request.names}
@@ -196,7 +196,7 @@ class SecureGridEngine(GridEngine):
                 return found + self._void(asks, outcome.reason)
 
     def _asked_for(self, shapes: Iterable[str], asked: int) -> dict[str, Any]:
-        """Return how so many nodes are to make one vector of these uploads."""
+        """Return how this number of nodes makes one vector of these uploads."""
         about = {n: c for n, c in self._bound.release.about.items() if n in shapes}
         rule = self._bound.privacy
         if rule is None:
@@ -209,7 +209,7 @@ class SecureGridEngine(GridEngine):
         return {"names": list(shapes), "about": about, "noise": noise}
 
     def _void(self, asks: Mapping[int, Any], reason: str) -> list[tuple[int, Reply | Fault]]:
-        """Return that nothing of these nodes is used."""
+        """Return replies that say that nothing from these nodes is used."""
         return [(self._asked[node], Fault(reason, silent=True)) for node in asks]
 
     def _summed(
@@ -219,7 +219,7 @@ class SecureGridEngine(GridEngine):
         shapes: Mapping[str, tuple[int, ...]],
         asked: int,
     ) -> tuple[int, Reply]:
-        """Return the reply of all whose uploads are in a sum, of so many that were asked."""
+        """Return the joint reply of the clients in a sum, out of the number asked."""
         clients = sorted(self._asked[node] for node in outcome.nodes)
         n, about, rule = len(clients), self._bound.release.about, self._bound.privacy
         assert outcome.mean is not None  # noqa: S101  (the caller's case)

@@ -1,4 +1,4 @@
-"""The objective that a stacked engine's one client object takes its gradients of."""
+"""The objective of the client object with which a stacked engine serves all clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flower_fedcon.validation import Array
 
 
 class Selected(StepTaker):
-    """The objective of the clients that are being served."""
+    """The joint objective of the clients that are being served."""
 
     def __init__(self, run: RunInfo, objectives: Sequence[Any] = ()) -> None:
         self._seed, self._objectives = run.seed, objectives
@@ -29,7 +29,7 @@ class Selected(StepTaker):
         self._rows_found: tuple[Any, Any] | None = None
         self._apart = True  # whether clients differ in rows
         noise = [noise_of(own) for own in representatives(objectives)]
-        self._noise = np.array(noise) if any(noise) else None  # of each client's gradients
+        self._noise = np.array(noise) if any(noise) else None  # in each client's gradients
 
     def select(self, stacked: Stack, which: Which, clients: Array, server_round: int) -> None:
         """Choose the clients to serve."""
@@ -39,19 +39,19 @@ class Selected(StepTaker):
         if self._apart:
             self._rows_found = None
         self._noises: list[np.random.Generator] = []
-        self._asked = 0  # batches of this round
+        self._asked = 0  # batches drawn in this round
 
     @property
     def served(self) -> ServedClients:
-        """The clients' functions, as local solvers take them."""
+        """The clients' functions, for local solvers."""
         own = [self._objectives[client] for client in self._clients.tolist()]
         return ServedClients(self._stack, own, self._which)
 
     @property
     def gradient_rows(self) -> tuple[Any, Any]:
-        """How many rows gradients go over, all of a client's and a minibatch's.
+        """The rows of a client's full gradient, and of a minibatch's.
 
-        Numbers where these are all clients' alike, else arrays of shape (n,).
+        Numbers if these are equal for all clients, otherwise arrays of shape (n,).
         """
         if self._rows_found is None:
             full, size = self._rows_of_all, self._batch_size
@@ -63,13 +63,13 @@ class Selected(StepTaker):
         return self._rows_found
 
     def rows_alike(self) -> int:
-        """Return the rows of each client that is served, where all have as many."""
+        """Return the rows of each served client, if all have the same number."""
         full = self.gradient_rows[0]
         return int(full[0]) if isinstance(full, np.ndarray) else full  # in one stack
 
     @cached_property
     def _rows_of_all(self) -> Any:
-        """The rows of every client of the run; a number where they are alike."""
+        """The rows of every client of the run; one number if they are equal."""
         found = [rows_of_gradients(own, None)[0] for own in representatives(self._objectives)]
         return found[0] if len({*found}) == 1 else np.array(found)
 
@@ -77,11 +77,11 @@ class Selected(StepTaker):
         return numbers[self._clients]
 
     def packed_objective(self, layout: Any) -> Selected:
-        """Return itself: stacks are of packed models."""
+        """Return itself, since stacks use packed models."""
         return self
 
     def value(self, x: Array) -> float:
-        """Raise: a step that needs values serves one client at a time."""
+        """Raise: a step that needs values must serve one client at a time."""
         raise NotImplementedError
 
     def gradient(self, x: Array) -> Array:
@@ -99,7 +99,7 @@ class Selected(StepTaker):
         return self._stack.batch_gradient(x, self._which, self._last_rows)
 
     def _noised(self, gradient: Array, scale: float = 1.0) -> Array:
-        """Return gradients with scale times each client's next noise, of its own stream."""
+        """Return gradients plus scale times each client's next noise, from its own stream."""
         if self._noise is None:
             return gradient
         clients = self._clients.tolist()
@@ -127,37 +127,37 @@ class Selected(StepTaker):
         return self._noised(pulled, scale)
 
     def vertex_step(self, step: VertexStep) -> tuple[Array, Array] | None:
-        """Return the vertices and where each client's step leads; None to take it in parts."""
+        """Return the vertices and each client's point after the step; None to use parts."""
         if self._noise is not None:
             return None
         return self._stack.vertex_step(step, self._which)
 
     def gradient_steps(self, steps: LocalPass, next_rows: Any = None) -> Array | None:
-        """Return where each client's next gradient steps lead; None to take them one by one."""
+        """Return each client's point after its next gradient steps; None to take single steps."""
         if self._noise is not None or not self._stack.takes(steps, self._all_rows):
             return None
         return self._stack.gradient_steps(steps, self._which, self._rows_of(steps))
 
     def variate_steps(self, steps: LocalPass, next_rows: Any = None) -> tuple[Array, Array] | None:
-        """Return how far these lead, and control variates; None to find them after the steps."""
+        """Return the steps' changes and control variates; None to compute them afterwards."""
         if self._noise is not None or not self._stack.takes(steps, self._all_rows):
             return None
         return self._stack.variate_steps(steps, self._which, self._rows_of(steps))
 
     @property
     def _all_rows(self) -> bool:
-        """Whether every gradient is of all rows."""
+        """Whether every gradient uses all rows."""
         return self._batch_size is None or self._batch_size >= self._stack.num_examples
 
     def _rows_of(self, steps: LocalPass) -> Array | None:
-        """Return each client's rows in each step; None where all count."""
+        """Return each client's rows in each step; None for all rows."""
         size = self._batch_size
         if size is None or self._all_rows:
             return None
         return np.stack([self._next_rows(size) for _ in range(steps.steps)], axis=1)
 
     def _next_rows(self, size: int) -> Array:
-        """Return each client's next rows, drawn from its own stream as in every engine."""
+        """Return each client's next rows, from its own stream as in every engine."""
         if self._epoch_rows is not None:
             of, m = self._epoch_rows.of, self._stack.num_examples
             k, self._asked = self._asked, self._asked + 1

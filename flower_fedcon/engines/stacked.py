@@ -1,8 +1,8 @@
-"""In process, with the clients' data and states in arrays: one pass serves the whole cohort.
+"""The engine with clients' data and states in arrays: one pass serves a whole cohort.
 
-The step is the algorithm's own: a client object whose objective, set and regularizer work on a
-leading client axis. Cohorts, batches and iterates are those of the local engine; sums may differ
-by rounding. Clients that differ in type or shape are taken in groups.
+The step is the algorithm's client code; its objective, set and regularizer work on arrays with a
+leading client axis. Cohorts, batches and iterates are those of the local engine, up to the rounding
+of sums. Clients that differ in type or shape are served in groups.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 def why_not_stackable(
     strategy: FedConStrategy[Any], problem: FederatedProblem, kinds: int = 1
 ) -> str | None:
-    """Return why this run cannot be stacked; None if it can, with so many kinds of objectives."""
+    """Return why this run cannot be stacked; None if it can, with at most `kinds` kinds."""
     title = strategy.title
     if "local_solver" in strategy.client_settings:
         reason = why_one_at_a_time(getattr(strategy, "local_solver", None))
@@ -62,7 +62,7 @@ def why_not_stackable(
         return f"{title} queries its clients before the local step"
     if strategy.compression is not None:
         return f"{title} compresses each client's upload by its own random draws"
-    own = getattr(strategy, "one_at_a_time", "")  # in the form that this one has
+    own = getattr(strategy, "one_at_a_time", "")  # for this form of the method
     if reason := own or client_class(strategy.name).one_at_a_time:
         return f"{title} {reason}"
     standing = representatives(problem.objectives)
@@ -91,22 +91,22 @@ class _Group(NamedTuple):
     """Clients with one stack of objectives."""
 
     stack: Stack
-    clients: Array  # their numbers, ascending
+    clients: Array  # the clients' numbers, ascending
 
 
 class _Passes(NamedTuple):
-    """Who steps together."""
+    """The clients that step together."""
 
-    each: list[tuple[Array, Array]]  # clients, and the rounds that are acknowledged
-    lost: list[int]  # the clients that have lost their state
-    alike: bool  # whether these are everyone, in one state
+    each: list[tuple[Array, Array]]  # clients, and their acknowledged rounds
+    lost: list[int]  # clients that have lost their state
+    alike: bool  # whether this is one pass over everyone
 
 
 class StackedEngine(InProcess):
     """All clients in arrays, in this process."""
 
     def open(self, run: RunInfo) -> None:
-        """Stack the objectives, and make one client object that serves them all."""
+        """Stack the objectives, and make one client object for all."""
         objectives, shape = self._problem.objectives, run.layout.shape
         self.check_batches(run)
         pad = run.rows_each is None
@@ -126,7 +126,7 @@ class StackedEngine(InProcess):
         self._states = None if kind is None else States(kind, n, self._axes)
 
     def _serving(self, objective: Any, run: RunInfo) -> Any:
-        """Return a client object that takes its gradients, of all clients, from `objective`."""
+        """Return a client object that takes the gradients of all clients from `objective`."""
         own: dict[str, Any] = {}
         views = {"constraint": BatchedSet, "regularizer": BatchedRegularizer}
         for name, view in views.items():
@@ -142,12 +142,12 @@ class StackedEngine(InProcess):
     # --- a round ---------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> Iterable[Reply]:
-        """Return the replies of a cohort; of a large one, each pass's when it is asked for."""
+        """Return the replies of a cohort; for a large one, pass by pass on demand."""
         replies = self._replies(request)
         return replies if len(request.clients) > self._models else list(replies)
 
     def _replies(self, request: Request) -> Iterator[Reply]:
-        """Yield them; if a pass fails, the clients that are not served yet are served singly."""
+        """Yield the replies; if a pass fails, the remaining clients are served one by one."""
         if request.phase == CERTIFY:
             yield from self._certificates(request)
             return
@@ -163,7 +163,7 @@ class StackedEngine(InProcess):
                     yield reply
         except AlgorithmError:
             raise
-        except Exception as error:  # of an objective of the user's own, perhaps
+        except Exception as error:  # perhaps from the user's own objective
             if len(request.clients) == 1:
                 told = self._told(request.clients[0], error)
                 yield Reply(request.clients, request.round, error=told)
@@ -177,7 +177,7 @@ class StackedEngine(InProcess):
                 yield from self._replies(request.only([place]))
 
     def _passes(self, request: Request) -> _Passes:
-        """Cut a cohort into clients whose steps go alike, but for those that lost their state."""
+        """Cut a cohort, without clients that lost their state, into groups with equal steps."""
         acknowledged, states = request.acknowledged, self._states
         whole = len(request.clients) == len(self._everyone)
         clients = self._everyone if whole else np.array(request.clients)
@@ -187,7 +187,7 @@ class StackedEngine(InProcess):
         if states is None:
             keys = self._group_of[clients]
         elif states.acknowledge_everyone(acknowledged):
-            keys = None  # everyone again, and alike: no need to look at each
+            keys = None  # everyone again, in equal states: no need to check each client
         else:
             here = states.acknowledge(clients, acknowledged)
             for place in np.flatnonzero(~here).tolist():
@@ -210,22 +210,23 @@ class StackedEngine(InProcess):
         return _Passes(each, lost, alike=whole and not lost and len(classes) == 1)
 
     def _after(self, request: Request, passes: _Passes) -> list[Reply]:
-        """Note that all is pending; return which clients have lost their state."""
+        """Note all steps as pending; return which clients have lost their state."""
         if self._states is not None and passes.alike:
             self._states.all_pending(request.round)
         return [Reply(passes.lost, request.round, lost=True)] if passes.lost else []
 
     def _parts(self, clients: Array) -> Iterator[slice]:
-        """Cut a list of clients into even parts whose models fit into the cache."""
+        """Cut a list of clients into equal parts whose models fit into the cache."""
         number = -(-len(clients) // self._models)
         ends = [len(clients) * i // number for i in range(number + 1)]
         for first, last in pairwise(ends):
             yield slice(first, last)
 
     def _step(self, clients: Array, request: Request, acknowledged: Array) -> list[Reply]:
-        """Do the step of clients whose states are alike, and hold what is pending.
+        """Do the step of clients in equal states, and hold the pending states.
 
-        If the local solves of some fail, each of these gets its error, and the others step again.
+        If local solves of some clients fail, each of these gets its error, and the others step
+        again.
         """
         client, states, numbers = self._client, self._states, request.clients
         if len(clients) < len(numbers):
@@ -241,7 +242,7 @@ class StackedEngine(InProcess):
         state: Any = None
         rows = which if whole else as_rows(clients)
         if states is not None:
-            given, last = None, int(acknowledged[0])  # of all, whether there is one
+            given, last = None, int(acknowledged[0])  # for all clients, if there is one
             if numbers[0] in request.restore:
                 given = _together_sent([request.restore[c] for c in numbers])
             state = state_before(client, last, down, given, lambda _: states.read(clients, rows))
@@ -251,9 +252,9 @@ class StackedEngine(InProcess):
                 states.readmit(clients, rows, acknowledged, state)
             if last:
                 settled = client.on_acknowledged(state, down)
-                if settled is not state:  # from the start, perhaps, which is everyone's
+                if settled is not state:  # perhaps from the start, which all share
                     state = self._spread_state(settled, len(numbers))
-        client.begin_round(request.round)  # a schedule goes by it
+        client.begin_round(request.round)  # a schedule depends on it
         try:
             payload, after = client.step(state, down)
         except ClientsError as failed:
@@ -274,17 +275,17 @@ class StackedEngine(InProcess):
         return [Reply(numbers, request.round, columns, work=work, left=left)]
 
     def _spread_state(self, state: Any, count: int) -> Any:
-        """Return a state, or one that all clients share, as that of each client."""
+        """Return a state of each client, also from one that all share."""
         return type(state)(*(self._spread(value, count) for value in state))
 
     def _spread(self, value: Any, count: int) -> Any:
-        """Return a value of one model's shape, such as a broadcast, repeated for each client."""
+        """Return a value with the shape of one model, such as a broadcast, for each client."""
         if isinstance(value, np.ndarray) and value.ndim == self._axes:
             return np.broadcast_to(value, (count, *value.shape))
         return value
 
     def _certificates(self, request: Request) -> list[Reply]:
-        """Answer a request for a certificate as clients do; no state changes."""
+        """Answer a request for a certificate like clients; no state changes."""
         replies = []
         for client, acknowledged in zip(
             request.clients, request.acknowledged.tolist(), strict=True
@@ -302,7 +303,7 @@ class StackedEngine(InProcess):
         return replies
 
     def _statistics(self, request: Request) -> Iterator[Reply]:
-        """Answer a request for sums as clients do, one after the other."""
+        """Answer a request for sums like clients, one after the other."""
         for client in request.clients:
             try:
                 sums = sums_of(self._problem.objectives[client], request.broadcast)
@@ -317,7 +318,7 @@ class StackedEngine(InProcess):
         return self._problem.evaluate(x, values)
 
     def save(self) -> Sequence[Versions] | None:
-        """Return the clients' states, for a checkpoint; None where they keep none."""
+        """Return the clients' states, for a checkpoint; None if they keep none."""
         return None if self._states is None else self._states.save(self._incarnation)
 
     def load(self, states: Sequence[Versions]) -> None:
@@ -330,10 +331,10 @@ class StackedEngine(InProcess):
 
 
 def _forms_of(request: Request, own_numbers: Collection[str]) -> Array | None:
-    """Return numbers, equal for clients that are sent arrays and numbers alike; None if all are.
+    """Return a number for each client, equal for equal forms of requests; None if all are equal.
 
-    Alike are arrays of the same names, and the same numbers: a step has one number for all, but for
-    `own_numbers`, which it takes as columns.
+    Requests have equal forms if their arrays have the same names and their numbers are the same: a
+    step has one number for all, except `own_numbers`, which it takes as columns.
     """
     if not request.personal and not request.restore:
         return None
@@ -356,7 +357,7 @@ def _form(payload: Payload | None, own_numbers: Collection[str] = ()) -> Hashabl
 
 
 def _classes_of(keys: Array | None, count: int) -> list[Array | None]:
-    """Return, for each key, the places where it stands; None for all places."""
+    """Return the positions of each key; None for all positions."""
     if count == 0:
         return []
     if keys is None or every(keys == keys[0]):
@@ -365,7 +366,7 @@ def _classes_of(keys: Array | None, count: int) -> list[Array | None]:
 
 
 def _together_sent(payloads: Sequence[Any]) -> Payload:
-    """Return payloads of one form as one, with a leading client axis; of numbers, the first's."""
+    """Return payloads of one form as one with a leading client axis; numbers from the first."""
     return {
         name: np.stack([payload[name] for payload in payloads])
         if isinstance(value, np.ndarray)
@@ -377,6 +378,6 @@ def _together_sent(payloads: Sequence[Any]) -> Payload:
 def _own_columns(
     payloads: Sequence[Any], own_numbers: Collection[str], axes: int, dtype: Any
 ) -> Payload:
-    """Return the numbers that each client has its own of, as columns."""
+    """Return the numbers that differ between clients, as columns."""
     names = [name for name in payloads[0] if name in own_numbers]
     return {name: as_column(np.array([p[name] for p in payloads]), axes, dtype) for name in names}

@@ -1,8 +1,8 @@
 """The states of all clients, in arrays.
 
-A client's state has two places, in two arrays of all clients' states: one holds what is
-acknowledged, the other takes what is pending. An acknowledgement swaps the two. Where everyone
-takes part in each round, what is noted of each client is the same for all, and noted once.
+A client's state has two places, in two arrays of all clients' states: one for the acknowledged
+state, the other for the pending one. An acknowledgement swaps the two. If everyone takes part in
+each round, the notes on clients are the same for all, and kept once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flower_fedcon.validation import Array
 
 
 class _Alike:
-    """What is noted of each client, where it is the same for everyone."""
+    """The notes on clients, if they are the same for everyone."""
 
     def __init__(self, slot: int, kinds: list[int]) -> None:
         self.round = self.pending_round = 0
@@ -42,12 +42,12 @@ class States:
     def __init__(self, state_type: type[Any], num_clients: int, axes: int) -> None:
         n = num_clients
         self._type, self._axes, self._num_clients = state_type, axes, n
-        # Of each client: rounds, which place is acknowledged, and what its states are made of.
+        # For each client: rounds, the acknowledged place, and the kinds of its states.
         self._round, self._pending_round = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self._slot = np.zeros(n, np.int64)
-        self._mixed = False  # whether those that are served differ in which place is acknowledged
-        self._awaited = 0  # the round whose replies, everyone's, wait for their acknowledgement
-        self._alike: _Alike | None = None  # in place of the arrays above, which are older
+        self._mixed = False  # whether the acknowledged places of served clients differ
+        self._awaited = 0  # the round in which everyone replied, not acknowledged yet
+        self._alike: _Alike | None = None  # replaces the arrays above, which are older
         self._kind = np.zeros((2, n), np.int64)
         self._kinds: list[tuple[Any, ...] | None] = [None]
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -56,12 +56,12 @@ class States:
     # --- rounds ----------------------------------------------------------------------------------
 
     def acknowledge_everyone(self, acknowledged: Array) -> bool:
-        """Acknowledge the last round's replies, if they were everyone's and alike.
+        """Acknowledge the last round's replies, if everyone replied from equal states.
 
         Returns
         -------
         bool
-            Whether they were; the clients can then be taken together.
+            Whether this holds; the clients can then be served together.
         """
         last, self._awaited = self._awaited, 0
         if not last or len(acknowledged) < self._num_clients:
@@ -76,13 +76,13 @@ class States:
                 self._pending_round.fill(0)
                 return True
             alike = self._alike = _Alike(int(self._slot[0]), self._kind[:, 0].tolist())
-        self._arrays[alike.slot].clear()  # outdated: what is pending next may lie there, cached
+        self._arrays[alike.slot].clear()  # outdated; the next pending state may reuse it
         alike.slot ^= 1
         alike.round, alike.pending_round = last, 0
         return True
 
     def _note_each(self) -> None:
-        """Note of each client what has been noted of everyone."""
+        """Copy the notes on everyone to each client."""
         if (alike := self._alike) is not None:
             self._alike = None
             self._slot.fill(alike.slot)
@@ -91,7 +91,7 @@ class States:
             self._kind[:] = np.reshape(alike.kinds, (2, 1))
 
     def acknowledge(self, clients: Array, acknowledged: Array) -> Array:
-        """Acknowledge replies one by one; return which clients have the state referred to."""
+        """Acknowledge single replies; return which clients have the state referred to."""
         self._note_each()
         rows = as_rows(clients)
         used = confirms(acknowledged, self._pending_round[rows])
@@ -104,11 +104,11 @@ class States:
         return here
 
     def all_pending(self, server_round: int) -> None:
-        """Note that everyone has done a round's step, from states that were alike."""
+        """Note that everyone has done a round's step, from equal states."""
         self._awaited = server_round
 
     def keys(self, clients: Array, acknowledged: Array) -> Array:
-        """Return numbers that are equal for clients whose states can be taken together."""
+        """Return numbers that are equal for clients whose states can be stacked."""
         rows = as_rows(clients)
         slot = self._slot[rows]
         self._mixed = not every(slot == slot[0])
@@ -119,7 +119,7 @@ class States:
     # --- states ----------------------------------------------------------------------------------
 
     def read(self, clients: Array, rows: Which) -> Any:
-        """Return the acknowledged states of clients that are alike as one, its arrays stacked."""
+        """Return the acknowledged states of equal clients as one, with stacked arrays."""
         if (alike := self._alike) is not None:
             return self._read(alike.slot, alike.kinds[alike.slot], rows)
         slot = int(self._slot[clients[0]])
@@ -133,14 +133,14 @@ class States:
         return self._type(*(_chosen(own, a, b) for a, b in zip(first, second, strict=True)))
 
     def acknowledged(self, client: int, acknowledged: int) -> Any:
-        """Return the state of one client that the server refers to; nothing changes."""
+        """Return the state of one client that the server refers to, without a change."""
         self._note_each()
         slot = int(self._slot[client]) ^ int(confirms(acknowledged, self._pending_round[client]))
         kind = int(self._kind[slot, client])
         return None if not acknowledged or kind == 0 else self._read(slot, kind, client)
 
     def everyone(self, acknowledged: Array) -> Any:
-        """Return all clients' states that the server refers to as one, its arrays stacked.
+        """Return all clients' states that the server refers to as one, with stacked arrays.
 
         None if one is missing, or they differ in more than their arrays' entries.
         """
@@ -159,7 +159,7 @@ class States:
         return self._type(*(_chosen(slot, a, b) for a, b in pairs))
 
     def hold(self, state: Any, acknowledged: Array) -> None:
-        """Hold all clients' states, stacked, as acknowledged in these rounds."""
+        """Hold all clients' stacked states as acknowledged in these rounds."""
         self._note_each()
         self._awaited = 0
         self._slot.fill(0)
@@ -168,7 +168,7 @@ class States:
         self._kind[0] = self._write(0, slice(0, self._num_clients), state)
 
     def readmit(self, clients: Array, rows: Which, acknowledged: Array, state: Any) -> None:
-        """Take states that the server has handed back."""
+        """Take states that the server hands back."""
         self._note_each()
         for place, own, part in self._by_place(clients, rows, state):
             self._kind[place, own] = self._write(place, own, part)
@@ -177,7 +177,7 @@ class States:
     def set_pending(
         self, clients: Array, rows: Which, server_round: int, state: Any, uploads: Iterable[Any]
     ) -> None:
-        """Hold what a step leaves as pending; the step also returned `uploads`."""
+        """Hold the states after a step as pending; the step also returned `uploads`."""
         if (alike := self._alike) is not None:
             if self._is_everyone(rows):
                 place = 1 - alike.slot
@@ -192,7 +192,7 @@ class States:
     def _by_place(
         self, clients: Array, rows: Which, state: Any
     ) -> Iterable[tuple[int, Which, Any]]:
-        """Yield each acknowledged place with the clients that have it, and their states."""
+        """Yield each acknowledged place with its clients and their states."""
         if not self._mixed:
             yield int(self._slot[clients[0]]), rows, state
             return
@@ -204,7 +204,7 @@ class States:
                 yield place, as_rows(clients[mine]), self._type(*own)
 
     def save(self, incarnation: int) -> StateColumns:
-        """Return the clients' states, for a checkpoint; good until the next round."""
+        """Return the clients' states for a checkpoint; they are valid until the next round."""
         self._note_each()
         acknowledged, pending = self._round > 0, self._pending_round > 0
         here = [np.where(self._slot == place, acknowledged, pending) for place in (0, 1)]
@@ -275,7 +275,7 @@ class States:
             if name not in arrays:
                 model = value.shape if value.ndim == self._axes else value.shape[1:]
                 arrays[name] = np.zeros((self._num_clients, *model), value.dtype)
-            elif not arrays[name].flags.writeable:  # the server's mirror has it
+            elif not arrays[name].flags.writeable:  # the server's mirror shares it
                 arrays[name] = arrays[name].copy()
             arrays[name][rows] = value
         kind = tuple(form)
@@ -289,7 +289,7 @@ class States:
         return isinstance(rows, slice) and rows.stop - rows.start == self._num_clients
 
     def _may_keep(self, place: int, state: Any, uploads: Iterable[Any]) -> bool:
-        """Return whether a field's new array can stay as it is: nothing else has its memory."""
+        """Return whether a field's new array needs no copy: nothing else has its memory."""
         new = state[place]
         alone = new.base is None and new.ndim > self._axes and new.flags.carray
         if not alone or len(new) != self._num_clients:
@@ -307,12 +307,12 @@ _NUMBERS = (int, float)
 
 
 def every(flags: Array) -> bool:
-    """Return whether all are true; faster than `all` on a short array."""
+    """Return whether all entries are true; faster than `all` for a short array."""
     return bool(np.count_nonzero(flags) == flags.size)
 
 
 def as_rows(places: Array) -> Which:
-    """Return ascending places as a slice if none is left out."""
+    """Return ascending positions, as a slice if none is left out."""
     first, last = int(places[0]), int(places[-1])
     return slice(first, last + 1) if last - first + 1 == len(places) else places
 
@@ -325,9 +325,9 @@ def _chosen(slot: Array, first: Any, second: Any) -> Any:
 
 
 def _may_share(new: Array, other: Any) -> bool:
-    """Return whether another value may lie in the memory of an array that is no view of any."""
+    """Return whether another value may share the memory of an array that is not a view."""
     if isinstance(other, np.ndarray):
         return other is new or (other.base is not None and np.may_share_memory(new, other))
-    if type(other) in _NUMBERS:  # sooner than to ask an abstract class
+    if type(other) in _NUMBERS:  # faster than a check of an abstract class
         return False
     return isinstance(other, Atom) and not isinstance(other, CoordinateAtom)

@@ -1,7 +1,7 @@
-"""In process, with the clients in worker processes: for objectives whose gradients take long.
+"""The engine with clients in worker processes, for objectives with slow gradients.
 
-Each process holds its clients for the whole run, data and states: a round sends it the requests of
-its clients and takes their replies, which are those of the local engine.
+Each process holds the data and states of its clients for the whole run. A round sends it the
+requests of its clients and takes their replies, which are those of the local engine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flower_fedcon.registry import client_class, register_client
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
 
-_here: dict[int, LocalEngine] = {}  # in a worker: what holds its clients
+_here: dict[int, LocalEngine] = {}  # in a worker: the engine of its clients
 
 
 class WorkersEngine(InProcess):
@@ -59,12 +59,12 @@ class WorkersEngine(InProcess):
                 "with daemon=False"
             )
         self.check_batches(run)
-        self.close()  # a race opens it for each that takes part
+        self.close()  # a race opens it for each runner
         objectives, count = self._problem.objectives, self._count
         share = max(1, cores() // count)
         threads = min(share, chosen() or share)
         client = client_class(run.algorithm)
-        # One executor for each process: only then is it known which one a task goes to.
+        # One executor for each process, so that each task goes to a given process.
         self._pools = [
             ProcessPoolExecutor(
                 max_workers=1,
@@ -92,7 +92,7 @@ class WorkersEngine(InProcess):
         return [reply for part in self._each(_answer, parts) for reply in part]
 
     def save(self) -> list[Versions] | None:
-        """Return the clients' states, for a checkpoint; None where they keep none."""
+        """Return the clients' states, for a checkpoint; None if they keep none."""
         parts = self._each(_save, [()] * self._count)
         if parts[0] is None:
             return None
@@ -109,7 +109,7 @@ class WorkersEngine(InProcess):
             pool.shutdown(wait=True, kill_workers=True)
 
     def _each(self, function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
-        """Return the function's value in each process."""
+        """Return a function's value in each process."""
         try:
             waiting = [
                 pool.submit(function, argument)
@@ -135,7 +135,7 @@ class _Share(LocalEngine):
 
 @cache
 def leave_with(parent: int) -> None:
-    """End this process once the one that started it is gone, however it ended."""
+    """End this process when the one that started it has ended in any way."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -161,7 +161,7 @@ def _start(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run, after the round
     threadpool_limits(threads)
     use(threads)
-    register_client(client)  # one of the user's own is not known here
+    register_client(client)  # the user's own algorithm is not known here
     _here[0] = _Share(objectives, run, first, every)
 
 

@@ -123,7 +123,7 @@ def attempt(
 
 
 class _AbandonedError(Exception):
-    """This attempt cannot give a sum."""
+    """No sum can result from the attempt."""
 
     def __init__(self, again: bool) -> None:
         self.again = again

@@ -1,4 +1,4 @@
 """The laboratory: experiments, their claims and figures, reports, advice, benchmarks.
 
-No other room imports this one, but for the command: a node and `simulate` run without it.
+Only the command imports this room: a node and `simulate` run without it.
 """

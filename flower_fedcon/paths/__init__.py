@@ -1,4 +1,4 @@
-"""Regularization paths: one problem for many weights of its regularizer, and the choice of one."""
+"""Regularization paths: one problem with many weights of its regularizer; choice of a weight."""
 
 from flower_fedcon.paths.folds import CrossValidation, cross_validate
 from flower_fedcon.paths.path import RegularizationPath, regularization_path

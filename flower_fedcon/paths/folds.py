@@ -26,15 +26,15 @@ Splits: TypeAlias = Sequence[Sequence[tuple[Array, Array]]]
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Losses of a path's weights on rows that were held out.
+    """Losses of a path's weights on held-out rows.
 
     Attributes
     ----------
     path : RegularizationPath
-        Of all rows, at the same weights.
+        The path of all rows, at the same weights.
     folds : RegularizationPath
-        Of the rows outside of each fold: the models of all folds side by side, `coefs` has shape
-        (num, folds, *model shape).
+        The paths of the rows outside of each fold. The models of all folds are side by side:
+        `coefs` has shape (num, folds, *model shape).
     losses : array, shape (folds, num)
         The mean loss over each fold's held-out rows of all clients.
     """
@@ -67,12 +67,12 @@ class CrossValidation:
 
     @property
     def best(self) -> int:
-        """The place of the weight with the least mean loss, among those where it is finite.
+        """The index of the weight with the least finite mean loss.
 
         Raises
         ------
         FedConError
-            If it is at none.
+            If no mean loss is finite.
         """
         mean = self.mean
         if not np.isfinite(mean).any():
@@ -89,12 +89,12 @@ class CrossValidation:
 
     @property
     def one_standard_error(self) -> int:
-        """The place of the largest weight within a standard error of the least mean loss.
+        """The index of the largest weight within one standard error of the least mean loss.
 
         Raises
         ------
         ConfigError
-            If there is one fold, and so no standard error.
+            If there is only one fold, and thus no standard error.
         """
         if len(self.losses) < 2:
             raise ConfigError("one fold has no standard error: use `best`, or more folds")
@@ -112,12 +112,12 @@ class CrossValidation:
 
     @property
     def uplink_bytes(self) -> int:
-        """What all clients have sent, for all folds and the path of all rows."""
+        """The bytes that all clients have sent, for all folds and the path of all rows."""
         return int(self.path.uplink_bytes.sum() + self.folds.uplink_bytes.sum())
 
     @property
     def downlink_bytes(self) -> int:
-        """What all clients were sent."""
+        """The bytes that all clients were sent."""
         return int(self.path.downlink_bytes.sum() + self.folds.downlink_bytes.sum())
 
     @property
@@ -160,26 +160,27 @@ def cross_validate(
 ) -> CrossValidation:
     """Compare the weights of a path by the loss on held-out rows.
 
-    Each client deals its own rows to the folds, so that no row leaves it; its part of a fold's
-    loss is one number for each weight. The loss is that of the objective, unless another is given.
+    Each client assigns its own rows to the folds, so that no row leaves it; its part of a fold's
+    loss is one number for each weight. By default the loss is that of the objective.
 
     Parameters
     ----------
     problem : FederatedProblem
-        Of objectives with rows, such as `LogisticRegression`.
+        A problem whose objectives have rows, such as `LogisticRegression`.
     regularizer, strategy, num, min_ratio, values
         As for `regularization_path`. The weights are those of the path of all rows.
     folds : int, or sequence (default: 5)
-        >= 2, at most the number of rows of all clients. Or the folds themselves: for each one a
-        pair of arrays of row numbers for every client, those to fit and those held out.
+        The number of folds: >= 2, at most the number of rows of all clients. Or the folds
+        themselves: for each fold, and for every client, a pair of arrays with the numbers of the
+        rows to fit and of those held out.
     seed : int (default: 0)
-        Of the folds, and of the runs.
+        The seed of the folds and of the runs.
     loss : callable, optional
-        The mean loss of the rows that a client holds out in a fold, of four arguments: the client's
-        objective of all its rows, of those to fit (None if there are none), of those held out, and
-        the model.
+        Returns the mean loss of the rows that a client holds out in a fold. Its four arguments are
+        the client's objective of all its rows, that of the rows to fit (None if there are none),
+        that of the held-out rows, and the model.
     **options
-        Others of `regularization_path`.
+        Further options of `regularization_path`.
 
     Returns
     -------
@@ -223,7 +224,7 @@ def cross_validate(
                 f"fold {k} of {len(splits)} has no rows {what}, or none with a weight above 0"
             )
     fit, held = fit / fit.sum(axis=0), held / held.sum(axis=0)
-    fitting = np.flatnonzero(fit.any(axis=1)).tolist()  # the rows of others are always held out
+    fitting = np.flatnonzero(fit.any(axis=1)).tolist()  # other clients' rows are always held out
     together = FederatedProblem(
         [SideBySide(train[j], len(fitting) * fit[j]) for j in fitting],
         names=[problem.names[j] for j in fitting],
@@ -240,7 +241,7 @@ def cross_validate(
 
 
 class SideBySide(Objective):
-    """f(X) = sum_k factor_k f_k(X_k): the folds of one client, whose models are along an axis.
+    """f(X) = sum_k factor_k f_k(X_k): the folds of one client, with models along an axis.
 
     Parameters
     ----------
@@ -269,7 +270,7 @@ class SideBySide(Objective):
         return gradient
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
-        """Return the Hessian's blocks, those of the folds."""
+        """Return the Hessian's blocks, one for each fold."""
         size = math.prod(self.shape[1:]) if columns is None else len(columns)
         blocks = np.zeros((len(self.parts), size, size), x.dtype)
         for k, f in enumerate(self.parts):
@@ -278,7 +279,7 @@ class SideBySide(Objective):
         return blocks
 
     def entry_curvatures(self) -> Array:
-        """Return about how far f curves along each entry of X."""
+        """Return approximate curvatures of f along the entries of X."""
         curvatures = np.zeros(self.shape)
         for k, f in enumerate(self.parts):
             if f is not None:
@@ -308,7 +309,7 @@ def fold_weights(
 
 
 def row_objective(objective: Any) -> LinearModel | WithOffset:
-    """Return an objective with rows from below its client's weight."""
+    """Return the objective with rows inside a client's weighted objective."""
     core = objective.objective if isinstance(objective, Scaled) else objective
     if not isinstance(core, LinearModel | WithOffset):
         raise ConfigError(
@@ -319,7 +320,7 @@ def row_objective(objective: Any) -> LinearModel | WithOffset:
 
 
 def deal_all(cores: Sequence[LinearModel | WithOffset], folds: int, seed: int) -> Splits:
-    """Deal each client's rows to folds, whose sizes differ by one at most."""
+    """Assign each client's rows to folds, whose sizes differ by at most one."""
     count("folds", folds, minimum=2)
     splits: list[list[tuple[Array, Array]]] = [[] for _ in range(folds)]
     for client, core in enumerate(cores):
@@ -332,7 +333,7 @@ def deal_all(cores: Sequence[LinearModel | WithOffset], folds: int, seed: int) -
 
 
 def part_of(core: LinearModel | WithOffset, rows: Array) -> LinearModel | WithOffset | None:
-    """Return the objective of some rows; None if they have no weight."""
+    """Return the objective of some rows; None if their weight is 0."""
     if not rows.size or (core.weights is not None and not core.weights[rows].any()):
         return None
     return core.subset(rows)

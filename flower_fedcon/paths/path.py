@@ -1,4 +1,4 @@
-"""The solutions for a grid of weights of the regularizer, each from the one before."""
+"""The solutions for a grid of weights of the regularizer, each started at the one before."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from flower_fedcon.validation import Array, choice, count, positive
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
-_NEWTON = 1000  # entries of a model, up to which Hessians are exchanged by default
-_MOMENTUM = 0.9  # of large models: a tenth of the rounds, where they are ill-conditioned
+_NEWTON = 1000  # entries of a model up to which Hessians are exchanged by default
+_MOMENTUM = 0.9  # for large models: a tenth of the rounds if the problem is ill-conditioned
 _ROUNDING = 1e-9
-_NOTHING = 1000.0  # machine epsilons: a gradient that is rounding
-_DIGIT = 4.0  # machine epsilons of a model's terms: the last digit of their gradient
-_REACH = 4.0  # such digits: its rounding
+_NOTHING = 1000.0  # machine epsilons: below it a gradient is rounding
+_DIGIT = 4.0  # in machine epsilons of a model's terms: the last digit of the gradient
+_REACH = 4.0  # in such digits: the rounding of the gradient
 _CONSTANT = (
     "the null model leaves nothing to explain, as with a constant target, so no weight selects a "
     "column"
 )
-_TRIES = 5  # at a weight that leaves nothing
-_SPARSER = 0.2  # share of a point's rounds that may pass until its residual is seen again
+_TRIES = 5  # at a weight at which nothing is active
+_SPARSER = 0.2  # share of a point's rounds after which its residual is computed again
 
 
 @dataclass(frozen=True)
@@ -60,25 +60,26 @@ class RegularizationPath:
     x : list of models
         The solutions.
     kkt : array, shape (num,)
-        ||z - prox(z - grad F in z, 1)||, by the clients' gradients, where z is the model in units
-        in which F is about 1 curved along each entry; see `runs.certificates.certify`.
+        ||z - prox(z - grad F in z, 1)||, from the clients' gradients. z is the model in units in
+        which the curvature of F along each entry is about 1; see `runs.certificates.certify`.
     converged : array of bool, shape (num,)
         Whether kkt reached the tolerance.
     active : list of array of int
         The entries of the flattened model that psi penalises and that are not 0.
     rounds, exchanges : array of int, shape (num,)
-        Rounds of the method; and with those for the residuals, and for the largest lambda.
+        Rounds of the method; these together with the exchanges for residuals and for the largest
+        lambda.
     uplink_bytes, downlink_bytes : array of int, shape (num,)
-        Of all exchanges of this point.
+        Bytes of all exchanges of this point.
     seconds : array, shape (num,)
     apart : array of the flattened model's shape, optional
-        Of each entry that is in use at the last point, which share of its square is no combination
-        of the others' (1 - R^2 of a column by the others): rounding leaves about 15 digits of a
-        coefficient, less the zeros of its share. By FedNewton, which has the Hessian.
+        For each active entry at the last point: the share of its column's square that is not a
+        combination of the other columns (1 - R^2). A coefficient has about 15 reliable digits,
+        minus the leading zeros of this share. Only with FedNewton, which has the Hessian.
     runaway : array of int
-        The entries of the flattened model that nothing but psi holds at the last point, since they
-        separate the outcome (`flower_fedcon.solvers.runaway`): with psi of weight 0 there is no
-        solution, and that point has not `converged`. By FedNewton.
+        The entries of the flattened model that only psi keeps finite at the last point, since they
+        separate the outcome (`flower_fedcon.solvers.runaway`). If psi has weight 0 there is no
+        solution, and that point has not `converged`. Only with FedNewton.
     """
 
     values: Array
@@ -126,11 +127,12 @@ def regularization_path(
     engine: str = "local",
     seed: int = 0,
 ) -> RegularizationPath:
-    """Solve min (1/N) sum_j f_j(x) + lambda psi(x) for a falling sequence of lambda.
+    """Solve min (1/N) sum_j f_j(x) + lambda psi(x) for a decreasing sequence of lambda.
 
-    The largest lambda is the least for which all that psi penalises is 0: by one exchange of
-    gradients at the null model (with a free intercept, after that is fitted). Each point starts
-    from what server and clients hold of the one before, and ends when its KKT residual is small.
+    The largest lambda is the smallest one for which all penalised entries are 0. It follows from
+    one exchange of gradients at the null model, whose free intercept is fitted first. Each point
+    starts from the states of server and clients at the point before, and ends when its KKT residual
+    is small.
 
     Parameters
     ----------
@@ -139,11 +141,11 @@ def regularization_path(
     regularizer : Regularizer, optional
         psi, such as `L1(1.0)` or `WithIntercept(ElasticNet(l1=0.5, l2=0.5))`.
     strategy : FedConStrategy, optional
-        The method; its regularizer is set at each point. By default `FedNewton`, where objectives
-        have a `hessian` and the model at most 1000 entries, else proximal gradient steps: `FedMiD`
-        with one step, and momentum and the prox on the server or, for cohorts, `CompositeFL`. With
-        `participation=Sample(...)` the method must be exact under sampling, as are FedNewton and
-        FedDR; the residual is then of all clients.
+        The method; its regularizer is set at each point. By default it is `FedNewton` if objectives
+        have a `hessian` and the model has at most 1000 entries. Otherwise proximal gradient steps
+        are taken: by `FedMiD` with one step, and momentum and the prox on the server or, for
+        cohorts, by `CompositeFL`. With `participation=Sample(...)` the method must be exact under
+        sampling, like FedNewton and FedDR; the residual is still that of all clients.
     num : int (default: 100)
         Number of points, in even ratios.
     min_ratio : float (default: 1e-3)
@@ -152,10 +154,11 @@ def regularization_path(
         The lambdas instead of `num` and `min_ratio`; they are sorted, the largest first.
     tolerance : float (default: 1e-8)
         The KKT residual at which a point ends, relative to the norm of the gradient at the start,
-        or at the null model where that was fitted; both in units in which F is about 1 curved along
-        each entry, so that it does not matter what units the data are in.
+        or at the null model if it was fitted. Both are in units in which the curvature of F along
+        each entry is about 1, so the units of the data do not matter.
     max_rounds : int (default: 1000)
-        The most rounds of a point; it is then not `converged`, and a warning says so.
+        The largest number of rounds of a point. A point that needs more is not `converged`, and a
+        warning says so.
     engine : {"local", "stacked"} (default: "local")
     seed : int (default: 0)
 
@@ -166,7 +169,7 @@ def regularization_path(
     Raises
     ------
     ConfigError
-        If an argument is out of range, or no lambda makes all that psi penalises 0.
+        If an argument is out of range, or no lambda makes all penalised entries 0.
 
     Examples
     --------
@@ -245,13 +248,13 @@ class Walk:
         setup = Setup.of(self._engine.describe(), max_rounds, problem.layout, rule, seed)
         self._run = Run(Plan(max_rounds), self._with(self.psi), setup, problem.start, self._engine)
         self._gradients, self._up, self._down = 0, 0, 0
-        self._least = 0.0  # a residual that is rounding
+        self._least = 0.0  # residuals below it are rounding
         self._begin = self._run.server.x
         self._start, self._curvatures = self._gradient(units=True)
         self._take_units(self.psi)
 
     def close(self) -> None:
-        """End the run and what holds the clients."""
+        """End the run and the engine."""
         self._run.close()
         self._engine.close()
 
@@ -261,7 +264,7 @@ class Walk:
         return strategy
 
     def _turn(self, psi: Regularizer) -> None:
-        """Go on with another regularizer."""
+        """Continue with another regularizer."""
         run = self._run
         run.server = run.server.continued(self._with(psi))
         if "regularizer" in run.server.strategy.client_settings:
@@ -276,10 +279,10 @@ class Walk:
         self.target = max(self.tolerance * self._units.length(self._start), self._least)
 
     def largest_weight(self, ratio: float) -> float:
-        """Return the least lambda at which all that psi penalises is 0.
+        """Return the smallest lambda at which all penalised entries are 0.
 
-        Where a null model leaves nothing but rounding to explain, as of a constant target, it is
-        one at which that is so down to `ratio` times it.
+        If the null model fits up to rounding, as for a constant target, all penalised entries are 0
+        even at `ratio` times the returned lambda.
         """
         start, x = self._start, self._run.server.x
         found = largest_weight(self.psi, x, start)
@@ -287,20 +290,20 @@ class Walk:
             if not found:
                 _log.warning("%s", _CONSTANT)
             return found
-        # Something is free: the null model is the solution for a far larger weight.
+        # Some entries are free: the null model is the solution for a far larger weight.
         weight = 1e3 * (found or self._units.length(start) or 1.0)
         for _ in range(_TRIES):
             psi = self.psi.scaled(weight)
             self._take_units(psi)
             self._turn(psi)
             self._solve()
-            self._play(1)  # to rounding, since the first point is to be the null model
+            self._play(1)  # to rounding, since the first point must be the null model
             x = self._run.server.x
             if not (x[penalised(self.psi, x)] != 0).any():
                 break
             weight *= 1e6
         self._take_units(self.psi)
-        # From here on, what the null model leaves is what gradients are compared with.
+        # From here on, gradients are compared with that at the null model.
         self._start, _ = self._gradient()
         size = self._units.length(start) + self._units.reach(x)
         noise = _NOTHING * float(np.finfo(x.dtype).eps) * size
@@ -333,7 +336,7 @@ class Walk:
         return total_sums(self._run.server, self._engine, statistic, shapes, x, **more)
 
     def _count(self, vectors: int, number: float | None = None) -> None:
-        """Count an exchange of gradients: so many vectors up, one and perhaps a number down."""
+        """Count an exchange of gradients: vectors up; one vector, and perhaps a number, down."""
         model = np.zeros(self._layout.shape, self._layout.array_dtype)
         clients = self._run.server.setup.num_clients
         down: Payload = {"x": model} if number is None else {"x": model, "units": number}
@@ -344,7 +347,8 @@ class Walk:
     def _solve(self) -> tuple[float, bool, int]:
         """Play rounds until the KKT residual is small.
 
-        Return it, whether it reached the tolerance, or the last digit of its terms, and the rounds.
+        Return the residual, whether it reached the tolerance or the last digit of its terms, and
+        the number of rounds.
         """
         played = 0
         while True:
@@ -432,7 +436,7 @@ class Walk:
 def default_strategy(
     problem: FederatedProblem, participation: Participation | None = None
 ) -> FedConStrategy[Any]:
-    """Return the method that a problem's objectives allow, as was fastest on tables of patients."""
+    """Return the default method: the fastest, on tables of patients, that the objectives allow."""
     rule = Full() if participation is None else participation
     twice = all(callable(getattr(f, "hessian", None)) for f in problem.clients)
     if twice and problem.layout.size <= _NEWTON:

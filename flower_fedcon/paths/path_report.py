@@ -1,4 +1,4 @@
-"""Paths for people and for spreadsheets: coefficients by name, and all points as CSV."""
+"""Reports of paths: coefficients by name, and all points as CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flower_fedcon.validation import Array
 
 
 def names_of(problem: FederatedProblem) -> list[str]:
-    """Return the names of a flattened model's entries: of a table's columns, else their places."""
+    """Return the names of a flattened model's entries: a table's columns, or positions."""
     size, prepared = problem.layout.size, problem.preparation
     if prepared is not None:
         return prepared.entries(problem.layout.shape)
@@ -28,24 +28,24 @@ def names_of(problem: FederatedProblem) -> list[str]:
 
 
 def unit_of(problem: FederatedProblem) -> str:
-    """Return of what the coefficients of a table's columns are, "per sd"; "" of other models."""
+    """Return the unit of a table's coefficients, such as "per sd"; "" for other models."""
     if problem.preparation is None:
         return ""
     return "per sd" if problem.preparation.standardized else "per unit"
 
 
 def ratio_of(problem: FederatedProblem) -> str:
-    """Return what the exponential of a coefficient is, such as "odds ratio"; "" for nothing."""
+    """Return the meaning of a coefficient's exponential, such as "odds ratio"; or ""."""
     return "" if problem.preparation is None else exponential_of(problem.preparation.loss)
 
 
 def coefficients(
     problem: FederatedProblem, chosen: CrossValidation, place: int
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the titles and the rows of a point's coefficients that are not 0.
+    """Return the titles and the rows of a point's nonzero coefficients.
 
-    Name, value, of tables also per unit with the exponential of that if it is a ratio (an
-    intercept's is the ratio of nothing), and the share of the folds.
+    A row has the name and the value. For tables it also has the coefficient per unit and its
+    exponential, if this is a ratio (that of an intercept is not); then the share of the folds.
     """
     names, unit, ratio = names_of(problem), unit_of(problem), ratio_of(problem)
     x, stable, prepared = _flat(chosen.path, place), chosen.stability, problem.preparation
@@ -75,7 +75,7 @@ def to_csv(
 ) -> str:
     """Return a path as CSV, a row for each weight.
 
-    Its column is called as `weight` says, and the coefficients' names end with their `unit`.
+    `weight` is the name of its column, and the coefficients' names end with their `unit`.
     """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

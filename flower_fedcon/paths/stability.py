@@ -1,18 +1,18 @@
-"""Stability selection: which columns the halves of the rows select again and again.
+"""Stability selection: the columns that half samples of the rows select consistently.
 
-Each client deals its own rows into two halves, B times over, so that there are 2 B half samples of
-all rows. On each a path is solved from the largest weight down, until q columns have been selected:
-these are the half sample's. A column whose share of the half samples, pi, is at least a threshold
-is selected for good.
+Each client splits its own rows into two halves, B times, which gives 2 B half samples of all rows.
+For each, a path is solved from the largest weight down until q columns have been selected: these
+are the columns of the half sample. A column is selected in the end if its share pi of the half
+samples is at least a threshold.
 
-Of columns that a half sample selects with a probability of at most q / p at most
+Let p be the number of columns. Among the selected columns, the expected number of those that a half
+sample selects with probability at most q / p is at most
 
     q^2 / ((2 threshold - 1) p)
 
-are expected among those, whatever the data are (Shah, Samworth 2013, theorem 1, for complementary
-pairs), p being the number of columns. Where columns without an effect are alike and no better
-than chance, that bounds the expected number of them (Meinshausen, Buhlmann 2010, theorem 1). q
-follows from the bound that is asked for.
+for any data (Shah, Samworth 2013, theorem 1, for complementary pairs). If columns without an effect
+are exchangeable and selected no better than by chance, this bounds the expected number of such
+columns (Meinshausen, Buhlmann 2010, theorem 1). q follows from the requested bound.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from flower_fedcon.regularizers import Each, WithIntercept, as_regularizer
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, count, positive
 
-_ABOVE = 1.5  # times the largest weight of all rows: halves may select a column earlier
+_ABOVE = 1.5  # multiple of the largest weight of all rows: halves may select a column earlier
 _BLOCKS = 2**24  # numbers of Hessians that are exchanged at once
 
 
 @dataclass(frozen=True)
 class StabilitySelection:
-    """How often half samples select each column.
+    """The shares of half samples that select each column.
 
     Attributes
     ----------
@@ -52,11 +52,11 @@ class StabilitySelection:
         The columns whose share is at least `threshold`.
     threshold : float
     most : int
-        q, how many columns a half sample selects at most.
+        q, the largest number of columns that a half sample selects.
     error : float
         The bound that holds, q^2 / ((2 threshold - 1) p).
     samples : int
-        The half samples, two of each pair.
+        The number of half samples, two for each pair.
     """
 
     shares: Array
@@ -93,9 +93,9 @@ def stability_selection(
     seed: int = 0,
     **options: Any,
 ) -> StabilitySelection:
-    """Select the columns that half samples of the clients' rows select again and again.
+    """Select the columns that half samples of the clients' rows select consistently.
 
-    Each client takes halves of its own rows, and no row leaves it. The fits run side by side.
+    Each client splits its own rows, and no row leaves it. The fits run side by side.
 
     Parameters
     ----------
@@ -104,14 +104,14 @@ def stability_selection(
     regularizer, strategy, num, min_ratio
         As for `regularization_path`.
     pairs : int (default: 50)
-        B: complementary pairs of halves.
+        B, the number of complementary pairs of halves.
     threshold : float (default: 0.75)
         In (0.5, 1].
     error : float (default: 1.0)
-        > 0: how many columns without an effect may be expected among the selected ones, at most;
-        see `flower_fedcon.paths.stability` for what that means. q follows from it.
+        A bound > 0 of the expected number of columns without an effect among the selected ones; see
+        `flower_fedcon.paths.stability` for its meaning. q follows from it.
     seed : int (default: 0)
-        Of the halves, and of the runs.
+        The seed of the halves and of the runs.
     **options
         Others of `regularization_path`.
 
@@ -157,7 +157,7 @@ def stability_selection(
     top = regularization_path(problem, psi, strategy, num=1, **options).values[0]
     values = np.geomspace(_ABOVE * float(top), min_ratio * float(top), num)
     size = math.prod(shape)
-    first = np.full((2 * pairs, columns), num)  # of each half sample the point that selects
+    first = np.full((2 * pairs, columns), num)  # for each half sample: the point that selects
     together = max(2, _BLOCKS // size**2 // 2 * 2)
     for start in range(0, 2 * pairs, together):
         halves = [
@@ -172,7 +172,7 @@ def stability_selection(
             np.minimum.at(first, (start + sample, column), place)
     shares, paths = np.zeros(columns), np.zeros((num, columns))
     for own in first:
-        ever = own[:, None] <= np.arange(num)  # whether selected down to each point
+        ever = own[:, None] <= np.arange(num)  # whether selected up to each point
         paths += ever.T
         last = np.flatnonzero(ever.sum(axis=0) <= most)
         shares += ever[:, last[-1]] if last.size else 0.0
@@ -190,7 +190,7 @@ def _side_by_side(
     values: Array,
     options: dict[str, Any],
 ) -> Iterator[Array]:
-    """Yield the active entries at each weight, of all half samples one after the other."""
+    """Yield the active entries at each weight, for one half sample after the other."""
     parts = [[part_of(core, half[j][0]) for half in halves] for j, core in enumerate(cores)]
     shares = [w / core.total_weight for w, core in zip(problem.weights, cores, strict=True)]
     fit = fold_weights(parts, shares)

@@ -1,4 +1,4 @@
-"""What the weights of a path follow from: which entries psi penalises, and where all are 0."""
+"""Weights of a path, from the entries that psi penalises and the weight at which all are 0."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.validation import Array, float_array
 
-_HUGE = 1e12  # a weight at which a prox leaves nothing of what it penalises
+_HUGE = 1e12  # a weight at which a prox makes all penalised entries 0
 _HALVINGS = 60
 
 
 def penalised(psi: Regularizer, x: Array) -> Array:
-    """Return which entries psi draws to 0, as bools of the shape of x.
+    """Return which entries psi penalises, as bools with the shape of x.
 
     >>> from flower_fedcon.regularizers import L1, WithIntercept
     >>> penalised(WithIntercept(L1(2.0)), np.ones(3))
@@ -31,20 +31,20 @@ def penalised(psi: Regularizer, x: Array) -> Array:
 
 
 def largest_weight(psi: Regularizer, x: Array, gradient: Array) -> float:
-    """Return the least lambda for which a null model x is a solution with lambda psi.
+    """Return the smallest lambda for which a null model x is a solution with lambda psi.
 
     Parameters
     ----------
     psi : Regularizer
     x : array
-        0 wherever psi penalises, and fitted elsewhere.
+        The null model: 0 in the penalised entries, and fitted elsewhere.
     gradient : array
-        The objective's at x.
+        The gradient of the objective at x.
 
     Raises
     ------
     ConfigError
-        If there is none, as for a square.
+        If there is none, as for a squared norm.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def largest_weight(psi: Regularizer, x: Array, gradient: Array) -> float:
             raise _no_largest(psi)
         return float((np.abs(v[l1 > 0]) / l1[l1 > 0]).max())
     null = psi.scaled(_HUGE).prox(v, 1.0)
-    size = float(np.abs(v - null).max())  # in whatever unit: it is searched over what is of size 1
+    size = float(np.abs(v - null).max())  # for any unit: the search is over numbers of size 1
     if not size:
         raise _no_largest(psi)
     v = (v - null) / size
@@ -93,7 +93,7 @@ def weights(values: Sequence[float] | Array) -> Array:
     Raises
     ------
     ConfigError
-        If one is negative, or there is none.
+        If a weight is negative, or there are none.
     """
     grid = float_array("values", values, ndim=1)
     if grid.size == 0 or grid.min() < 0:

@@ -1,4 +1,4 @@
-"""What a server's or a client's state is made of: arrays and numbers, on the host or traced."""
+"""The parts of a server's or client's state: arrays and numbers, on the host or traced."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OTHERS = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, _
 
 
 def parts(tree: Any) -> tuple[list[Any], Rebuild]:
-    """Return the arrays and numbers that a state is made of, and what makes a state of such ones.
+    """Return a state's arrays and numbers, and a function that makes a state from them.
 
     Raises
     ------
     NotTraceableError
-        If it holds anything else.
+        If the state holds anything else.
     """
     if tree is None or isinstance(tree, bool | str):
         return [], lambda _: tree
@@ -42,12 +42,13 @@ def parts(tree: Any) -> tuple[list[Any], Rebuild]:
 def numbers_that_change(
     trace: Callable[[Sequence[Any]], list[Any]], values: Sequence[Any]
 ) -> list[bool]:
-    """Return which parts of the server's state have to be traced: arrays, and numbers that change.
+    """Return which parts of the server's state must be traced: arrays and changing numbers.
 
     Parameters
     ----------
     trace : callable
-        From the parts of a state, those that are not traced as Python numbers, to the next.
+        Maps the parts of a state to those of the next; parts that are not traced are Python
+        numbers.
     values : sequence
         The parts of a state.
     """
@@ -73,25 +74,25 @@ def numbers_that_change(
 
 
 def traced_or_number(value: Any) -> Any:
-    """Return an array as a traced one, or a number that does not change."""
+    """Return a traced array, or a number that does not change."""
     arrays = isinstance(value, jax.Array | np.ndarray)
     return TracedArray(jnp.asarray(value)) if arrays else value
 
 
 def on_host(value: Any, axes: int) -> Any:
-    """Return an array of NumPy, or a number; what has more axes than a model is to be read."""
+    """Return a NumPy array (read-only if it has more axes than a model), or a number."""
     if value.ndim:
         return np.asarray(value) if value.ndim > axes else np.array(value)
     return float(value) if value.dtype.kind == "f" else int(value)
 
 
 def fixed_parts(state: Any) -> list[Any]:
-    """Return what of a client's state is not an array, and of the arrays their types."""
+    """Return the plain values of a client's state, and the types of its arrays."""
     return [(v.shape, v.dtype) if isinstance(v, np.ndarray) else v for v in state]
 
 
 def place(error: BaseException) -> str:
-    """Return which line of a strategy, client or of its mathematics an error comes from."""
+    """Return the line of a strategy, client or their mathematics that an error comes from."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,10 +1,10 @@
-"""In process, with the rounds between two records compiled by JAX.
+"""The engine in this process whose rounds between two records are compiled by JAX.
 
-It is the stacked engine, and does with NumPy what is not a plain round: the first round, in which
-mistakes in the settings show, first contacts, and a round in which something is not finite, which
-then ends or goes on as in every engine. The other rounds are traced once, from the same lines of
-strategy and client, and run as one compiled loop; cohorts and batches are drawn here, from the
-same streams.
+It derives from the stacked engine, which computes with NumPy all rounds that are not plain: the
+first round (where mistakes in the settings show), first contacts, and a round with numbers that are
+not finite, which then ends or continues as in every engine. The other rounds are traced once, from
+the same code of strategy and client, and run as one compiled loop. Cohorts and batches are drawn
+here, from the same streams.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
 
 _log = logging.getLogger("flwr")
-_DRAWN = 2**21  # numbers of clients and rows that are drawn ahead for one block
-_SECONDS = 0.5  # that a block may take: a signal or a checkpoint waits for its end
+_DRAWN = 2**21  # random numbers (clients and rows) that are drawn ahead for one block
+_SECONDS = 0.5  # seconds of a block: a signal or a checkpoint waits for its end
 _FIRST = 64  # rounds in the first block
-_FAILED = 10  # rounds in a row that may turn out to be no plain ones
+_FAILED = 10  # consecutive rounds that may turn out not to be plain
 
 
 class _Block(NamedTuple):
@@ -55,12 +55,12 @@ class _Block(NamedTuple):
     run: Callable[..., Any]
     varies: list[bool]  # which parts of the server's state are traced
     fixed: list[Any]  # the others
-    batches: tuple[int, int]  # how many a round takes, and their size; (0, 0) without
-    capacity: int  # rounds in one call at most, for which numbers are drawn
+    batches: tuple[int, int]  # batches in a round, and their size; (0, 0) without
+    capacity: int  # the largest number of rounds in a call, for which numbers are drawn
     most: int  # what it may be
     up: int
     down: int
-    work: list[str]  # what clients' steps are said to cost
+    work: list[str]  # the counted costs of clients' steps
 
 
 class JaxEngine(StackedEngine):
@@ -79,9 +79,9 @@ class JaxEngine(StackedEngine):
             self._tracing_client.local_solver = GivenSolver(solver, self._stack, own)
         self._block: _Block | None = None
         self._length, self._refused = _FIRST, False
-        self._skips, self._failed = False, 0  # the next round; how many have just failed
-        self._returned: Any = None  # the server's state as the last block left it
-        self._on_device: list[Any] = []  # its parts that are traced
+        self._skips, self._failed = False, 0  # the next round; how many in a row have failed
+        self._returned: Any = None  # the server's state after the last block
+        self._on_device: list[Any] = []  # its traced parts
         self._client_arrays: dict[str, Any] | None = None  # newer than the stacked states
         self._client_form: Any = None
         self._rounds: Any = None  # of the clients' states there
@@ -104,7 +104,7 @@ class JaxEngine(StackedEngine):
         super().load(states)
 
     def _hold_states(self) -> None:
-        """Give the stacked states what the last block has left."""
+        """Copy the states after the last block into the stacked states."""
         if self._client_arrays is None or self._states is None:
             return
         arrays = {name: np.asarray(value) for name, value in self._client_arrays.items()}
@@ -114,12 +114,12 @@ class JaxEngine(StackedEngine):
     # --- blocks of rounds ------------------------------------------------------------------------
 
     def advance(self, server: Server, rounds: int) -> int:
-        """Do up to so many rounds, as one compiled loop.
+        """Do up to `most` rounds as one compiled loop.
 
         Returns
         -------
         int
-            How many were done; 0 if the next has to be asked for, as one of the stacked engine.
+            The number of rounds done; 0 if the next one needs the stacked engine.
         """
         if not rounds or self._refused or self._skips or not self._is_plain(server):
             self._skips = False
@@ -134,7 +134,7 @@ class JaxEngine(StackedEngine):
                 if block is None or new:
                     block = self._block = self._traced(server, rounds)
                 done = self._play(server, block, min(rounds, self._length, block.capacity))
-        except Exception as error:  # of mathematics that was written for NumPy
+        except Exception as error:  # from code that was written for NumPy
             if not new:
                 raise
             what = str(error).partition("\n")[0] or type(error).__name__
@@ -146,7 +146,7 @@ class JaxEngine(StackedEngine):
         return done
 
     def _is_plain(self, server: Server) -> bool:
-        """Return whether the coming rounds are like the last one."""
+        """Return whether the coming rounds have the form of the last one."""
         if type(server.audit) is not Audit:
             self._refuse("an audit log notes every exchange")
             return False
@@ -157,7 +157,7 @@ class JaxEngine(StackedEngine):
         return bool(rounds.all()) if self._states is not None else server.round > 0
 
     def _take_over(self, server: Server) -> bool:
-        """Have the states of server and clients on the device; return whether that can be."""
+        """Copy the states of server and clients to the device; return whether it is possible."""
         if server.state is not self._returned:
             found = parts(server.state)[0]
             block = self._block
@@ -182,12 +182,12 @@ class JaxEngine(StackedEngine):
         return True
 
     def _refuse(self, reason: str) -> None:
-        """Compile nothing in this run, and say why."""
+        """Compile nothing in this run, and log why."""
         self._refused = True
         _log.warning('engine="jax": %s; running on the stacked engine', reason)
 
     def _traced(self, server: Server, rounds: int) -> _Block:
-        """Trace a round, and return the loop over it, which its first call compiles."""
+        """Trace a round and return the loop over it, which is compiled at its first call."""
         strategy, n = server.strategy, server.setup.num_clients
         tracer = RoundTracer(
             strategy,
@@ -218,7 +218,7 @@ class JaxEngine(StackedEngine):
         batches = (self._given.asked, self._given.size)
         drawn = (size if server.setup.sampled else 0) + size * batches[0] * batches[1]
         most = max(1, _DRAWN // drawn) if drawn else _DRAWN
-        # At least two: for one round alone XLA would make other code.
+        # At least two: for a single round XLA would make different code.
         capacity = max(2, min(rounds, most)) if drawn or tracer.rate is not None else most
         loop = jax.jit(self._loop(tracer, varies, fixed, rebuild))
         self._on_device = [x for v, x in zip(varies, found, strict=True) if v]
@@ -236,10 +236,10 @@ class JaxEngine(StackedEngine):
     def _loop(
         self, tracer: RoundTracer, varies: list[bool], fixed: list[Any], rebuild: Rebuild
     ) -> Callable[..., Any]:
-        """Return the loop over a number of rounds, which ends early after one that does not hold.
+        """Return the loop over rounds, which ends early after a round whose conditions fail.
 
-        Its carry is the number of rounds begun, whether all hold, the states, and what the clients'
-        steps have cost.
+        Its carry is the number of rounds begun, whether all conditions hold, the states, and the
+        costs of the clients' steps.
         """
 
         def once(carry: Any, data: Any, given: Any, first: Any) -> Any:
@@ -273,7 +273,7 @@ class JaxEngine(StackedEngine):
         return loop
 
     def _play(self, server: Server, block: _Block, count: int) -> int:
-        """Do a number of rounds; stop before one that does not hold."""
+        """Do a number of rounds; stop before one whose conditions fail."""
         first = server.round + 1
         cohorts = [server.everyone] * count
         given: dict[str, Any] = {}
@@ -294,7 +294,7 @@ class JaxEngine(StackedEngine):
         clients = self._client_arrays or {}
         start = (self._on_device, clients, dict.fromkeys(block.work, np.int64(0)))
         begun, holds, state, clients, spent = block.run(start, given, first, count)
-        if not holds:  # that round is the stacked engine's: it names what is wrong
+        if not holds:  # the stacked engine does this round, and reports what is wrong
             count = int(begun) - 1
             self._failed = 1 if count else self._failed + 1
             self._skips = count > 0
@@ -315,7 +315,7 @@ class JaxEngine(StackedEngine):
         return count
 
     def _rows(self, clients: Array, server_round: int, batches: int, size: int) -> Array:
-        """Return the rows of each batch, drawn as the stacked engine draws them."""
+        """Return the rows of each batch, with the draws of the stacked engine."""
         drawn = np.zeros((batches, len(clients), size), np.intp)
         for group in self._groups:
             mine = slice(None) if len(self._groups) == 1 else group.clients

@@ -1,7 +1,7 @@
-"""Local solvers in a traced round: whom they serve there, and what of it is known before.
+"""Local solvers in a traced round: their clients, and what is known of them in advance.
 
-A solve that would be reported, or handed to another solver, makes the round one that does not hold:
-the stacked engine does it again.
+If a solve would be reported, or handed to a different solver, a condition of the round fails, and
+the stacked engine does the round again.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from flower_fedcon.solvers.served import ServedClients
 
 
 def as_traced(value: Any) -> Any:
-    """Return an array as one that is traced."""
+    """Return an array as a traced one."""
     return value if type(value) is TracedArray else TracedArray(jnp.asarray(value))
 
 
 class Known:
-    """Clients of a run, with their arrays: what is known of them before a round is traced.
+    """Clients of a run with their arrays: facts that are known before a round is traced.
 
     Parameters
     ----------
     name : str
-        Of the kind of their objectives, where there are several.
+        The name of their kind of objective, if there are several.
     stack : Stack
     objectives : sequence
-        The same, one by one.
+        The same objectives, one by one.
     """
 
     def __init__(self, name: str, stack: Stack, objectives: Sequence[Any]) -> None:
@@ -53,16 +53,16 @@ class Known:
 
 
 class TracedClients(ServedClients):
-    """The functions of the clients of a traced round.
+    """The functions of a traced round's clients.
 
     Parameters
     ----------
     stack : Stack
-        With traced arrays.
+        A stack with traced arrays.
     which : slice, or traced array
-        The clients; a slice is of all.
+        The clients; a slice stands for all.
     count : int
-        How many they are.
+        Their number.
     """
 
     known: Known
@@ -82,12 +82,12 @@ class TracedClients(ServedClients):
 
     @property
     def smoothness(self) -> Any:
-        """As of a `ServedClients`."""
+        """As in `ServedClients`."""
         return as_traced(self.known.cohort.smoothness)[self.which]
 
     @property
     def usual(self) -> tuple[Any, Any]:
-        """As of a `ServedClients`."""
+        """As in `ServedClients`."""
         gradient, curvature = (
             one if isinstance(one, float) else as_traced(one)[self.which]
             for one in self.known.cohort.usual
@@ -96,14 +96,14 @@ class TracedClients(ServedClients):
 
     @property
     def states_smoothness(self) -> bool:
-        """As of a `ServedClients`."""
+        """As in `ServedClients`."""
         return self.known.cohort.states_smoothness
 
     def gradient_steps(self, steps: LocalPass) -> None:
-        """Return None: they are taken one by one."""
+        """Return None, since steps are taken one by one."""
 
     def inverse_hessian(self, shift: Any) -> Inverses | None:
-        """Return (H_i + shift I)^-1, by factors that are known, or eigenvalues."""
+        """Return (H_i + shift I)^-1, from known factors or eigenvalues."""
         known, solver = self.known, self.solver
         if type(shift) is TracedArray:
             if known.spectra is None:
@@ -128,12 +128,12 @@ class GivenSolver(LocalSolver):
     stack : Stack
         All clients' objectives, with their arrays.
     objectives : sequence
-        The same, one by one.
+        The same objectives, one by one.
 
     Attributes
     ----------
     data : dict of array
-        What solves have asked for beside the objectives, by name; `given` takes its place in a
+        Arrays that solves have used besides the objectives, by name; `given` replaces them in a
         compiled round.
     """
 
@@ -155,7 +155,7 @@ class GivenSolver(LocalSolver):
             raise NotTraceableError("its step minimises another function than its client's")
         problem = problem.started_at(as_traced(problem.start))
         stack = problem.objective.stack
-        # A loop takes seconds to compile: one goes over clients of all kinds, if it can.
+        # A loop takes seconds to compile, so one loop goes over clients of all kinds if possible.
         apart = isinstance(stack, Joined) and isinstance(self._solver, Exact)
         if not apart or problem.regularizer is not None or problem.has_hessian:
             return self._solve(self._whole, problem, stop)
@@ -170,12 +170,12 @@ class GivenSolver(LocalSolver):
         return over(lambda *parts: np.concatenate(parts)[stack.order], *found)  # type: ignore[no-any-return]
 
     def _solve(self, known: Known, problem: LocalProblem, stop: Stop | None) -> Solution:
-        """Return the solutions of clients whose objectives are alike."""
+        """Return the solutions of clients with objectives of one kind."""
         problem.objective.known, problem.objective.solver = known, self
         return self._solver.solve(problem, stop=stop)  # type: ignore[no-any-return]
 
     def asked(self, what: str, found: Any) -> Any:
-        """Return a NamedTuple with its arrays traced, and note that they are asked for."""
+        """Return a NamedTuple with traced arrays, and note that they are used."""
         parts = {}
         for name, own in found._asdict().items():
             if isinstance(own, np.ndarray):

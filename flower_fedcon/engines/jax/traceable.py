@@ -1,4 +1,4 @@
-"""Which runs the compiled engine takes, as far as that shows before a round is traced."""
+"""Which runs the compiled engine accepts, as far as this is known before tracing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = 16
 """Of objectives, each of which a round traces on its own."""
 
 
-_forked = False  # from a process where JAX had threads, which a fork leaves behind
+_forked = False  # forked from a process with JAX's threads, which a fork does not copy
 
 
 def _after_fork() -> None:
@@ -39,9 +39,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
-    """Return why the rounds of a run that can be stacked cannot be compiled; None if they may.
+    """Return why a stackable run's rounds cannot be compiled; None if they may be.
 
-    What only tracing a round can show, the engine says in its first block.
+    Reasons that only show when a round is traced are logged with the first block.
     """
     if _forked:
         return "this process was forked from one that uses JAX, whose threads it lacks"
@@ -85,7 +85,7 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
 
 
 def _of_others(value: Any) -> str | None:
-    """Return the name of a type, in a value or its parts, that is defined elsewhere."""
+    """Return the name of a type, in a value or its parts, from outside this package."""
     kind = value if isinstance(value, type) else type(value)
     root = kind.__module__.partition(".")[0]
     if root not in ("builtins", "numpy", __name__.partition(".")[0]):

@@ -1,8 +1,9 @@
-"""Arrays of JAX that the package's mathematics takes for NumPy's.
+"""Arrays of JAX that the package's mathematics can use like NumPy's.
 
-NumPy hands every function of a `TracedArray` to it (`__array_ufunc__`, `__array_function__`), which
-calls JAX's function of the same name. JAX's arrays never change, and mathematics that changes one
-in place is refused. A condition is taken to be true, and noted: it is part of what a round returns.
+NumPy passes every function of a `TracedArray` to this class (`__array_ufunc__`,
+`__array_function__`), which calls JAX's function of the same name. JAX's arrays never change, so
+changes in place are refused. A condition is assumed to be true and noted: a round returns whether
+all its conditions held.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from flower_fedcon.layout import array_bytes
 from flower_fedcon.wire.payloads import SCALAR_BYTES
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_tracing = threading.RLock()  # what is assumed, and who calls the kernels, are one trace's
+_tracing = threading.RLock()  # the assumptions, and the kernels' caller, belong to one trace
 _conditions: list[Any] = []
 _MOST = 10_000
 _AT_ONCE, _SUMS = 32, 4
 
 
 class NotTraceableError(FedConError):
-    """Mathematics that looks at values, or does what JAX has no function for."""
+    """Code that reads values, or calls a function that JAX does not have."""
 
 
 def one_at_a_time(function: _Function) -> _Function:
-    """Let one thread trace at a time."""
+    """Allow only one thread at a time to trace."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -47,14 +48,14 @@ def one_at_a_time(function: _Function) -> _Function:
 
 
 def conditions() -> list[Any]:
-    """Return what the mathematics has assumed since the last call, each a JAX bool."""
+    """Return the conditions assumed since the last call, each a JAX bool."""
     found = [*_conditions]
     _conditions.clear()
     return found
 
 
 class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
-    """An array, or without axes a number, that stands for a value of JAX.
+    """An array, or without axes a number, that represents a value of JAX.
 
     Parameters
     ----------
@@ -94,17 +95,17 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
 
     @property
     def flags(self) -> SimpleNamespace:
-        """Those of a new array."""
+        """The flags of a new array."""
         return SimpleNamespace(c_contiguous=True, carray=True, writeable=True)
 
     @property
     def nbytes(self) -> int:
-        """The bytes on the wire, as compact values say them; of a number, too."""
+        """The bytes on the wire, as for compact values; also for a number."""
         return array_bytes(self.shape, self.dtype) if self.ndim else SCALAR_BYTES
 
     @property
     def stack_bytes(self) -> int:
-        """The same of a stack of values."""
+        """The same for a stack of values."""
         return len(self) * array_bytes(self.shape[1:], self.dtype)
 
     base = None
@@ -118,7 +119,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
     # --- what cannot be known yet --------------------------------------------------------------
 
     def assume(self) -> None:
-        """Note that all entries of this condition have to be true."""
+        """Note that all entries of this condition must be true."""
         if len(_conditions) > _MOST:
             raise NotTraceableError("the mathematics loops until a condition holds")
         _conditions.append(jnp.all(self.value != 0))
@@ -130,7 +131,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
         return True
 
     def loop(self, advance: Callable[[Any], Any], state: Any) -> Any:
-        """Repeat as `arrays.repeat` does, as a loop of JAX; assume what holds in all of it."""
+        """Do what `arrays.repeat` does, as a loop of JAX; assume the conditions in all of it."""
         before = conditions()
         first = jax.tree.map(lambda part: jnp.asarray(plain(part)), state)
 
@@ -164,19 +165,19 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
         raise NotTraceableError("the mathematics changes an array in place")
 
     def added(self, places: Any, numbers: Any) -> TracedArray:
-        """Return it with numbers added in some places."""
+        """Return the array with numbers added in some places."""
         return TracedArray(self.value.at[_index(places)].add(plain(numbers)))
 
     def placed(self, places: Any, values: Any) -> TracedArray:
-        """Return it with values put in some places."""
+        """Return the array with values put in some places."""
         entries = jnp.asarray(plain(values)).astype(self.value.dtype)
         return TracedArray(self.value.at[_index(places)].set(entries))
 
     def dots(self, y: Any, axes: int) -> TracedArray:
         """Return each client's inner product, in double precision.
 
-        XLA goes over arrays three times for a sum of more terms than `_AT_ONCE`, but only once for
-        a few sums at the same time.
+        XLA makes three passes for a sum of more than `_AT_ONCE` terms, but only one pass for a few
+        sums at the same time.
         """
         clients = self.shape[: self.ndim - axes]
         size = math.prod(self.shape[self.ndim - axes :])
@@ -189,23 +190,23 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
         return TracedArray(sum(parts).astype(np.float64).reshape(clients))
 
     def reshape(self, *shape: Any, **kwargs: Any) -> TracedArray:
-        """Return it in another shape."""
+        """Return the array in another shape."""
         return TracedArray(self.value.reshape(shape[0] if len(shape) == 1 else shape))
 
     def ravel(self) -> TracedArray:
-        """Return it with one axis."""
+        """Return the array with one axis."""
         return self.reshape(-1)
 
     def swapaxes(self, first: int, second: int) -> TracedArray:
-        """Return it with two axes exchanged."""
+        """Return the array with two axes exchanged."""
         return TracedArray(self.value.swapaxes(first, second))
 
     def copy(self, order: str = "C") -> TracedArray:
-        """Return an array of its own."""
+        """Return a copy."""
         return TracedArray(self.value)
 
     def astype(self, dtype: Any, copy: bool = True, **kwargs: Any) -> TracedArray:
-        """Return it with another type of entries; itself if it has that type and may be."""
+        """Return the array with this type of entries; itself if allowed and of that type."""
         if not copy and self.dtype == np.dtype(dtype):
             return self
         return TracedArray(self.value.astype(dtype))
@@ -259,7 +260,7 @@ _REDUCTIONS |= {"logical_and": "all", "logical_or": "any"}
 
 
 def plain(value: Any) -> Any:
-    """Return what JAX takes: the values of traced arrays, also within tuples and lists."""
+    """Return JAX's values of traced arrays, also within tuples and lists."""
     kind = type(value)
     if kind is TracedArray:
         return value.value
@@ -273,17 +274,17 @@ def _added(sums: list[Any], terms: list[Any]) -> list[Any]:
 
 
 def _as(new: Any, old: Any) -> Any:
-    """Return a value of JAX in the shape and type of another, which a loop's must keep."""
+    """Return a value of JAX in the shape and type of another: a loop must keep them."""
     return jnp.broadcast_to(plain(new), old.shape).astype(old.dtype)
 
 
 def _index(index: Any) -> Any:
-    """Return an index that JAX takes: of a list, an array."""
+    """Return an index in JAX's form: a list becomes an array."""
     return np.array(index) if type(index) is list else plain(index)
 
 
 def wrapped(result: Any) -> Any:
-    """Return what a function of JAX returns with its arrays as traced arrays."""
+    """Return the result of a function of JAX, with traced arrays."""
     if isinstance(result, jax.Array):
         return TracedArray(result)
     if isinstance(result, tuple | list):
@@ -293,7 +294,7 @@ def wrapped(result: Any) -> Any:
 
 
 def _expect_no(out: Any) -> None:
-    """Raise if NumPy would write a result into an existing array."""
+    """Raise if NumPy is asked to write into an existing array."""
     if out is not None:
         raise NotTraceableError("the mathematics changes an array in place")
 

@@ -1,4 +1,4 @@
-"""One round as a function of arrays: the strategy's and the client's own lines, traced by JAX."""
+"""One round as a function of arrays: the code of strategy and client, traced by JAX."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 
 class GivenRows(Selected):
-    """The objective of a traced round: its rows are given, or counted where they are not yet."""
+    """The objective of a traced round: it takes given rows, or counts those that it needs."""
 
     rows: TracedArray | None = None
-    asked = 0  # how many batches a round takes
+    asked = 0  # batches in a round
     size = 0
     add_gradient: Any = None  # in place
 
     @property
     def served(self) -> TracedClients:
-        """The clients' functions, as local solvers take them."""
+        """The clients' functions, for local solvers."""
         return TracedClients(self._stack, self._which, len(self._clients))
 
     def select(self, stacked: Any, which: Any, clients: Any, server_round: int) -> None:
@@ -57,23 +57,23 @@ class GivenRows(Selected):
         return TracedArray(jnp.asarray(numbers))[slice(None) if everyone else self._clients]
 
     def rows_alike(self) -> int:
-        """Return the rows of each client, if all have as many."""
+        """Return the rows of each client, if all have the same number."""
         if isinstance(self._rows_of_all, np.ndarray):
             raise NotTraceableError("its clients have different numbers of rows, and of steps")
         return int(self._rows_of_all)
 
     def variate_steps(self, steps: LocalPass, next_rows: Any = None) -> None:
-        """Return None: XLA moves them where they stand, in one pass with what follows."""
+        """Return None: XLA updates them in the same pass as the following operations."""
 
     def _next_rows(self, size: int) -> Any:
         self.asked, self.size = self.asked + 1, size
-        if self.rows is None:  # the number of batches is still to be found
+        if self.rows is None:  # the number of batches is not known yet
             return TracedArray(jnp.zeros((len(self._clients), size), int))
         return self.rows[self.asked - 1]
 
 
 class GivenRate(Schedule):
-    """The schedule of a traced round, whose step is given."""
+    """The schedule of a traced round, with a given step."""
 
     value: Any = None
 
@@ -83,12 +83,12 @@ class GivenRate(Schedule):
 
     @property
     def longest(self) -> float:
-        """Raise: it knows its round's alone."""
+        """Raise, since only this round's step is known."""
         raise NotTraceableError("the mathematics asks for the longest step of a schedule")
 
 
 class TracedRound(NamedTuple):
-    """What tracing a round has shown.
+    """The result of tracing a round.
 
     Attributes
     ----------
@@ -97,11 +97,11 @@ class TracedRound(NamedTuple):
     clients : dict of array
         All clients' next states, by field.
     holds : jax.Array
-        Whether everything in the round is finite, and what was assumed is true.
+        Whether everything in the round is finite, and all assumptions are true.
     up, down : int
         Bytes.
     work : dict of jax.Array
-        What the clients' steps have cost together.
+        The total costs of the clients' steps.
     """
 
     state: list[Any]
@@ -113,7 +113,7 @@ class TracedRound(NamedTuple):
 
 
 class _AtLeast:
-    """The round of each client's last reply that was used: this one, or a later one."""
+    """The round of each client's last used reply: this one, or a later one."""
 
     def __init__(self, least: int) -> None:
         self._least = least
@@ -125,24 +125,24 @@ class _AtLeast:
 
 
 class RoundTracer:
-    """The round of one run, for cohorts of one size.
+    """Traces the rounds of one run, for cohorts of one size.
 
     Parameters
     ----------
     strategy : FedConStrategy
         Bound.
     client : FedConClient
-        Serves all clients, with `objective`.
+        A client object that serves all clients, with `objective`.
     objective : object
-        What `client` takes gradients of; with `rows` to set before a round.
+        The objective of `client`, with an attribute `rows` to set before a round.
     stack : Stack
         The clients' objectives.
     form : (int, dtype)
-        Number of axes of the model, and its type.
+        The number of axes of the model, and its type.
     setting_bytes : int
-        What each client is sent beside the broadcast.
+        Bytes that each client is sent in addition to the broadcast.
     since : int
-        A round that no client's last reply that was used is older than.
+        A round; no client's last used reply is older.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class RoundTracer:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The arrays that a round takes; once it has been traced, all that it asked for."""
+        """The arrays that a round takes; after tracing, all arrays that it used."""
         return _arrays(self._stack) | (self._solver.data if self._solver is not None else {})
 
     @one_at_a_time
@@ -188,17 +188,17 @@ class RoundTracer:
         Parameters
         ----------
         state : NamedTuple
-            The server's.
+            The server's state.
         client_state : NamedTuple or None
-            All clients', its arrays stacked.
+            All clients' states, with stacked arrays.
         data : dict of jax.Array
-            In place of `self.data`.
+            Replaces `self.data`.
         number : jax.Array
-            The round's.
+            The number of the round.
         cohort : jax.Array of int, or None for everyone
         rows : jax.Array of int, shape (gradients, cohort, batch size), or None
         rate : jax.Array
-            The step of a schedule, where there is one.
+            The step of a schedule, if there is one.
         """
         strategy, client, n = self._strategy, self._client, self._num_clients
         conditions()
@@ -214,7 +214,7 @@ class RoundTracer:
         down = strategy.broadcast(state)
         sent = len(clients) * (payload_bytes(down) + self._setting_bytes)
         if strategy.says("personal"):
-            # Of the whole cohort at once.
+            # For the whole cohort at once.
             everyone: Any = np.arange(n) if cohort is None else clients
             last: Any = _AtLeast(self._since)
             own = strategy.personal(state, everyone, last)
@@ -250,7 +250,7 @@ class RoundTracer:
         return TracedRound(state_parts, kept, holds, up, sent, work)
 
     def _own_bytes(self, value: Any, count: int) -> int:
-        """Return the bytes of a value that each client is sent, its own."""
+        """Return the bytes of a value of which each client is sent its own part."""
         if is_array(value) and value.ndim > self._axes:
             return count * payload_bytes({"": value[0]})
         return count * payload_bytes({"": value})
@@ -262,7 +262,7 @@ class RoundTracer:
         return value
 
     def _admit(self, columns: Mapping[str, Any]) -> None:
-        """Assume of the uploads what the gate asks of them."""
+        """Assume that the uploads satisfy the gate's conditions."""
         bound = self._strategy.norm_bound
         for name, column in columns.items():
             if isinstance(column, Atom):
@@ -270,13 +270,13 @@ class RoundTracer:
             if type(column) is not TracedArray or not column.ndim:
                 raise NotTraceableError(f"its clients upload {name!r}, which is not an array")
             _assume_finite(column)
-            if bound is not None:  # close to it the gate decides
+            if bound is not None:  # near the limit the gate decides
                 axes = tuple(range(1, column.ndim))
                 squares = (column * column).sum(axis=axes)
                 (squares < bound * bound * (1 - 1e-6)).assume()
 
     def _kept(self, before: Any, after: Any, cohort: Any, count: int) -> dict[str, Any]:
-        """Return all clients' states, by field, after those of the cohort have changed."""
+        """Return all clients' states, by field, after the cohort's have changed."""
         kept = {}
         for name, old, new in zip(before._fields, before, after, strict=True):
             if type(old) is not TracedArray:
@@ -291,19 +291,19 @@ class RoundTracer:
 
 
 def _map(state: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a NamedTuple with a function of each array."""
+    """Return a NamedTuple with a function applied to each array."""
     return state._make([function(v) if is_array(v) else v for v in state])
 
 
 def _total(value: Any, count: int) -> Any:
-    """Return the sum of a number of each client, or of one that is the same for all."""
+    """Return the sum over clients of a number, or of one that all share."""
     return jnp.broadcast_to(jnp.asarray(plain(value)), (count,)).sum()
 
 
 def _assume_finite(value: Any) -> None:
-    """Assume that a traced array is finite; its sum is not if an entry is not.
+    """Assume that a traced array is finite, tested by its sum.
 
-    The sum over the clients comes first: usually the server takes it, too, and it is taken once.
+    The sum over clients is taken first: the server usually needs it, too, and XLA computes it once.
     """
     if type(value) is TracedArray and value.ndim and value.dtype.kind == "f":
         TracedArray(jnp.isfinite(value.value.sum(axis=0))).assume()
@@ -321,15 +321,15 @@ def _arrays(stack: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _inner(name: str, value: Any) -> list[tuple[str, Any]]:
-    """Return the stacks, or their objective, that an attribute holds, with a name for each."""
-    if isinstance(value, Stack | Stackable):  # its objective is one of all clients
+    """Return the stacks in an attribute, or their objective, with a name for each."""
+    if isinstance(value, Stack | Stackable):  # its objective is for all clients
         return [(name, value)]
     whole = isinstance(value, tuple) and value and isinstance(value[0], Stack)
     return [(f"{name}{i}", part) for i, part in enumerate(value)] if whole else []
 
 
 def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
-    """Return a stack with traced arrays in place of its own, of which a pass takes all."""
+    """Return a stack with traced arrays in place of its arrays; a pass uses all of them."""
     new = copy(stack)
     if isinstance(new, Stack):
         new.entries, new.whole = 1, (stack, slice(None))
