@@ -30,7 +30,7 @@ Callback: TypeAlias = Callable[[Record], Any]
 
 
 def why_not_recorded(name: str, columns: Iterable[str]) -> str:
-    """Return a hint to what is asked for in place of a column that a history does not have.
+    """Return a hint for a column that a history does not have.
 
     >>> why_not_recorded("residuals", ["residual", "round"])
     "did you mean 'residual'? Valid: residual, round"
@@ -55,29 +55,33 @@ def why_not_recorded(name: str, columns: Iterable[str]) -> str:
 class History:
     """A run's history.
 
-    `history["objective"]` is the column of that name, one value for each recorded round. Columns:
+    `history["objective"]` is the column of that name, with a value for each recorded round.
+    Columns:
 
-        round : from 1 objective : F(x), with the regularizer residual : F(x) - F*, where the
-        optimum is known violation : distance from x to the constraint set, where there is one
-        uplink_bytes, downlink_bytes : payload bytes of all rounds so far, over all clients seconds
-        : time spent in the rounds so far, without evaluation; on nodes, since the start
-        simulated_seconds : with a clock, what the rounds so far would have taken on the clients
-        late : with a deadline, how many drawn clients would not have been in time, so far cohort,
-        replies : clients drawn in this round, and replies that were used dropped, retries, lost :
-        replies refused, attempts repeated, and clients that came back
-            without their state, so far
-        refused : on nodes, how many were refused the name that they claimed unheard : on nodes, how
-        many have not answered when the model was evaluated; the record then has no objective and no
-        pooled means, only the others' own metrics local_iterations, local_evaluations : what local
-        solvers have spent so far, if any gradients : gradients of clients' objectives and
-        constraints so far, over all clients, each
-            full or of a minibatch; of local solvers, too, but not of evaluation
-        examples_seen : rows that these gradients went over
-        hessian_products, proxes, lmos : products with Hessians (a whole one counts as many as the
-            model has entries), proximal operators and linear minimisations on clients, if any;
-            none of the counts in private runs, nor of train loops of your own
+        round : from 1
+        objective : F(x), with the regularizer
+        residual : F(x) - F*, if the optimum is known
+        violation : distance from x to the constraint set, if there is one
+        uplink_bytes, downlink_bytes : payload bytes of all rounds so far, over all clients
+        seconds : time of the rounds so far, without evaluation; on nodes, time since the start
+        simulated_seconds : with a clock, the simulated time of the rounds so far
+        late : with a deadline, how many drawn clients would not have been in time, so far
+        cohort, replies : clients drawn in this round, and replies that were used
+        dropped, retries, lost : so far, replies refused, attempts repeated, and clients that came
+            back without their state
+        refused : on nodes, how many were refused the name that they claimed
+        unheard : on nodes, how many did not answer when the model was evaluated; the record then
+            has no objective and no pooled means, only the others' own metrics
+        local_iterations, local_evaluations : the cost of local solvers so far, if there are any
+        gradients : gradients of clients' objectives and constraints so far, over all clients, full
+            or of a minibatch; with those in local solvers, without those in evaluations
+        examples_seen : rows that these gradients used
+        hessian_products, proxes, lmos : on clients, if there are any: products with Hessians (a
+            whole Hessian counts as many as the model has entries), proximal operators, and linear
+            minimisations
 
-    and the problem's own metrics, and the strategy's.
+    The counts of work are left out in private runs, and for your own train loops. Metrics of the
+    problem and of the strategy are further columns.
 
     Attributes
     ----------
@@ -146,22 +150,22 @@ class History:
         Raises
         ------
         FedConError
-            If the file cannot be read, or holds something else.
+            If the file cannot be read, or is not a history.
         """
         return _parse(Path(path)).rows
 
 
 class _Parsed(NamedTuple):
-    """What a file holds."""
+    """The content of a file."""
 
     columns: list[str]
     cells: list[list[str]]
     rows: list[Record]
-    end: int  # the bytes up to here
+    end: int  # bytes up to the end of the last row
 
 
 def _parse(path: Path, count: int | None = None) -> _Parsed:
-    """Return the first `count` rows of a file, or all that are whole."""
+    """Return the first `count` rows of a file, or all complete ones."""
     try:
         data = read_bytes(path, follow=True)
     except FileNotFoundError:
@@ -200,11 +204,11 @@ def _parse(path: Path, count: int | None = None) -> _Parsed:
 
 
 def _number(text: str) -> float:
-    """Return the number that was written: whole ones stay whole."""
+    """Return the number that was written; whole numbers stay int."""
     return int(text) if _WHOLE.fullmatch(text) else float(text)
 
 
-_WHOLE = re.compile(r"-?[0-9]{1,4000}")  # longer ones Python does not read
+_WHOLE = re.compile(r"-?[0-9]{1,4000}")  # Python does not read longer ones
 
 
 def _cells(row: Record, columns: Sequence[str]) -> list[str]:
@@ -224,23 +228,24 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bytes:
 
 
 class HistoryFile:
-    """A CSV file that grows row by row; a row is with the operating system before the next.
+    """A CSV file that grows row by row; each row is handed to the operating system at once.
 
     Parameters
     ----------
     path : Path
     keep : int (default: 0)
-        How many rows to keep of the file that is there; what follows them, whole or torn, is cut.
+        The number of rows to keep of an existing file; everything after them, whole or torn, is
+        cut.
 
     Attributes
     ----------
     rows : list of dict
-        Those that were kept.
+        The rows that were kept.
 
     Raises
     ------
     FedConError
-        If there are fewer, or the file is damaged before their end.
+        If the file has fewer rows, or is damaged before their end.
     """
 
     def __init__(self, path: Path, keep: int = 0) -> None:
@@ -252,14 +257,14 @@ class HistoryFile:
                 f"cannot resume: {path} holds {len(self.rows)} rows, and its checkpoint was "
                 f"written after {keep}. Restore the file, or start again in another run directory"
             )
-        with suppress(FileNotFoundError):  # a pipe would be waited for
+        with suppress(FileNotFoundError):  # opening a pipe would block
             check_file(path)
         with storage(f"write {path}"):
             self._file = path.open("ab", buffering=0)
             self._file.truncate(found.end)
 
     def write(self, row: Record) -> None:
-        """Append a row; a column that is new is empty in earlier rows."""
+        """Append a row; a new column is empty in earlier rows."""
         new = [name for name in row if name not in self._columns]
         if new:
             self._add_columns(new)
@@ -298,7 +303,7 @@ class EarlyStopping:
     tolerance : float
         >= 0.
     column : str (default: "residual")
-        Which column of the history to watch, or "relative", (F - F*)/|F*|. For this and
+        The column of the history to watch, or "relative", (F - F*)/|F*|. For this, and for
         "residual", `simulate` finds the optimum first.
     unsafe : bool (default: False)
         Allow early stopping in a private run (`GaussianDP`, private examples). No noise protects
@@ -314,7 +319,7 @@ class EarlyStopping:
         self.column, self.unsafe, self._seen = column, unsafe, False
 
     def __call__(self, record: Record) -> bool:
-        """Return whether to stop; not at a record in which an evaluation has failed."""
+        """Return whether to stop; False if an evaluation in the record has failed."""
         value = self.value(record)
         if value is None and (self._seen or "objective" not in record):
             return False
@@ -327,7 +332,7 @@ class EarlyStopping:
         return bool(value <= self.tolerance)
 
     def value(self, record: Record) -> float | None:
-        """Return what is watched of a record, if it has that.
+        """Return a record's watched value, if it has one.
 
         >>> EarlyStopping(1e-3, "relative").value({"objective": 4.5, "residual": 0.5})
         0.125

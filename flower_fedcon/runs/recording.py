@@ -1,4 +1,4 @@
-"""What a run records of its model, and what of that its callbacks see."""
+"""The records of a run, and the part of them that callbacks see."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Recorder:
     Attributes
     ----------
     covered : bool
-        Whether what no noise covers is left out of the rows.
+        Whether values that no noise covers are left out of the rows.
     seconds : float
-        What the run's rounds have taken so far, by the clock.
+        The time of the run's rounds so far.
 
     Raises
     ------
     ConfigError
-        If a private run would end at what its data say.
+        If a private run would end by a condition on its data.
     """
 
     def __init__(self, plan: Plan, engine: Engine, *, noisy: bool) -> None:
@@ -55,16 +55,16 @@ class Recorder:
             _check_stops(plan.callbacks)
 
     def evaluated(self, server: Server) -> Record:
-        """Return what clients say of the model; nothing where nobody may be asked."""
+        """Return clients' evaluations of the model; empty if no client may be asked."""
         return self._engine.evaluate(server.x) if self._asks else {}
 
     def of(
         self, server: Server, raw: Record, server_round: int, *, first: bool = False
     ) -> tuple[Record, dict[bool, Record]]:
-        """Return the record of a model that has been evaluated, and what callbacks see.
+        """Return the record of an evaluated model, and what callbacks see of it.
 
-        That is by whether they take on what no noise covers. With the `first` one the log says what
-        epsilon does not cover.
+        Callbacks see values that no noise covers only if they are unsafe. At the `first` record the
+        log says which values epsilon does not cover.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class Recorder:
         plan = self._plan
         more: Record = {}
         if plan.evaluate is not None:
-            more = plan.evaluate(server_round, np.array(server.x))  # its own copy
+            more = plan.evaluate(server_round, np.array(server.x))  # a copy for the callback
             check_metric_names(more)
         whole = _record(server, raw | more, self.seconds) | self._engine.counts()
         if plan.certificates:
@@ -92,12 +92,12 @@ class Recorder:
         return record, seen
 
     def costs(self, server: Server) -> Record:
-        """Return the columns of what a run's rounds have cost."""
+        """Return the columns of the costs of a run's rounds."""
         return _costs(server, self.seconds)
 
 
 def _say_raw(private: Private | None, raw: Record | None) -> None:
-    """Log once which columns epsilon does not cover, or that they are not recorded."""
+    """Log which columns epsilon does not cover, or that they are not recorded."""
     if private is not None and not math.isfinite(private.epsilon):
         return
     if raw:
@@ -115,7 +115,7 @@ def _say_raw(private: Private | None, raw: Record | None) -> None:
 
 
 def _check_stops(callbacks: Sequence[Any]) -> None:
-    """Raise if a private run would end at what its data say.
+    """Raise if a private run would end by a condition on its data.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def _record(server: Server, evaluation: Record, seconds: float) -> Record:
 
 
 def _costs(server: Server, seconds: float, measured: Collection[str] = ()) -> Record:
-    """Return what the rounds so far have cost; what is `measured` already stands for itself."""
+    """Return the costs of the rounds so far, without those `measured` already has."""
     counts = server.counts
     return {
         "round": server.round,
