@@ -72,7 +72,7 @@ def use(threads: int) -> None:
 
 @contextmanager
 def using(threads: int | None) -> Iterator[None]:
-    """Set the number inside a `with` block; None leaves it as it is.
+    """Set the number inside a `with` block; None leaves it unchanged.
 
     >>> with using(1):
     ...     chosen()

@@ -69,7 +69,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
     groups_ : array
         The clients.
     left_out_ : list of str
-        The clients that carry no information beside their own intercept.
+        The clients that carry no information besides their own intercept.
     n_features_in_, feature_names_in_
         As in scikit-learn.
     """

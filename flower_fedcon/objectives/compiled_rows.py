@@ -236,7 +236,7 @@ def compiled_form(whole: Any, times: int) -> CompiledRows | CompiledSoftmax | No
         return None
     module, data = loops(whole.rows, times), (whole.rows, whole.targets)
     number = np.full(len(whole.rows), 1.0, whole.rows.dtype)
-    # l2 leaves an intercept free, so that it is no number.
+    # l2 is not a single number with an intercept, which it leaves free.
     ridges = None if whole.intercept and np.any(whole.l2) else number * whole.l2
     kind = _compiled_kind(type(whole))
     if kind is SoftmaxRegression:

@@ -41,7 +41,7 @@ def entry_curvatures(f: Any) -> Array | None:
         if f not in _kept:
             _kept[f] = np.asarray(own(), dtype=np.float64)
         return _kept[f]
-    except TypeError:  # of an object that bears no weak reference, or no hash
+    except TypeError:  # the object takes no weak reference, or has no hash
         return np.asarray(own(), dtype=np.float64)
 
 
@@ -63,7 +63,7 @@ def usual_sizes(f: Any) -> tuple[Any, Any]:
             gradient, curvature = _own_sizes(f)
             _usual[f] = to_power(gradient), to_power(curvature)
         return _usual[f]
-    except TypeError:  # of an object that bears no weak reference, or no hash
+    except TypeError:  # the object takes no weak reference, or has no hash
         gradient, curvature = _own_sizes(f)
         return to_power(gradient), to_power(curvature)
 

@@ -83,24 +83,24 @@ def losses_of_rows(objective: Any, x: Any, rows: Array) -> Array:
 
 
 def _takes_together(objective: Any, name: str) -> bool:
-    """Return whether rows may be asked for together: each is then taken from itself alone.
+    """Return whether a method treats each row of a batch independently of the others.
 
-    This package's own classes do so. A function of yours may mix rows, or raise for one of them.
+    This package's own classes do so. A user's function may mix rows, or raise at one of them.
     """
     kind = type(objective)
     names = {name, *(_OF_LINEAR if isinstance(objective, LinearModel) else ())}
     owners = [owner_of(kind, own) for own in names]
-    beside = names & getattr(objective, "__dict__", {}).keys()  # its class's
+    beside = names & getattr(objective, "__dict__", {}).keys()  # overrides its class's
     return not beside and all(owner is not None and is_ours(owner) for owner in owners)
 
 
 def _alone(objective: LinearModel, row: Any) -> tuple[LinearModel, Array]:
-    """Return an objective of one row alone, which knows no other, and this row's place in it."""
+    """Return an objective that holds only one row, and the row's place in it."""
     return objective.subset(np.array([row])), np.zeros(1, np.intp)
 
 
 def _own_slopes(objective: LinearModel, x: Array, rows: Array) -> Array:
-    """Return the slopes of rows by a loss of your own, one row at a time: (scores, rows)."""
+    """Return the slopes of rows by a user's own loss, one row at a time: (scores, rows)."""
     found = np.full((np.size(x) // objective.rows.shape[-1], len(rows)), np.nan)
     for i in range(len(rows)):
         with count_as_nothing():
@@ -110,7 +110,7 @@ def _own_slopes(objective: LinearModel, x: Array, rows: Array) -> Array:
 
 
 def _own_gradients(objective: Any, x: Any, clip: float, rows: Array, entries: int) -> Array:
-    """Return gradients by an objective of your own, one row at a time: (rows, entries)."""
+    """Return gradients by a user's own objective, one row at a time: (rows, entries)."""
     found = np.full((len(rows), entries), np.nan)
     each = hasattr(type(objective), "row_gradients")
     for i in range(len(rows)):

@@ -21,9 +21,10 @@ def heart(
 ) -> FederatedProblem:
     """Return l1 logistic regression of heart disease on 13 attributes, each hospital a client.
 
-    920 patients, of whom each hospital holds out a quarter ("test_auc" and more in the history).
-    Cholesterol was not measured in Switzerland, and `slope`, `ca` and `thal` are missing for most
-    patients outside Cleveland; see `flower_fedcon.tables.preparation`. Needs the extra `tables`.
+    The data are of 920 patients. Each hospital holds out a quarter ("test_auc" and more in the
+    history). Cholesterol was not measured in Switzerland, and `slope`, `ca` and `thal` are missing
+    for most patients outside Cleveland; see `flower_fedcon.tables.preparation`. Needs the extra
+    `tables`.
 
     Parameters
     ----------

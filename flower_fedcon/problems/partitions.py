@@ -48,7 +48,7 @@ def partition(
         - "iid": clients; the rows in their order, in pieces of (almost) one size.
         - "dirichlet": clients; alpha > 0, a number or one for each client: the shares of each class
           are drawn from Dirichlet(alpha), more unequal for smaller alpha; min_rows = 10, the least
-          number of rows of a client (else all is drawn anew, up to ten times); balanced = false;
+          number of rows of a client (else all is drawn again, up to ten times); balanced = false;
           with true a client with more than m / clients rows gets no further classes; seed = 42.
         - "shards": clients; rows sorted by class and cut into pieces, of which each client gets
           `shards` at random; or pieces of shard_rows rows, divided as evenly as possible; or both.

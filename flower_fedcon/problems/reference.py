@@ -61,7 +61,7 @@ class Reference:
     method : str
         The solver: "direct", "l-bfgs", "newton", "coordinate descent", "fista", or several.
     units : array, optional
-        In z, F has a curvature of about 1 along each entry: see `flower_fedcon.solvers.units`.
+        F has a curvature of about 1 along each entry of z; see `flower_fedcon.solvers.units`.
     gap : float
         F(x) + psi(x) minus its minimum. It is an upper bound for a set with a linear minimisation
         oracle, and for a quadratic F with l1 and l2 weights. For another twice differentiable F of

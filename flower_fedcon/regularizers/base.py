@@ -73,7 +73,7 @@ class Regularizer(ABC):
         """Return ||x - prox(x - step grad, step)|| / step: 0 exactly at stationary points.
 
         The step is 1 (for a set the prox is its projection), or 1/(2 rho) for a weakly convex psi
-        where that is less.
+        if that is shorter.
         """
         step = min(1.0, 0.5 / self.weak_convexity) if self.weak_convexity else 1.0
         if step == 1.0:

@@ -54,7 +54,7 @@ class WithIntercept(ByValue, Regularizer):
         return self.inner.value(x[:-1])
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
-        """Return the proximal point of the coefficients, and the intercept as it is."""
+        """Return the proximal point of the coefficients, with the intercept unchanged."""
         self.check_shape(v.shape[batch:])
         ahead = (slice(None),) * batch
         out = v.copy()

@@ -29,8 +29,7 @@ class TotalVariation2D(Regularizer):
         >= 0.
     isotropic : bool (default: True)
     tolerance : float (default: 1e-5)
-        In [1e-7, 1): a proximal point p of v is known to be within tolerance ||v - mean v|| of the
-        exact one.
+        In [1e-7, 1): a proximal point of v is within tolerance ||v - mean v|| of the exact one.
 
     Raises
     ------

@@ -79,7 +79,7 @@ class Atom(ABC):
 
     @property
     def stack_bytes(self) -> int:
-        """Bytes on the wire, each atom in a message of its own."""
+        """Bytes on the wire, each atom in its own message."""
         return self.shape[0] * self.part(0).nbytes
 
 
@@ -157,7 +157,7 @@ class CoordinateAtom(Atom):
 
     @property
     def stack_bytes(self) -> int:
-        """Bytes on the wire, each atom in a message of its own."""
+        """Bytes on the wire, each atom in its own message."""
         return self.shape[0] * _CODE_BYTES
 
     @classmethod
@@ -316,7 +316,7 @@ class StackedAtom(Atom):
 
     @property
     def stack_bytes(self) -> int:
-        """Bytes on the wire, each atom in a message of its own."""
+        """Bytes on the wire, each atom in its own message."""
         return self.atoms[0].bytes_of(self.atoms)
 
     def part(self, index: int) -> Atom:

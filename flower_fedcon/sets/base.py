@@ -50,7 +50,7 @@ class ConstraintSet(ABC):
 
     @property
     def without_oracle(self) -> str:
-        """Why there is no linear minimisation oracle, and what to do; "" where there is one."""
+        """Why the set has no linear minimisation oracle, and what to do; "" if it has one."""
         return ""
 
     @abstractmethod
@@ -167,7 +167,7 @@ class AffineAtom(Atom):
 
     @property
     def stack_bytes(self) -> int:
-        """Bytes on the wire, each atom in a message of its own."""
+        """Bytes on the wire, each atom in its own message."""
         return self.atom.stack_bytes
 
     def part(self, index: int) -> Atom:

@@ -36,7 +36,8 @@ class Intersection(ConstraintSet):
     Raises
     ------
     ConfigError
-        If an argument is no set, or out of range. `project` raises it if no point lies in all sets.
+        If an argument is not a set, or is out of range. `project` raises it if no point lies in all
+        sets.
 
     Notes
     -----

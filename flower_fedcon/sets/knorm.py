@@ -23,7 +23,7 @@ class EitherAtom(Atom):
     Parameters
     ----------
     atom : Atom
-        Of one client.
+        The atom of one client.
     """
 
     __slots__ = ("atom", "dtype", "shape")
@@ -57,10 +57,10 @@ class EitherAtom(Atom):
 
 @dataclass(frozen=True)
 class KNormBall(ConstraintSet):
-    """The set in which the k largest |x_i| sum to at most radius.
+    """The set of x whose k largest |x_i| sum to at most radius.
 
-    The hull of the l1 ball of this radius and the box |x_i| <= radius/k. With k = 1 it is the box,
-    with k >= d the l1 ball. (`KSparsePolytope` is the ball of the dual norm.)
+    It is the hull of the l1 ball of this radius and the box |x_i| <= radius/k. With k = 1 it is the
+    box, with k >= d the l1 ball. (`KSparsePolytope` is the ball of the dual norm.)
 
     Parameters
     ----------

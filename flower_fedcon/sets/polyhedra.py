@@ -32,7 +32,7 @@ class _Reduced(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Polyhedron(ByValue, ConstraintSet):
-    """The set A x <= b, and C x = d where they are given.
+    """The set A x <= b, with C x = d if C and d are given.
 
     Parameters
     ----------

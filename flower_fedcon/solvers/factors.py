@@ -190,5 +190,5 @@ def _cholesky(matrices: Array) -> tuple[Array, Any]:
     except np.linalg.LinAlgError:
         if not many:
             return np.eye(len(matrices)), False
-    factors, known = zip(*map(_cholesky, matrices), strict=True)  # of one of them
+    factors, known = zip(*map(_cholesky, matrices), strict=True)  # one matrix at a time
     return np.stack(factors), np.array(known)

@@ -61,7 +61,7 @@ class LBFGS(LocalSolver):
         psi = problem.regularizer
         if psi is not None:
             raise ConfigError(f"LBFGS cannot solve a problem with {psi!r}: use 'exact' or AOGM")
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # `diverged` tells
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # `diverged` reports it
             if problem.many:
                 return quasi_newton(problem, self.tolerance, self.max_iterations, stop)
             return self._by_scipy(problem, stop)

@@ -87,7 +87,7 @@ class Columns:
             The allowed categories of each feature whose schema lists none; by default any.
         outcome : bool
             Whether the rows have outcomes and weights. If not, they are not read: outcomes are 0,
-            and there are no weights.
+            and the table has no weights.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class Columns:
         Raises
         ------
         DataError
-            If there is none.
+            If no row is complete.
         """
         schema = self.schema
         marks = {feature.name: feature.missing for feature in schema.features}
@@ -245,7 +245,7 @@ class Columns:
         if others and not (booleans and any(number_in(mark) is None for mark in known)):
             own = {folded(mark): mark for mark in known}
             found |= dict.fromkeys([m for m in unknown if folded(m) not in own], -1.0)
-            if len(unknown) > 1 or (unknown and booleans):  # 2, say, beside clients with 0 and 1
+            if len(unknown) > 1 or (unknown and booleans):  # such as 2 beside 0 and 1
                 said = f"{_listed(unknown)} count{'s' * (len(unknown) == 1)} as 0"
                 self.notes.append(
                     f"column {name!r}: {said}, since the schema names no negative value"

@@ -439,11 +439,11 @@ class FittedModel:
             return self.estimates
         if self.covariance is not None:
             raise ConfigError(
-                f"{NAME} is of an earlier version, and tells no degrees of freedom: play the run "
-                "again"
+                f"{NAME} was written by an earlier version, without degrees of freedom: repeat the "
+                "run"
             )
         raise ConfigError(
-            "the run has no covariance of its coefficients: play it with inference = "
+            "the run has no covariance of its coefficients: repeat it with inference = "
             '"model", "robust" or "cluster", and without a penalty'
         )
 

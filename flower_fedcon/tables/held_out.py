@@ -223,7 +223,7 @@ def concordance(
 def _before(
     ranks: Array, ends: Array, values: Array, weights: Array, times: Array
 ) -> tuple[float, float]:
-    """Return how many of ranks[:end] are below a value, and how many equal it, over all pairs.
+    """Return the numbers of ranks[:end] below a value and equal to it, summed over all pairs.
 
     Each rank counts by its weight, and each value as often as `times` says. An end is a sum of
     powers of 2, so that the ranks before it form blocks, which are sorted separately.

@@ -80,7 +80,7 @@ def text_of(cell: object) -> str | None:
 
 
 def unfit_mark(cell: object) -> str:
-    """Return what is expected in place of a cell that cannot be a mark; "" if it can.
+    """Return what is expected instead of a cell that cannot be a mark; "" if it can be one.
 
     >>> unfit_mark(12345678901234567.0), unfit_mark(12345678901234567)
     ('text, or a number below 2^53: a float has lost digits', '')

@@ -85,7 +85,7 @@ def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Tab
     Raises
     ------
     DataError
-        As `read_table`, or if a row has no client.
+        As in `read_table`, or if a row has no client.
     """
     path = Path(path)
     parts, notes = guarded(path, columns_by_client, path, schema, column)

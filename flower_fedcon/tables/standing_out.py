@@ -186,7 +186,7 @@ def scales(
     observed, sums, squares : array, shape (clients,)
         Each client's number of values, their sum, and the sum of (value - mean)^2.
     mean : float
-        That of all clients.
+        The mean over all clients.
     """
     sizes, means, spreads, many = {}, {}, {}, set()
     for name, n, total, square in zip(names, observed, sums, squares, strict=True):
@@ -273,7 +273,7 @@ def _size(transform: str, own: float, square: float, mean: float) -> float:
     square : float
         The mean of their squared distances from `mean`.
     mean : float
-        That of all clients.
+        The mean over all clients.
     """
     if transform in ("log", "log1p"):
         return math.exp(min(own, 700.0))

@@ -3,7 +3,7 @@
 A term is a feature, a basis of a numeric feature, or a product of these:
 
     age              the column itself; of a category a column for each level but the reference
-    rcs(bmi, 4)      a restricted cubic spline with so many knots (3 to 7), as `rms::rcs` has it
+    rcs(bmi, 4)      a restricted cubic spline with this number of knots (3 to 7), as `rms::rcs`
     rcs(bmi, [20, 25, 30])   with these knots
     poly(dose, 2)    orthogonal polynomials over all rows, as R's `poly`; raw=True for powers
     missing(bmi)     1 where the value is missing, else 0

@@ -107,7 +107,7 @@ def unpack(text: str, arrays: Mapping[str, Array], types: Mapping[str, type[Any]
 
     try:
         return decode(json.loads(text))
-    except Exception as error:  # of the types, too: a text that is no state can raise anything
+    except Exception as error:  # a text that is not a state can make the types raise anything
         raise DamagedError(f"a state that cannot be read ({error!r:.200})") from None
 
 
@@ -133,7 +133,7 @@ def _head(digest: str) -> bytes:
 
 
 def _digest(file: BinaryIO, start: int) -> str:
-    """Return the SHA-256 of what follows the head, read in pieces."""
+    """Return the SHA-256 of the bytes after the head, read in pieces."""
     file.seek(start)
     found = hashlib.sha256()
     while piece := file.read(_PIECE):
@@ -172,7 +172,7 @@ def read(path: Path, types: Mapping[str, type[Any]]) -> Any:
     DamagedError
         If the file is truncated or altered.
     StorageError
-        If it is no file, or cannot be read.
+        If the path is not a file, or cannot be read.
     ConfigError
         If another version of this package wrote it, in another format.
     """

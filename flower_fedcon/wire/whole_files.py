@@ -79,7 +79,7 @@ def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
 
 
 def read_bytes(path: Path, *, follow: bool = False) -> bytes:
-    """Return what a file holds.
+    """Return the content of a file.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def read_bytes(path: Path, *, follow: bool = False) -> bytes:
     Raises
     ------
     FileNotFoundError
-        If there is none.
+        If the file does not exist.
     StorageError
         If it is a folder, a named pipe or the like, or cannot be read.
     """
@@ -109,7 +109,7 @@ def check_file(path: Path, *, follow: bool = False) -> None:
     Raises
     ------
     FileNotFoundError
-        If there is none.
+        If the file does not exist.
     StorageError
         If it is a folder, a named pipe or the like.
     """

@@ -274,14 +274,14 @@ def test_what_is_no_combination_is_refused(folder):
 
 def test_without_inference_or_by_an_earlier_version_there_are_none(folder, tmp_path):
     run(problem(folder, "poisson", site_effects="common", inference=None), 3, run_dir=tmp_path)
-    with pytest.raises(ConfigError, match='play it with inference = "model"'):
+    with pytest.raises(ConfigError, match='repeat it with inference = "model"'):
         load_model(tmp_path).contrast({"lpi": 7}, {"lpi": 3})
     content = json.loads((folder / "logistic-common" / "model.json").read_text("utf-8"))
     del content["inference"]
     (tmp_path / "model.json").write_text(json.dumps(content), encoding="utf-8")
     earlier = load_model(tmp_path)
     assert earlier.predict({"disea": [4], "idp": [0], "lpi": [1], "lncoins": [2]}).shape == (1,)
-    with pytest.raises(ConfigError, match=r"of an earlier version.*play the run again"):
+    with pytest.raises(ConfigError, match=r"by an earlier version.*repeat the run"):
         earlier.contrast({"lpi": 7}, {"lpi": 3})
 
 

@@ -219,7 +219,7 @@ class Estimates:
         Raises
         ------
         ConfigError
-            If there are no more clusters than parameters, so that the covariance has no inverse.
+            If clusters are no more than parameters, so that the covariance has no inverse.
         """
         from scipy.stats import chi2, f
 
