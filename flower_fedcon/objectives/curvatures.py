@@ -48,8 +48,8 @@ def entry_curvatures(f: Any) -> Array | None:
 def usual_sizes(f: Any) -> tuple[Any, Any]:
     """Return the size of a usual gradient of f, and of a usual curvature, to a power of 10^4.
 
-    Both are 1 for data in ordinary units, and for an unknown objective. With a client axis both are
-    arrays.
+    Both are 1 for data in ordinary units, and NaN for an unknown objective. With a client axis both
+    are arrays.
 
     Examples
     --------
@@ -73,18 +73,18 @@ def _own_sizes(f: Any) -> tuple[Any, Any]:
         gradient, curvature = _own_sizes(f.objective)
         return f.factor * gradient, f.factor * curvature
     own = getattr(f, "usual_sizes", None)
-    return (1.0, 1.0) if own is None else own()
+    return (np.nan, np.nan) if own is None else own()
 
 
 def to_power(size: Any) -> Any:
-    """Return the nearest powers of 10^4; 1 for sizes that are 0 or not finite.
+    """Return the nearest powers of 10^4; 1 for sizes that are 0 or infinite, NaN for NaN.
 
     >>> to_power(np.array([0.5, 3e4, 0.0])), to_power(1e-7)
     (array([1.e+00, 1.e+04, 1.e+00]), 1e-08)
     """
     size = np.asarray(size, dtype=np.float64)
-    known = np.isfinite(size) & (size > 0)
-    found = 10.0 ** (4.0 * np.round(0.25 * np.log10(np.where(known, size, 1.0))))
+    usual = np.where(np.isinf(size) | (size <= 0), 1.0, size)
+    found = 10.0 ** (4.0 * np.round(0.25 * np.log10(usual)))
     return found if found.ndim else float(found)
 
 

@@ -20,6 +20,7 @@ from flower_fedcon.arrays import (
     keep,
     larger,
     length,
+    no,
     over,
     pick,
     repeat,
@@ -40,6 +41,9 @@ PATIENCE = 1000
 SHRINK, GROW = 0.8, 0.9
 # A decrease of values counts only if it exceeds their rounding errors by this factor.
 CLEAR = 1e4
+# How much longer than the last a step is until one has been too long, where no unit is known.
+_FAR = 4.0
+_SHORT = 1e4  # how much shorter than the longest steps get by curvature; by noise, its square
 CONSTANT_STEP = (
     "a constant step size needs an objective that states its smoothness: use backtracking=True"
 )
@@ -81,6 +85,8 @@ class Descent(NamedTuple):
         Shared by all clients; the fields below have one number for each client.
     a, last : float
         The next step size to try, and the last one.
+    longest : float
+        The longest step so far.
     t : float
         The momentum.
     goal : float
@@ -103,6 +109,7 @@ class Descent(NamedTuple):
     k: Any
     a: Any
     last: Any
+    longest: Any
     t: Any
     goal: Any
     best: Any
@@ -204,6 +211,7 @@ def _begin(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Descent:
         k=done,
         a=a,
         last=a,
+        longest=each(0.0),
         t=each(1.0),
         goal=each(-math.inf),
         best=each(math.inf),
@@ -231,6 +239,18 @@ def _first_step(problem: LocalProblem, rules: Rules) -> Any:
     return pick(known, 1 / pick(known, L, 1.0), usual)
 
 
+def _searching(problem: LocalProblem, rules: Rules, s: Descent) -> Any:
+    """Return whether every step so far may have been far too short.
+
+    So it may be while none had to be shortened, where nothing tells how long a step can be.
+    """
+    if rules.step is not None or not rules.backtracking:
+        return problem.each(False)
+    L, untold = problem.smoothness, no(problem.tells)
+    unknown = untold if L is None else untold & no((L > 0) & (math.inf > L))
+    return unknown & (s.trials <= s.k)
+
+
 def _ahead(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Array | None:
     """Return the point after all steps but the last, if no step in between is observed."""
     counted = rules.tolerance is None and stop is None and problem.regularizer is None
@@ -252,6 +272,7 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
     axes, eps, psi, tolerance = problem.axes, problem.eps, problem.regularizer, rules.tolerance
     x, k, a, t, goal, energy, going, found = s.x, s.k, s.a, s.t, s.goal, s.energy, s.going, s.found
     need_values, first, lost = rules.need_values, k == 0, s.lost
+    untold = no(problem.tells)
     evaluations, trials = s.evaluations + going, s.trials
     value: Any = math.nan
     size: Any = math.nan
@@ -265,6 +286,11 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
             goal = pick(first, target(problem, tolerance, norm), goal)
         finite = going & (norm < math.inf)
         good = is_good(problem, stop, finite, x, g, norm, goal)
+        if tolerance is not None and some(untold):
+            # Of an f that does not tell its sizes, a gradient so small is rounding error. Where
+            # gradients are noisy steps are short for that.
+            small = larger(a, s.longest / _SHORT) * norm <= 50 * eps * length(x, axes)
+            good = good | (finite & untold & small & no(_searching(problem, rules, s)))
         end = good | (going ^ finite)
         if some(end):
             lost = lost | (going ^ finite)
@@ -281,6 +307,7 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
         new, a, new_value, _, evaluations, trials = search
     else:
         new = _moved(problem, x, g, a, going)
+    searching = _searching(problem, rules, s._replace(k=k + 1, trials=trials))
 
     if psi is not None:
         step = (x - new) / wide(a, x)
@@ -290,7 +317,8 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
         finite = going & (norm < math.inf)
         good = finite & (norm <= goal)
         if tolerance is not None:
-            good = good | (finite & (a * norm <= 50 * eps * length(new, axes)))
+            small = a * norm <= 50 * eps * length(new, axes)
+            good = good | (finite & small & no(searching))
         maybe = holds(stop, finite ^ good, new, step)
         if some(maybe):
             evaluations = evaluations + maybe
@@ -305,7 +333,10 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
         better = norm < best
         best, best_at = pick(better, norm, best), pick(better, k, best_at)
         # Steps are below the rounding of x, or the gradient no longer shrinks.
-        stuck = (a * norm <= 0.5 * eps * length(x, axes)) | (k - best_at > PATIENCE)
+        stuck = (a * norm <= 0.5 * eps * length(x, axes)) & no(searching)
+        stuck = stuck | (k - best_at > PATIENCE)
+        unclear = a * norm * norm <= 2 * CLEAR * eps * size
+        stuck = stuck | (untold & unclear & (a * _SHORT * _SHORT < s.longest))
         if some(stuck):
             at = x if psi is None else new
             found, going = ended(found, going, stuck, at, norm, k + 1, False)
@@ -340,10 +371,10 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
         if rules.over_step and psi is None:
             following = following + wide(t / t_new, x) * moved
         t = t_new
-    longer = a / GROW if rules.backtracking else a
+    longer = pick(searching, a * _FAR, a / GROW) if rules.backtracking else a
     return Descent(
-        following, new, k + 1, longer, a, t, goal, best, best_at, energy, s.most, going, lost,
-        evaluations, trials, found,
+        following, new, k + 1, longer, a, larger(s.longest, a), t, goal, best, best_at, energy,
+        s.most, going, lost, evaluations, trials, found,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from flower_fedcon.solvers.problem import (
     LocalSolver,
     Solution,
     Stop,
+    remaining,
     target,
 )
 from flower_fedcon.validation import Array
@@ -162,6 +163,7 @@ def _by_products(problem: LocalProblem, stop: Stop | None) -> Solution:
     with np.errstate(over="ignore", invalid="ignore"):  # `finish` reports it
         first = length(problem.gradient(problem.start), problem.axes)
     goal = target(problem, TIGHT, first)
-    rest = replace(RULES, tolerance=goal / larger(problem.usual[0], found.gradient_norm))
+    tolerance = remaining(problem, goal, found.x, found.gradient_norm)
+    rest = replace(RULES, tolerance=tolerance)
     found = found._replace(evaluations=found.evaluations + unsolved)
     return finish(problem, rest, stop, found, unsolved)

@@ -10,7 +10,14 @@ import numpy as np
 from flower_fedcon.arrays import length
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.solvers.descent import Rules, finish
-from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop, target
+from flower_fedcon.solvers.problem import (
+    LocalProblem,
+    LocalSolver,
+    Solution,
+    Stop,
+    remaining,
+    target,
+)
 from flower_fedcon.solvers.quasi_newton import PAIRS, diverged, quasi_newton
 from flower_fedcon.validation import Array, count, positive
 
@@ -72,9 +79,13 @@ class LBFGS(LocalSolver):
         start = problem.start
         x = start
         evaluations = 0
+        first = length(problem.gradient(start), problem.axes)
+        goal = target(problem, self.tolerance, first)
         steep, curved = problem.usual  # SciPy's stopping rules use absolute numbers
+        if not problem.tells:
+            steep = max(steep, first) or 1.0
+            curved = problem.smoothness or problem.shift or steep
         far, high = steep / curved, steep * steep / curved
-        goal = target(problem, self.tolerance, length(problem.gradient(start), problem.axes))
 
         def both(flat: Array) -> tuple[float, Array]:
             nonlocal x, evaluations
@@ -115,7 +126,8 @@ class LBFGS(LocalSolver):
         norm = length(problem.gradient(x), problem.axes)
         found = Solution(x, norm, iterations, evaluations + 2, stopped or norm <= goal)
         if not stopped and goal < norm < steep and iterations < self.max_iterations:
-            rest = Rules(self.max_iterations - iterations, tolerance=goal / steep)
+            tolerance = remaining(problem, goal, x, norm)
+            rest = Rules(self.max_iterations - iterations, tolerance=tolerance)
             return finish(problem, rest, stop, found, True)
         if not math.isfinite(norm):
             raise diverged()

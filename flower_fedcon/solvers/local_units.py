@@ -119,7 +119,7 @@ class AlikeProblem(LocalProblem):
         return self._given.has_hessian
 
     @property
-    def usual(self) -> tuple[Any, Any]:
+    def _told(self) -> tuple[Any, Any]:
         """The size of a usual gradient of f in z, and of its curvature, which is 1."""
         return usual_sizes(self._in_units)[0], 1.0
 
@@ -139,12 +139,12 @@ class AlikeProblem(LocalProblem):
             None if own is None else float(own) + self._given.shift * float(self.sizes.min()) ** 2
         )
 
-    def rounding(self, x: Array) -> Any:
-        """Return the norm below which a gradient of h in z is rounding error of its terms."""
+    def beside(self, x: Array) -> Any:
+        """Return the size of the terms that h has in its gradient in z beside f's."""
         _, linear, shift, center, *_ = self._given.added
         terms = 0.0 if linear is None else np.abs(linear)
         if shift:
             terms = terms + shift * (
                 np.abs(self.sizes * x) + np.abs(0.0 if center is None else center)
             )
-        return 100 * self.eps * float(np.linalg.norm((self.sizes * terms).reshape(-1)))
+        return float(np.linalg.norm((self.sizes * terms).reshape(-1)))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.arrays import dot, is_array, known, larger, length
+from flower_fedcon.arrays import dot, is_array, known, larger, length, pick
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives.curvatures import usual_sizes
 from flower_fedcon.objectives.local_pass import LocalPass
@@ -207,20 +207,42 @@ class LocalProblem:
     def usual(self) -> tuple[Any, Any]:
         """The size of a usual gradient of f, and of its curvature: 1 for ordinary units.
 
-        See `flower_fedcon.objectives.curvatures.usual_sizes`.
+        See `flower_fedcon.objectives.curvatures.usual_sizes`. An f that does not tell may be in any
+        units: its gradient is taken to be as large as the terms beside it at the start, which are
+        0 where there are none, and its curvature as the shift, or 1 if that is larger.
         """
+        gradient, curvature = self._told
+        tells = self.tells
+        if tells is True:
+            return gradient, curvature
+        own = pick(tells, gradient, self.beside(self.start))
+        return own, pick(tells, curvature, larger(1.0, self.shift))
+
+    @property
+    def tells(self) -> Any:
+        """Whether f tells the size of its usual gradients."""
+        gradient = self._told[0]
+        return gradient == gradient  # not NaN
+
+    @property
+    def _told(self) -> tuple[Any, Any]:
+        """What f tells of the usual sizes, NaN where it does not."""
         own: tuple[Any, Any] = self.objective.usual if self.many else usual_sizes(self.objective)
         return own
 
-    def rounding(self, x: Array) -> Any:
-        """Return the norm below which a gradient of h is only rounding error of its terms."""
-        # This matters if the gradient is small; then f's gradient is as large as the other terms.
+    def beside(self, x: Array) -> Any:
+        """Return the size of the terms that h has in its gradient beside f's."""
         _, linear, shift, center, *_ = self.added
         total = 0.0 if linear is None else length(linear, self.axes)
         if shift:
             away = 0.0 if center is None else length(center, self.axes)
             total = total + shift * (length(x, self.axes) + away)
-        return 100 * self.eps * total
+        return total
+
+    def rounding(self, x: Array) -> Any:
+        """Return the norm below which a gradient of h is only rounding error of its terms."""
+        # This matters if the gradient is small; then f's gradient is as large as the other terms.
+        return 100 * self.eps * self.beside(x)
 
     def _terms(self, x: Array, value: Any) -> tuple[Any, Any, Any]:
         value = value if self.many else float(value)
@@ -334,3 +356,19 @@ def target(problem: LocalProblem, tolerance: Any, start: Any) -> Any:
     larger.
     """
     return larger(tolerance, 50 * problem.eps) * larger(problem.usual[0], start)
+
+
+def remaining(problem: LocalProblem, goal: Any, x: Array, norm: Any) -> Any:
+    """Return the tolerance with which a solver that starts at x has the same `target`.
+
+    Parameters
+    ----------
+    problem : LocalProblem
+    goal : float
+        The target so far.
+    x : array
+    norm : float
+        Of the gradient there.
+    """
+    usual = larger(problem.started_at(x).usual[0], norm)
+    return goal / pick(usual > 0, usual, 1.0)

@@ -18,7 +18,7 @@ from flower_fedcon.arrays import dot, keep, known, length, nobody, placed, repea
 from flower_fedcon.errors import FedConError
 from flower_fedcon.solvers.descent import CLEAR, Rules, finish
 from flower_fedcon.solvers.loop import Point, ended, is_good, play, told
-from flower_fedcon.solvers.problem import LocalProblem, Solution, Stop, target
+from flower_fedcon.solvers.problem import LocalProblem, Solution, Stop, remaining, target
 from flower_fedcon.validation import Array
 
 PAIRS = 20  # of moves and changes of the gradient
@@ -125,7 +125,7 @@ def quasi_newton(
     left = end.unsolved & (found.iterations < most)
     if nobody(left):
         return found
-    tolerances = end.goal / np.maximum(problem.usual[0], found.gradient_norm)
+    tolerances = remaining(problem, end.goal, found.x, found.gradient_norm)
     rest = Rules(most - found.iterations, tolerance=tolerances)
     return finish(problem, rest, stop, found, left)
 
@@ -175,9 +175,10 @@ def _advance(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton
         slope = np.where(steep, -np.square(s.at.norm), slope)
     first = np.isnan(scale)  # no pair yet: a step of the usual length, 1
     steep, curved = problem.usual
+    far = np.where(steep > 0, steep / curved, 1.0)
     begun = LineSearch(
         at=s.at,
-        share=np.where(first, steep / curved / length(direction, problem.axes), 1.0),
+        share=np.where(first, far / length(direction, problem.axes), 1.0),
         low=problem.each(0.0),
         high=problem.each(np.inf),
         trial=0,

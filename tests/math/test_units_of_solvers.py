@@ -19,6 +19,9 @@ from flower_fedcon.problems.reference import solve
 from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso, Indicator, L2Norm, Zero
 from flower_fedcon.regularizers.rescaled import Entrywise, rescaled
 from flower_fedcon.sets import Box, L1Ball, Simplex
+from flower_fedcon.solvers.exact import Exact
+from flower_fedcon.solvers.lbfgs import LBFGS
+from flower_fedcon.solvers.problem import LocalProblem
 from flower_fedcon.solvers.quadratic_models import QuadraticModel, apart, minimizer
 from flower_fedcon.solvers.units import units_of
 from flower_fedcon.strategies import FedNewton
@@ -152,6 +155,65 @@ def test_sparse_rows_weights_and_objectives_of_ones_own_in_other_units():
         Q, b = unit**2 * ROWS.T @ ROWS, unit**2 * ROWS.T @ SCORE
         quadratic = solve([Quadratic(Q, b)], L1(0.0), np.zeros(3))
         np.testing.assert_allclose(quadratic.x, base.x, atol=1e-7)
+
+
+class InOwnUnits:
+    """A value and a gradient alone, of c * f(x / u)."""
+
+    def __init__(self, f, c, u):
+        self.f, self.c, self.u, self.asked = f, c, u, 0
+
+    def value(self, x):
+        return self.c * self.f.value(x / self.u)
+
+    def gradient(self, x):
+        self.asked += 1
+        return self.c / self.u * self.f.gradient(x / self.u)
+
+
+@pytest.mark.parametrize("examples", [10, nightly(400)])
+@pytest.mark.parametrize("solver", ["exact", "lbfgs"])
+def test_local_solves_of_objectives_that_tell_nothing_in_any_units(solver, examples):
+    """From far away and from nearby, at shifts of any size, with an l1 norm and without."""
+    f = LogisticRegression(ROWS, np.sign(SCORE), l2=0.01)
+    pull, center = np.array([0.01, -0.02, 0.03]), np.array([1.0, -0.5, 0.2])
+
+    def solved(c, u, shift, sparse, start):
+        own = InOwnUnits(f, c, u)
+        local = LocalProblem(
+            own, u * start, linear=c / u * pull, shift=c / u**2 * shift, center=u * center,
+            regularizer=L1(c / u * 0.02) if sparse else None,
+        )  # fmt: skip
+        with np.errstate(all="raise", under="ignore"):
+            found = (Exact() if solver == "exact" else LBFGS()).solve(local)
+        assert found.converged
+        return found.x / u, own.asked
+
+    @settings(max_examples=examples)
+    @given(
+        st.floats(-30, 30), st.floats(-12, 12), st.sampled_from([0.0, 1e-3, 0.1, 10.0]),
+        st.booleans(), st.sampled_from([1.0, 1e-9, 0.0]),
+    )  # fmt: skip
+    def in_units(value, unit, shift, sparse, away):
+        sparse &= solver == "exact"
+        usual, _ = solved(1.0, 1.0, shift, sparse, np.zeros(3))
+        start = usual + away * np.array([1.0, -2.0, 3.0])
+        found, asked = solved(10.0**value, 10.0**unit, shift, sparse, start)
+        np.testing.assert_allclose(found, usual, rtol=0, atol=1e-6)
+        assert asked < 700
+
+    in_units()
+
+
+def test_a_gradient_of_rounding_errors_costs_little():
+    """The optimum is 0, where nothing is left by which to see that a gradient is small."""
+    A = ROWS * [1.0, 0.1, 0.01]
+    targets = SCORE - A @ np.linalg.lstsq(A, SCORE, rcond=None)[0]
+    for away in (0.0, 1e-15, 1e-9):
+        f = InOwnUnits(LeastSquares(A, targets), 1e-12, 1.0)
+        found = Exact().solve(LocalProblem(f, away * np.ones(3), shift=1e-15))
+        assert np.abs(found.x).max() < 1e-10
+        assert f.asked < 3000
 
 
 def test_a_quadratic_model_that_is_all_but_singular():
