@@ -21,6 +21,7 @@ from flower_fedcon.arrays import (
     larger,
     length,
     no,
+    nobody,
     over,
     pick,
     repeat,
@@ -42,7 +43,7 @@ SHRINK, GROW = 0.8, 0.9
 # A decrease of values counts only if it exceeds their rounding errors by this factor.
 CLEAR = 1e4
 # How much longer than the last a step is until one has been too long, where no unit is known.
-_FAR = 4.0
+_FAR, _MOST_FAR = 4.0, 100
 _SHORT = 1e4  # how much shorter than the longest steps get by curvature; by noise, its square
 CONSTANT_STEP = (
     "a constant step size needs an objective that states its smoothness: use backtracking=True"
@@ -242,13 +243,14 @@ def _first_step(problem: LocalProblem, rules: Rules) -> Any:
 def _searching(problem: LocalProblem, rules: Rules, s: Descent) -> Any:
     """Return whether every step so far may have been far too short.
 
-    So it may be while none had to be shortened, where nothing tells how long a step can be.
+    So it may be while none had to be shortened, where nothing tells how long a step can be but that
+    those longer than 1/shift are too long.
     """
-    if rules.step is not None or not rules.backtracking:
+    if rules.step is not None or not rules.backtracking or nobody(untold := no(problem.tells)):
         return problem.each(False)
-    L, untold = problem.smoothness, no(problem.tells)
+    L = problem.smoothness
     unknown = untold if L is None else untold & no((L > 0) & (math.inf > L))
-    return unknown & (s.trials <= s.k)
+    return unknown & (s.trials <= s.k) & (s.k < _MOST_FAR) & (s.a * problem.shift < 1)
 
 
 def _ahead(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Array | None:
@@ -307,15 +309,17 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
         new, a, new_value, _, evaluations, trials = search
     else:
         new = _moved(problem, x, g, a, going)
-    searching = _searching(problem, rules, s._replace(k=k + 1, trials=trials))
+    searching = _searching(problem, rules, s._replace(k=k + 1, a=a, trials=trials))
+    blind: Any = False
 
     if psi is not None:
         step = (x - new) / wide(a, x)
         norm = length(step, axes)
-        if tolerance is not None and some(first):
-            goal = pick(first, target(problem, tolerance, norm), goal)
+        blind = searching & (a * norm < CLEAR * eps * length(x, axes))  # no move to measure yet
+        if tolerance is not None and some(first | blind):
+            goal = pick(first | blind, target(problem, tolerance, norm), goal)
         finite = going & (norm < math.inf)
-        good = finite & (norm <= goal)
+        good = finite & (norm <= goal) & no(blind)
         if tolerance is not None:
             small = a * norm <= 50 * eps * length(new, axes)
             good = good | (finite & small & no(searching))
@@ -331,7 +335,8 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
     best, best_at = s.best, s.best_at
     if tolerance is not None:
         better = norm < best
-        best, best_at = pick(better, norm, best), pick(better, k, best_at)
+        best, best_at = pick(better, norm, best), pick(better | blind, k, best_at)
+        best = pick(blind, math.inf, best)
         # Steps are below the rounding of x, or the gradient no longer shrinks.
         stuck = (a * norm <= 0.5 * eps * length(x, axes)) & no(searching)
         stuck = stuck | (k - best_at > PATIENCE)
