@@ -38,8 +38,8 @@ class Exact(LocalSolver):
     change. Objectives with `hessian_products` (logistic and softmax regression) are minimised by
     Newton's method with conjugate gradients, all others by `AOGM` (FISTA with a regularizer). These
     stop when the gradient's norm is at most 1e-12 of its norm at the start, or of a usual one if
-    that is larger (`LocalProblem.usual`), or when the gradient is only rounding error. If the units of entries
-    are far apart, the problem is solved in units that make them alike.
+    that is larger (`LocalProblem.usual`), or when the gradient is only rounding error. If the units
+    of entries are far apart, the problem is solved in units that make them alike.
 
     Examples
     --------
