@@ -292,6 +292,27 @@ def test_costs_are_shown_with_their_algorithms(tmp_path: Path) -> None:
     assert (above.verdict, above.measured) == ("fail", "a 2, b 3")
 
 
+def test_each_seed_may_have_its_own_limit(tmp_path: Path) -> None:
+    """The worst is that which has the least room below, or above, its own."""
+    file = claims_file(tmp_path)
+    claim = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
+    claim += "round = [1, 2]\n"
+    file.write_text(
+        f"seeds = [0, 1]\n{OURS}{claim}below = [3.0, 2.0]\n{claim}below = [2.0, 3.0]\n"
+        f"{claim}above = [2.0, 0.4]\n{claim}below = 3.0\n"
+    )
+    found = claims.Claims(file).judge(
+        {
+            ("a", seed): [{"round": r + 1, "c": c} for r, c in enumerate(values)]
+            for seed, values in ((0, [2.5, 2.25]), (1, [1.75, 0.5]))
+        }
+    )
+    assert [v.verdict for v in found] == ["pass", "fail", "pass", "pass"]
+    assert [v.claimed for v in found] == ["< 3, 2", "< 2, 3", "> 2, 0.4", "< 3"]
+    worst = [v.measured.partition(" ")[0] for v in found]
+    assert worst == ["1.75", "2.5", "0.5", "2.5"]
+
+
 def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
     file = claims_file(tmp_path)
     file.write_text(
@@ -316,7 +337,8 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
         ("below = 1e9", "bellow = 1e9", "did you mean 'below'"),
         ("below = 1e9", "", "give one of below, above, and near"),
         ("below = 1e9", "below = 1e9\nabove = 2.0", "give one of below, above, and near"),
-        ("below = 1e9", 'below = "x"', "below must be a number, got 'x'"),
+        ("below = 1e9", 'below = "x"', "below must be a number or a list, got 'x'"),
+        ("below = 1e9", "below = [1e9, 2e9]", "one for each seed, 1 in all, got 2"),
         ("within = 0.5", "", "near and within belong together"),
         ('over = "plus"\n', "", "over is missing"),
         ('over = "plus"', 'over = "pluss"', "did you mean 'plus'"),

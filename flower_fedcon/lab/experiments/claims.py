@@ -27,7 +27,8 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     measure = "slope"                   # one of `MEASURES`, with its own keys
     algorithm = "FedFW"
     column = "total"
-    below = -0.5                        # or above, or near = ... and within = ... (relative)
+    below = -0.5                        # or above, one for all seeds or one for each; or
+                                        # near = ... and within = ... (relative)
     quick = {until = 1000}              # replaces entries, or false: not in the quick run
     companion = true                    # the source's claim with rounds, algorithms or steps left
                                         # out after a run, or a weight set: not counted as held
@@ -107,13 +108,14 @@ _NUMBERS = (int, float)
 _TYPES: dict[str, Any] = {
     "what": str, "where": str, "source": str, "bound": str, "measure": str, "explained": dict,
     "algorithm": str, "column": str, "over": str | list, "algorithms": list, "round": int | list,
-    "level": float | list, "since": int, "of": str, "until": int, "below": float, "above": float,
-    "near": float | list, "within": float, "fault": str, "why": str, "shown_by": str | list,
+    "level": float | list, "since": int, "of": str, "until": int, "below": float | list,
+    "above": float | list, "near": float | list, "within": float, "fault": str, "why": str,
+    "shown_by": str | list,
     "expected": float | list, "tolerance": float, "at": list, "per": str, "take": str,
     "power": float, "of_mean": bool, "over_round": int, "median": bool,
     "worst": bool, "terms": list, "companion": bool,
 }  # fmt: skip
-_NUMERIC = ("near", "round", "expected", "at", "level")
+_NUMERIC = ("near", "below", "above", "round", "expected", "at", "level")
 _THRESHOLDS = ("below", "above", "near")
 _PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
 _EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance", "worst")

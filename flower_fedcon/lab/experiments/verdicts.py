@@ -91,12 +91,12 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
         claimed = f"{_many(as_list(claim['near']))} within {100 * claim['within']:g} %"
         text = f"{_named(claim, values, spread)} (off by {100 * off:.2g} %)"
     else:
-        below = "below" in claim
-        limit = claim["below" if below else "above"]
-        # not-a-number passes nothing
-        holds = all(v < limit if below else v > limit for v in values)
-        claimed = f"{'<' if below else '>'} {_number(limit)}"
-        worst = max(values) if below else min(values)
+        name, sign = ("below", -1) if "below" in claim else ("above", 1)
+        limits = _limits(name, claim[name], measured)
+        room = [sign * (v - limit) for v, limit in zip(values, limits, strict=True)]
+        holds = all(each > 0 for each in room)  # not-a-number passes nothing
+        claimed = f"{'<' if sign < 0 else '>'} {_many(as_list(claim[name]))}"
+        worst = min(zip(room, values, strict=True), key=lambda pair: pair[0])[1]
         text = _shown(claim, values, worst, spread)
     verdict, note = "pass" if holds else "fail", ""
     if "explained" in claim:
@@ -164,6 +164,22 @@ def _targets(name: str, given: object, measured: Sequence[list[float]]) -> list[
     if len(targets) > 1 and (len(targets) % each or every % len(targets)):
         raise ConfigError(f"{name} has {len(targets)} numbers for {each} measured ones")
     return targets * (every // len(targets))
+
+
+def _limits(name: str, given: object, measured: Sequence[list[float]]) -> list[float]:
+    """Return the limit of each measured number: one for all, or for each seed its own.
+
+    >>> _limits("below", 1.0, [[0.5, 0.2]]), _limits("below", [1.0, 2.0], [[0.5, 0.2], [0.3, 0.1]])
+    ([1.0, 1.0], [1.0, 1.0, 2.0, 2.0])
+    """
+    limits = [float(number) for number in as_list(given)]
+    if len(limits) not in (1, len(measured)):
+        raise ConfigError(
+            f"{name} must be one number, or one for each seed, {len(measured)} in all, "
+            f"got {len(limits)}"
+        )
+    limits *= len(measured) // len(limits)
+    return [limit for limit, each in zip(limits, measured, strict=True) for _ in each]
 
 
 # --- text ----------------------------------------------------------------------------------------
