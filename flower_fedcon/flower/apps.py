@@ -6,6 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -76,6 +77,7 @@ def client_app(
     from flower_fedcon.privacy.examples import ExampleDP
     from flower_fedcon.registry import client_class
     from flower_fedcon.tables.misfits import DataError
+    from flower_fedcon.tables.read import cells_cut
 
     load = _with_context(load_objective, "load_objective")
     if mods:
@@ -88,11 +90,13 @@ def client_app(
     def build(config: Mapping[str, Any], context: Context) -> Any:
         kind = client_class(str(config.get("algorithm")))
         given: dict[str, Any] = {"state_dir": state_dir, "oracles": oracles, "privacy": privacy}
+        private = ExampleDP.of(dict(context.node_config), privacy) is not None
         try:
-            own = load(context)
+            with cells_cut() if private else nullcontext():
+                own = load(context)
         except DataError as error:
-            if ExampleDP.of(dict(context.node_config), privacy) is not None:
-                error.columns.clear()  # the name of the column would reveal a fact about the rows
+            if private:
+                error.columns.clear()  # a loader of your own may have read cells as they are
             raise
         return kind(own, context=context, policy=rules_of(context), **given)
 

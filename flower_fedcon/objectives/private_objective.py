@@ -35,6 +35,8 @@ class PrivateObjective:
     privacy : ExampleDP
     ledger : Ledger, optional
         By default a new one.
+    counting : array of bool, shape (num_examples,), optional
+        Which rows count; others have no gradient and no loss. By default all do.
 
     Raises
     ------
@@ -54,7 +56,14 @@ class PrivateObjective:
     resume_key = "private examples"  # all that a node sends about them
     noisy_quality: Callable[[Array], dict[str, Array]] | None = None  # of a table's rows held out
 
-    def __init__(self, objective: Any, privacy: ExampleDP, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        objective: Any,
+        privacy: ExampleDP,
+        ledger: Ledger | None = None,
+        *,
+        counting: Array | None = None,
+    ) -> None:
         kind, name = type(objective), type(objective).__name__
         linear = isinstance(objective, LinearModel)
         own = hasattr(kind, "clipped_sum") or hasattr(kind, "row_gradients")
@@ -76,6 +85,7 @@ class PrivateObjective:
         self.objective, self.privacy = objective, privacy
         self.ledger = Ledger(privacy) if ledger is None else ledger
         self.shape, self.num_examples = objective.shape, int(objective.num_examples)
+        self._counting = np.ones(self.num_examples, bool) if counting is None else counting
         self.dtype = np.dtype(getattr(objective, "dtype", np.float64))
         if names := getattr(objective, "layer_names", None):
             self.layer_names = names
@@ -122,7 +132,7 @@ class PrivateObjective:
         at = self._layout.unpack(x) if self._packed else x
         grid = Grid(rule.loss_clip, rule.noise_multiplier * rule.loss_clip, m)
         self.ledger.spend(1.0, grid.distance(1))
-        losses = losses_of_rows(self.objective, at, np.arange(m))
+        losses = losses_of_rows(self.objective, at, np.flatnonzero(self._counting))
         total = grid.steps(losses[:, None]).sum(axis=0)
         ridge = getattr(self.objective, "ridge", None)
         return float(grid.release(total)[0]) / m + (0.0 if ridge is None else float(ridge(at)))
@@ -144,7 +154,7 @@ class PrivateObjective:
         grid = self.grid
         self.ledger.spend(rate, grid.distance(layout.size))
         rows = np.arange(m) if rate == 1.0 else drawn(m, rate)
-        total = clipped_steps(self.objective, at, grid, rows)
+        total = clipped_steps(self.objective, at, grid, rows[self._counting[rows]])
         noisy = (grid.release(total) / (rate * m)).astype(self.dtype)
         gradient = layout.unpack(noisy.reshape(layout.shape))
         if (ridge := getattr(self.objective, "ridged", None)) is not None:

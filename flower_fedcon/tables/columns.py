@@ -48,6 +48,9 @@ class Columns:
     schema : Schema
     sparse : scipy.sparse.csr_array, optional
         The features of an SVMlight file.
+    cut : bool (default: False)
+        Whether what does not fit is made to fit, as for private rows; see `read.cells_cut`. A row
+        without an outcome then has NaN.
 
     Attributes
     ----------
@@ -64,8 +67,10 @@ class Columns:
         value.
     """
 
-    def __init__(self, cells: Cells, schema: Schema, sparse: Any = None) -> None:
-        self._sparse = sparse
+    def __init__(
+        self, cells: Cells, schema: Schema, sparse: Any = None, *, cut: bool = False
+    ) -> None:
+        self._sparse, self._cut = sparse, cut
         self.schema = schema
         self._path, self._rows = cells.path, cells.rows
         self._names, self._cells = cells.names, cells.columns
@@ -260,7 +265,8 @@ class Columns:
             expected += " (or another usual spelling of true or false)"
         good = np.array([found[mark] is not None for mark in marks.tolist()], dtype=bool)
         self._expect(good, name, expected, remedy)
-        return np.array([found[mark] or 0.0 for mark in marks.tolist()])
+        values = np.array([found[mark] or 0.0 for mark in marks.tolist()])
+        return np.where(good & ~missing, values, np.nan) if self._cut else values
 
     def _numbers(self, name: str, positive: str) -> Array:
         """Return numbers; refuse missing ones, and negative ones if they must be `positive`."""
@@ -269,6 +275,7 @@ class Columns:
             inside = np.isnan(values) | ((values >= 0.0) & (values <= 1e300))
             expected = f"{positive} from 0 to 1e300"
             self._expect(inside, name, expected, "correct the cell, or remove the row")
+            values = np.clip(values, 0.0, 1e300) if self._cut else values
         if name not in {misfit.column for misfit in self.misfits}:
             remedy = "remove the row, or fill it in"
             self._expect(~np.isnan(values), name, "a number in every row", remedy)
@@ -279,7 +286,7 @@ class Columns:
         values = self._numbers(name, what)
         if name not in {misfit.column for misfit in self.misfits}:
             self._expect(values > 0.0, name, f"{what} above 0", remedy)
-        return values
+        return np.where(values > 0.0, values, np.nan) if self._cut else values
 
     def _offset(self) -> Array | None:
         """Return the offsets of the linear predictors; None without any."""
@@ -316,7 +323,7 @@ class Columns:
             values = cells.astype(np.float64)
             good = np.isfinite(values) | np.isnan(values)
         else:
-            values, good = _parsed(cells.tolist(), marks)
+            values, good = _parsed(cells.tolist(), marks, alone=self._cut)
         said = ", ".join(repr(mark) for mark in sorted(marks)) or "none"
         expected = f"a finite number, or a mark of a missing value ({said})"
         remedy = "correct the cell, or add its text to missing in the schema"
@@ -335,6 +342,7 @@ class Columns:
             inside = np.isnan(values) | ((values >= low) & (values <= high))
             expected = f"a number from {low:g} to {high:g}"
             self._expect(inside, name, expected, "correct the cell, or the schema's range")
+            values = np.clip(values, low, high) if self._cut else values
         if feature.transform in _DOMAINS:
             least, words = _DOMAINS[feature.transform]
             above = values >= least if feature.transform == "sqrt" else values > least
@@ -348,6 +356,7 @@ class Columns:
             values = getattr(np, feature.transform)(values)
         if name in self.schema.names:
             self._expect_usable(name, values, cells)
+            values = np.clip(values, -_LARGEST, _LARGEST) if self._cut else values
         transformed: Array = values
         return transformed
 
@@ -380,6 +389,7 @@ class Columns:
                 expected += ", with which the model was fitted"
                 remedy = 'correct the cell, or take unknown="missing" (--unknown missing)'
             self._expect(known, name, expected, remedy)
+            marks = np.where(known, marks, "") if self._cut else marks
         return marks
 
     def _marks(self, name: str, also: Sequence[str]) -> tuple[np.ndarray[Any, Any], Any]:
@@ -403,13 +413,19 @@ class Columns:
         for cell, expected in wrong.items():
             good = np.array([other != cell for other in cells])
             self._expect(good, name, expected, "write the column anew as text")
+            if self._cut:
+                known[cell] = ""
         self.counts[name] = counts
         marks = np.array([known[cell] for cell in cells], dtype=str)
         return marks, marks == ""
 
     def _expect(self, good: Any, name: str, expected: str, remedy: str) -> None:
         wrong = np.flatnonzero(~np.asarray(good))
-        if wrong.size:
+        if wrong.size and self._cut:
+            self.notes.append(
+                f"column {name!r}: cells cut to fit: {wrong.size}, expected {expected}"
+            )
+        elif wrong.size:
             place = int(wrong[0])
             cell = self._cells[name][place]
             found = "nothing" if text_of(cell) is None else repr(str(cell))
@@ -434,10 +450,11 @@ def _listed(marks: Sequence[str]) -> str:
     return first_few([*map(repr, marks)], 10)
 
 
-def _parsed(cells: Sequence[Any], marks: set[str]) -> tuple[Array, Any]:
+def _parsed(cells: Sequence[Any], marks: set[str], *, alone: bool) -> tuple[Array, Any]:
     """Return cells as numbers, NaN for the missing; and which of them are numbers or missing.
 
-    In a column without other values, true and false are 1 and 0.
+    In a column without other values, true and false are 1 and 0; in any, where each cell is to be
+    read `alone`.
     """
     values = np.full(len(cells), np.nan)
     odd: dict[int, str] = {}
@@ -446,11 +463,13 @@ def _parsed(cells: Sequence[Any], marks: set[str]) -> tuple[Array, Any]:
         if text is None or (text := text.strip()) in marks:
             continue
         number = number_in(text)
-        if number is None:
+        if number is None and alone and text.lower() in ("true", "false"):
+            values[place] = text.lower() == "true"
+        elif number is None:
             odd[place] = text.lower()
         else:
             values[place] = number
-    if odd and set(odd.values()) <= {"true", "false"} and np.isnan(values).all():
+    if odd and not alone and set(odd.values()) <= {"true", "false"} and np.isnan(values).all():
         values[list(odd)] = [text == "true" for text in odd.values()]
         return values, np.ones(len(cells), dtype=bool)
     good = ~np.isinf(values)

@@ -24,10 +24,11 @@ _NO_FRACTION = re.compile(r"[+-]?[0-9]+,0+")
 _ONE_WAY = "write the numbers of a file with one decimal mark, and no mark between thousands"
 
 
-def with_points(cells: Cells, schema: Schema) -> Cells:
+def with_points(cells: Cells, schema: Schema, *, cut: bool = False) -> Cells:
     """Return the cells of a file with a point in each decimal number.
 
-    Files with commas between columns, and files that are not text, are returned unchanged.
+    Files with commas between columns, and files that are not text, are returned unchanged. With
+    `cut` each number is read by itself, with a decimal comma or a decimal point.
 
     Raises
     ------
@@ -41,6 +42,8 @@ def with_points(cells: Cells, schema: Schema) -> Cells:
         numeric.append(schema.target)
     numeric += [schema.weight] * bool(schema.weight)
     missing = {*schema.missing, *(mark for f in schema.numeric for mark in f.missing)}
+    if cut:
+        return replace(cells, columns=_columns_pointed(cells, numeric, missing))
     marks: dict[str, tuple[str, int, str]] = {}  # where each first occurs
     clear: set[str] = set()
     for name in numeric:
@@ -62,13 +65,19 @@ def with_points(cells: Cells, schema: Schema) -> Cells:
     if "," not in marks:
         return cells
     name, _, text = marks[","]
+    note = f"numbers are read with a decimal comma, such as {text!r} in column {name!r}"
+    columns = _columns_pointed(cells, numeric, missing)
+    return replace(cells, columns=columns, notes=(*cells.notes, note))
+
+
+def _columns_pointed(cells: Cells, numeric: list[str], missing: set[str]) -> dict[str, Any]:
+    """Return the columns with a point in place of each decimal comma."""
     columns = {}
     for column, own in cells.columns.items():
         shape = _NUMBER if column in numeric else _NO_FRACTION
         texts = [_pointed(cell, shape, missing) for cell in own.tolist()]
         columns[column] = np.array(texts, dtype=object)
-    note = f"numbers are read with a decimal comma, such as {text!r} in column {name!r}"
-    return replace(cells, columns=columns, notes=(*cells.notes, note))
+    return columns
 
 
 def _decimals(column: Any, missing: set[str]) -> Iterator[tuple[int, str, str]]:

@@ -13,7 +13,8 @@ steps of one grid. With p numeric and q categorical features:
 Each exchange counts in the ledger as one gradient over all rows, with the same noise multiplier.
 A repeated question gets the same answer at no cost. The schema must state ranges and categories;
 the number of rows is public. Post-processing of noisy sums costs nothing: counts are rounded into
-[0, rows], and a standard deviation is at least 1 % of the range.
+[0, rows], and a standard deviation is at least 1 % of the range. A row without an
+outcome (NaN) is in no class and no bin, and has no gradient.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,12 @@ from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.privacy.noise import Grid
-from flower_fedcon.tables.encoding import WIDE, codes
+from flower_fedcon.tables.encoding import codes
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, bins_of, noisy_counts
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.preparation import LARGEST, Preparation
-from flower_fedcon.tables.schema import COMMON, LOG_LINK, Feature, Schema
+from flower_fedcon.tables.public import bounds, check_public
+from flower_fedcon.tables.schema import COMMON, LOG_LINK
 from flower_fedcon.tables.table import SUMMARY, Table
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
@@ -177,11 +179,17 @@ class PrivateTable(Table):
                 f'can be bounded. Use site_effects = "common"'
             )
         self._check_units(preparation)
-        plain = super().objective(preparation)
+        plain = Table.objective(self._with_outcomes, preparation)
         plain.rows_key = digest(self)  # type: ignore[attr-defined]
-        found = PrivateObjective(plain, self.privacy, self.ledger)
+        known = ~np.isnan(self.targets[self.training_rows])
+        found = PrivateObjective(plain, self.privacy, self.ledger, counting=known)
         found.noisy_quality = lambda x: self._quality(preparation, x)
         return found
+
+    @property
+    def _with_outcomes(self) -> PrivateTable:
+        """The same table with 1 for each outcome that is not there, of rows that do not count."""
+        return replace(self, targets=np.where(np.isnan(self.targets), 1.0, self.targets))
 
     def _check_units(self, preparation: Preparation) -> None:
         """Raise if values that the schema allows overflow in the server's means and scales.
@@ -226,93 +234,16 @@ class PrivateTable(Table):
                 "refused: noisy counts need a logistic loss and held-out rows: give the schema a "
                 "test_fraction"
             )
-        f = self._loss(self.matrix(preparation)[held], self.targets[held], held)
+        targets, known = self._with_outcomes.targets[held], ~np.isnan(self.targets[held])
+        f = self._loss(self.matrix(preparation)[held], targets, held)
         assert isinstance(f, LinearModel)  # noqa: S101
         noise, model = rule.noise_multiplier, np.asarray(x, np.float64)
         grid = Grid(1.0, noise, len(held))
         question = digest(["quality", model.tobytes().hex(), digest(preparation)])
 
         def tell() -> Array:
-            return noisy_counts(bins_of(f, model), grid).reshape(-1)
+            return noisy_counts(bins_of(f, model)[known], grid).reshape(-1)
 
         counts = self._once(question, 2 * NOISY_BINS, grid, tell)
         known = np.array([float(len(held)), noise])
         return {"noisy": counts.reshape(2, NOISY_BINS), "known": known}
-
-
-def bounds(feature: Feature) -> tuple[float, float]:
-    """Return the smallest and the largest allowed value of a numeric column, after its transform.
-
-    >>> bounds(Feature("dose", range=(-2.0, 1.0), transform="square"))
-    (0.0, 4.0)
-    """
-    ends = np.array(feature.range)
-    if feature.transform == "square":
-        low, high = sorted(ends * ends)
-        return (0.0 if ends[0] < 0 < ends[1] else float(low)), float(high)
-    if feature.transform != "none":
-        ends = getattr(np, feature.transform)(ends)
-    return float(ends[0]), float(ends[1])
-
-
-def check_public(schema: Schema) -> None:
-    """Raise unless a schema states all that must be public for private rows.
-
-    Raises
-    ------
-    ConfigError
-    """
-    problems = []
-    if schema.sparse:
-        problems.append('features = "all" does not describe the columns: name them in [features]')
-    if schema.loss == "cox":
-        problems.append('loss = "cox" compares rows with each other: use another loss')
-    if schema.loss == "negative_binomial":
-        problems.append(f'loss = "{schema.loss}" also fits alpha: use loss = "poisson"')
-    if schema.complete_cases:
-        problems.append(
-            "no noise protects the number of rows that complete_cases leaves: let missing values "
-            "be filled in"
-        )
-    if schema.design:
-        problems.append(
-            "no noise protects what nodes agree on for terms, medians and indicators of missing "
-            "values: leave them out"
-        )
-    if schema.offsets:
-        problems.append(
-            f"the effect of {', '.join(map(repr, schema.offsets))} on gradients is unbounded: "
-            f"leave offset and exposure out"
-        )
-    if schema.weight:
-        problems.append(
-            f"the sum of the weights in {schema.weight!r} changes with every row: leave weight out"
-        )
-    if any(not feature.range for feature in schema.numeric):
-        names = [feature.name for feature in schema.numeric if not feature.range]
-        problems.append(
-            f"the range of {', '.join(map(repr, names))} is not public: write "
-            f'{names[0]} = {{type = "numeric", range = [0, 120]}}, from knowledge other than '
-            "the data"
-        )
-    for feature in schema.numeric:
-        with np.errstate(all="ignore"):
-            usable = not feature.range or bool(np.isfinite(bounds(feature)).all())
-        if not usable:
-            problems.append(
-                f"range = {list(feature.range)} of {feature.name!r} is infinite after transform = "
-                f"{feature.transform!r}: give a range within the transform's domain"
-            )
-    for feature in schema.categorical:
-        if not feature.categories:
-            problems.append(
-                f"the categories of {feature.name!r} are not public: list them, "
-                f'{feature.name} = {{type = "categorical", categories = ["a", "b"]}}'
-            )
-        elif len(feature.categories) > WIDE:
-            problems.append(f"{feature.name!r} has more than {WIDE} categories: give fewer")
-    if problems:
-        raise ConfigError(
-            "with ExampleDP a table needs a schema that states what is public: "
-            + "; ".join(problems)
-        )

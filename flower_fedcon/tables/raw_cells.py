@@ -10,8 +10,9 @@ from __future__ import annotations
 import csv
 import gzip
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -67,15 +68,24 @@ class Cells:
         return replace(self, columns=columns, rows=self.rows[places])
 
 
-def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
+def read_cells(path: Path, wanted: Sequence[str], *, cut: bool = False) -> Cells:
     """Return the wanted columns of a file, without those that it lacks.
+
+    With `cut` no row decides whether a file can be read: each line of a text is a row, whatever
+    quotes it has, and one with more or fewer cells than the header has no value in any column.
 
     Raises
     ------
     DataError
         If the file cannot be read, or has a wanted column twice.
     """
-    readers = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".npz": _npz}
+    text = partial(_csv, cut=cut)
+    readers: dict[str, Callable[..., Cells]] = {
+        ".csv": text,
+        ".tsv": text,
+        ".parquet": _parquet,
+        ".npz": _npz,
+    }
     suffix = suffix_of(path)
     if suffix not in readers:
         found = f"a file {suffix}" if suffix else "a file without a suffix"
@@ -151,16 +161,19 @@ def _numbered(path: Path, names: Sequence[str], columns: dict[str, Any], rows: i
 # --- text --------------------------------------------------------------------------------------
 
 
-def _csv(path: Path, wanted: Sequence[str]) -> Cells:
+def _csv(path: Path, wanted: Sequence[str], *, cut: bool = False) -> Cells:
     """Return the cells of a file of text."""
     open_: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    with open_(path, "rt", encoding="utf-8-sig", newline="") as stream:
-        lines = _without_nul(path, stream)
+    errors = "replace" if cut else "strict"
+    with open_(path, "rt", encoding="utf-8-sig", errors=errors, newline="") as stream:
+        lines = _without_nul(path, stream, cut)
         first = list(_up_to_text(lines))
         delimiter = _delimiter(path, first)
-        reader = csv.reader(
+        reader: Any = csv.reader(
             chain(first, lines), delimiter=delimiter, skipinitialspace=True, strict=True
         )
+        if cut:
+            reader = _each_line(chain(first, lines), delimiter)
         try:
             header = next((row for row in reader if not _is_blank(row)), None)
             if header is None:
@@ -168,7 +181,7 @@ def _csv(path: Path, wanted: Sequence[str]) -> Cells:
             names = [name.strip() for name in header]
             places = _places(path, names, wanted)
             if not places:
-                second = next((row for row in reader if not _is_blank(row)), [])
+                second: list[str] = next((row for row in reader if not _is_blank(row)), [])
                 shown = delimiter.join(header)
                 if _NO_HEADER.match(shown) or {*wanted} <= {name.strip() for name in second}:
                     raise DataError(
@@ -178,9 +191,12 @@ def _csv(path: Path, wanted: Sequence[str]) -> Cells:
                 raise DataError.lacking(path, list(dict.fromkeys(wanted)), names)
             # For a single column `itemgetter` would not return a tuple.
             pick = itemgetter(*places.values(), *[0] * (2 - min(2, len(places))))
-            picked, misshapen = [], []
+            picked, misshapen, broken = [], [], 0
             for number, row in enumerate((row for row in reader if not _is_blank(row)), 1):
-                if len(row) != len(header):
+                if cut and len(row) != len(header):
+                    picked.append((None,) * max(2, len(places)))
+                    broken += 1
+                elif len(row) != len(header):
                     misshapen.append((number, reader.line_num, row))
                 elif not misshapen:
                     picked.append(pick(row))
@@ -197,7 +213,8 @@ def _csv(path: Path, wanted: Sequence[str]) -> Cells:
     if not picked:
         columns = {name: _objects(()) for name in places}
     found = _numbered(path, names, columns, len(picked))
-    return replace(found, delimiter=delimiter)
+    notes = (f"lines with more or fewer cells than the header, taken as empty rows: {broken}",)
+    return replace(found, delimiter=delimiter, notes=notes if broken else ())
 
 
 def _delimiter(path: Path, first: Sequence[str]) -> str:
@@ -223,9 +240,21 @@ def _up_to_text(lines: Iterator[str]) -> Iterator[str]:
             return
 
 
-def _without_nul(path: Path, stream: TextIO) -> Iterator[str]:
-    """Yield the lines of a file that holds no NUL."""
+def _each_line(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
+    """Yield the cells of each line, from that line alone."""
+    for line in lines:
+        try:
+            yield from csv.reader([line], delimiter=delimiter, skipinitialspace=True)
+        except csv.Error:  # a cell that is too long
+            yield [line, ""]
+
+
+def _without_nul(path: Path, stream: TextIO, cut: bool) -> Iterator[str]:
+    """Yield the lines of a file that holds no NUL; to be cut, with other signs in their place."""
     for number, line in enumerate(stream, 1):
+        if cut:
+            yield line.replace("\0", "\ufffd")
+            continue
         if "\0" in line:
             raise DataError(
                 f"{path}: it cannot be read: line {number}: found a NUL character, expected text: "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -18,6 +20,7 @@ from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.decimals import with_points
 from flower_fedcon.tables.marks import canonical, folded, text_of, unfit_mark
 from flower_fedcon.tables.misfits import DataError, Misfit
+from flower_fedcon.tables.public import check_public
 from flower_fedcon.tables.raw_cells import SPARSE, Cells, opened, read_cells, suffix_of
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.survey import seen_in_rows
@@ -25,6 +28,7 @@ from flower_fedcon.tables.table import Table
 
 _SAID = 10  # the largest number of logged remarks
 _log = logging.getLogger("flwr")
+_cut: ContextVar[bool] = ContextVar("cut", default=False)
 Found = TypeVar("Found")
 
 
@@ -51,6 +55,8 @@ def read_table(
         does not fit the schema.
     """
     path = Path(path)
+    if _cut.get():
+        check_public(schema)
     if column is None:
         table = guarded(path, lambda: _table(columns_of(path, schema)))
         return replace(table, rows_digest=_digest_of(path))
@@ -62,6 +68,21 @@ def read_table(
         )
     table = guarded(path, _table, parts[name], notes)
     return replace(table, rows_digest=_digest_of(path, name))
+
+
+@contextmanager
+def cells_cut() -> Iterator[None]:
+    """Read tables in this block for private rows: no row decides whether a file fits its schema.
+
+    A number beyond its range becomes the range's end. What is no number, and a category or class
+    that the schema does not list, counts as missing; a row without an outcome counts as nothing
+    (`tables.noisy_sums`). The table's `notes` say how many cells that were.
+    """
+    before = _cut.set(True)
+    try:
+        yield
+    finally:
+        _cut.reset(before)
 
 
 def _digest_of(path: Path, client: str = "") -> str:
@@ -113,7 +134,7 @@ def columns_of(path: Path, schema: Schema, also: tuple[str, ...] = ()) -> Column
     """
     if suffix_of(path) in SPARSE:
         return _sparse(path, schema)
-    return Columns(_dense(path, schema, also), schema)
+    return Columns(_dense(path, schema, also), schema, cut=_cut.get())
 
 
 def columns_by_client(
@@ -137,9 +158,13 @@ def columns_by_client(
     order = np.argsort(place, kind="stable")
     rows = np.split(order, np.cumsum(np.bincount(place, minlength=len(names)))[:-1])
     parts = dict(zip(names.tolist(), rows, strict=True)) if len(owners) else {}
+    parts.pop("", None)
     texts = (text_of(cell) for cell in cells.columns[column].tolist())
     notes = _alike(column, dict.fromkeys(text for text in texts if text is not None))
-    return {name: Columns(cells.of_rows(own), schema) for name, own in parts.items()}, notes
+    cut = _cut.get()
+    return {
+        name: Columns(cells.of_rows(own), schema, cut=cut) for name, own in parts.items()
+    }, notes
 
 
 def owners_of(cells: Cells, schema: Schema, column: str) -> np.ndarray[Any, Any]:
@@ -165,6 +190,9 @@ def owners_of(cells: Cells, schema: Schema, column: str) -> np.ndarray[Any, Any]
         if places.size:
             row, cell = int(cells.rows[places[0]]), found[places[0]]
             said = "nothing" if text_of(cell) is None else repr(str(cell))
+            if _cut.get():  # these are nobody's rows
+                owners = ["" if bad else owner for owner, bad in zip(owners, wrong, strict=True)]
+                continue
             misfits.append(Misfit(column, row, said, expected, remedy, len(places) - 1))
     if misfits:
         raise DataError.of(cells.path, misfits)
@@ -192,7 +220,8 @@ def _dense(path: Path, schema: Schema, also: tuple[str, ...]) -> Cells:
             f'{path}: features = "all" is for SVMlight files ({", ".join(SPARSE)}): name the '
             "columns in [features]"
         )
-    return with_points(read_cells(path, [*schema.columns, *also]), schema)
+    cut = _cut.get()
+    return with_points(read_cells(path, [*schema.columns, *also], cut=cut), schema, cut=cut)
 
 
 def _sparse(path: Path, schema: Schema) -> Columns:

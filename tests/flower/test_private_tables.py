@@ -29,6 +29,7 @@ from flower_fedcon.tables.noisy_sums import PrivateTable, bounds, check_public
 from flower_fedcon.tables.packed_text import packed_text
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.quality import BINS, Quality, pooled_auc
+from flower_fedcon.tables.read import cells_cut, log_notes
 from flower_fedcon.tables.schema import Feature
 from flower_fedcon.tables.table import Table
 
@@ -406,3 +407,140 @@ def test_studies_of_other_schemas_on_the_same_rows_share_a_ledger(tmp_path):
             num_rounds=1,
             schema=SCHEMA, max_retries=0,
         )  # fmt: skip
+
+
+# --- rows that do not fit ------------------------------------------------------------------------
+
+ODD = {
+    "above its range": ("130,10,f,a,yes", "120,10,f,a,yes"),
+    "outside of a transform": ("40,-3,f,a,yes", "40,1,f,a,yes"),
+    "no number": ("forty,10,f,a,yes", ",10,f,a,yes"),
+    "infinite": ("inf,10,f,a,yes", ",10,f,a,yes"),
+    "another category": ("40,10,x,a,yes", "40,10,,a,yes"),
+    "a NUL": ("40,10,f\0,a,yes", "40,10,,a,yes"),
+    "a quote": ('40,10,"f,a,yes', None),
+    "a quote within": ('40,10,"f"x,a,yes', "40,10,,a,yes"),
+    "too few cells": ("40,10,f,a", None),
+    "too many cells": ("40,10,f,a,yes,1,2", None),
+    "no outcome": ("40,10,f,a,", "40,10,f,a,"),
+    "true": ("true,10,f,a,yes", "1,10,f,a,yes"),
+}
+
+
+def read_cut(path, schema=SCHEMA):
+    with cells_cut():
+        return read_table(path, schema)
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("mark", [",", ";"])
+def test_no_row_decides_whether_a_private_table_fits(tmp_path, caplog, odd, mark):
+    path, (line, same) = written(tmp_path, rows=30), ODD[odd]
+    lines = path.read_text().splitlines()
+    for name, put in (("odd", line), ("same", same or ",,,,")):
+        changed = [*lines[:8], put, *lines[9:]]
+        (tmp_path / f"{name}.csv").write_text("\n".join(changed).replace(",", mark))
+    found, plain = (read_cut(tmp_path / f"{name}.csv") for name in ("odd", "same"))
+    np.testing.assert_array_equal(found.numeric, plain.numeric)
+    np.testing.assert_array_equal(found.categories, plain.categories)
+    np.testing.assert_array_equal(found.targets, plain.targets)
+    assert np.isnan(found.targets).sum() == (same is None or same[-1] == ",")
+    if odd != "true":
+        log_notes([found])
+        assert "odd.csv: " in caplog.text
+        assert ("cells cut to fit: 1, expected" in caplog.text) | ("rows: 1" in caplog.text)
+
+
+def test_a_row_without_an_outcome_has_no_gradient_no_loss_and_no_bin(tmp_path, monkeypatch):
+    monkeypatch.setattr(Grid, "noise", lambda grid, size: np.zeros(size, np.int64))
+    schema = Schema.load({"target": "ill", "positive": ["yes"], "negative": ["no"],
+                          "features": FEATURES, "test_fraction": 0.3})  # fmt: skip
+    path, rule = written(tmp_path, rows=40), replace(TELLS, loss_clip=5.0, clip=100.0)
+    table = read_cut(path, schema)
+    whole = PrivateTable.of(table, rule, Ledger(rule))
+    preparation = prepare([whole], ["a"])
+    for row in (table.training_rows[3], table.held_out_rows[2]):
+        lines = path.read_text().splitlines()
+        lines[row + 1] = lines[row + 1].rpartition(",")[0] + ",perhaps"
+        odd = tmp_path / "odd.csv"
+        odd.write_text("\n".join(lines))
+        less = PrivateTable.of(read_cut(odd, schema), rule, Ledger(rule))
+        assert np.isnan(less.targets).nonzero()[0].tolist() == [row]
+        f, g = whole.objective(preparation), less.objective(preparation)
+        x = np.linspace(-1.0, 1.0, f.shape[0])
+        place = np.flatnonzero(table.training_rows == row)
+        alone = f.objective.clipped_sum(x, 100.0, place) if place.size else 0.0
+        np.testing.assert_allclose((f.gradient(x) - g.gradient(x)) * 28, alone, atol=1e-6)
+        lost = f.objective.row_losses(x, place).sum() if place.size else 0.0
+        assert (f.noisy_value(x) - g.noisy_value(x)) * 28 == pytest.approx(lost, abs=1e-6)
+        counts = [each.noisy_quality(x)["noisy"].sum() for each in (f, g)]
+        assert counts[0] - counts[1] == pytest.approx(1 - place.size, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schema", "cells"),
+    [
+        ({"loss": "squared"}, ["", "x", "inf"]),
+        ({"loss": "poisson"}, ["", "-1", "x"]),
+        ({"loss": "gamma"}, ["0", "-1", ""]),
+        ({"loss": "multinomial", "classes": ["1", "2", "3"]}, ["4", "", "x"]),
+        ({"loss": "logistic", "positive": ["2"], "negative": ["1"]}, ["3", "", "x"]),
+    ],
+)
+def test_outcomes_that_a_loss_does_not_take_end_nothing(tmp_path, schema, cells):
+    """Even where no row has one that it takes."""
+    known = Schema.load({"target": "y", "features": {"a": {"range": [0, 9]}}, **schema})
+    path = tmp_path / "a.csv"
+    several = len(schema.get("classes", "ab"))
+    path.write_text("\n".join(["a,y", *(f"{k},{1 + k % several}" for k in range(9))]))
+    begun = prepare([read_table(path, known)], ["a"])
+    for good in (["1", "2", "1", "2"], []):
+        path.write_text("\n".join(["a,y", *(f"{k},{y}" for k, y in enumerate([*good, *cells]))]))
+        table = read_cut(path, known)
+        rule = replace(TELLS, loss_clip=5.0)
+        one = PrivateTable.of(table, rule, Ledger(rule))
+        f = one.objective(begun)
+        x = np.full(f.shape, 0.1)
+        assert np.isfinite(f.gradient(x)).all()
+        assert np.isfinite(f.noisy_value(x))
+        assert f.num_examples == len(good) + 3
+
+
+@on_grid
+def test_a_node_s_refusal_does_not_depend_on_a_cell(tmp_path, caplog):
+    files = [written(tmp_path, name, rows=60, seed=j) for j, name in enumerate("ab")]
+    lines = files[0].read_text().splitlines()
+    lines[5] = "1e9,-1,x,z,perhaps"
+    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=1)
+
+    def run(content):
+        files[0].write_text("\n".join(content))
+        caplog.clear()
+        grid = grid_of(files, tmp_path)
+        return strategy.start(grid, num_rounds=2, schema=SCHEMA, max_retries=0).history
+
+    assert run([*lines, "7"])["round"][-1] == 2
+    assert "column 'age': cells cut to fit: 1, expected a number from 0 to 120" in caplog.text
+    run(line.partition(",")[2] for line in lines)  # a column is not there
+    assert "its table cannot be read as the schema says: the node's own log" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cells_of_any_kind_leave_a_private_table(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    odd = ["", "nan", "1e999", "-1", "1,5", '"', '""', "\0", "\ufeff", "x" * 200_000, "1\r2",
+           "true", "0x1", "-0", "5e-324", "yes", "f", "1e308", ";", "NA", "1.234"]  # fmt: skip
+    lines = ["age,dose,sex,dx,ill"]
+    for _ in range(20):
+        lines.append(",".join(rng.choice(odd, int(rng.integers(3, 7)))))
+    path = tmp_path / "a.csv"
+    content = "\n".join(lines).encode() + b"\n\xff\xfe,1,f,a,yes"
+    path.write_bytes(content)
+    table = read_cut(path)
+    assert (np.isnan(table.numeric) | (np.abs(table.numeric) <= 120)).all()
+    assert {*table.categories.ravel().tolist()} <= {"", "f", "m", "a", "b", "c"}
+    log_notes([table])
+    one = private(table)
+    assert np.isfinite(one.answer("summary", {})["sums"]).all()
+    begun = prepare([read_table(written(tmp_path), SCHEMA)], ["a"])
+    assert np.isfinite(one.objective(begun).gradient(np.zeros(6))).all()
