@@ -513,16 +513,20 @@ def test_a_node_s_refusal_does_not_depend_on_a_cell(tmp_path, caplog):
     lines[5] = "1e9,-1,x,z,perhaps"
     strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=1)
 
-    def run(content):
-        files[0].write_text("\n".join(content))
-        caplog.clear()
-        grid = grid_of(files, tmp_path)
-        return strategy.start(grid, num_rounds=2, schema=SCHEMA, max_retries=0).history
-
-    assert run([*lines, "7"])["round"][-1] == 2
+    files[0] = tmp_path / "odd.csv"
+    files[0].write_text("\n".join([*lines, "7"]))
+    history = strategy.start(grid_of(files, tmp_path), num_rounds=2, schema=SCHEMA).history
+    assert history["replies"].tolist() == [2.0]
     assert "column 'age': cells cut to fit: 1, expected a number from 0 to 120" in caplog.text
-    run(line.partition(",")[2] for line in lines)  # a column is not there
-    assert "its table cannot be read as the schema says: the node's own log" in caplog.text
+
+
+def test_a_column_that_is_absent_is_refused(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("age,dose,sex,ill\n1,2,f,yes")
+    with pytest.raises(ConfigError, match="no column 'dx'"):
+        read_cut(path)
+    with pytest.raises(ConfigError, match="the range of 'age' is not public"):
+        read_cut(path, Schema.load({"target": "ill", "positive": ["yes"], "features": {"age": {}}}))
 
 
 @pytest.mark.parametrize("seed", range(8))
