@@ -306,8 +306,9 @@ class EarlyStopping:
         The column of the history to watch, or "relative", (F - F*)/|F*|. For this, and for
         "residual", `simulate` finds the optimum first.
     unsafe : bool (default: False)
-        Allow early stopping in a private run (`GaussianDP`, private examples). No noise protects
-        what the column, and so the last round, reveals of the data, and epsilon does not count it.
+        Allow early stopping in a private run (`GaussianDP`, private examples). The column, and thus
+        the number of rounds, reveals something of the data that no noise protects and epsilon does
+        not count.
 
     >>> stop = EarlyStopping(1e-3)
     >>> stop({"round": 1, "residual": 0.5}), stop({"round": 2, "residual": 1e-4})

@@ -1,1 +1,1 @@
-"""Which methods suit a problem: what they declare, what was measured, and a short trial."""
+"""Advice on methods for a problem, from their cards, measurements, and a short trial."""

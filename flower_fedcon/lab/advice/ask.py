@@ -25,13 +25,13 @@ ADDED: dict[str, dict[str, Any]] = {
     "nuclear-ball": {"constraint": NuclearNormBall(radius=1.0)},
     "functional": {},
 }
-_MOST = 200  # clients of the stand-in: more change no answer
+_MOST = 200  # clients of the stand-in: more would not change the advice
 
 
 def ask_problem(ask: Ask) -> tuple[FederatedProblem, Participation]:
-    """Return a small stand-in for the problem that the answers describe, and who takes part.
+    """Return a small stand-in for the problem in the answers, and the participation.
 
-    It has random data: the choice turns on its kind alone.
+    It has random data, since the choice depends only on the kind of problem.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which methods fit a problem, by what their classes and cards declare, and with which settings."""
+"""Which methods fit a problem, by their classes and cards, and with which settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flower_fedcon.validation import parameters
 Kind: TypeAlias = type[FedConStrategy[Any]]
 _STEPS = 5  # local steps, as in most of the studies
 
-# A first value for an argument, from what is known; a class's own default comes before it.
+# A first value for an argument, from the known facts; a class's default has precedence.
 _STARTS: dict[str, Callable[[Facts], float | None]] = {
     "local_steps": lambda _: _STEPS,
     "client_lr": lambda f: None if not f.smoothness else 1 / (2 * f.smoothness * _STEPS),
@@ -43,23 +43,23 @@ _STARTS: dict[str, Callable[[Facts], float | None]] = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method that fits.
+    """A method that fits the problem.
 
     Attributes
     ----------
     kind : type
     settings : dict
-        Its arguments to begin with, without the set or regularizer and without participation.
+        First values of its arguments, without the set or regularizer and without participation.
     strategy : FedConStrategy
-        Made with them.
+        The strategy with these settings.
     why : list of str
-        For it, and against it.
+        Reasons for and against it.
     exact : bool
-        Whether its limit is the optimum, by its card.
+        Whether it converges to the optimum, by its card.
     burden : float
-        The entries of an upload, over those of the model.
+        The number of entries in an upload, relative to the model.
     measured : Measured, optional
-        In the nearest study.
+        Its result in the nearest study.
     """
 
     kind: Kind
@@ -71,10 +71,10 @@ class Candidate:
     measured: Measured | None
 
     def rank(self, *, by_bytes: bool) -> tuple[float, ...]:
-        """Return what candidates are sorted by: the smallest is the first to try."""
+        """Return the sort key of candidates: the smallest is the first to try."""
         found = self.measured
         cost = (found.megabytes if by_bytes else found.rounds) if found else None
-        known = 0 if cost is not None else 2 if found else 1  # one that did not arrive is the last
+        known = 0 if cost is not None else 2 if found else 1  # a miss of the level is last
         return (not self.exact, self.burden > LARGE, known, cost or 0.0)
 
 
@@ -86,17 +86,17 @@ def candidates(
     *,
     by_bytes: bool = False,
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return the methods that fit, the first to try first, and why each of the others does not.
+    """Return the methods that fit, best first, and why each of the others does not.
 
-    A method fits if its card's problem is this one, it uses what the problem has added, and it
-    accepts the cohorts and the clients' constants when a run is set up.
+    A method fits if its card's problem is this one, if it uses the problem's set or regularizer,
+    and if it accepts the cohorts and the clients' constants when a run is set up.
     """
     setup, penalty = setup_of(problem, participation), _penalty(problem)
     fitting, others = [], {}
     for kind in (*algorithms().values(), *own_algorithms().values()):
         try:
             card = kind.card()
-        except FedConError:  # an algorithm of your own need not have one
+        except FedConError:  # your own algorithm need not have a card
             card = None
         reason = (
             ""
@@ -138,9 +138,9 @@ def _made(
     setup: Setup,
     penalty: float | None,
 ) -> tuple[dict[str, Any], FedConStrategy[Any]]:
-    """Return settings with which a method accepts the problem, and the strategy.
+    """Return settings with which a method accepts the problem, and its strategy.
 
-    The required settings are tried alone first, then with every optional one that has a first
+    The required settings are tried alone first, then with all optional ones that have a first
     value.
     """
     known = parameters(kind)

@@ -1,4 +1,4 @@
-"""What is known of a problem before any run: the questions that a choice of method turns on."""
+"""Facts on a problem, known before any run, on which the choice of a method depends."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import is_zero
 from flower_fedcon.validation import Array
 
-_PAIRS, _CLIENTS, _POWER = 8, 5, 10  # how much is probed
+_PAIRS, _CLIENTS, _POWER = 8, 5, 10  # sizes of the probe
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a choice of method turns on.
+    """The facts on which the choice of a method depends.
 
     Attributes
     ----------
     clients, size, layers : int
-        N, the entries of the model, and its arrays.
+        N, the number of entries of the model, and of its arrays.
     rate : float
-        The share of the clients that is in a round on average.
+        The mean share of the clients in a round.
     smoothness, strong_convexity : float, optional
-        L, the largest, and mu, the smallest of the clients'; None where they are not known.
+        The clients' largest L and smallest mu; None if they are not known.
     stated : bool
-        Whether the clients state L, or it is estimated.
+        Whether the clients state L; otherwise it is estimated.
     convex : bool
-        False where two points show that an objective is not.
+        False if two points show that an objective is not convex.
     term : str
-        What is added: the type of the set or regularizer, "functional" for a constraint g(x) <= 0
-        of the objectives' own, "each" for one of each client's, "" for nothing.
+        The type of the set or regularizer; "functional" for a constraint g(x) <= 0 in the
+        objectives, "each" for a term of each client, "" for none.
     constrained : bool
         Whether the term is a set.
     """
@@ -67,7 +67,7 @@ class Facts:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Return what is known, for people."""
+        """Return the facts as lines of text."""
         said = "" if self.stated else " (estimated)"
         curve = "convex, as far as a few points show" if self.convex else "not convex"
         if self.strongly_convex:
@@ -89,9 +89,9 @@ class Facts:
 
 
 def facts_of(problem: FederatedProblem, participation: Participation) -> Facts:
-    """Return what is known of a problem, and of who takes part.
+    """Return the facts on a problem and its participation.
 
-    L is estimated from gradients where clients do not state it.
+    L is estimated from gradients if clients do not state it.
     """
     setup = setup_of(problem, participation)
     mus = [info.strong_convexity for info in setup.clients]
@@ -126,7 +126,7 @@ def facts_of(problem: FederatedProblem, participation: Participation) -> Facts:
 
 
 def setup_of(problem: FederatedProblem, participation: Participation) -> Setup:
-    """Return what a strategy is told before a run."""
+    """Return the setup of a strategy before a run."""
     infos: Sequence[ClientInfo] = LocalEngine(problem).describe()
     return Setup.of(infos, 100, problem.layout, participation, 0, preparation=problem.preparation)
 

@@ -1,6 +1,6 @@
-"""What was measured: rounds and megabytes of each method in the studies of sims/.
+"""Measurements: rounds and megabytes of each method in the studies of sims/.
 
-`studies.json` has the figures. `measure` makes it, which `fedcon recommend --measure sims` does.
+`studies.json` has the numbers. `measure`, called by `fedcon recommend --measure sims`, makes it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ STUDIES = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One method in one study.
+    """The result of one method in one study.
 
     Attributes
     ----------
     algorithm : str
-        Its class.
+        The name of its class.
     label : str
-        What the study calls it.
+        Its name in the study.
     settings : dict
-        Its arguments, as TOML.
+        Its arguments in TOML.
     rounds : int, optional
-        To the study's level; None if the run's rounds were not enough.
+        Rounds to the study's level; None if the run's rounds were not enough.
     megabytes : float, optional
-        Of all clients, up and down, until then.
+        Megabytes of all clients, up and down, until then.
     """
 
     algorithm: str
@@ -58,16 +58,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Study:
-    """One experiment, and how its methods fared.
+    """One experiment, and the results of its methods.
 
     Attributes
     ----------
     name : str
-        Of its file in sims/.
+        The name of its file in sims/.
     level : float
-        The share of F(x0) - F* that was left.
+        The level to reach, as a share of F(x0) - F*.
     limit : int
-        The rounds that each method had.
+        The number of rounds of each method.
     facts : Facts
     measured : list of Measured
     """
@@ -80,18 +80,18 @@ class Study:
 
     @property
     def command(self) -> str:
-        """The command that measures these figures again."""
+        """The command that repeats these measurements."""
         return f"fedcon compare sims/{self.name}.toml --rounds {self.limit}"
 
     def best(self, algorithm: str) -> Measured | None:
-        """Return the best of a method's settings, by rounds; None where it was not tried."""
+        """Return the best of a method's settings, by rounds; None if it was not tried."""
         own = [each for each in self.measured if each.algorithm == algorithm]
         return min(own, key=lambda each: each.rounds or math.inf, default=None)
 
 
 @cache
 def studies() -> list[Study]:
-    """Return the studies whose figures the package has."""
+    """Return the studies whose numbers the package has."""
     text = resources.files(__package__).joinpath("studies.json").read_text(encoding="utf-8")
     return [_study(stated) for stated in json.loads(text)]
 
@@ -103,10 +103,10 @@ def _study(stated: Mapping[str, Any]) -> Study:
 
 
 def nearest(facts: Facts) -> Study | None:
-    """Return the study that is most like a problem; None if none has a term of its kind.
+    """Return the study most similar to a problem; None if none has a term of its kind.
 
     The same set or regularizer counts most, then strong convexity, then the share of clients in a
-    round and their number.
+    round, and their number.
     """
 
     def distance(study: Study) -> float:
@@ -136,7 +136,7 @@ def measure(
     Raises
     ------
     ConfigError
-        If a file is not there, or cannot be run.
+        If a file does not exist, or cannot be run.
     """
     found = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Short runs of the methods that fit, each with its step from a race, to see how they fare."""
+"""Short trial runs of the methods that fit, each with its step from a race."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from flower_fedcon.validation import AUTO
 
 _FEASIBLE = 1e-6
 _RACED = ("client_lr", "step_size", "proximal", "penalty", "primal_lr", "damping")
-_WORTH = 20  # rounds from which on a race for a step is worth what it costs
+_WORTH = 20  # rounds from which on a race for a step is worth its cost
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How a candidate fared.
+    """The result of a candidate's trial.
 
     Attributes
     ----------
     candidate : Candidate
-        With "auto" for the step that was chosen by a race.
+        The candidate, with "auto" for a step that a race chose.
     last : dict
         The last record; empty if the run failed.
     error : str
         Why it failed, or "".
     seconds : float
-        Of the whole run, by the clock.
+        Wall-clock time of the whole run.
     chosen : str
-        What the race has chosen, or "".
+        The values that the race chose, or "".
     """
 
     candidate: Candidate
@@ -47,14 +47,14 @@ class Trial:
 
     @property
     def infeasible(self) -> float:
-        """How far the model is from keeping the constraints."""
+        """The violation of the constraints by the model."""
         g = max(0.0, self.last.get("constraint", 0.0) - _tolerance(self.candidate))
         return max(self.last.get("violation", 0.0), g)
 
     def rank(self, *, by_bytes: bool) -> tuple[float, ...]:
-        """Return what trials are sorted by: feasible ones first, then the smallest objective.
+        """Return the sort key of trials: feasible ones first, then the smallest objective.
 
-        By bytes, objectives that agree to a tenth of the way count as equal.
+        If bytes count, objectives within a tenth of the total decrease are equal.
         """
         if self.error:
             return (2.0, 0.0, 0.0)
@@ -73,9 +73,9 @@ def try_out(
     by_bytes: bool = False,
     say: Callable[[str], object] = lambda _: None,
 ) -> list[Trial]:
-    """Run each candidate for some rounds, and return the trials, the best first.
+    """Run each candidate for some rounds, and return the trials, best first.
 
-    Its step is chosen by a race within these rounds, from 20 of them on.
+    With 20 or more rounds, a race within these rounds chooses the step.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def try_out(
 
 
 def _racing(candidate: Candidate) -> Candidate:
-    """Return a candidate whose step is chosen by a race, if it is left to a rule."""
+    """Return a candidate whose step a race chooses, if it would follow a rule."""
     names = [n for n in candidate.strategy.rules() if n in _RACED and n not in candidate.settings]
     if not names:
         return candidate

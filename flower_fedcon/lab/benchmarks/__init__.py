@@ -1,4 +1,4 @@
-"""What the arithmetic costs, and what all around it adds: `fedcon bench`."""
+"""Benchmarks of the arithmetic and of the overhead around it: `fedcon bench`."""
 
 from flower_fedcon.lab.benchmarks.measure import Result
 from flower_fedcon.lab.benchmarks.suite import BENCHMARKS, ON_REQUEST, described, run, to_json

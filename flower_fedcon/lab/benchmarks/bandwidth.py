@@ -1,4 +1,4 @@
-"""What part of the memory's bandwidth rounds reach: beside a copy of as many bytes as data."""
+"""The share of the memory's bandwidth that rounds reach, against a copy of the data."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedFW, Scaffold
 from flower_fedcon.validation import Array
 
-_ROWS, _COPIED = 20, 2**24  # doubles, of which there are two arrays: more than caches hold
+_ROWS, _COPIED = 20, 2**24  # doubles in each of two arrays: more than the caches hold
 
 
 def bandwidth(quick: bool = False) -> Iterator[Result]:
-    """Time rounds, on data in and out of the caches, beside a copy as in the STREAM benchmark.
+    """Time rounds on data in and out of the caches, against a copy as in STREAM.
 
     The yardstick is the time in which all cores copy half as many bytes as the clients' data have,
-    which reads a half and writes a half. A ratio of 1 says that the round has read the data, once,
-    as fast as memory gives them; of less, that they came from a cache.
+    so that bytes read plus bytes written equal the data. A ratio of 1 means that the round has read
+    the data once at the speed of the memory; below 1 they came from a cache.
     """
     copied = np.ones(2**12 if quick else _COPIED)
     into = np.empty_like(copied)
@@ -49,7 +49,7 @@ def bandwidth(quick: bool = False) -> Iterator[Result]:
                 works: dict[str, Work] = {"copy": partial(_copy, cores, copied, into)}
                 for engine in ("stacked", "jax") if find_spec("jax") else ("stacked",):
                     play = rounds_of(strategy, problem, engine)
-                    play(2 * rounds)  # until blocks of compiled rounds are long
+                    play(2 * rounds)  # until blocks of compiled rounds have grown
                     works[engine] = partial(play, rounds)
                 times = in_turn(works, 2 if quick else 9)
                 share = data / (2 * copied.nbytes)
@@ -65,7 +65,7 @@ def bandwidth(quick: bool = False) -> Iterator[Result]:
 
 
 def _copy(cores: ThreadPoolExecutor, source: Array, target: Array) -> None:
-    """Copy an array, each core its part."""
+    """Copy an array; each core copies a part."""
     number = os.cpu_count() or 1
     ends = [len(source) * i // number for i in range(number + 1)]
     parts = [slice(*both) for both in pairwise(ends)]

@@ -1,4 +1,4 @@
-"""Many clients on the device that JAX chooses, a GPU if it has one, beside the stacked engine."""
+"""Many clients on JAX's default device (a GPU if there is one), against the stacked engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _METHODS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (FedDualAvg(L1(0.01), **_STEPS), {"regularizer": L1(0.01)}),
     (FedFW(L1Ball(8.0), penalty=1e-6), {"constraint": L1Ball(8.0)}),
 )
-_SIZES = ((100_000, 5, 64), (100_000, 2, 1024))  # clients, rows of each, and d
+_SIZES = ((100_000, 5, 64), (100_000, 2, 1024))  # clients, rows of each, d
 
 
 def device(quick: bool = False) -> Iterator[Result]:
@@ -41,7 +41,7 @@ def device(quick: bool = False) -> Iterator[Result]:
                 works: dict[str, Work] = {}
                 for engine in ("stacked", "jax"):
                     play = rounds_of(strategy, problem, engine)
-                    play(3)  # what follows is not compiled any more
+                    play(3)  # nothing is compiled after this
                     works[engine] = partial(play, rounds)
                 times = in_turn(works, 2 if quick else 5)
                 what = f"{strategy.title}, {clients:,} clients, d={d}, {np.dtype(dtype).name}"

@@ -10,16 +10,16 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.benchmarks.measure import Result
 
 _AXES = {"dimension": "dimension d", "rounds": "rounds, start included"}
-_ROW = 3  # panels in one
+_ROW = 3  # panels in a row
 
 
 def plot_curves(results: Sequence[Result], path: Path) -> Path:
-    """Draw the cost of a client's step in a round against each thing that is varied.
+    """Draw the cost of a client's step in a round against each varied quantity.
 
     Raises
     ------
     ConfigError
-        If no result is a point of a curve, or the file's kind is not one of matplotlib's.
+        If no result is a point of a curve, or matplotlib cannot write the file's type.
     """
     from flower_fedcon.lab.experiments.figures import check_figure
 

@@ -1,4 +1,4 @@
-"""Benchmarks beside Flower: start-up, and rounds through its Ray-backed simulation."""
+"""Benchmarks against Flower: start-up, and rounds through its simulation on Ray."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def flower(quick: bool = False) -> Iterator[Result]:
     """Time a round of FedAvg through Ray against that of Flower's own FedAvg, arrays alike."""
     for d in (400, 1_000_000)[: 1 if quick else 2]:
         clients, rounds = (2, 4) if quick else (10, 25)
-        problem = FederatedProblem(small_clients(clients, d).objectives)  # no constraint
+        problem = FederatedProblem(small_clients(clients, d).objectives)  # without a constraint
         ours = ClockedFedAvg(client_lr=1e-9, local_steps=1)
         middle = statistics.median(_bare_flower(problem, rounds))
         simulate(ours, problem, rounds, engine="ray", evaluate_every=0)

@@ -47,9 +47,9 @@ def lasso_in_one_array(clients: int, d: int) -> tuple[Array, Array, FederatedPro
 def rounds_of(
     strategy: Any, problem: FederatedProblem, kind: str, *, record: bool = False
 ) -> Callable[[int], None]:
-    """Return a function that plays a number of further rounds of one run.
+    """Return a function that does a number of further rounds of one run.
 
-    Without evaluation, or with `record` with one after each.
+    With `record` the model is evaluated after each round, otherwise never.
     """
     engine = _engine(problem, kind)
     rule = strategy.participation
@@ -77,7 +77,7 @@ def _engine(problem: FederatedProblem, kind: str) -> InProcess:
 
 
 def _plain(strategy: Any, problem: FederatedProblem, rounds: int) -> Work:
-    """Return a function that plays rounds of the stacked engine without compiled kernels."""
+    """Return a function that does rounds of the stacked engine without compiled kernels."""
     with compiled.numpy_only():
         play = rounds_of(strategy, problem, "stacked")
 
@@ -252,7 +252,7 @@ def solver(quick: bool = False) -> Iterator[Result]:
     rng = np.random.default_rng(0)
     truth = rng.standard_normal((pixels + 1, 10))
     clients = []
-    for _ in range(8):  # of MNIST's size: what the pixels show does not change the cost
+    for _ in range(8):  # of MNIST's size: the content of the pixels does not change the cost
         shown = rng.random((rows, pixels)) * (rng.random((rows, pixels)) < 0.2)
         A = np.hstack([shown, np.ones((rows, 1))])
         clients.append(SoftmaxRegression(A, np.argmax(A @ truth, axis=1), 10, l2=1e-2))
@@ -289,7 +289,7 @@ def solves(quick: bool = False) -> Iterator[Result]:
             works: dict[str, Work] = {}
             for engine in ("local", "stacked", *compiled):
                 play = rounds_of(strategy, problem, engine)
-                play(3)  # what follows is not compiled any more
+                play(3)  # nothing is compiled after this
                 works[engine] = partial(play, count)
             times = in_turn(works, 2 if quick else 9)
             what = f"{strategy.title}, logistic regression, {clients} clients, d={d}"

@@ -1,4 +1,4 @@
-"""The yardstick of the compiled engine: algorithms as one would write them with JAX."""
+"""The yardstick of the compiled engine: algorithms written by hand with JAX."""
 
 from __future__ import annotations
 

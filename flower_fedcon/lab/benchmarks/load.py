@@ -1,4 +1,4 @@
-"""Load: many nodes and a model of megabytes, beside Flower's own FedAvg in the same app."""
+"""Load: many nodes and a model of megabytes, against Flower's FedAvg in the same app."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HELD = {
     "files": "open files and threads of the server",
     "nodes' files": "open files and threads of the nodes",
 }
-_FIRST = 5  # rounds in which caches fill, and pools of memory and of threads
+_FIRST = 5  # rounds in which caches and pools of memory and threads fill
 _APP = {
     "pyproject.toml": """\
 [project]
@@ -69,8 +69,8 @@ app = averaging_app()
 def load(quick: bool = False) -> Iterator[Result]:
     """Time rounds of 10 MB on many nodes beside Flower's FedAvg; memory, open files, threads.
 
-    On 20 SuperNodes of this machine, and on 200 nodes of Flower's simulation, 50 rounds each; all
-    of it also by thirds of the rounds.
+    It runs 50 rounds each on 20 SuperNodes of this machine, and on 200 nodes of Flower's
+    simulation; all results are also shown by thirds of the rounds.
     """
     sizes = (2, 2, 3, 0.1) if quick else (20, 200, 50, _MEGABYTES)
     deployed, virtual, rounds, megabytes = sizes
@@ -83,7 +83,7 @@ def load(quick: bool = False) -> Iterator[Result]:
 
 
 def compared(what: str, rows: dict[bool, list[Row]]) -> Iterator[Result]:
-    """Yield the lines that rounds of both strategies give: seconds, and what does not stay flat."""
+    """Yield the lines of both strategies: seconds, and quantities that should not grow."""
     first = min(_FIRST, len(rows[True]) // 2)
     seconds = {
         own: [after["time"] - before["time"] for before, after in pairwise(told)][first - 1 :]
@@ -103,7 +103,7 @@ def compared(what: str, rows: dict[bool, list[Row]]) -> Iterator[Result]:
     for name, unit in _HELD.items():
         half = len(told) // 2
         early, late = ([row[name] for row in part] for part in (told[:half], told[half:]))
-        if not min(early):  # no such processes are seen here
+        if not min(early):  # such processes are not visible here
             continue
         base = [statistics.median(early)] * len(late)
         yield ratio(f"{unit}, {what}: later rounds", "earlier ones", late, base, unit="",
@@ -112,11 +112,11 @@ def compared(what: str, rows: dict[bool, list[Row]]) -> Iterator[Result]:
 
 
 def by_thirds(what: str, rows: dict[bool, list[Row]]) -> Iterator[Result]:
-    """Yield a line for each quantity and third of the rounds, beside what Flower's FedAvg has."""
+    """Yield a line for each quantity and third of the rounds, against Flower's FedAvg."""
     for told in rows.values():
         for before, after in pairwise(told):
             after["seconds"] = after["time"] - before["time"]
-    rounds = np.arange(1, min(map(len, rows.values())))  # from 0: the first has no seconds
+    rounds = np.arange(1, min(map(len, rows.values())))  # the first has no seconds
     for name, unit in {"seconds": "s", **_HELD}.items():
         for part in filter(len, np.array_split(rounds, 3)):
             theirs, ours = (
@@ -133,7 +133,7 @@ def by_thirds(what: str, rows: dict[bool, list[Row]]) -> Iterator[Result]:
 
 
 def on_loopback(own: bool, nodes: int, rounds: int, megabytes: float) -> list[Row]:
-    """Return what was noted of each round on SuperNodes of this machine.
+    """Return the notes on each round on SuperNodes of this machine.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def on_loopback(own: bool, nodes: int, rounds: int, megabytes: float) -> list[Ro
 
 
 def in_simulation(own: bool, nodes: int, rounds: int, megabytes: float) -> list[Row]:
-    """Return what was noted of each round in Flower's simulation on Ray."""
+    """Return the notes on each round in Flower's simulation on Ray."""
     from flower_fedcon.flower.virtual_nodes import run_on_virtual_nodes
 
     found: list[Row] = []
@@ -169,7 +169,7 @@ def in_simulation(own: bool, nodes: int, rounds: int, megabytes: float) -> list[
 
 
 class Notes(list[float]):
-    """The times at which rounds end, and beside them memory, open files and threads."""
+    """The end times of rounds, with memory, open files and threads."""
 
     def __init__(self, processes: Callable[[], set[int]]) -> None:
         super().__init__()
@@ -189,9 +189,9 @@ class Notes(list[float]):
 
 
 def megabytes_of(pid: int) -> float:
-    """Return the memory that a process has to itself; 0 if it has ended.
+    """Return the private memory of a process; 0 if it has ended.
 
-    What it shares, such as the objects in Ray's store, is counted nowhere.
+    Shared memory, such as objects in Ray's store, is not counted.
     """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -202,7 +202,7 @@ def megabytes_of(pid: int) -> float:
 
 
 def handles_of(pid: int) -> int:
-    """Return how many open files and threads a process has; 0 if it has ended."""
+    """Return the numbers of open files and threads of a process; 0 if it has ended."""
     try:
         return sum(len(os.listdir(f"/proc/{pid}/{part}")) for part in ("fd", "task"))
     except OSError:
@@ -210,7 +210,7 @@ def handles_of(pid: int) -> int:
 
 
 def long_lived(folder: str) -> set[int]:
-    """Return the processes of a deployment that live as long as it does, or Ray's workers."""
+    """Return the long-lived processes of a deployment, or Ray's workers."""
     if folder:
         return {pid for pid in family_of(Path(folder)) if b"flower-super" in _command(pid)}
     found = {int(path.name) for path in Path("/proc").glob("[0-9]*")}
@@ -228,7 +228,7 @@ def _command(pid: int) -> bytes:
 
 
 def training_app(own: bool | None = None) -> ClientApp:
-    """Return an app whose clients take one step, for whom the run's configuration says."""
+    """Return an app whose clients take one step, for the strategy in the run's configuration."""
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 
@@ -260,7 +260,7 @@ def training_app(own: bool | None = None) -> ClientApp:
 def averaging_app(
     setting: dict[str, Any] | None = None, found: list[Row] | None = None
 ) -> ServerApp:
-    """Return an app that averages, and notes each round; by default as the run is configured."""
+    """Return an app that averages and notes each round; by default by the run's configuration."""
     from flwr.app import ArrayRecord, Context
     from flwr.serverapp import ServerApp
 

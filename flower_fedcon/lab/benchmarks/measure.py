@@ -1,4 +1,4 @@
-"""A line of a benchmark, and how its ratio is measured."""
+"""The lines of benchmarks, and the measurement of their ratios."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ class Result:
     ----------
     what : str
     yardstick : str
-        What it is compared with.
+        The reference that it is compared with.
     ratio : float
-        Median of the turns' ratios, cost over the yardstick's.
+        Median over turns of cost divided by the yardstick's cost.
     low, high : float
         Quartiles of the ratios.
     cost : float
         Median, in `unit`.
     unit : str
     target : str
-        What the ratio should be, or "".
+        The target of the ratio, or "".
     axis, at, series : str, float, str
-        For a point of a curve: what is varied, its value, and the curve's name; else empty.
+        For a point of a curve: the varied quantity, its value, and the curve's name; otherwise
+        empty.
     """
 
     what: str
@@ -57,9 +58,9 @@ class Result:
 def in_turn(
     works: Mapping[str, Work], turns: int, clock: Clock = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Return the seconds that each work takes in each turn, after one turn to warm up.
+    """Return the seconds of each task in each turn, after one warm-up turn.
 
-    Each work follows each other one about equally often, since what ran before affects its time.
+    Each task follows every other about equally often, since the task before affects its time.
     """
     seconds: dict[str, list[float]] = {name: [] for name in works}
     orders = _orders(list(works))
@@ -73,7 +74,7 @@ def in_turn(
 
 
 def _orders(names: list[str]) -> list[list[str]]:
-    """Return a Williams design: orders in which each name follows each other one equally often.
+    """Return a Williams design: orders in which each name follows every other equally often.
 
     >>> _orders(["a", "b", "c"])[:3]
     [['a', 'c', 'b'], ['b', 'a', 'c'], ['c', 'b', 'a']]
@@ -94,7 +95,7 @@ def ratio(
     unit: str = "us a client step",
     target: str = "",
 ) -> Result:
-    """Return the ratios of costs to the yardstick's, turn by turn, as one line."""
+    """Return the ratios of costs to the yardstick's costs, turn by turn, as one line."""
     ratios = [cost / other for cost, other in zip(costs, base, strict=True)]
     low, middle, high = _quartiles(ratios)
     cost = statistics.median(costs) / steps * (1e6 if unit.startswith("us") else 1)

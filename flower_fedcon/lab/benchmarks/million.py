@@ -1,4 +1,4 @@
-"""A million clients, run: FedAvg, FedDualAvg and FedFW, with 1,000 of them sampled and with all."""
+"""A million clients: FedAvg, FedDualAvg and FedFW, with 1,000 sampled and with all."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _METHODS: dict[str, Callable[..., Any]] = {
 def million(quick: bool = False) -> Iterator[Result]:
     """Set up, play, evaluate and save runs of 10^6 clients with 5 rows and 64 entries each.
 
-    Four gigabytes of memory, and two of disk for a checkpoint. FedAvg and FedDualAvg take five
-    local steps.
+    It needs four gigabytes of memory, and two of disk for a checkpoint. FedAvg and FedDualAvg take
+    five local steps.
     """
     clients, sampled, d, rounds = (600, 20, 8, 2) if quick else (10**6, 1000, 64, 20)
     given: Any = many_clients(clients=clients, columns=d).objectives
@@ -54,7 +54,7 @@ def million(quick: bool = False) -> Iterator[Result]:
             few = FederatedProblem(ManyClients(LeastSquares, A[:sampled], y[:sampled]), **term)
             _play(_begun(strategy, few))  # compiled kernels are loaded once
             _forget_peak()
-            began = time.process_time()  # one thread: less sensitive to what else runs
+            began = time.process_time()  # one thread: less sensitive to other programs
             problem = FederatedProblem(ManyClients(LeastSquares, A, y), **term)
             run = _begun(strategy, problem)
             seconds = time.process_time() - began
@@ -83,7 +83,7 @@ def million(quick: bool = False) -> Iterator[Result]:
 
 
 def _begun(strategy: Any, problem: FederatedProblem) -> Run:
-    """Return a run that is ready for its first round, as `simulate` prepares it."""
+    """Return a run that is ready for its first round, prepared as in `simulate`."""
     if reason := why_not_stackable(strategy, problem):
         raise AssertionError(reason)
     engine = StackedEngine(problem)
@@ -97,7 +97,7 @@ def _play(run: Run) -> None:
 
 
 def _kept(clients: int, d: int, problem: FederatedProblem, strategy: Any) -> Iterator[Result]:
-    """Write a checkpoint of everyone's states, and go on from it."""
+    """Write a checkpoint of everyone's states, and continue from it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
 
@@ -131,7 +131,7 @@ def _kept(clients: int, d: int, problem: FederatedProblem, strategy: Any) -> Ite
 
 
 def _forget_peak() -> None:
-    """Let the process's peak memory count from here on, where the system can."""
+    """Reset the process's peak memory, if the system can."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 

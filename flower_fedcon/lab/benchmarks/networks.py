@@ -1,4 +1,4 @@
-"""FedAvg on networks beside the same written by hand in PyTorch, one client after the other."""
+"""FedAvg on networks, against a hand-written loop over clients in PyTorch."""
 
 from __future__ import annotations
 

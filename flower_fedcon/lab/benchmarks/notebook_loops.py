@@ -1,4 +1,4 @@
-"""The yardstick: algorithms as one would write them in a notebook, with nothing around them."""
+"""The yardstick: algorithms as one would write them in a notebook, without a framework."""
 
 from __future__ import annotations
 

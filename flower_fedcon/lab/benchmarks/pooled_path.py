@@ -15,14 +15,15 @@ from flower_fedcon.regularizers import L1, WithIntercept
 
 
 def path(quick: bool = False) -> Iterator[Result]:
-    """Solve l1 logistic regression on the four hospitals of heart, 100 weights from cold.
+    """Solve l1 logistic regression on the four hospitals of heart, for 100 weights.
 
-    scikit-learn's saga has the same weights, each from cold as it is used, and stops by its own
-    default rule (tol=1e-4, at most 100 passes), which is far from the path's KKT residual of 1e-8;
-    with tol=1e-6 it comes nearer.
+    scikit-learn's saga solves for the same weights, each from a cold start. It stops by its default
+    rule (tol=1e-4, at most 100 passes), which is far from the path's KKT residual of 1e-8; with
+    tol=1e-6 it comes nearer.
     """
-    # Not at the head: scikit-learn's import makes every later operation of NumPy a little slower
-    # (it fills the thread's context, where NumPy looks for its error state), the other benchmarks'.
+    # Not at the top: scikit-learn's import makes every later operation of NumPy a little slower,
+    # also in the other benchmarks (it fills the thread's context, where NumPy keeps its error
+    # state).
     from sklearn.linear_model import LogisticRegression
 
     problem, psi = builder("heart")(), WithIntercept(L1(1.0))
@@ -43,7 +44,7 @@ def path(quick: bool = False) -> Iterator[Result]:
         "folds": lambda: cross_validate(problem, psi, num=num),
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that saga has not converged
+        warnings.simplefilter("ignore")  # the warning that saga has not converged
         times = in_turn(works, 2 if quick else 5)
     what = f"path of {num} weights, heart, 4 clients"
     for yardstick, target in (("saga", "< 1"), ("saga, tol=1e-6", "")):

@@ -1,7 +1,7 @@
-"""Prox, projections, vertices and the reference lasso beside other packages.
+"""Prox, projections, vertices and the reference lasso, against other packages.
 
-copt, skglm and jaxopt are not needed; without one of them its lines are left out. What is timed is
-the call that a user makes. It checks its arguments; the others check none.
+copt, skglm and jaxopt are optional: without one of them its lines are left out. The timed call is
+that of a user. This package checks its arguments; the others do not.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from flower_fedcon.sets import Birkhoff, Box, CappedSimplex, L1Ball, L2Ball, LIn
 from flower_fedcon.validation import Array
 
 Case = tuple[str, Work, dict[str, Work]]
-_WIDTH = 10  # of the groups
+_WIDTH = 10  # size of the groups
 
 
 def _module(name: str) -> Any:
     """Return a module, or None if it is not installed."""
     try:
         return importlib.import_module(name)
-    except Exception:  # another package may fail to load in any way
+    except Exception:  # another package may fail to load with any error
         return None
 
 
@@ -46,7 +46,7 @@ def _compiled(jax: Any, function: Any, x: Array) -> Work:
 
 
 def _cases(size: int) -> Iterator[Case]:
-    """Yield the oracles for vectors of a given length, each with the other packages' calls."""
+    """Yield the oracles for vectors of a given length, with other packages' calls."""
     x = np.random.default_rng(0).standard_normal(size)
     steps, decay = np.cumsum(x) * 0.1, np.linspace(1.0, 0.1, size) * 0.5
     ordered = np.sort(np.abs(x))[::-1]
@@ -106,9 +106,9 @@ def _cases(size: int) -> Iterator[Case]:
 
 
 def prox(quick: bool = False) -> Iterator[Result]:
-    """Time prox, projections and a lasso beside copt, skglm, jaxopt and SciPy, as installed.
+    """Time prox, projections and a lasso against copt, skglm, jaxopt and SciPy, if installed.
 
-    Of 10^2, 10^4 and 10^6 entries.
+    Vectors have 10^2, 10^4 and 10^6 entries.
     """
     for size in (100,) if quick else (100, 10**4, 10**6):
         for name, work, rivals in _cases(size):
@@ -133,7 +133,7 @@ def _often(work: Work, size: int) -> None:
 
 
 def _lasso(quick: bool) -> Iterator[Result]:
-    """Time the reference solution of a lasso, to 1e-10, beside coordinate descent elsewhere."""
+    """Time the reference solution of a lasso, to 1e-10, against others' coordinate descent."""
     m, d = (60, 100) if quick else (1000, 2000)
     rng = np.random.default_rng(1)
     A, truth = rng.standard_normal((m, d)), np.zeros(d)

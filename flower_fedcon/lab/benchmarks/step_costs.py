@@ -1,4 +1,4 @@
-"""How the cost of a client's step grows: the curves that `fedcon bench --figure` draws."""
+"""Curves of the cost of a client's step, which `fedcon bench --figure` draws."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AXES: dict[str, tuple[int, ...]] = {
 
 
 class _Point(NamedTuple):
-    """A method, a problem, and the loop that plays the same rounds."""
+    """A method, a problem, and the hand-written loop of the same rounds."""
 
     strategy: Any
     problem: FederatedProblem
@@ -43,7 +43,7 @@ def curves(quick: bool = False) -> Iterator[Result]:
             point = _fedavg(axis, value) if axis in ("rows", "local steps") else _fedfw(axis, value)
             works: dict[str, Work] = {"loop": point.loop}
             for engine in _ENGINES:
-                if axis == "rounds":  # and what it takes to start, whose share falls with them
+                if axis == "rounds":  # the start's share falls with them
                     works[engine] = partial(simulate, *point[:3], engine=engine, evaluate_every=0)
                 else:
                     play = rounds_of(point.strategy, point.problem, engine)
@@ -57,7 +57,7 @@ def curves(quick: bool = False) -> Iterator[Result]:
 
 
 def _fedfw(axis: str, value: int) -> _Point:
-    """Return FedFW on lasso: 100 clients and 64 unknowns, except what is varied."""
+    """Return FedFW on lasso: 100 clients and 64 unknowns, except for varied quantities."""
     clients = value if axis == "clients" else 100
     A, b, problem = lasso_in_one_array(clients, value if axis == "dimension" else 64)
     constraint: Any = problem.constraint

@@ -1,8 +1,8 @@
 """The benchmarks by name, and their results as a file.
 
-Each is a ratio to a yardstick timed in the same run, in turn, by the clock: let the machine do
-nothing else. Linear algebra has one thread, compiled kernels have all cores. Medians and quartiles
-are those of the ratios of the turns.
+Each is a ratio to a yardstick that is timed in the same run, in turns, by the wall clock: the
+machine should do nothing else. Linear algebra has one thread, compiled kernels have all cores.
+Medians and quartiles are taken over the ratios of the turns.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ networks.
 
 
 def run(names: list[str] | None = None, *, quick: bool = False) -> Iterator[Result]:
-    """Yield the lines of some benchmarks, by default of all that take less than a minute.
+    """Yield the lines of some benchmarks; by default of all that take less than a minute.
 
     Raises
     ------
@@ -102,13 +102,13 @@ def run(names: list[str] | None = None, *, quick: bool = False) -> Iterator[Resu
 
 
 def described() -> Iterator[tuple[str, bool, str]]:
-    """Yield each benchmark's name, whether it runs by default, and what it does."""
+    """Yield each benchmark's name, whether it runs by default, and its description."""
     for name, benchmark in BENCHMARKS.items():
         yield name, name not in ON_REQUEST, str(benchmark.__doc__).partition("\n")[0]
 
 
 def to_json(results: list[Result]) -> str:
-    """Return the lines with what they were measured on, as JSON."""
+    """Return the lines, and the machine they were measured on, as JSON."""
     machine = {
         "python": platform.python_version(),
         "numpy": np.__version__,

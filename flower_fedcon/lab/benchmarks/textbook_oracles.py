@@ -63,7 +63,7 @@ def nuclear(quick: bool = False) -> Iterator[Result]:
 
 
 class _DenseBall(NuclearNormBall):
-    """The nuclear-norm ball with an oracle by a dense SVD, which this project does without."""
+    """The nuclear-norm ball with an oracle by a dense SVD, for comparison."""
 
     iterative = False
 

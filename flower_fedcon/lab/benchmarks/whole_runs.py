@@ -1,4 +1,4 @@
-"""Engines in process against the same methods written by hand with JAX, whole runs compiled."""
+"""Engines in this process, against whole runs that were written by hand and compiled with JAX."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _ENGINES = ("local", "stacked", "jax")
 _SIZES = ((10, 100), (10, 1000), (100, 100), (100, 1000), (1000, 100))  # clients and d
 _FEDFW = ((10, 400), (100, 400), (1000, 64), (10_000, 64))
 _ROWS, _STEPS, _RATE, _L1 = 20, 5, 0.01, 1e-3
-_MANY = 200  # rows, so many that their products with one another would save no work
+_MANY = 200  # so many rows that precomputed products would save no work
 
 
 class _Case(NamedTuple):
-    """A method on a problem, and the same by hand: a compiled function of a number of rounds."""
+    """A method on a problem, and a compiled hand-written function of a number of rounds."""
 
     what: str
     strategy: Any
     problem: FederatedProblem
     by_hand: Callable[..., Any]
-    work: int  # entries of data that a round goes over, each step counted
-    target: str  # of the best engine
+    work: int  # entries of data that a round reads, summed over steps
+    target: str  # for the best engine
 
 
 def compiled(quick: bool = False) -> Iterator[Result]:
-    """Time rounds of each engine beside JAX by hand: five local steps (FedFW: one), digits."""
+    """Time rounds of each engine against hand-written JAX: five local steps (FedFW: one)."""
     for case in _cases(quick):
         rounds = 3 if quick else rounds_for(case.work)
         plays = {kind: rounds_of(case.strategy, case.problem, kind) for kind in _ENGINES}
         fewer = {kind: max(1, rounds // 8) if kind == "local" else rounds for kind in _ENGINES}
-        for _ in range(1 if quick else 12):  # until its blocks are as long as they get
+        for _ in range(1 if quick else 12):  # until its blocks have their full length
             plays["jax"](rounds)
         works: dict[str, Work] = {"loop": partial(_by_hand, case.by_hand, rounds)}
         works |= {kind: partial(plays[kind], fewer[kind]) for kind in _ENGINES}
@@ -59,7 +59,7 @@ def compiled(quick: bool = False) -> Iterator[Result]:
 
 
 def rounds_for(work: int) -> int:
-    """Return how many rounds are timed together: 30 ms and more, with caches and threads warm."""
+    """Return how many rounds to time together: at least 30 ms, with warm caches and threads."""
     return max(4, 400_000_000 // (600_000 + work))
 
 
@@ -108,7 +108,7 @@ def _cases(quick: bool) -> Iterator[_Case]:
 
 
 def bookkeeping(quick: bool = False) -> Iterator[Result]:
-    """Time what records and control variates add to a stacked round of FedAvg, five steps."""
+    """Time the cost of records and control variates in a stacked round of FedAvg, five steps."""
     steps: dict[str, Any] = {"client_lr": _RATE, "local_steps": _STEPS}
     for clients, d in ((5, 64),) if quick else _SIZES:
         problem = FederatedProblem(small_clients(clients, d, rows=_ROWS).objectives)

@@ -1,1 +1,1 @@
-"""Audits of privacy by a canary: a mechanism is played many times with it and without it."""
+"""Audits of privacy by a canary: a mechanism is run many times with and without it."""

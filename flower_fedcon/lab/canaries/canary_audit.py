@@ -1,4 +1,4 @@
-"""The audit of a file: what is played, what it says of epsilon, and whether that is stated."""
+"""The audit of a file: the mechanisms, lower bounds of epsilon, and the stated values."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.simulation import simulate
 from flower_fedcon.validation import Array
 
-_ROUNDS = 100  # that are played unless more are asked for
+_ROUNDS = 100  # rounds by default, at most
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What so many releases have been found to tell, and what is stated.
+    """The result of an audit of a number of releases, and the stated epsilon.
 
     Attributes
     ----------
     label : str
-        Of the algorithm, or the node.
+        The label of the algorithm, or of the node.
     unit : str
         Who is protected, "client" or "row".
     releases : int
-        Noisy sums: rounds, or gradients.
+        The number of noisy sums: rounds, or gradients.
     delta, stated : float
     by_counts, by_fit : float
-        What epsilon is at least: `canaries.lower_bounds`.
+        Lower bounds of epsilon; see `canaries.lower_bounds`.
     silent : int
-        Entries of releases that had no noise.
+        The number of entries of releases without noise.
     """
 
     label: str
@@ -58,18 +58,18 @@ class Finding:
 
     @property
     def least(self) -> float:
-        """What epsilon is at least, by all that was found."""
+        """The largest lower bound of epsilon."""
         return math.inf if self.silent else max(self.by_counts, self.by_fit)
 
     @property
     def holds(self) -> bool:
-        """Whether nothing that was found exceeds what is stated."""
+        """Whether no lower bound exceeds the stated epsilon."""
         return self.least <= self.stated
 
 
 @dataclass(frozen=True)
 class Game:
-    """Something to play: of a label, so many releases at most, by a function."""
+    """A mechanism to run: its label, the largest number of releases, and a function."""
 
     label: str
     releases: int
@@ -77,18 +77,18 @@ class Game:
 
 
 def games_of(file: Path, overrides: list[str], rounds: int | None, rows: int) -> list[Game]:
-    """Return what a file has to play: its private algorithms, or its nodes' private rows.
+    """Return the mechanisms in a file: its private algorithms, or its nodes' private rows.
 
     Parameters
     ----------
     file : path
-        An experiment's, or a node's configuration with a table [privacy].
+        An experiment file, or a node's configuration with a table [privacy].
     overrides : list of str
         See `Experiment.load`.
     rounds : int, optional
-        By default the file's, at most 100; of a node gradients, by default 1.
+        Rounds, by default the file's but at most 100; for a node gradients, by default 1.
     rows : int
-        Of a node.
+        The number of rows of a node.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def games_of(file: Path, overrides: list[str], rounds: int | None, rows: int) ->
 
 
 def _of_node(file: Path, said: Any, gradients: int, rows: int) -> Game:
-    """Return the game of a node's own configuration."""
+    """Return the game of a node's configuration."""
     if not isinstance(said, Mapping):
         raise ConfigError(f"{file}: [privacy] must be a table, got {said!r}")
     rule = ExampleDP.of({f"privacy.{key}": value for key, value in said.items()})
@@ -132,7 +132,7 @@ def _of_node(file: Path, said: Any, gradients: int, rows: int) -> Game:
 def _of_rows(
     label: str, strategy: Any, problem: Any, private: list[PrivateObjective], rounds: int
 ) -> Game:
-    """Return the game of the node that has spent most in so many rounds of a method."""
+    """Return the game of the node that spends most in so many rounds of a method."""
     for objective in private:
         objective.ledger.gradients.clear()
         objective.ledger.distance = 0.0
@@ -146,18 +146,18 @@ def _of_rows(
 def audit(
     games: list[Game], runs: int, confidence: float, seed: int | None, tick: Tick
 ) -> list[Finding]:
-    """Return what games tell after their first release and after the last.
+    """Return findings after the first and after the last release of each game.
 
-    All bounds together hold with the confidence: each has an equal part of what is left of it.
+    All bounds together hold with the confidence: each gets an equal part of 1 - confidence.
 
     Parameters
     ----------
     games : list of Game
     runs : int
-        With a canary, and as many without.
+        The number of runs with a canary, and of those without.
     confidence : float
     seed : int, optional
-        By default noise is drawn as in a run, from the operating system.
+        By default noise comes from the operating system, as in a run.
     tick : callable
         Called after each release.
     """
@@ -172,7 +172,7 @@ def audit(
 
 
 def _found(label: str, played: Played, releases: int, alpha: float) -> Finding:
-    """Return what the first so many releases tell."""
+    """Return the finding of the first releases."""
     kinds, delta, stated = played.kinds[:releases], played.delta, played.stated[releases]
     absent, present, there = (
         each[:releases] for each in (played.absent, played.present, played.there)
@@ -180,7 +180,7 @@ def _found(label: str, played: Played, releases: int, alpha: float) -> Finding:
     everyone = all(kind.sampling.kind == FULL for kind in kinds)
     scores = [_run_scores(played, world, releases, everyone) for world in (absent, present)]
     if everyone:
-        half = scores[0].size // 2 if played.correlated else 0  # weights are of the first half
+        half = scores[0].size // 2 if played.correlated else 0  # weights come from the first half
         ratio = ratio_at_least(scores[0][half:], scores[1][half:], alpha)
         fit = ratio if ratio in (0.0, math.inf) else _of_ratio(ratio, played, delta)
     else:
@@ -190,13 +190,13 @@ def _found(label: str, played: Played, releases: int, alpha: float) -> Finding:
 
 
 def _of_ratio(ratio: float, played: Played, delta: float) -> float:
-    """Return epsilon of one normal number that is moved by so many standard deviations."""
+    """Return epsilon of a normal number whose mean moves by so many standard deviations."""
     return spent_epsilon({played.kinds[0]._replace(noise_multiplier=1 / ratio): 1}, delta)
 
 
 def _run_scores(played: Played, world: Array, releases: int, everyone: bool) -> Array:
-    """Return one score of each run, from those of its releases: larger is likelier a canary's."""
-    if everyone and played.correlated:  # the best linear one, by what noise was in the first half
+    """Return one score for each run from those of its releases; larger suggests a canary."""
+    if everyone and played.correlated:  # the best linear score, by the noise in the first half
         runs = world.shape[1]
         noise = played.absent[:releases, : runs // 2]
         spread = np.cov(noise).reshape(releases, releases)
@@ -220,7 +220,7 @@ def _run_scores(played: Played, world: Array, releases: int, everyone: bool) -> 
 
 
 def findings_json(findings: list[Finding], **settings: Any) -> str:
-    """Return findings as JSON, with what they were made with."""
+    """Return findings as JSON, with the settings of the audit."""
     each = [
         {key: value if value != math.inf else "inf" for key, value in asdict(one).items()}
         | {"holds": one.holds}

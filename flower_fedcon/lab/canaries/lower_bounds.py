@@ -1,4 +1,4 @@
-"""What an attacker's scores of many runs say of epsilon, from below."""
+"""Lower bounds of epsilon from an attacker's scores of many runs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _THRESHOLDS = 400
 
 
 def by_counts(absent: Array, present: Array, delta: float, alpha: float) -> float:
-    """Return what epsilon is at least, by counts of an attacker's errors (Clopper and Pearson).
+    """Return a lower bound of epsilon from counts of an attacker's errors (Clopper-Pearson).
 
-    Whoever says "present" above a threshold errs with probabilities of which, at (epsilon, delta),
-    1 - delta - fnr <= exp(epsilon) fpr, and the same the other way round. The threshold is chosen
-    on the first half of the scores, and the errors are counted on the second.
+    An attacker who says "present" above a threshold makes errors whose probabilities satisfy, at
+    (epsilon, delta), 1 - delta - fnr <= exp(epsilon) fpr, and the same the other way round. The
+    threshold is chosen on the first half of the scores, and the errors are counted on the second.
 
     Parameters
     ----------
     absent, present : array, shape (runs,)
-        Scores of runs without the canary, and with it; larger where it seems to be there.
+        Scores of runs without and with the canary; larger scores suggest the canary.
     delta : float
     alpha : float
-        The probability with which the bound may be too high.
+        The probability that the bound is too high.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def _bounds(absent: Array, present: Array, levels: Array, delta: float, alpha: f
 
 
 def _at_most(hits: Array, n: int, alpha: float) -> Array:
-    """Return what a probability is at most."""
+    """Return an upper confidence bound of a probability."""
     found: Array = np.where(
         hits >= n, 1.0, stats.beta.ppf(1 - alpha, hits + 1, np.maximum(n - hits, 1))
     )
@@ -66,9 +66,9 @@ def _at_most(hits: Array, n: int, alpha: float) -> Array:
 
 
 def ratio_at_least(low: Array, high: Array, alpha: float) -> float:
-    """Return by how many standard deviations normal numbers are moved, at least.
+    """Return a lower bound of the shift of normal numbers, in standard deviations.
 
-    Infinity for numbers that do not vary.
+    It is infinite for numbers that do not vary.
 
     >>> noise = np.random.default_rng(0).standard_normal(20000)
     >>> round(ratio_at_least(noise[:10000], noise[10000:] + 1.0, 0.025), 2)
@@ -94,18 +94,18 @@ def by_fit(
     delta: float,
     alpha: float,
 ) -> float:
-    """Return what epsilon is at least, if sums differ by normal noise and cohorts are drawn anew.
+    """Return a lower bound of epsilon, for normal noise and independent cohorts.
 
-    How far a canary that takes part moves a sum, in standard deviations, and how often it takes
-    part are measured; epsilon is that of so much noise and so many draws, by the accountant.
+    Two quantities are measured: the shift of a sum by a canary that takes part, in standard
+    deviations, and how often it takes part. The accountant computes epsilon from them.
 
     Parameters
     ----------
     kinds : sequence of NoisySum
-        Of each release, as they are stated.
+        The stated kind of each release.
     absent, present : array, shape (releases, runs)
     there : array of bool, shape (releases, runs)
-        Where, in runs with a canary, it took part.
+        Whether the canary took part, in runs with it.
     delta, alpha : float
     """
     groups = Counter(kinds)

@@ -1,10 +1,10 @@
-"""Playing a private mechanism many times, with a canary and without: the code that runs have.
+"""Many runs of a private mechanism, with and without a canary, by the code of real runs.
 
-What clips, rounds to the grid, draws cohorts and adds noise is called as a run calls it, for many
-runs in one array. The canary is what a guarantee must cover: its upload, or its gradient, is far
-longer than the clip in each release that it takes part in. The others are what an attacker may know
-of them: they send nothing, or in cohorts of one size, where the canary's value is exchanged, the
-opposite. Scores are 0 without the canary and 1 with it, on average.
+Clipping, rounding to the grid, draws of cohorts and noise use the same functions as a run, for many
+runs in one array. The canary is a worst case that the guarantee must cover: its upload, or its
+gradient, is far longer than the clip in each release that it takes part in. The others send values
+that an attacker may know: nothing; or, in cohorts of fixed size (where the canary's value is
+exchanged), the opposite. The mean score is 0 without the canary and 1 with it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
-ENTRIES = 4  # of a release that are played; noise is independent in all
-_FAR, _NEAR = 1e6, 1 - 1e-4  # times the clip: longer than it, and within it
+ENTRIES = 4  # entries of a release that are simulated; their noise is independent
+_FAR, _NEAR = 1e6, 1 - 1e-4  # multiples of the clip: above it, and within it
 Tick = Callable[[], None]
 
 
@@ -46,16 +46,16 @@ class Played:
         Who is protected, "client" or "row".
     delta : float
     kinds : list of NoisySum
-        Of each release, as they are stated.
+        The stated kind of each release.
     stated : dict of float
-        Epsilon after the first release and after the last, by how many.
+        Epsilon after the first and after the last release, by the number of releases.
     absent, present : array, shape (releases, runs)
     there : array of bool, shape (releases, runs)
-        Where, in runs with a canary, it took part.
+        Whether the canary took part, in runs with it.
     correlated : bool
-        Whether the noise of one release is made for that of others.
+        Whether the noise of releases is correlated.
     silent : int
-        Entries of releases that were the same in all runs.
+        The number of entries of releases that were the same in all runs.
     """
 
     unit: str
@@ -72,7 +72,7 @@ class Played:
 def play_clients(
     strategy: Any, problem: FederatedProblem, planned: int, rounds: int, runs: int, tick: Tick
 ) -> Played:
-    """Play rounds of a strategy with `GaussianDP`, at its first model.
+    """Run rounds of a strategy with `GaussianDP`, at its first model.
 
     With a `quantile` all rounds have the first clip, and the noisy count is part of the score.
 
@@ -81,7 +81,7 @@ def play_clients(
     strategy : FedConStrategy
     problem : FederatedProblem
     planned : int
-        How many rounds a run has, for which bands are made.
+        The number of rounds of a run, for which bands are designed.
     rounds, runs : int
     tick : callable
         Called after each round.
@@ -123,9 +123,9 @@ def play_clients(
 
 
 class _Canary:
-    """One client of a federation, whose upload is as bad as can be.
+    """The worst-case client of a federation.
 
-    It takes the place of client 0.
+    It replaces client 0.
     """
 
     def __init__(self, server: Server, rng: np.random.Generator) -> None:
@@ -145,7 +145,7 @@ class _Canary:
         self._at = np.sort(np.array([*own, *free[: max(0, ENTRIES - len(own))]], int))
         direction = rng.standard_normal(len(self._at))
         self._direction = direction / np.linalg.norm(direction)
-        # --- what it moves, in a cohort in which the others are known
+        # --- its effect, in a cohort whose other clients are known
         kind, num_clients, size = private.account()["sums"][1]
         self.kind = NoisySum(self._rule.noise_multiplier, Sampling(kind, num_clients, size))
         self._fixed = kind == FIXED
@@ -158,7 +158,7 @@ class _Canary:
         self._length = clip * (1 + _NEAR) if self._fixed else clip
 
     def _steps(self, private: Private, length: float) -> Array:
-        """Return what an upload of a length is in the sum."""
+        """Return the contribution of an upload of a given norm to the sum."""
         dtype = self._server.setup.layout.array_dtype
         whole = np.zeros(sum(map(math.prod, self._shapes.values())))
         whole[self._at] = length * self._direction
@@ -172,14 +172,14 @@ class _Canary:
         return found
 
     def takes_part(self, private: Private, t: int, runs: int) -> Array:
-        """Return in which of the runs it is in the cohort; where none is drawn, whenever it may."""
+        """Return in which runs it is in the cohort; without draws, as often as it may be."""
         if self.kind.sampling.kind == FULL:
             return np.full(runs, bool(private.kept([0], t)))
         cohorts = (private.cohort() or [] for _ in range(runs))
         return np.fromiter((cohort[:1] == [0] for cohort in cohorts), bool, runs)
 
     def play(self, private: Private, t: int, there: Array) -> tuple[Array, int]:
-        """Return a round's scores, and how many entries were the same in all runs."""
+        """Return a round's scores, and the number of entries that were the same in all runs."""
         totals = self._base + there[:, None] * self._move
         clients = [0] if private.remembers and there.any() else []
         values = private.release(totals.ravel(), clients, t).reshape(totals.shape)
@@ -202,18 +202,18 @@ class _Canary:
 def play_rows(
     rule: ExampleDP, rows: int, entries: int, spent: Mapping[float, int], runs: int, tick: Tick
 ) -> Played:
-    """Play noisy gradients of a node's rows: so many at each sampling rate.
+    """Run noisy gradients of a node's rows, with a number of them at each sampling rate.
 
-    The rows are those of a linear model: the canary's gradient is far longer than the clip, those
-    of all others are 0.
+    The rows belong to a linear model: the canary's gradient is far longer than the clip, and all
+    others are 0.
 
     Parameters
     ----------
     rule : ExampleDP
     rows, entries : int
-        Of the node's data, and of its model.
+        The number of rows of the node's data, and of entries of its model.
     spent : dict
-        How many gradients at each rate.
+        The number of gradients at each rate.
     runs : int
     tick : callable
         Called after each gradient.
@@ -234,7 +234,7 @@ def play_rows(
         node.ledger.spend(rate, grid.distance(entries))
         taken = np.full(runs, rate == 1.0)
         if rate < 1.0:
-            taken[drawn(runs, rate)] = True  # a row of each of the runs: they are drawn singly
+            taken[drawn(runs, rate)] = True  # drawn for each run separately
         there.append(taken)
         for world, own in enumerate((taken, taken & False)):
             totals = others + own[:, None] * move

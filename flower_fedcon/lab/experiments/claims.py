@@ -45,12 +45,12 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
 
 An algorithm whose experiment file has a grid for it must lie inside that, not at an end.
 
-A file can give `source` and `bound` for all its claims. Where a claim covers several rounds,
-algorithms or seeds, the worst of them counts; with `median = true` the median over the seeds does,
-and the table shows the range beside it. The table says of each claim that rests on anything drawn,
-data, cohorts, batches or a method's own coins, over how many seeds it was judged. A claim with an
-explanation fails when a number leaves what the explanation expects. Columns are those of the
-history, and "relative" (residual / |F*|), "bytes" and "megabytes" (up and down).
+A file can give `source` and `bound` for all its claims. If a claim covers several rounds,
+algorithms or seeds, the worst of them counts. With `median = true` the median over the seeds
+counts, and the table shows the range as well. For each claim that depends on random draws (data,
+cohorts, batches or a method's own coins), the table states over how many seeds it was judged. A
+claim with an explanation fails if a number differs from what the explanation expects. Columns are
+those of the history, and "relative" (residual / |F*|), "bytes" and "megabytes" (up and down).
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Claims:
     ----------
     name, paper, figure, requires, few_seeds : str
     shown : list of str
-        The claims that show why another one does not hold, or are companions of their own account,
+        The claims that show why another one does not hold, or that are companions for themselves,
         each as "file: what".
     experiment : Path
     seeds : list of int
@@ -200,7 +200,7 @@ class Claims:
             self.shown = _shown([{**shared, **claim} for claim in given], path)
 
     def overrides(self, seed: int, place: int = 0) -> tuple[str, ...]:
-        """Return what `Experiment.load` is given."""
+        """Return the overrides for `Experiment.load`."""
         found = [str(text) for text in self._options.get("set", [])]
         if "rounds" in self._options:
             found.append(f"run.rounds={self._options['rounds']}")
@@ -216,7 +216,7 @@ class Claims:
             for claim in self.claims:
                 labels += _labels(claim)
             labels = list(dict.fromkeys(labels))
-            shipped = Experiment.load(self.experiment)  # its grids are of its own settings
+            shipped = Experiment.load(self.experiment)  # its grids belong to its own settings
             for label in labels:
                 if label not in experiment.labels:
                     hint = nearest(str(label), experiment.labels)
@@ -243,11 +243,11 @@ class Claims:
         return found
 
     def drawn(self, claim: Table) -> int:
-        """Return over how many seeds of what is drawn at random a claim is judged, 0 of nothing.
+        """Return the number of seeds over which a claim is judged; 0 if nothing is random.
 
-        Where everyone takes part and methods have no coins that is the data alone, of which there
-        is one draw if the seeds leave them; and a number that was computed for the same data is
-        about no other.
+        If everyone takes part and methods draw nothing, only the data are random: one draw, if the
+        seeds do not vary them. A number that was computed for the same data holds for these data
+        only.
         """
         at = claim.get("at", [])
         places = [i for i, value in enumerate(self.sweep.values) if value in at] or [0]
@@ -262,7 +262,7 @@ class Claims:
         return int(claim["bound"] != "independent" and draws(data=True))
 
     def _placed(self, place: int) -> Experiment:
-        """Return the experiment of the first seed at a place of the sweep; each is read once."""
+        """Return the experiment of the first seed at a place of the sweep, read once."""
         if place not in self._at:
             with context(self._source):
                 own = self.overrides(self.seeds[0], place)
@@ -271,16 +271,16 @@ class Claims:
 
     @property
     def repeats(self) -> int:
-        """How many seeds of runs or data there are; "seeds" that vary anything else are one."""
+        """The number of seeds of runs or data; "seeds" that vary anything else count as one."""
         return len(self.seeds) if all(key.endswith("seed") for key in self._varied) else 1
 
     @property
     def _varied(self) -> list[str]:
-        """What a seed sets."""
+        """The settings that a seed varies."""
         return list(self._options.get("vary", ["run.seed"]))
 
     def scalings(self, runs: Runs) -> list[Scaling]:
-        """Return what the claims with the measure "scaling" were fitted to, for a figure."""
+        """Return the data of the fits of claims with the measure "scaling", for a figure."""
         claims = [claim for claim in self.claims if claim["measure"] == "scaling"]
         return [scaling(claim, runs, self.seeds, self.sweep) for claim in claims]
 
@@ -292,7 +292,7 @@ def _labels(claim: Table) -> list[str]:
 
 
 def _checked(table: Any, shared: Table, quick: bool) -> Table | None:
-    """Return a claim with the quick run's entries applied, None if it is not in that run."""
+    """Return a claim with the quick run's entries applied; None if it is not in that run."""
     check_table(table, "[[claim]]")
     if "measure" not in table:
         raise ConfigError(f"measure is missing: it is one of {', '.join(sorted(MEASURES))}")
@@ -331,7 +331,7 @@ def _checked(table: Any, shared: Table, quick: bool) -> Table | None:
 
 
 def _changed(claim: Table, changes: Table) -> Table:
-    """Return a claim with the entries of the quick run in place of its own."""
+    """Return a claim with its entries replaced by those of the quick run."""
     if set(changes) & set(_THRESHOLDS):
         claim = {key: value for key, value in claim.items() if key not in _THRESHOLDS}
     explained = changes.get("explained", {})
@@ -373,7 +373,7 @@ def _check_explained(table: Table) -> None:
 
 
 def _shown(claims: Iterable[Table], path: Path) -> list[str]:
-    """Return the companions, and what explanations are shown by, each "figure: claim".
+    """Return the companions, and the claims that show explanations, each "figure: claim".
 
     Raises
     ------
@@ -383,7 +383,7 @@ def _shown(claims: Iterable[Table], path: Path) -> list[str]:
     shown = [f"{path.stem}: {claim['what']}" for claim in claims if claim.get("companion")]
     own, siblings = _holding(claims), {file.stem: file for file in path.parent.glob("*.toml")}
     for claim in claims:
-        ours = claim["source"] == "ours"  # what a paper says is no less its own for that
+        ours = claim["source"] == "ours"  # a paper's statement remains the paper's
         for text in as_list(claim.get("explained", {}).get("shown_by", [])):
             name, _, what = text.partition(": ")
             holding, figure = own, path.stem

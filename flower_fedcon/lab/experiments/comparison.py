@@ -1,4 +1,4 @@
-"""Experiments played into folders, with a table and a figure: `fedcon run` and `compare`."""
+"""Runs of experiments into folders, with a table and a figure: `fedcon run` and `compare`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_one(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> Non
     if experiment.chosen:
         say(experiment.chosen)
     experiment.strategies()  # raises before the first run
-    if experiment.races():  # the log of the run itself is kept quiet
+    if experiment.races():  # the log of the run itself is silenced
         auto_strategies(experiment.problem(), experiment.participation(), plan)
     _find_optimum(experiment)
     folder = _folder(plan)
@@ -48,7 +48,7 @@ def run_one(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> Non
 
 
 def run_all(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> None:
-    """Run all algorithms of an experiment, each in a folder of the plan's run directory."""
+    """Run all algorithms of an experiment, each in a subfolder of the plan's run directory."""
     experiment.strategies()  # raises before the first run
     _find_optimum(experiment)
     folder, labels = _folder(plan), experiment.labels
@@ -66,12 +66,12 @@ def run_all(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> Non
 
 
 def run_seeds(experiments: Mapping[int, Experiment], plan: Plan, tracking: Tracking = _NO) -> None:
-    """Run a comparison for several seeds, in the folders ALGORITHM/seed-SEED of the plan's one.
+    """Run a comparison for several seeds, in folders ALGORITHM/seed-SEED of the plan's folder.
 
     Parameters
     ----------
     experiments : dict
-        Seed -> the experiment, as `Experiment.seeded` gives it.
+        Seed -> the experiment from `Experiment.seeded`.
     plan : Plan
         Its seed is replaced.
     """
@@ -115,7 +115,7 @@ def figures_of(folder: Path) -> list[Path]:
 def _find_optimum(experiment: Experiment) -> None:
     problem = experiment.problem()
     if experiment.run_options.engine == "jax":
-        jax_engine()  # raises without JAX, and not only after the search
+        jax_engine()  # raises without JAX, before the search
     if not experiment.seeks_optimum:
         return
     began = time.perf_counter()
@@ -128,7 +128,7 @@ def _find_optimum(experiment: Experiment) -> None:
 
 
 def _without_reference(text: str) -> str:
-    """Return an error's text with the way to do without F*, once.
+    """Return an error's text with a remedy for runs without F*, once.
 
     >>> _without_reference("no F*: run without it (reference = false)")
     'no F*: run without it (--set problem.reference=false)'
@@ -149,7 +149,7 @@ def _play(
     *,
     named: bool = False,
 ) -> History:
-    """Play an algorithm in a folder of its own; `named`, errors begin with the label."""
+    """Run an algorithm in a separate folder; if `named`, errors begin with the label."""
     resume = plan.resume and is_there(folder)
     plan = replace(plan, run_dir=folder, resume=resume, config=experiment.to_toml(index))
     where = context(label) if named else nullcontext()
@@ -168,24 +168,24 @@ def show(
     participation: Mapping[str, str] | None = None,
     failed: Mapping[str, str] | None = None,
 ) -> None:
-    """Print the table of the runs that recorded anything, and draw their figure.
+    """Print the table of runs with records, and draw their figure.
 
     Parameters
     ----------
     experiment : Experiment
-        Says the title, the problem's metrics and optimum, and when runs end.
+        Has the title, the problem's metrics and optimum, and the levels that end runs.
     histories : dict
-        Label -> rows; over seeds the mean.
+        Label -> rows; with several seeds their mean.
     figures : sequence of Path
         The figure's files.
     seeds : dict, optional
         Label -> the rows of each seed.
     one_problem : bool
-        Whether all runs have one, and so one optimum.
+        Whether all runs have the same problem, and so one optimum.
     participation : dict, optional
-        Label -> who takes part; by default as the experiment says.
+        Label -> the participation; by default that of the experiment.
     failed : dict, optional
-        Label -> why there is no run of it, a row as well.
+        Label -> why there is no run; each gets a row.
     """
     rows = {label: records for label, records in histories.items() if records}
     if not rows:
@@ -219,7 +219,7 @@ def show(
     kept = None if seeds is None else {label: seeds[label] for label in drawn}
     try:
         figure = plot_histories(drawn, figures, title=_title(experiment), seeds=kept, say=say)
-    except MissingExtraError as error:  # the runs are done, and stay
+    except MissingExtraError as error:  # the runs are finished and kept
         say(f"figure:    none, {error}")
     else:
         say(f"figure:    {figure}")

@@ -1,4 +1,4 @@
-"""What the command shows: tables, progress, results."""
+"""The output of the command: tables, progress, results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class InterruptedRunError(Exception):
-    """Ctrl-C during a run; the text says how to go on with it."""
+    """Ctrl-C during a run; the text says how to continue it."""
 
 
 def console() -> Console:
@@ -29,7 +29,7 @@ def console() -> Console:
     found = Console(markup=False, highlight=False)
     if found.is_terminal or "COLUMNS" in os.environ:
         return found
-    # A file or a pipe has no width of its own: 80 columns would break every cell.
+    # A file or a pipe has no width, and 80 columns would break every cell.
     return Console(markup=False, highlight=False, width=160)
 
 
@@ -46,15 +46,15 @@ def table(*columns: str, plain: bool = False, right_from: int | None = None) -> 
 
 
 def say(text: str) -> None:
-    """Print a line, whatever its length."""
+    """Print a line of any length without breaks."""
     print(text, flush=True)
 
 
 @contextmanager
 def progress(label: str, rounds: int, callbacks: Sequence[Any] = ()) -> Iterator[Any]:
-    """Yield a callback that moves a bar on a terminal, and prints a line each tenth elsewhere.
+    """Yield a callback that shows a bar on a terminal, or otherwise a line at each tenth.
 
-    It says how long the run will go on, and which of `callbacks` will end it first.
+    It shows the time left, and which of `callbacks` will end the run first.
     """
     from flower_fedcon.runs.limits import Forecast
 
@@ -93,7 +93,7 @@ def progress(label: str, rounds: int, callbacks: Sequence[Any] = ()) -> Iterator
 
 @contextmanager
 def steps(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """Yield what is called after each of so many steps: a bar on a terminal, nothing elsewhere."""
+    """Yield a function to call after each step: a bar on a terminal, otherwise nothing."""
     screen = console()
     if not screen.is_terminal:
         yield lambda: None
@@ -106,14 +106,14 @@ def steps(label: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 def brief(record: Record) -> str:
-    """Return a record's objective, and where they are known F - F* and epsilon."""
+    """Return a record's objective, with F - F* and epsilon if they are known."""
     text = f"F {record['objective']:.6g}" if "objective" in record else "not evaluated"
     text += f", F - F* {_over_optimum(record):.3g}" if "residual" in record else ""
     return text + (f", epsilon {record['epsilon']:.3g}" if "epsilon" in record else "")
 
 
 def _over_optimum(record: Record) -> float:
-    """Return F - F*, 0 where F is below F* by no more than rounding; NaN where it is not known.
+    """Return F - F*, as 0 if it is negative by rounding only; NaN if it is not known.
 
     >>> _over_optimum({"objective": 0.5, "residual": -5.55e-18})
     0.0
@@ -129,7 +129,7 @@ def _over_optimum(record: Record) -> float:
 
 
 def left(end: End) -> str:
-    """Return how long a run will go on, and until what; of a run that has ended, by what.
+    """Return a run's time left and what will end it, or what has ended it.
 
     >>> from flower_fedcon.runs.limits import End
     >>> left(End(75.2, "round 100", reached=False)), left(End(0.0, "2 megabytes", reached=True))
@@ -143,7 +143,7 @@ def left(end: End) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return a duration as a clock shows it.
+    """Return a duration in the form of a clock.
 
     >>> clock(75.2), clock(3661)
     ('1:15', '1:01:01')
@@ -168,19 +168,19 @@ def results(
     Parameters
     ----------
     histories : dict
-        Label -> rows; over seeds the mean.
+        Label -> rows; with several seeds their mean.
     metrics : sequence of str
-        The problem's.
+        The problem's metrics.
     optimum : float, optional
-        F*, where it is known and one for all.
+        F*, if it is known and the same for all.
     seeds : dict, optional
-        Label -> the rows of each seed: the range over them is shown, too.
+        Label -> the rows of each seed, whose range is shown, too.
     until : dict, optional
-        Column -> the level at which a run ends: how many arrived is shown.
+        Column -> the level at which a run ends; the number of runs that reached it is shown.
     participation : dict, optional
-        Label -> who takes part.
+        Label -> the participation.
     failed : dict, optional
-        Label -> why there is no run of it: a row that says that.
+        Label -> why there is no run; each gets a row.
     """
     from flower_fedcon.lab.experiments.seed_statistics import at_ends
     from flower_fedcon.runs.relative import RELATIVE, TINY, with_relative
@@ -193,11 +193,11 @@ def results(
     def column(title: str, name: str, form: str, scale: float = 1.0) -> None:
         columns.append((title, lambda row: format(row.get(name, math.nan) * scale, form)))
 
-    if any("objective" in row for row in kept):  # private runs have none
+    if any("objective" in row for row in kept):  # private runs have no objective
         column("Objective", "objective", ".6g")
     if any("residual" in row for row in kept):
         columns.append(("F - F*", lambda row: f"{_over_optimum(row):.3g}"))
-        if size > TINY and RELATIVE not in metrics:  # a metric of that name is the problem's
+        if size > TINY and RELATIVE not in metrics:  # a metric of the problem may have that name
             columns.append(("Relative", lambda row: f"{_over_optimum(row) / size:.3g}"))
     for name, title in (("fw_gap", "FW gap"), ("kkt", "KKT"), ("epsilon", "Epsilon")):
         if all(name in row for row in kept):
@@ -243,9 +243,9 @@ def results(
 
 @contextmanager
 def quiet(active: bool, *, strategies: bool = False) -> Iterator[None]:
-    """Silence Flower's log and NumPy's warnings: a diverging run ends with its one error.
+    """Silence Flower's log and NumPy's warnings: a diverging run ends with a single error.
 
-    With `strategies`, what a strategy says of its settings is still shown.
+    With `strategies`, a strategy's messages about its settings are still shown.
     """
     if not active:
         yield
@@ -259,7 +259,7 @@ def quiet(active: bool, *, strategies: bool = False) -> Iterator[None]:
     before = {name: logging.getLogger(name).level for name in logs}
     heard = [h for h in logging.getLogger("flwr").handlers if not isinstance(h, JsonLog)]
     muted: dict[logging.Handler, int] = {}
-    if len(heard) < len(logging.getLogger("flwr").handlers):  # the log for machines has it all
+    if len(heard) < len(logging.getLogger("flwr").handlers):  # the JSON log has everything
         muted = {handler: handler.level for handler in heard}
         for handler in heard:
             handler.setLevel(logging.ERROR)

@@ -41,14 +41,14 @@
     [sweep]                            # optional: a study, for `fedcon compare`; see `study`
     participation = [{fraction = 0.1}, "full"]
 
-For tables the name of ``[algorithm]`` may be left out, and the table, too: then it is the one that
-`fedcon path` takes by default, FedNewton up to 1000 columns, and proximal gradient steps with
+For tables of data, the name of ``[algorithm]`` or the whole table may be left out. The algorithm is
+then the default of `fedcon path`: FedNewton up to 1000 columns, and proximal gradient steps with
 momentum above. An algorithm's `regularizer` and `constraint` come from the problem; a table such as
-``regularizer = {type = "L1", weight = 1e-3}`` gives another. An algorithm that does not use what
-the problem has, or uses another, is refused unless its table, or ``[run]`` for all of them, says
-``on_mismatch = "warn"``. Other arguments are tables alike: ``server_optimizer = {type = "Adam"}``,
-``client_lr = {type = "InverseSqrt", initial = 0.1}``. Every key is checked against the signature
-that will receive it.
+``regularizer = {type = "L1", weight = 1e-3}`` replaces them. An algorithm that ignores the
+problem's regularizer or constraint, or uses a different one, is refused unless its table, or
+``[run]`` for all algorithms, says ``on_mismatch = "warn"``. Other arguments can be tables, too:
+``server_optimizer = {type = "Adam"}``, ``client_lr = {type = "InverseSqrt", initial = 0.1}``. Every
+key is checked against the signature that will receive it.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class Experiment:
     Parameters
     ----------
     tables : dict
-        What the file holds.
+        The content of the file.
     source : str
-        The file's name, which begins each error's text.
+        The file's name, with which each error's text begins.
     overrides : sequence of str
         "key=value", each applied in turn, names first: see `load`.
 
@@ -104,7 +104,7 @@ class Experiment:
     ----------
     title, paper : str
     chosen : str
-        Which method tables have by default, in words; "" where the file names one.
+        The default method for tables, in words; "" if the file names one.
     run_options : RunOptions
     tuning : TuningOptions
     clock : Clock, optional
@@ -132,8 +132,8 @@ class Experiment:
     ) -> None:
         self.source = source
         self._tables: Table = copy.deepcopy(dict(tables))
-        self._built: list[FederatedProblem] = []  # the problem, once it is asked for
-        self.chosen = ""  # which method tables have got, where the file names none
+        self._built: list[FederatedProblem] = []  # the problem, once it is needed
+        self.chosen = ""  # the default method for tables, if the file names none
         with context(source):
             if _is_of_tables(self._tables.get("problem")):
                 self._tables.setdefault("algorithm", {})
@@ -159,11 +159,11 @@ class Experiment:
         Raises
         ------
         ConfigError
-            If the file cannot be read, or what it holds cannot be used.
+            If the file cannot be read, or its content cannot be used.
         """
         return cls(read_toml(path), str(path), overrides)
 
-    # --- what it describes ---------------------------------------------------------------------
+    # --- what the file describes ---------------------------------------------------------------
 
     @property
     def labels(self) -> list[str]:
@@ -195,12 +195,12 @@ class Experiment:
 
     @property
     def reference(self) -> bool:
-        """Whether the optimum is to be found before the run."""
+        """Whether the optimum is computed before the run."""
         return bool(self._tables["problem"].get("reference", True))
 
     @property
     def seeks_optimum(self) -> bool:
-        """Whether it is to be found, and some run is compared with it: none that noise covers."""
+        """Whether the optimum is computed and compared with a run; runs with noise are not."""
         if not self.reference or self.run_options.unsafe:
             return self.reference
         if self.problem().private_examples:
@@ -232,24 +232,24 @@ class Experiment:
             return made
 
     def races(self, index: int = 0) -> bool:
-        """Return whether no algorithm is named, so that those that fit race."""
+        """Return whether no algorithm is named, so that methods race."""
         return bool(self._algorithms()[index]["name"] == AUTO)
 
     def participation(self, index: int = 0) -> Participation:
-        """Return who takes part, as an algorithm's table says: everyone by default."""
+        """Return the participation in an algorithm's table; by default everyone."""
         rule: Participation = argument(
             "participation", self._algorithms()[index].get("participation", "full")
         )
         return rule
 
     def who_takes_part(self) -> dict[str, str]:
-        """Return the rule of each algorithm, by label, as the file states it."""
+        """Return the participation of each algorithm, by label, in the file's form."""
         key = "participation"
         texts = [setting_text(key, table.get(key, "full")) for table in self._algorithms()]
         return dict(zip(self.labels, texts, strict=True))
 
     def on_mismatch(self, index: int = 0) -> str:
-        """Return what becomes of an algorithm that solves another problem: "error" or "warn"."""
+        """Return how an algorithm that solves a different problem is treated: "error" or "warn"."""
         own = self._algorithms()[index].get("on_mismatch")
         return str(own or self.run_options.on_mismatch or "error")
 
@@ -258,15 +258,15 @@ class Experiment:
         return {label: self.strategy(i) for i, label in enumerate(self.labels)}
 
     def grid(self, label: str) -> dict[str, list[float]]:
-        """Return the values that an algorithm's settings were chosen from, {} if it has none."""
+        """Return the grid from which an algorithm's settings were chosen; {} without one."""
         return dict(self._table(label).get("grid", {}))
 
     def settings(self, label: str) -> Table:
-        """Return an algorithm's settings, as the file states them."""
+        """Return an algorithm's settings in the file's form."""
         return {k: v for k, v in self._table(label).items() if k not in changes.ALGORITHM}
 
     def draws(self, label: str, *, data: bool = True) -> bool:
-        """Return whether another seed, of the run or with `data` of the problem, changes a run."""
+        """Return whether a new seed of the run (with `data`, of the problem) changes a run."""
         table = self._table(label)
         rule = self.participation(self.labels.index(label))
         clients = self.all_problem_arguments.get("clients")
@@ -285,7 +285,7 @@ class Experiment:
         return Experiment({**tables, "algorithm": self._table(label)}, self.source)
 
     def changed(self, overrides: Sequence[str]) -> Experiment:
-        """Return the same experiment with changes, as `load` takes them, and without a sweep."""
+        """Return the same experiment with changes in the form for `load`, without a sweep."""
         tables = {key: value for key, value in self._tables.items() if key != "sweep"}
         other = Experiment(tables, self.source, overrides)
         other.share_problem(self)
@@ -302,9 +302,9 @@ class Experiment:
         return Experiment(own, self.source)
 
     def seeded(self, seed: int, tables: Sequence[str] = ("run",)) -> Experiment:
-        """Return the same experiment with another seed, of its runs, its problem, or both.
+        """Return the same experiment with a new seed for its runs, its problem, or both.
 
-        Where only the runs' differs, the two share one problem.
+        If only the seed of the runs differs, both share one problem.
         """
         own = {name: {**self._tables[name], "seed": seed} for name in tables}
         other = Experiment({**self._tables, **own}, self.source)
@@ -312,7 +312,7 @@ class Experiment:
         return other
 
     def share_problem(self, other: Experiment) -> None:
-        """Use another experiment's problem, with the optimum found there, if it is the same."""
+        """Use another experiment's problem, with its optimum, if the two are the same."""
         if self._tables["problem"] == other._tables["problem"]:
             self._built = other._built
 
@@ -332,7 +332,7 @@ class Experiment:
             lines += section("[clock]", self._tables["clock"])
         tables, labels = self._algorithms(), self.labels
         for i in range(len(tables)) if index is None else [index]:
-            own = tables[i]["name"]  # "module:Class" stays, and "auto"
+            own = tables[i]["name"]  # "module:Class" and "auto" are kept
             usual = {}
             if not self.races(i):
                 kind = registry.strategy_class(own)
@@ -347,7 +347,7 @@ class Experiment:
         return "\n".join(lines).lstrip("\n") + "\n"
 
     def _completed(self, table: Table) -> Table:
-        """Return an algorithm's table with the method that its problem's tables allow."""
+        """Return an algorithm's table with the default method for its problem's tables."""
         problem, rule = (
             self.problem(),
             argument("participation", table.get("participation", "full")),
@@ -359,7 +359,7 @@ class Experiment:
         }
         columns, kind = len(problem.preparation.names) if problem.preparation else 0, type(made)
         self.chosen = f"method: {kind.__name__}, the default for tables of {columns} columns"
-        oracle = ("regularizer", "constraint")  # which the problem has
+        oracle = ("regularizer", "constraint")  # the problem has these
         stated = {name: value for name, value in stated.items() if name not in oracle}
         return {"name": kind.__name__, **stated, **table}
 
@@ -375,13 +375,13 @@ class Experiment:
 
     @property
     def problem_arguments(self) -> Table:
-        """The arguments of the problem's builder, as the file states them."""
+        """The arguments of the problem's builder, in the file's form."""
         table = self._tables["problem"]
         return {k: v for k, v in table.items() if k not in changes.PROBLEM}
 
     @property
     def all_problem_arguments(self) -> Table:
-        """The same with the defaults of those that the file leaves out."""
+        """The same, with the defaults of arguments that the file leaves out."""
         name = self._tables["problem"]["name"]
         return defaults(parameters(builder(name))) | self.problem_arguments
 

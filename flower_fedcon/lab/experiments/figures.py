@@ -41,10 +41,10 @@ LABELS = {
     "fw_gap": "Frank-Wolfe gap",
     "kkt": "proximal-gradient residual",
 }
-_HELD_OUT = ("test_auc", "test_accuracy", "test_concordance", "test_rmse")  # the first is drawn
-_CLIENTS = 8  # at most so many clients have lines of their own
+_HELD_OUT = ("test_auc", "test_accuracy", "test_concordance", "test_rmse")  # the first recorded one
+_CLIENTS = 8  # at most so many clients have their own lines
 
-# Okabe and Ito's palette, which any colour vision can tell apart, without its yellow, which is too
+# Okabe and Ito's palette, distinguishable with any colour vision, without its yellow, which is too
 # faint for a line on white; then three of Tol's muted colours. Dashes and markers differ as well.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00",
@@ -57,9 +57,9 @@ PAPER: dict[Any, Any] = {
     "legend.fontsize": 6.5,
     "axes.linewidth": 0.6,
 }
-_ROUNDING = 1e-12  # of an objective: what is left of F - F* at the optimum
+_ROUNDING = 1e-12  # relative to the objective: F - F* at the optimum, by rounding
 _NARROWEST = 1.6  # inches that a panel needs in print
-_LETTERS = 98  # of one point, that fit above an inch of panel with its share of the margins
+_LETTERS = 98  # characters of one point's size that fit above an inch of panel with its margins
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (9, 3)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
@@ -79,40 +79,41 @@ def plot_histories(
 ) -> Path:
     """Draw F - F* of several runs, and return the file's path.
 
-    Where F* is not known, the Frank-Wolfe gap, if all of them recorded it, else F. A metric on
-    held-out rows that all recorded has a panel beside it; a single run shows it by client, too.
+    If F* is not known, the Frank-Wolfe gap is drawn if all runs recorded it, otherwise F. A metric
+    on held-out rows that all runs recorded has its own panel; a single run shows it by client, too.
 
     Parameters
     ----------
     histories : dict
         Label -> rows of a history.
     path : path or sequence of paths
-        .png, .pdf or .svg files, all of the same figure; the first is returned.
+        The same figure as .png, .pdf or .svg files; the first path is returned.
     title : str (default: "")
     x : str, optional
-        Panels to draw: "rounds", "bytes", "seconds" and "simulated" (with a clock), by default
-        those that were recorded, "gradients", "examples", or several, "rounds,bytes".
+        Panels to draw: "rounds", "bytes", "seconds", "simulated" (with a clock), "gradients",
+        "examples", or several, as "rounds,bytes". By default the first four, as far as recorded.
     y : str, optional
-        Another column of the histories, such as "test_accuracy", and nothing else.
+        A column of the histories to draw instead, such as "test_accuracy".
     seeds : dict, optional
-        Label -> the rows of several runs whose mean the label's history is: a band between their
-        smallest and largest values is drawn.
+        Label -> the rows of several runs, whose mean is the label's history. A band shows their
+        smallest and largest values.
     by : dict, optional
-        Label -> (panel, name): a panel for each, with the names in the legend, one colour a name;
-        against rounds, unless x says otherwise.
+        Label -> (panel, name): each panel is drawn with the names in the legend, each with one
+        colour; against rounds, unless x is given.
     width : float, optional
-        Of the figure, in inches, with letters as small as those of a paper.
+        The width of the figure in inches, with letters of the size in papers.
     log : bool (default: False)
-        Draw y on a logarithmic axis, with gaps where it is <= 0. Without it F - F* and "relative"
-        are, and a column whose values are all positive and span more than two decades.
+        Draw y on a logarithmic axis, with gaps where it is <= 0. Without it, this axis is used for
+        F - F*, "relative", and a column whose values are all positive and span more than two
+        decades.
     say : callable, optional
-        Called with a line of text for each run that cannot be drawn in full, which the legend
-        names as well; by default a warning in the log.
+        Called with a line of text for each run that cannot be drawn completely; by default it is a
+        warning in the log. The legend names these runs, too.
 
     Raises
     ------
     ConfigError
-        If there is nothing to draw, or the file's kind is not one of these.
+        If there is nothing to draw, or the file has a different type.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     targets = [check_figure(each, x) for each in paths]
@@ -126,7 +127,7 @@ def plot_histories(
     if not histories:
         raise ConfigError("no runs to draw")
     records = [row for rows in histories.values() for row in rows]
-    # Not if every run is at the optimum up to rounding: there would be nothing left to draw.
+    # Not if every run is at the optimum up to rounding: nothing would be left to draw.
     residual = all("residual" in row for row in records) and any(
         row["residual"] > 0 for row in records
     )
@@ -170,7 +171,7 @@ def plot_histories(
     scale = 1.0 if width is None else 0.6
     with rc_context({} if width is None else PAPER):
         figure = Figure(figsize=size, dpi=160 if width is None else 300, layout="constrained")
-        FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
+        FigureCanvasAgg(figure)  # a separate canvas: no global state, no display
         axes = figure.subplots(math.ceil(len(panels) / wide), wide, squeeze=False).ravel()
         for axis in axes[len(panels) :]:
             axis.set_visible(False)
@@ -197,7 +198,7 @@ def plot_histories(
             if width is not None:
                 axis.set_xlabel("\n".join(textwrap.wrap(axis.get_xlabel(), letters)))
             if place + wide < len(panels):
-                axis.set_xlabel("")  # the panel below has it
+                axis.set_xlabel("")  # the panel below has the label
             if panel.column == column and place:
                 axis.sharey(axes[0])
             text = LABELS.get(panel.column, panel.column.replace("_", " "))
@@ -225,7 +226,7 @@ def plot_histories(
 
 
 class _Panel(NamedTuple):
-    """A panel: what it is drawn against, the column, its title, and whose lines it has."""
+    """A panel: its abscissa, column, title, and lines."""
 
     x: str
     column: str
@@ -252,12 +253,12 @@ def _panels(
 
 
 def plot_scalings(scalings: Sequence[Scaling], path: str | Path, *, title: str = "") -> Path:
-    """Draw what scalings were fitted to, with the fits, and return the file's path.
+    """Draw scalings with their fits, and return the file's path.
 
     Parameters
     ----------
     scalings : sequence of Scaling
-        Those with the same axes share a panel. Lines are means over the seeds, or medians where
+        Scalings with the same axes share a panel. Lines are means over the seeds, or medians if
         each seed is fitted alone; bands go from the smallest to the largest values.
     path : path
         .png, .pdf or .svg.
@@ -300,9 +301,9 @@ def plot_scalings(scalings: Sequence[Scaling], path: str | Path, *, title: str =
 
 
 def save_figure(figure: Figure, targets: Sequence[Path]) -> None:
-    """Write a figure in fonts that journals accept and editors can edit.
+    """Write a figure with fonts that journals accept and editors can edit.
 
-    There is no date in the files, so that equal runs give equal ones.
+    The files contain no date, so equal runs give equal files.
     """
     from matplotlib import rc_context
 
@@ -317,7 +318,7 @@ def save_figure(figure: Figure, targets: Sequence[Path]) -> None:
 
 
 def check_figure(path: str | Path, x: str | None = None) -> Path:
-    """Return the path if a figure of its kind can be drawn, with this abscissa.
+    """Return the path, if a figure of this type can be drawn with this abscissa.
 
     >>> check_figure("figure.gif")
     Traceback (most recent call last):
@@ -343,7 +344,7 @@ def _draw(axis: Axes, x: Array, y: Array, label: str, index: int, scale: float =
 
 
 def _draw_clients(axis: Axes, rows: Sequence[Record], names: tuple[str, str]) -> None:
-    """Draw what was measured at each client, of a few, beside the pooled value."""
+    """Draw the values of each client (of a few), in addition to the pooled value."""
     name, column = names
     own = sorted({key for row in rows for key in row if key.startswith(f"{column}/")})
     for i, key in enumerate(own if len(own) <= _CLIENTS else (), start=1):
@@ -384,10 +385,10 @@ def _dress(axis: Axes, name: str) -> None:
 
 
 def _is_long(lines: Sequence[Array], name: str) -> bool:
-    """Return whether the abscissa is to be logarithmic.
+    """Return whether the abscissa is logarithmic.
 
-    Rounds: if they span more than two decades. Bytes and seconds: if a run that ends early would be
-    squeezed against the left edge.
+    Rounds are if they span more than two decades; bytes and seconds if a run that ends early would
+    be squeezed against the left edge.
     """
     if name == "rounds":
         return bool(max(x[-1] for x in lines) > 100 * min(x[0] for x in lines) > 0)
@@ -395,7 +396,7 @@ def _is_long(lines: Sequence[Array], name: str) -> bool:
 
 
 def _mark(axis: Axes) -> None:
-    """Space each line's markers evenly along the abscissa, clear of the other lines' markers."""
+    """Space each line's markers evenly along the abscissa, apart from those of other lines."""
     scale = np.log if axis.get_xscale() == "log" else np.asarray
     for i, line in enumerate(axis.lines):
         x = np.asarray(line.get_xdata(), float)
@@ -405,7 +406,7 @@ def _mark(axis: Axes) -> None:
 
 
 def _missing(rows: Sequence[Record], name: str, positive: bool) -> str:
-    """Return what of a column a figure cannot show, and why; "" if it shows all."""
+    """Return which part of a column a figure cannot show, and why; "" if it shows all."""
     values = values_of(rows, name)
     hidden = int((~np.isfinite(values_of(rows, name, positive))).sum())
     if not hidden:
@@ -425,7 +426,7 @@ def _missing(rows: Sequence[Record], name: str, positive: bool) -> str:
 
 
 def abscissa_of(rows: Sequence[Record], name: str) -> Array:
-    """Return what a history is drawn against, by its name in `AXES`."""
+    """Return the abscissa of a history, by its name in `AXES`."""
     if name == "bytes":
         total = values_of(rows, "uplink_bytes") + values_of(rows, "downlink_bytes")
         megabytes: Array = total / 1e6
@@ -434,7 +435,7 @@ def abscissa_of(rows: Sequence[Record], name: str) -> Array:
 
 
 def axes_of(histories: Iterable[Sequence[Record]]) -> list[str]:
-    """Return what all of some histories are usually drawn against: with a clock its time, too."""
+    """Return the default abscissas of histories; with a clock they include its time."""
     timed = all("simulated_seconds" in row for rows in histories for row in rows)
     return [*USUAL_AXES, *(["simulated"] if timed else [])]
 

@@ -1,4 +1,4 @@
-"""The folders of runs and comparisons: what they are called, and which runs they hold."""
+"""The folders of runs and comparisons: their names, and the runs in them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.wire.whole_files import storage, write_text
 
-_LONGEST = 200  # letters of a folder's name: file systems take 255, and a number may follow
+_LONGEST = 200  # characters of a folder's name: file systems allow 255, and a number may follow
 
 
 def run_folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
-    """Return the folder for an experiment file's runs: the one asked for, or a new one.
+    """Return the folder for an experiment file's runs: the requested one, or a new one.
 
     Raises
     ------
     ConfigError
-        If the one asked for holds a run that is not resumed, or is to be resumed and is not there.
+        If the requested folder holds a run but `resume` is not set, or does not exist although it
+        is.
     """
     if run_dir is not None:
         if resume and not is_there(run_dir):
@@ -46,13 +47,13 @@ def run_folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
 
 
 def is_there(folder: Path) -> bool:
-    """Return whether there is a folder, whose runs can be resumed."""
+    """Return whether the folder exists, so that its runs can be resumed."""
     with storage(f"look into {folder}"):
         return folder.is_dir()
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the run directories of a folder: itself, or those of its comparison."""
+    """Return the run directories of a folder: itself, or those in a comparison."""
     with storage(f"look into {folder}"):
         if (folder / HISTORY).exists():
             return [folder]
@@ -61,7 +62,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def unused(name: str, used: Container[str], before_number: str) -> str:
-    """Return the name, with the first number from 2 on that makes it a new one if it is used.
+    """Return a name, with a number from 2 on if it is in use.
 
     >>> unused("fedfw", ["fedfw", "fedfw-2"], "-")
     'fedfw-3'
@@ -71,7 +72,7 @@ def unused(name: str, used: Container[str], before_number: str) -> str:
 
 
 def labels_of(folder: Path) -> list[str]:
-    """Return the labels in the configuration of a run or a comparison, [] if there is none."""
+    """Return the labels in the configuration of a run or a comparison; [] without one."""
     try:
         tables = read_toml(folder / CONFIG)
         algorithms = [tables["algorithm"], *tables.get("compare", [])]
@@ -81,7 +82,7 @@ def labels_of(folder: Path) -> list[str]:
 
 
 def label_slug(label: str, labels: Sequence[str]) -> str:
-    """Return the folder name of one of several labels, different from those of the others.
+    """Return the folder name of one of several labels, different for each label.
 
     >>> [label_slug(label, ["FedFW", "fedfw!"]) for label in ("FedFW", "fedfw!")]
     ['fedfw', 'fedfw-2']
@@ -97,7 +98,7 @@ def label_slug(label: str, labels: Sequence[str]) -> str:
 
 
 def settings_slug(settings: Mapping[str, str]) -> str:
-    """Return the folder name of a combination of settings, which tells different ones apart.
+    """Return the folder name of a combination of settings, different for each combination.
 
     >>> settings_slug({"client_lr": "0.1", "participation": "{sample = 3}"})
     'client_lr=0.1,participation=-sample-=-3-'
@@ -107,7 +108,7 @@ def settings_slug(settings: Mapping[str, str]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text file in one step, and make the folders above it."""
+    """Write a text file in one step, and make its parent folders."""
     with storage(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)

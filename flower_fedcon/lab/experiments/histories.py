@@ -1,4 +1,4 @@
-"""The histories that folders of runs hold, read for figures."""
+"""The histories in folders of runs, read for figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAILED = "failed.json"
 
 
 def failed_in(folders: Sequence[Path]) -> dict[str, str]:
-    """Return why cells of studies have no finished run, by their labels."""
+    """Return why cells of studies have no finished run, by label."""
     found: dict[str, str] = {}
     for folder in folders:
         if (path := folder / FAILED).is_file():
@@ -40,14 +40,14 @@ def failed_in(folders: Sequence[Path]) -> dict[str, str]:
 
 
 def histories_of(folders: Sequence[Path]) -> tuple[Histories, Seeds]:
-    """Return what the folders of runs and comparisons hold, by labels that differ.
+    """Return the histories in folders of runs and comparisons, by unique labels.
 
     Returns
     -------
     histories : dict
-        Label -> rows; of a comparison over seeds the mean.
+        Label -> rows; in a comparison over seeds their mean.
     seeds : dict
-        Label -> the rows of each seed, where there are several.
+        Label -> the rows of each seed, if there are several.
 
     Raises
     ------
@@ -72,7 +72,8 @@ def panels_of(folders: Sequence[Path], key: str) -> dict[str, tuple[str, str]]:
     folders : sequence of Path
         Of runs, comparisons or studies.
     key : str
-        Of ``[algorithm]``, "participation", or of another table, "problem.seed".
+        A key of ``[algorithm]``, "participation", or a key of another table, such as
+        "problem.seed".
 
     Raises
     ------
@@ -100,7 +101,7 @@ def panels_of(folders: Sequence[Path], key: str) -> dict[str, tuple[str, str]]:
 
 
 def setting_text(key: str, value: object) -> str:
-    """Return a setting as labels and panels show it.
+    """Return a setting in the form for labels and panels.
 
     >>> setting_text("participation", {"fraction": 0.1}), setting_text("problem.alpha", 0.5)
     ('fraction 0.1', 'alpha 0.5')
@@ -117,9 +118,9 @@ def setting_text(key: str, value: object) -> str:
 
 
 def labelled(folders: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return the run directories of some folders, by labels that differ.
+    """Return the run directories of some folders, by unique labels.
 
-    Those of a comparison that differ only in their seed have one label.
+    Runs of a comparison that differ only in their seed share a label.
 
     Raises
     ------
@@ -137,11 +138,11 @@ def labelled(folders: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def _groups(given: Path) -> dict[Path, list[Path]]:
-    """Return the runs of a folder, those that differ only in their seed together."""
+    """Return the runs of a folder, grouped if they differ only in their seed."""
     found = runs_in(given)
     if not found:
         raise ConfigError(f"{given} holds no run: it has no {HISTORY} in it")
-    # In the order, and so the colours, of the comparison's own table and figure.
+    # In the order, and so with the colours, of the comparison's table and figure.
     places = {label: place for place, label in enumerate(_order(given))}
     found.sort(key=lambda folder: places.get(_label(folder), len(places)))
     groups: dict[Path, list[Path]] = {}
@@ -160,12 +161,12 @@ def _order(given: Path) -> list[str]:
 
 
 def _label(folder: Path) -> str:
-    """Return what a run directory's configuration calls its algorithm."""
+    """Return the label of the algorithm in a run directory's configuration."""
     return (labels_of(folder) or [folder.name])[0]
 
 
 def _rows(path: Path) -> list[Record]:
-    """Return a history's rows, or say that they cannot be read."""
+    """Return a history's rows; raise if they cannot be read."""
     try:
         return with_relative(History.read_rows(path))
     except (OSError, ValueError, TypeError) as error:

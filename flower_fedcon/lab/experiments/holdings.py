@@ -1,4 +1,4 @@
-"""The figure of who holds what: each client's rows by outcome."""
+"""The figure of each client's rows by outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flower_fedcon.tables import Schema, Table
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import atomic
 
-_CLASSES = 20  # outcomes that are shown one by one
+_CLASSES = 20  # number of outcomes up to which each is shown
 
 
 def draw_holdings(
@@ -30,16 +30,16 @@ def draw_holdings(
     Parameters
     ----------
     build : callable
-        Of the problem, from its arguments.
+        The builder of the problem.
     arguments : dict
-        The problem's.
+        The problem's arguments.
     path : path
         A .png, .pdf or .svg file.
 
     Raises
     ------
     ConfigError
-        If the data cannot be read or have no outcomes, or the file's type is another.
+        If the data cannot be read or have no outcomes, or the file has a different type.
     """
     check_figure(path, None)
     from matplotlib.figure import Figure
@@ -71,14 +71,14 @@ def draw_holdings(
 
 
 def holdings(tables: Sequence[Table]) -> tuple[list[str], Array]:
-    """Return the outcomes' labels and how many rows of each every client holds, training or not."""
+    """Return the outcomes' labels, and each client's rows of each, training or not."""
     schema, outcomes = tables[0].schema, [table.outcome for table in tables]
     edges, labels = _bins(schema, np.concatenate(outcomes))
     return labels, counts_by_label(outcomes, edges, labels)
 
 
 def _outcomes_held(objectives: Sequence[Any]) -> tuple[list[str], Array]:
-    """Return the same of objectives of rows: by class, or by quarters where they are many."""
+    """Return the same from objectives with rows: by class, or by quarters of many values."""
     outcomes = [_outcomes(objective) for objective in objectives]
     pooled = np.concatenate(outcomes)
     known = np.unique(pooled)
@@ -109,7 +109,7 @@ def _outcomes(objective: Any) -> Array:
 
 
 def _bins(schema: Schema, pooled: Array) -> tuple[Array, list[str]]:
-    """Return what separates outcomes, and their names: quarters where they are numbers."""
+    """Return the limits of groups of outcomes and their names; quarters for numbers."""
     if schema.loss == "logistic":
         return np.array([0.0]), ["negative", "positive"]
     if schema.loss == "multinomial":
@@ -120,7 +120,7 @@ def _bins(schema: Schema, pooled: Array) -> tuple[Array, list[str]]:
 
 
 def _quarters(pooled: Array) -> tuple[Array, list[str]]:
-    """Return what separates numbers into quarters, and their names."""
+    """Return the limits between quarters of numbers, and their names."""
     edges = np.unique(np.quantile(pooled, [0.25, 0.5, 0.75]))
     ends = ["", *(f"{edge:.4g}" for edge in edges), ""]
     labels = [f"{a} to {b}" for a, b in pairwise(ends)]

@@ -1,4 +1,4 @@
-"""What a claim can measure in the histories of its runs."""
+"""The measures of claims, on the histories of their runs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Runs: TypeAlias = Mapping[tuple[Any, ...], Sequence[Record]]
 
 @dataclass(frozen=True)
 class Measure:
-    """A kind of measurement: the keys it takes besides the threshold's, and its computation.
+    """A kind of measurement: its keys besides those of the threshold, and its computation.
 
-    `find` returns the measured numbers of one seed, one for each round or algorithm named; with
-    `across` of all seeds and all places of a sweep together.
+    `find` returns the measured numbers of one seed, one for each named round or algorithm. With
+    `across` it takes all seeds and all places of a sweep together.
     """
 
     required: tuple[str, ...]
@@ -35,7 +35,7 @@ class Measure:
 
 
 def _value(claim: Table, rows: Reader) -> list[float]:
-    """Return the column at each round, divided by another one (`per`) where one is given."""
+    """Return the column at each round, divided by another column (`per`) if given."""
     history = rows(claim["algorithm"])
     found = [_at(history, claim["column"], number) for number in _rounds(claim, history)]
     if "per" not in claim:
@@ -45,9 +45,9 @@ def _value(claim: Table, rows: Reader) -> list[float]:
 
 
 def _ratio(claim: Table, rows: Reader) -> list[float]:
-    """Return the column of one algorithm over that of each other one, at each round.
+    """Return the column of one algorithm divided by that of each other, at each round.
 
-    Or over the other's at another round, `over_round`.
+    With `over_round`, the other column is taken at that round.
     """
     history = rows(claim["algorithm"])
     found = []
@@ -60,7 +60,7 @@ def _ratio(claim: Table, rows: Reader) -> list[float]:
 
 
 def _lead(claim: Table, rows: Reader) -> list[float]:
-    """Return the column of one algorithm minus that of each other one, as `_ratio` does."""
+    """Return the column of one algorithm minus that of each other; see `_ratio`."""
     history = rows(claim["algorithm"])
     return [
         _at(history, claim["column"], number)
@@ -80,7 +80,7 @@ def _order(claim: Table, rows: Reader) -> list[float]:
 
 
 def _pairs(claim: Table, rows: Reader) -> list[float]:
-    """Return the column of each algorithm over that of its counterpart in `over`."""
+    """Return the column of each algorithm divided by that of its counterpart in `over`."""
     return [
         value
         for one, other in zip(claim["algorithms"], as_list(claim["over"]), strict=True)
@@ -89,7 +89,7 @@ def _pairs(claim: Table, rows: Reader) -> list[float]:
 
 
 def _spread(claim: Table, rows: Reader) -> list[float]:
-    """Return each algorithm's standard deviation over rounds, over that of its counterpart."""
+    """Return each algorithm's standard deviation over rounds, divided by its counterpart's."""
 
     def deviation(label: str) -> float:
         history = [row for row in rows(label) if row["round"] >= claim.get("since", 1)]
@@ -104,8 +104,8 @@ def _spread(claim: Table, rows: Reader) -> list[float]:
 def _first(claim: Table, rows: Reader) -> list[float]:
     """Return the first recorded round with the column at or below a level, inf if none is.
 
-    Or what another column (`of`) has there. With per = "rounds", as a share of the run's rounds;
-    with `over`, over that of each other algorithm.
+    With `of`, return the value of that column there. per = "rounds" divides by the run's rounds,
+    and `over` by the number of each other algorithm.
     """
     found, *others = _cost(
         {**claim, "algorithms": [claim["algorithm"], *as_list(claim.get("over", []))]}, rows
@@ -116,7 +116,7 @@ def _first(claim: Table, rows: Reader) -> list[float]:
 
 
 def _cost(claim: Table, rows: Reader) -> list[float]:
-    """Return what each algorithm spends, in rounds or another column (`of`), to reach a level."""
+    """Return each algorithm's cost to reach a level, in rounds or another column (`of`)."""
     check_type("level", claim["level"], float)
     found = []
     for label in claim["algorithms"]:
@@ -130,7 +130,8 @@ def _cost(claim: Table, rows: Reader) -> list[float]:
 def _share(claim: Table, rows: Reader) -> list[float]:
     """Return the share of the recorded rounds in which one algorithm's column is below another's.
 
-    The whole curve, or its part between `since` and `until`; one share for each in `over`.
+    It takes the whole curve, or the part between `since` and `until`, and returns one share for
+    each algorithm in `over`.
     """
     history = [row for row in rows(claim["algorithm"]) if row["round"] >= 1]
     numbers = column_of(history, "round")
@@ -158,8 +159,8 @@ def _slope(claim: Table, rows: Reader) -> list[float]:
 def _bounded(claim: Table, rows: Reader) -> list[float]:
     """Return the largest ratio of the column to a bound, the sum over `terms` of c t^p.
 
-    Each of `terms` is [c, p]. t counts from 1 at the start, as theorems on x^t do. With take =
-    "least" the ratio of the column's least value to the bound at t = T, the rounds of the run.
+    Each of `terms` is [c, p]. t counts from 1 at the start, as in theorems on x^t. take = "least"
+    gives the ratio of the column's least value to the bound at t = T, the rounds of the run.
     """
     history = [row for row in rows(claim["algorithm"]) if row["round"] >= 1]
     least = claim.get("take") == "least"
@@ -176,7 +177,7 @@ def _count(claim: Table, rows: Reader) -> list[float]:
 
 
 def _scaling(claim: Table, seeded: Sequence[Places]) -> list[float]:
-    """Return the exponents of a sweep's parameter that fit best; see `sweeps`."""
+    """Return the best-fitting exponents of a sweep's parameter; see `sweeps`."""
     found = [quantities(claim, places, column_of) for places in seeded]
     if claim.get("of_mean"):
         found = [(found[0][0], np.mean([y for _, y in found], axis=0))]

@@ -26,7 +26,7 @@ def apply(tables: Table, overrides: Sequence[str]) -> None:
     Raises
     ------
     ConfigError
-        If a text is not of that form, or names no entry.
+        If a text does not have that form, or names no entry.
 
     Examples
     --------
@@ -48,11 +48,11 @@ PROBLEM = ("name", "reference", "gradient_noise")
 
 
 def valid_keys(tables: Table, table: str) -> tuple[str, ...]:
-    """Return the keys that one of the tables ``[problem]``, ``[run]``, ``[algorithm]`` can have."""
+    """Return the valid keys of a table ``[problem]``, ``[run]`` or ``[algorithm]``."""
     if table == "run":
         return tuple(RunOptions.__dataclass_fields__)
     name = tables.get(table, {}).get("name")
-    if name is None:  # an override may give it
+    if name is None:  # an override may set it
         return ("name",)
     if table == "problem":
         return (*PROBLEM, *parameters(builder(name)))
@@ -60,7 +60,7 @@ def valid_keys(tables: Table, table: str) -> tuple[str, ...]:
 
 
 def _after_names(override: str) -> bool:
-    """Sort overrides of names first: which keys a table can have follows from its name."""
+    """Sort overrides of names first, since a table's valid keys depend on its name."""
     return not override.partition("=")[0].strip().endswith(".name")
 
 
@@ -94,7 +94,7 @@ def _all(tables: Table) -> list[Table]:
 
 
 def _places(tables: Table, path: list[str]) -> list[tuple[Table, list[str]]]:
-    """Return the tables that a key changes, each with the path that leads on from there."""
+    """Return the tables that a key changes, each with the rest of the path."""
     if path[0] in TOP:
         return [(tables, path)]
     if path == BOTH.split("."):
@@ -126,7 +126,7 @@ def _compared(tables: Table) -> list[Table]:
 
 
 def _names(table: Table) -> set[str]:
-    """Return what a table's algorithm is called, in small letters."""
+    """Return the names of a table's algorithm, in lower case."""
     return {str(table[key]).lower() for key in ("name", "label") if key in table}
 
 
@@ -135,7 +135,7 @@ def _arguments(table: Table) -> list[str]:
 
 
 def _put(table: Table, path: Sequence[str], value: Any) -> None:
-    """Put a value where a path leads from a table."""
+    """Put a value at a path within a table."""
     where: Any = table
     for part in path[:-1]:
         if isinstance(where, list):
@@ -153,5 +153,5 @@ def _put(table: Table, path: Sequence[str], value: Any) -> None:
 
 
 def _own_keys(name: str) -> list[str]:
-    """Return an algorithm's arguments; who takes part where methods race."""
+    """Return an algorithm's arguments; only the participation if methods race."""
     return ["participation"] if name == AUTO else [*parameters(registry.strategy_class(name))]

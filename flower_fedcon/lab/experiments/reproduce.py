@@ -1,4 +1,4 @@
-"""The papers' claims beside what is measured: `fedcon reproduce`; see `claims`."""
+"""The papers' claims and the measurements: `fedcon reproduce`; see `claims`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flower_fedcon.runs.toml import read_toml
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What `reproduce` found.
+    """The result of `reproduce`.
 
     Attributes
     ----------
@@ -38,11 +38,11 @@ class Reproduction:
     seconds : dict
         Processor seconds of the runs, by experiment.
     elapsed : float
-        Seconds in all, by the clock.
+        Total wall-clock seconds.
     left_out : int
-        Claims that were not measured: they need the full run, or a file.
+        The number of claims that were not measured, since they need the full run, or a file.
     scalings : dict
-        What claims about scalings were fitted to, by experiment.
+        The data of fits of claims about scalings, by experiment.
     """
 
     verdicts: list[Verdict]
@@ -59,19 +59,19 @@ PACKAGED = IN_A_WHEEL if IN_A_WHEEL.is_dir() else IN_A_CLONE
 
 
 class Entry(NamedTuple):
-    """What `fedcon reproduce --list` shows of a claims file, and finds it by.
+    """The entry of a claims file in `fedcon reproduce --list`, by which it can be found.
 
     Attributes
     ----------
     path : Path
     paper : str
-        Its authors' surnames, short title, venue and year; several papers' with semicolons.
+        Its authors' surnames, short title, venue and year; several papers with semicolons.
     figure : str
-        What of the paper.
+        The part of the paper.
     methods : list of str
-        Of its experiment.
+        The methods of its experiment.
     claims : int
-        How many it makes.
+        The number of its claims.
     """
 
     path: Path
@@ -82,7 +82,7 @@ class Entry(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Entry:
-        """Return what a file holds, unchecked."""
+        """Return the content of a file, unchecked."""
         tables = read_toml(path)
         experiment = path.parent.parent / tables.get("experiment", f"{path.stem}.toml")
         played = read_toml(experiment) if experiment.is_file() else {}
@@ -92,7 +92,7 @@ class Entry(NamedTuple):
         return cls(path, paper, figure, [*methods], len(tables.get("claim", [])))
 
     def answers(self, name: str) -> bool:
-        """Return whether a name is that of one of the methods, of an author, or of a paper."""
+        """Return whether a name belongs to one of the methods, an author, or a paper."""
         known = {plain(part) for part in re.split("[,;:]", self.paper)}
         if number := _ARXIV.fullmatch(name.lower()):
             return any(
@@ -108,12 +108,11 @@ _ARXIV = re.compile(r"(?:arxiv:)?(\d{4}\.\d{4,5})(?:v\d+)?")
 
 
 def find(sims: Path | None = None, names: Sequence[str] = ()) -> list[Path]:
-    """Return the claims files of a folder, or those of the names given.
+    """Return the claims files of a folder, or those with the given names.
 
-    A name is that of an experiment, else of a method that experiments have, of an author of their
-    papers, or a paper's number on arXiv.
-    By default the folder is ``sims`` in the working directory, if there is one, else that of the
-    package.
+    A name is that of an experiment, of a method in experiments, of an author of their papers, or a
+    paper's number on arXiv. By default the folder is ``sims`` in the working directory, if it
+    exists, otherwise that of the package.
     """
     if sims is None:
         own = Path("sims")
@@ -149,11 +148,11 @@ def reproduce(
     paths : sequence of Path
         Claims files.
     quick : bool
-        Fewer rounds and claims.
+        Whether to measure fewer claims, with fewer rounds.
     workers : int
         Processes.
     folder : Path, optional
-        Keep each run there, in a folder of its own: one that is finished is not repeated.
+        Keeps each run in a subfolder; a finished run is not repeated.
     say : callable
         Called with a line of text after each run.
 
@@ -165,7 +164,7 @@ def reproduce(
     began = time.perf_counter()
     every = [Claims(path, quick=quick) for path in paths]
     files = [claims for claims in every if claims.claims and not claims.skipped]
-    needed: dict[Job, list[tuple[str, tuple[Any, ...]]]] = {}  # file and key of who needs a run
+    needed: dict[Job, list[tuple[str, tuple[Any, ...]]]] = {}  # file and key of claims
     for claims in files:
         for key, experiment in claims.runs():
             job = _job(claims.name, key[0], experiment, folder)
@@ -204,7 +203,7 @@ def _job(name: str, label: str, experiment: Experiment, folder: Path | None) -> 
 
 
 def _with_totals(played: Played) -> list[Record]:
-    """Return a run's rows with the columns that claims know besides those of the history."""
+    """Return a run's rows with the further columns that claims can use."""
     rows = with_relative(played.rows)
     for row in rows:
         row["bytes"] = row["uplink_bytes"] + row["downlink_bytes"]
@@ -236,7 +235,7 @@ def cells(verdict: Verdict) -> list[str]:
 
 
 def _seeds(verdict: Verdict) -> str:
-    """Return over how many seeds a claim was judged, "-" where nothing is drawn.
+    """Return over how many seeds a claim was judged, "-" if nothing is random.
 
     >>> example = Verdict("lasso", "it falls", "", "ours", "", "order", "", "pass", "", ())
     >>> _seeds(example), _seeds(replace(example, seeds=1, few_seeds="an hour each"))
@@ -251,7 +250,7 @@ def _seeds(verdict: Verdict) -> str:
 
 
 def summary(outcome: Reproduction) -> str:
-    """Return how many claims hold, or do not and why, of each kind, and the time.
+    """Return how many claims of each kind hold, or do not and why; and the time.
 
     >>> for part in summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).split("; ")[:2]:
     ...     print(part)
@@ -300,7 +299,7 @@ def _holding(verdicts: Sequence[Verdict]) -> str:
 
 
 def to_json(outcome: Reproduction) -> str:
-    """Return everything as JSON; non-finite numbers, which JSON lacks, are null."""
+    """Return everything as JSON; numbers that are not finite are null."""
 
     def plain(value: float) -> float | None:
         return value if math.isfinite(value) else None

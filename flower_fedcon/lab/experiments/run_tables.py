@@ -33,10 +33,10 @@ class RunOptions:
     audit: bool | None = None
     on_mismatch: str | None = None  # "error"
     certificates: bool = False
-    until: dict[str, float] | None = None  # columns, and the levels at which the run can stop
-    budget: dict[str, float] | None = None  # of seconds or megabytes
-    observers: list[str] | None = None  # of your own, each "module:Class", made without arguments
-    unsafe: bool = False  # record what no noise covers, in a private run
+    until: dict[str, float] | None = None  # columns, and levels at which the run stops
+    budget: dict[str, float] | None = None  # limits of seconds or megabytes
+    observers: list[str] | None = None  # your own, each "module:Class", made without arguments
+    unsafe: bool = False  # record values that no noise covers, in a private run
 
     def __post_init__(self) -> None:
         count("rounds", self.rounds, minimum=0)
@@ -66,7 +66,7 @@ class RunOptions:
         Raises
         ------
         ConfigError
-            If a text names none.
+            If a text does not name an observer.
         """
         found: list[Callback] = []
         for name in self.observers or []:
@@ -92,7 +92,7 @@ class RunOptions:
             num_rounds=self.rounds,
             seed=self.seed,
             evaluate_every=self.evaluate_every,
-            audit=self.audit if more.get("run_dir") else None,  # else there is no place for it
+            audit=self.audit if more.get("run_dir") else None,  # otherwise it has no folder
             certificates=self.certificates or not CERTIFICATES.isdisjoint(self.until or ()),
             callbacks=callbacks,
             unsafe=self.unsafe,
@@ -107,15 +107,16 @@ class TuningOptions:
     Attributes
     ----------
     rounds : int, optional
-        Of each run; by default the experiment's.
+        The rounds of each run; by default the experiment's.
     metric : str
         A column of the history. The smallest value after the last round is the best.
     level : float, optional
-        The value that brings the metric to this level with the least `of` is the best instead.
+        If given, the best value is the one that brings the metric to this level with the least
+        `of`.
     of : str
-        A column of the history: what is spent until then, such as "uplink_bytes".
+        The column of the history with the cost until then, such as "uplink_bytes".
     largest : bool
-        The largest value is the best.
+        Whether the largest value is the best.
     """
 
     rounds: int | None = None
@@ -137,7 +138,7 @@ class TuningOptions:
 
     @property
     def title(self) -> str:
-        """What the score is called."""
+        """The name of the score."""
         if self.level is None:
             return self.metric
         return f"{self.of} with {self.metric} at most {self.level:g}"
@@ -153,8 +154,8 @@ def check_sweep(table: Any) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If a key has no list of different values, or names for other values than it has, or a seed
-        is varied alone and with the other.
+        If a key does not have a list of different values, if the names do not match the values, or
+        if a seed is varied both alone and with the other.
 
     >>> check_sweep({"local_steps": [1, 5], "run": {"seed": [0, 1]}})
     {'local_steps': [1, 5], 'run.seed': [0, 1]}
@@ -195,7 +196,7 @@ def check_sweep(table: Any) -> dict[str, Any]:
 
 
 def names_of_values(sweep: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """Return what a sweep calls its values, by key and value as TOML writes it.
+    """Return a sweep's names of values, by key and value in TOML.
 
     >>> names_of_values(check_sweep({"steps": [1, 5], "names": {"steps": ["one", "five"]}}))
     {('steps', '1'): 'one', ('steps', '5'): 'five'}

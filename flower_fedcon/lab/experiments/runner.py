@@ -1,6 +1,6 @@
-"""Plays what an experiment describes: one run in this process, or many over processes.
+"""Runs of experiments: one in this process, or many over processes.
 
-`fedcon run`, `compare`, `tune` and `reproduce` all run through `play`.
+`fedcon run`, `compare`, `tune` and `reproduce` all use `play`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RESULT = "result.json"
 def play(
     experiment: Experiment, index: int = 0, plan: Plan | None = None, *, label: str = ""
 ) -> History:
-    """Play one algorithm of an experiment.
+    """Run one algorithm of an experiment.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ def play(
     plan : Plan, optional
         By default that of the experiment's table ``[run]``, without a run directory.
     label : str
-        What lines about progress call the run; nothing is shown without one.
+        The name of the run in progress lines; without it nothing is shown.
 
     Raises
     ------
     FedConError
         If the problem and the algorithm do not fit, or a round cannot be completed.
     InterruptedRunError
-        On Ctrl-C, if there are a label and a run directory to go on in.
+        On Ctrl-C, if there are a label and a run directory to continue in.
     """
     run, problem = experiment.run_options, experiment.problem()
     plan = plan or run.plan()
@@ -75,16 +75,16 @@ def play(
     if experiment.seeks_optimum:
         problem.optimum  # noqa: B018  (found once, and recorded from then on)
     if label and (mismatch := why_mismatched(experiment.strategy(index), problem)) is not None:
-        say(f"{label}: {mismatch.partition(': ')[0]}")  # the log is kept quiet below
+        say(f"{label}: {mismatch.partition(': ')[0]}")  # the log is silenced below
     stacked = run.engine == "stacked"
-    if label and stacked:  # beside the log, which is kept quiet below
+    if label and stacked:  # in addition to the log, which is silenced below
         from flower_fedcon.engines.stacked import why_not_stackable
 
         reason = why_not_stackable(experiment.strategy(index), problem)
         if reason is not None:
             say(f"{label}: {reason}; running on the local engine")
-    # The logs of Ray and JAX stay on; so does the stacked engine's where nothing above said why it
-    # is not used.
+    # The logs of Ray and JAX stay on; so does the stacked engine's, unless a message above said why
+    # it is not used.
     silent = run.engine == "local" or (stacked and bool(label))
     shown = progress(label, plan.num_rounds, plan.callbacks) if label else nullcontext()
     try:
@@ -124,19 +124,18 @@ def _interrupted(label: str, plan: Plan, folder: Path) -> InterruptedRunError:
 
 @dataclass(frozen=True)
 class Job:
-    """A run that any process can play, since it is described by texts alone.
+    """A run that any process can do, since it is described by texts only.
 
     Attributes
     ----------
     source : str
-        Begins the text of the experiment's errors.
+        The beginning of the texts of the experiment's errors.
     toml : str
-        The experiment. Jobs with the same one share its problem, and the optimum.
+        The experiment. Jobs with the same text share its problem and the optimum.
     index : int
         The algorithm, as in `Experiment.strategy`.
     folder : Path, optional
-        Its run directory. A finished run that is there already is read, not repeated; one that
-        was interrupted goes on.
+        Its run directory. A finished run in it is read, not repeated; an interrupted one continues.
     until : tuple, optional
         A column, and the level at which the run can stop.
     """
@@ -155,13 +154,13 @@ class Played:
     Attributes
     ----------
     rows : list of Record
-        Of its history; none if it failed.
+        The rows of its history; empty if it failed.
     optimum : float, optional
-        The problem's optimal value, where it is known.
+        The problem's optimal value, if it is known.
     error : str
         Why it failed, or "".
     found : bool
-        Whether its folder held the finished run.
+        Whether its folder already held the finished run.
     seconds : float
         Processor time.
     """
@@ -174,14 +173,14 @@ class Played:
 
 
 def play_jobs(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, Played]]:
-    """Return an iterator over the jobs' numbers and results, in the order in which they end.
+    """Return an iterator over the jobs' numbers and results, in the order of their ends.
 
-    One worker is this process.
+    With one worker, this process does the jobs.
 
     Raises
     ------
     ConfigError
-        While iterating: if a job's folder cannot be made, or holds a run of other settings.
+        While iterating: if a job's folder cannot be made, or holds a run with other settings.
     """
     return in_processes(_play_job, [(job,) for job in jobs], workers=workers)
 
@@ -189,7 +188,7 @@ def play_jobs(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, Playe
 def in_processes(
     play: Callable[..., T], tasks: Sequence[tuple[Any, ...]], *, workers: int
 ) -> Iterator[tuple[int, T]]:
-    """Return an iterator over the tasks' numbers and what `play` returns, as they end.
+    """Return an iterator over the tasks' numbers and results of `play`, as they end.
 
     Raises
     ------
@@ -201,7 +200,7 @@ def in_processes(
         return ((i, play(*task)) for i, task in enumerate(tasks))
     from joblib import Parallel, delayed
 
-    # One thread for each process: the problems are small, and the processes fill the cores.
+    # One thread for each process: the problems are small, and there is a process for each core.
     with _one_thread():
         pool = Parallel(
             n_jobs=workers, return_as="generator_unordered", batch_size=1, pre_dispatch="all"
@@ -213,7 +212,7 @@ def in_processes(
 
 
 def _of_living(found: Iterator[T]) -> Iterator[T]:
-    """Yield what processes find; one that dies is an error in one line."""
+    """Yield the results of processes; the death of a process is an error in one line."""
     try:
         yield from found
     except BrokenProcessPool:
@@ -225,7 +224,7 @@ def _of_living(found: Iterator[T]) -> Iterator[T]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Have new processes use one thread each in linear algebra and compiled kernels."""
+    """Let new processes use one thread each in linear algebra and compiled kernels."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))
@@ -269,13 +268,13 @@ def _play_job(job: Job) -> Played:
             rows = play(experiment, job.index, plan).rows
         if experiment.seeks_optimum:
             optimum = experiment.problem().optimum.value
-    except StorageError:  # of this machine, not of the run
+    except StorageError:  # a fault of this machine, not of the run
         raise
     except FedConError as problem:
         error = str(problem)
-    except MemoryError:  # of this machine, too
+    except MemoryError:  # a fault of this machine, too
         raise
-    except Exception as bug:  # of a user's own problem, algorithm or rule: the other runs go on
+    except Exception as bug:  # from the user's own code: the other runs continue
         error, again = _what_and_where(bug), True
     if folder is not None:
         if not (folder / CONFIG).exists():  # it failed before it began
@@ -291,7 +290,7 @@ def _play_job(job: Job) -> Played:
 
 
 def _what_and_where(bug: Exception) -> str:
-    """Return an error that is none of ours in one line, with the place that raised it.
+    """Return an unexpected error in one line, with the line of code that raised it.
 
     >>> try:
     ...     _stops(3)
@@ -313,9 +312,9 @@ def _stops(until: tuple[str, float] | None) -> list[Callback]:
 
 
 def _ended(folder: Path, job: Job) -> Played | None:
-    """Return the finished run that a job's folder holds, if it does.
+    """Return the finished run in a job's folder, if there is one.
 
-    One that could stop at another level goes on.
+    A run that would stop at a different level continues.
     """
     config, result = _content(folder / CONFIG), _content(folder / RESULT)
     if config is not None and config != job.toml.encode():
@@ -328,7 +327,7 @@ def _ended(folder: Path, job: Job) -> Played | None:
             return None
         then = ended["made_of"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return None  # none, or damaged: the run goes on from its checkpoint
+        return None  # missing or damaged: the run continues from its checkpoint
     for what, now in _made_of(job).items():
         if then.get(what) != now:
             raise ConfigError(
@@ -339,9 +338,9 @@ def _ended(folder: Path, job: Job) -> Played | None:
 
 
 def _made_of(job: Job) -> dict[str, str]:
-    """Return digests of the data of a job's problem, and of the user's own code in it.
+    """Return digests of the data of a job's problem, and of the user's code in it.
 
-    They are empty where the problem cannot be made.
+    They are empty if the problem cannot be made.
     """
     experiment = _experiment(job.source, job.toml)
     try:
@@ -367,7 +366,7 @@ _latest: list[Experiment] = []
 
 
 def _experiment(source: str, toml: str) -> Experiment:
-    """Return an experiment; a problem that the latest ones have too is shared, with its optimum."""
+    """Return an experiment; it shares an equal problem, with its optimum, with recent ones."""
     made = Experiment(tomllib.loads(toml), source)
     for other in _latest:
         made.share_problem(other)

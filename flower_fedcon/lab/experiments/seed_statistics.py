@@ -1,7 +1,7 @@
 """Statistics of runs that differ only in their seed: mean, smallest and largest values.
 
 A run that ended before the others, at a level or on a budget, counts with its last row from then
-on: its model stays, and nothing more is spent.
+on: its model and its costs no longer change.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ OF = {"run": ("run",), "problem": ("problem",), "both": ("run", "problem")}
 
 
 class Seeds(NamedTuple):
-    """The seeds of a comparison, and the tables of its file whose `seed` they are."""
+    """The seeds of a comparison, and the tables of its file whose `seed` they set."""
 
     numbers: list[int]
     tables: tuple[str, ...] = OF["run"]
 
 
 def parse_seeds(text: str) -> Seeds:
-    """Return the seeds of a list such as "0,1,2", of the problem where that is said.
+    """Return the seeds of a list such as "0,1,2", which may name the problem.
 
     >>> parse_seeds("0,1").tables, parse_seeds("problem:0,1").tables, parse_seeds("both:3")
     (('run',), ('problem',), Seeds(numbers=[3], tables=('run', 'problem')))
@@ -60,7 +60,7 @@ def parse(text: str) -> list[int]:
 
 
 def mean(runs: Sequence[Sequence[Record]]) -> list[Record]:
-    """Return rows with the mean of each column, for the rounds that any run recorded.
+    """Return rows with the mean of each column, for all rounds that any run recorded.
 
     >>> mean([[{"round": 1, "objective": 2.0}], [{"round": 1, "objective": 4.0}]])
     [{'round': 1.0, 'objective': 3.0}]
@@ -69,17 +69,17 @@ def mean(runs: Sequence[Sequence[Record]]) -> list[Record]:
 
 
 def lowest(runs: Sequence[Sequence[Record]]) -> list[Record]:
-    """Return rows with the smallest value of each column, as `mean` does."""
+    """Return rows with the smallest value of each column; see `mean`."""
     return _reduce(runs, np.min)
 
 
 def highest(runs: Sequence[Sequence[Record]]) -> list[Record]:
-    """Return rows with the largest value of each column, as `mean` does."""
+    """Return rows with the largest value of each column; see `mean`."""
     return _reduce(runs, np.max)
 
 
 def at_ends(runs: Sequence[Sequence[Record]]) -> tuple[Record, Record, Record]:
-    """Return mean, smallest and largest value of each column, each run at its own end.
+    """Return each column's mean, smallest and largest value, at the end of each run.
 
     >>> at_ends([[{"round": 1}, {"round": 2}], [{"round": 4}]])
     ({'round': 3.0}, {'round': 2.0}, {'round': 4.0})
@@ -89,7 +89,7 @@ def at_ends(runs: Sequence[Sequence[Record]]) -> tuple[Record, Record, Record]:
 
 
 def same(runs: Sequence[Sequence[Record]]) -> bool:
-    """Return whether all runs are one: equal in every column but the time."""
+    """Return whether all runs are equal in every column except the time."""
     first, *others = ([{**row, "seconds": 0.0} for row in rows] for rows in runs)
     return all(rows == first for rows in others)
 

@@ -41,11 +41,11 @@ class CellRun(NamedTuple):
     Attributes
     ----------
     label : str
-        Of the cell: the algorithm's, with the settings of the sweep.
+        The label of the cell: the algorithm's, with the settings of the sweep.
     seed : str
-        What tells the run from others of its cell, "" if nothing does.
+        The run's seeds within its cell; "" if there is only one run.
     experiment : Experiment
-        With this algorithm alone.
+        The experiment with this algorithm only.
     """
 
     label: str
@@ -54,14 +54,14 @@ class CellRun(NamedTuple):
 
 
 def runs_of(experiment: Experiment) -> list[CellRun]:
-    """Return the runs of a study, those on one problem together.
+    """Return the runs of a study, grouped by problem.
 
-    A setting that an algorithm does not take makes no further runs of it; one that it does take is
-    what a cell is about, and no value of its grid takes its place.
+    A setting that an algorithm does not take makes no further runs of it. A setting that it takes
+    defines the cell, and is removed from its grid.
     """
     rest, called = ("tune", "names"), names_of_values(experiment.sweep)
     lists = {key: values for key, values in experiment.sweep.items() if key not in rest}
-    # The problem's seed first: runs on one problem follow one another, and find its optimum once.
+    # The problem's seed first: runs on one problem are consecutive, and find its optimum once.
     order = sorted(lists, key=lambda key: (not key.startswith(_OF_PROBLEM), not _is_seed(key)))
     found: dict[tuple[str, str], CellRun] = {}
     for values in itertools.product(*(lists[key] for key in order)):
@@ -84,14 +84,14 @@ def runs_of(experiment: Experiment) -> list[CellRun]:
 
 
 def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool:
-    """Play a study's runs over processes, each in a folder of its own; show what they reached.
+    """Do a study's runs over processes, each in its own folder; show the results.
 
-    Finished runs of the folder are not repeated, and one that was interrupted goes on.
+    Finished runs in the folder are not repeated, and interrupted ones continue.
 
     Returns
     -------
     bool
-        Whether every run came to its end.
+        Whether every run finished.
 
     Raises
     ------
@@ -104,10 +104,10 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
     _say_mismatches(runs)
     if experiment.run_options.engine == "stacked":
         _say_unstacked(runs)
-    write(folder / CONFIG, experiment.to_toml())  # first: it says whose runs these are
+    write(folder / CONFIG, experiment.to_toml())  # first, since it identifies the runs
     labels = list(dict.fromkeys(run.label for run in runs))
     write(folder / CELLS, json.dumps(labels, indent=1))
-    failed: list[tuple[str, str, str]] = []  # label, name of the run, why
+    failed: list[tuple[str, str, str]] = []  # label, name of the run, reason
     if experiment.sweep.get("tune"):
         runs, failed = _tuned(runs, labels, experiment, folder, workers)
     jobs = []
@@ -125,7 +125,7 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
         else:
             rows[run.label].append(played.rows)
         state = "failed" if played.error else brief(played.rows[-1])
-        fresh += not played.found  # a run that is found says nothing of how long the others take
+        fresh += not played.found  # runs found finished say nothing about the others' time
         left = (time.monotonic() - began) / max(1, fresh) * (len(jobs) - done)
         after = f", {clock(left)} left" if fresh and done < len(jobs) else ""
         say(f"{done}/{len(jobs)}: {name}: {state}{', found' if played.found else ''}{after}")
@@ -150,12 +150,12 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
 
 
 def _in_labels(experiment: Experiment) -> bool:
-    """Return whether labels say who takes part."""
+    """Return whether labels contain the participation."""
     return any(key.rpartition(".")[2] == "participation" for key in experiment.sweep)
 
 
 def _say_mismatches(runs: Sequence[CellRun]) -> None:
-    """Say once, and not in each run, which algorithms run although they solve another problem."""
+    """Log once, not in each run, which algorithms run although they solve another problem."""
     cells: dict[str, CellRun] = {}
     for run in runs:
         cells.setdefault(run.label, run)
@@ -171,7 +171,7 @@ def _say_mismatches(runs: Sequence[CellRun]) -> None:
 
 
 def _say_unstacked(runs: Sequence[CellRun]) -> None:
-    """Say once, and not in each run, why runs that are to be stacked are not."""
+    """Log once, not in each run, why runs for the stacked engine are not stacked."""
     from flower_fedcon.engines.stacked import why_not_stackable
 
     reasons: dict[str, str] = {}
@@ -198,9 +198,9 @@ def _tuned(
     folder: Path,
     workers: int,
 ) -> tuple[list[CellRun], list[tuple[str, str, str]]]:
-    """Return the runs with the best settings of each cell's grid, found with its first seed.
+    """Return the runs with the best settings in each cell's grid, chosen with its first seed.
 
-    A cell that no value of its grid can play has no runs, and a reason: (label, label, reason).
+    A cell whose grid has no usable value has no runs, but a reason: (label, label, reason).
     """
     options, best, found = experiment.tuning, dict[str, list[str] | None](), list[CellRun]()
     failed: list[tuple[str, str, str]] = []
@@ -239,7 +239,7 @@ def _tuned(
 
 
 def _choice(tuned: Experiment, label: str, chosen: tuning.Point) -> str:
-    """Say which values of its grid a cell has taken, and what there is to say of them."""
+    """Print the chosen values of a cell's grid, with warnings about them."""
     settings = tuned.settings(label)
     ends = [k for k, values in tuned.grid(label).items() if settings[k] not in values[1:-1]]
     doubts = [] if chosen.arrived else ["the nearest, since no value of its grid reached the level"]
@@ -248,7 +248,7 @@ def _choice(tuned: Experiment, label: str, chosen: tuning.Point) -> str:
 
 
 def _fixed(label: str, own: Mapping[str, Any], tried: Experiment) -> list[str]:
-    """Return what takes the settings that a cell is about out of its algorithm's grid."""
+    """Return overrides that remove the settings of a cell from its algorithm's grid."""
     grid, elsewhere = tried.grid(label), (*_OF_PROBLEM, "run.", "clock.")
     keys = {key.rpartition(".")[2] for key in own if not key.startswith(elsewhere)}
     free = {key: values for key, values in grid.items() if key not in keys}

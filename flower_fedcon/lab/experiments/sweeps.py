@@ -7,7 +7,7 @@ A claims file's table ``[sweep]`` varies one parameter, or several together:
     "run.rounds" = [100, 300, 1000]           # goes along with it
 
 and every algorithm is run at each of its places. A claim with the measure "scaling" fits a power to
-what it measures there; any other is judged at every place, or at those in ``at = [10, 100]``.
+its measurements there; any other claim is judged at every place, or at those in ``at = [10, 100]``.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Sweep(NamedTuple):
 
     @classmethod
     def of(cls, table: Table) -> Sweep:
-        """Check a table; `{}` is no sweep, with one place.
+        """Check a table; `{}` means no sweep, with one place.
 
         Raises
         ------
         ConfigError
-            If the lists differ in length, or the first one does not hold numbers that grow.
+            If the lists differ in length, or the first list is not of increasing numbers.
         """
         lists = list(table.values())
         for key, values in table.items():
@@ -74,11 +74,11 @@ class Sweep(NamedTuple):
         return [float(value) for value in self.table.get(self.name, [])]
 
     def overrides(self, place: int) -> list[str]:
-        """Return what sets the parameters."""
+        """Return the overrides that set the parameters."""
         return [f"{key}={write_value(values[place])}" for key, values in self.table.items()]
 
     def places(self, seed: int, chosen: Sequence[float] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the rest of a run's key after its label: the seed, and the value in a sweep."""
+        """Yield the rest of each run's key after its label: the seed and the value in a sweep."""
         if not self.table:
             yield (seed,)
         for value in self.values:
@@ -87,14 +87,14 @@ class Sweep(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """What a claim with the measure "scaling" is fitted to."""
+    """The data of a fit for a claim with the measure "scaling"."""
 
-    label: str  # of the algorithm
+    label: str  # the algorithm's
     abscissa: str
     ordinate: str
     x: Array  # shape (places,)
     y: list[Array]  # for each seed, shape (places,)
-    of_mean: bool  # whether the fit is to the mean over the seeds
+    of_mean: bool  # whether the fit uses the mean over the seeds
 
     @classmethod
     def of(cls, claim: Table, sweep: Sweep, x: Array, y: list[Array]) -> Scaling:
@@ -117,17 +117,17 @@ def as_list(value: Any) -> list[Any]:
 
 
 def quantities(claim: Table, places: Places, column: Callable[..., Any]) -> tuple[Array, Array]:
-    """Return abscissas and what a claim with the measure "scaling" measures there.
+    """Return abscissas and the measurements of a claim with the measure "scaling".
 
     Keys: `column`; `level`, for the first round in which it is at or below that (one number, or one
     for each place; inf if it never is); `take`, "last"
     (the default) or "least" of the recorded values; `power`, of the abscissa. With `of_mean` the
-    fit is to the mean over the seeds, else there is one for each seed.
+    fit uses the mean over the seeds, otherwise each seed has a fit.
 
     Raises
     ------
     ConfigError
-        If there are less than two places, or `level` has not one number for each.
+        If there are fewer than two places, or `level` does not have one number for each.
     """
     found = []
     levels = as_list(claim.get("level", 0.0))
@@ -148,7 +148,7 @@ def quantities(claim: Table, places: Places, column: Callable[..., Any]) -> tupl
 
 
 def exponent(x: Array, y: Array) -> float:
-    """Return the power of x that fits y best (least squares of the logarithms).
+    """Return the power of x that fits y best, by least squares of the logarithms.
 
     >>> round(exponent(np.array([1.0, 10.0, 100.0]), np.array([2.0, 20.0, 200.0])), 12)
     1.0

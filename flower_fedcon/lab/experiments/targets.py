@@ -1,4 +1,4 @@
-"""What runs spend until they come to a level, over seeds: a table for papers."""
+"""The costs of runs until they reach a level, over seeds: a table for papers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ MIDDLES = ("mean", "median")
 
 
 class Target(NamedTuple):
-    """A column of the history, and the level that it is to come down to.
+    """A column of the history, and the level that it must reach from above.
 
-    Without a level (NaN) what is asked is where it ends.
+    Without a level (NaN), the target is the column's last value.
     """
 
     column: str
@@ -39,17 +39,17 @@ class Target(NamedTuple):
 
     @property
     def at_end(self) -> bool:
-        """Whether the last value is asked for."""
+        """Whether the target is the last value."""
         return math.isnan(self.level)
 
 
 class Cell(NamedTuple):
-    """What the runs of one label have spent until they came to a target.
+    """The costs of one label's runs until they reached a target.
 
     Attributes
     ----------
     spent : list of float
-        Of the runs that came there.
+        The costs of the runs that reached it.
     total : int
         The number of runs.
     """
@@ -58,9 +58,10 @@ class Cell(NamedTuple):
     total: int
 
     def numbers(self, middle: str) -> tuple[float, float, float]:
-        """Return the middle, and the two ends of the spread; NaN without a run that came there.
+        """Return the middle and both ends of the spread; NaN if no run reached the target.
 
-        Mean, and one standard deviation below and above; or median, least and greatest.
+        They are the mean, and one standard deviation below and above; or the median, least and
+        greatest.
 
         >>> Cell([1.0, 2.0, 6.0], 4).numbers("median"), Cell([1.0, 3.0], 2).numbers("mean")[0]
         ((2.0, 1.0, 6.0), 2.0)
@@ -75,17 +76,17 @@ class Cell(NamedTuple):
 
 
 class TargetTable(NamedTuple):
-    """A row for each label, a cell for each target and each thing that is counted.
+    """A table with a row for each label, and a cell for each target and each cost.
 
     Attributes
     ----------
     heads : list of (Target, str)
     rows : dict
-        Label -> its cells.
+        Label -> the cells.
     middle : str
         "mean" or "median".
     failed : dict
-        Label -> why a cell of a study has no run: a row that says that.
+        Label -> why a cell of a study has no run; each gets a row.
     """
 
     heads: list[tuple[Target, str]]
@@ -95,7 +96,7 @@ class TargetTable(NamedTuple):
 
     @property
     def titles(self) -> list[str]:
-        """What stands above the cells."""
+        """The titles above the cells."""
         return [
             f"{to.column} at the end" if to.at_end else f"{_title(of)} to {to.column} {to.level:g}"
             for to, of in self.heads
@@ -178,7 +179,7 @@ class TargetTable(NamedTuple):
 
 
 def parse_target(text: str) -> Target:
-    """Return a target such as "residual=1e-3"; "residual" alone for its value at the end.
+    """Return a target such as "residual=1e-3"; "residual" alone means its last value.
 
     >>> parse_target("residual=1e-3"), parse_target("residual").at_end
     (Target(column='residual', level=0.001), True)
@@ -189,7 +190,7 @@ def parse_target(text: str) -> Target:
 
 
 def named_number(option: str, text: str, also: str = "") -> tuple[str, float]:
-    """Return what an option's "NAME=NUMBER" says; `also` is what else it takes, for the error.
+    """Return the name and number of "NAME=NUMBER"; `also` names other forms, for the error.
 
     >>> named_number("until", "kkt=1e-6")
     ('kkt', 1e-06)
@@ -209,15 +210,15 @@ def named_number(option: str, text: str, also: str = "") -> tuple[str, float]:
 def targets_of(
     folders: Sequence[Path], to: Sequence[Target], of: Sequence[str], middle: str = "mean"
 ) -> TargetTable:
-    """Return what the runs of some folders spend to come to levels.
+    """Return the costs of the runs in some folders to reach levels.
 
     Parameters
     ----------
     folders : sequence of Path
-        Of runs or comparisons; runs that differ only in their seeds make one row.
+        Folders of runs or comparisons; runs that differ only in their seeds make one row.
     to : sequence of Target
     of : sequence of str
-        What is counted: a key of `SPENT`, or a column of the histories.
+        The costs: keys of `SPENT`, or columns of the histories.
     middle : str
         "mean" (with the standard deviation) or "median" (with least and greatest).
 
@@ -267,13 +268,13 @@ def _title(of: str) -> str:
 
 
 def _maths(value: float) -> str:
-    """Return a number as mathematics, with the digits that `_number` gives it."""
+    """Return a number as mathematics, with the digits of `_number`."""
     text = _number(value)
     return f"${_power(float(text)) if 'e' in text else text}$"
 
 
 def _number(value: float) -> str:
-    """Return a number with as many digits as a table needs.
+    """Return a number with the digits that a table needs.
 
     >>> _number(1234.0), _number(12.345), _number(12345678.0), _number(0.0123)
     ('1234', '12.3', '1.23e+07', '0.0123')
@@ -284,7 +285,7 @@ def _number(value: float) -> str:
 
 
 def _tex(text: str) -> str:
-    r"""Return a text with LaTeX's own characters escaped.
+    r"""Return a text with LaTeX's special characters escaped.
 
     >>> _tex("l1_ratio 50%")
     'l1\\_ratio 50\\%'

@@ -16,7 +16,7 @@ Table: TypeAlias = dict[str, Any]
 
 @contextmanager
 def context(where: str) -> Iterator[None]:
-    """Begin the text of user errors with the place where they arose, once.
+    """Begin the text of user errors with the place where they occurred, once.
 
     >>> with context("[run]"):
     ...     raise ConfigError("rounds is missing")
@@ -32,7 +32,7 @@ def context(where: str) -> Iterator[None]:
 
 
 def defaults(known: Parameters) -> Table:
-    """Return the defaults that a file can state."""
+    """Return the defaults that can be written in a file."""
     plain = {name: p.default for name, p in known.items() if isinstance(p.default, _SCALARS)}
     return {name: value for name, value in plain.items() if value is not None}
 
@@ -51,7 +51,7 @@ def check_keys(
     where: str = "",
     also: Mapping[str, str] | None = None,
 ) -> None:
-    """Raise if a key is not among the valid ones, naming the nearest; `also` as for `nearest`."""
+    """Raise if a key is not valid, with the nearest valid one; `also` as for `nearest`."""
     names = list(valid)
     for key in table:
         if key not in names:
@@ -91,7 +91,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, part) for part in get_args(hint))
     if origin is Literal:
         return value in get_args(hint)
-    if hint in (int, float):  # bool is a subclass of int, and meant as neither
+    if hint in (int, float):  # bool is a subclass of int, but not meant as a number
         kinds = (int, float) if hint is float else (int,)
         return isinstance(value, kinds) and not isinstance(value, bool)
     kind = origin or hint

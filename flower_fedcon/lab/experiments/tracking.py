@@ -1,4 +1,4 @@
-"""Where records of runs go besides their folders: experiment trackers and logs for machines."""
+"""Further outputs of runs besides their folders: experiment trackers and JSON logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tracking:
     Attributes
     ----------
     trackers : sequence of str
-        Of `TRACKERS`.
+        Names in `TRACKERS`.
     json_log : Path, optional
         A file to which all runs append.
     """
@@ -39,14 +39,14 @@ class Tracking:
 
     @contextmanager
     def callbacks(self, label: str, title: str, plan: Plan) -> Iterator[tuple[Callback, ...]]:
-        """Yield the callbacks of one run, which end with the `with` block.
+        """Yield the callbacks of one run, which are closed after the `with` block.
 
         Parameters
         ----------
         label : str
-            What the run is called.
+            The name of the run.
         title : str
-            What the experiment is called: the project at Weights & Biases.
+            The name of the experiment, which is the project at Weights & Biases.
         plan : Plan
         """
         folder, found = Path(plan.run_dir or "."), list[Callback]()

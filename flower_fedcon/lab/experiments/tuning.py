@@ -1,7 +1,7 @@
 """Grids of settings: `fedcon tune` runs one algorithm with every combination of values.
 
-A grid is given on the command line, or stands in the experiment file beside what was chosen from
-it. A value at an end of its grid is no choice: a better one may lie beyond.
+A grid is given on the command line, or is in the experiment file next to the settings chosen from
+it. A value at an end of its grid is not a valid choice, since a better one may lie beyond.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class NothingPlayedError(ConfigError):
 
 
 class Score(NamedTuple):
-    """How good a run is, as `TuningOptions` says.
+    """The score of a run, by `TuningOptions`.
 
     Attributes
     ----------
     value : float
-        The metric after the last round, or what was spent until it came to the level; NaN if it
-        did not, or the run failed.
+        The metric after the last round, or the cost until it reached the level; NaN if it did not,
+        or if the run failed.
     missed : float
-        By what factor the metric missed the level in the end; inf of a run that failed.
+        The factor by which the final metric missed the level; inf if the run failed.
     """
 
     value: float
@@ -53,7 +53,7 @@ class Score(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether nothing can be said of the metric."""
+        """Whether the metric is not known."""
         return not self.arrived and self.missed == math.inf
 
     def __str__(self) -> str:
@@ -67,11 +67,11 @@ class Point:
     Attributes
     ----------
     settings : dict
-        Key -> value, as text.
+        Key -> value as text.
     scores : sequence of Score
-        Of each seed's run.
+        The score of each seed's run.
     error : str
-        Why the first that failed did, or "".
+        Why the first failed run failed, or "".
     """
 
     settings: Mapping[str, str]
@@ -80,13 +80,13 @@ class Point:
 
     @property
     def arrived(self) -> list[float]:
-        """What the runs that arrived at the level have spent; without a level, all values."""
+        """The costs of the runs that reached the level; without a level, all values."""
         return [score.value for score in self.scores if score.arrived]
 
     def rank(self, options: TuningOptions) -> tuple[int, float]:
-        """Return what the best combination has the least of: runs that failed, then the mean.
+        """Return the sort key of combinations: the number of failed runs, then the mean.
 
-        Where no run arrived, by how much they missed the level counts.
+        If no run reached the level, the amount by which they missed it counts.
         """
         arrived = self.arrived
         counted = arrived or [score.missed for score in self.scores]
@@ -132,7 +132,7 @@ def _split(text: str) -> list[str]:
 
 
 def file_grid(experiment: Experiment, label: str) -> list[dict[str, str]]:
-    """Return all combinations of the grid that an algorithm has in its file."""
+    """Return all combinations of an algorithm's grid in its file."""
     axes = experiment.grid(label)
     if not axes:
         raise ConfigError(
@@ -144,12 +144,12 @@ def file_grid(experiment: Experiment, label: str) -> list[dict[str, str]]:
 
 
 def check_interior(experiment: Experiment, label: str) -> None:
-    """Raise unless each setting of an algorithm that has a grid lies inside it, not at an end.
+    """Raise if an algorithm's setting is outside its grid, or at an end of it.
 
     Raises
     ------
     ConfigError
-        If the grid has not the setting, or has it as its smallest or largest value.
+        If the grid does not contain the setting, or has it as its smallest or largest value.
     """
     settings = experiment.settings(label)
     for key, values in experiment.grid(label).items():
@@ -164,14 +164,14 @@ def check_interior(experiment: Experiment, label: str) -> None:
 def faults(
     experiment: Experiment, label: str, found: Sequence[Point], options: TuningOptions
 ) -> list[str]:
-    """Return what is wrong with the settings that an algorithm has in its file, or nothing.
+    """Return faults of an algorithm's settings in its file; empty if there are none.
 
     Parameters
     ----------
     experiment : Experiment
     label : str
     found : sequence of Point
-        The runs of its grid.
+        The results of its grid.
     options : TuningOptions
     """
     wrong = []
@@ -192,7 +192,7 @@ def faults(
 
 
 def refuse_private(problem: FederatedProblem, what: str) -> None:
-    """Raise where a choice among runs would tell of private examples, and spend for each run.
+    """Raise if a choice among runs would reveal private examples, and spend privacy in each run.
 
     Raises
     ------
@@ -217,8 +217,8 @@ def tune(
 ) -> tuple[list[Point], Experiment | None]:
     """Run an experiment's main algorithm with each combination, and return the best experiment.
 
-    Each run has a folder of its own in `folder`; one that holds a finished run is not repeated,
-    one that was interrupted goes on. Two algorithms need two folders.
+    Each run has its own folder in `folder`. A finished run is not repeated, and an interrupted one
+    continues. Two algorithms need two folders.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ def tune(
         From `grid` or `file_grid`.
     folder : Path
     options : TuningOptions
-        What is best; its rounds are not looked at.
+        The criterion; its rounds are not used.
     seeds : sequence of int, optional
         Run each combination with each of these; its score is the mean. By default the
         experiment's own seed.
@@ -241,7 +241,7 @@ def tune(
     list of Point
         In the order of `points`.
     Experiment, optional
-        With the best settings; None if no run arrived at the level.
+        The experiment with the best settings; None if no run reached the level.
 
     Raises
     ------
@@ -283,13 +283,13 @@ def tune(
 
 
 def best(points: Sequence[Point], options: TuningOptions) -> list[Point]:
-    """Return the points with the best rank: one, or several that are as good."""
+    """Return the points with the best rank; several if they are equally good."""
     rank = min(point.rank(options) for point in points)
     return [point for point in points if point.rank(options) == rank]
 
 
 def _score(played: Played, options: TuningOptions) -> Score:
-    """Return a run's value of the metric, or what it spends until it comes to the level."""
+    """Return a run's value of the metric, or its cost until it reaches the level."""
     if played.error:
         return Score(math.nan)
     rows = with_relative(played.rows)

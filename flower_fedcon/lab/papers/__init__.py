@@ -1,8 +1,8 @@
-"""The problems of the papers' experiments, and the table of all that an experiment file can name.
+"""The problems of the papers' experiments, and the table of builders for experiment files.
 
-Every module has one builder, or what several share: `image_files` reads the files of MNIST and
-CIFAR-10, `hub` loads sets by flwr-datasets, `two_parts` is for images to train and to test on, and
-`sizes` checks the sizes of synthetic data.
+Most modules have one builder; four have code that several share. `image_files` reads the files of
+MNIST and CIFAR-10, `hub` loads sets with flwr-datasets, `two_parts` handles training and test
+images, and `sizes` checks the sizes of synthetic data.
 
 A builder is a function that returns a `FederatedProblem`; its arguments are annotated, and given by
 keyword. To add one, write it in a module here and enter it in `BUILDERS`: its arguments are the
@@ -111,12 +111,12 @@ __all__ = [
 def builder(name: object) -> Builder:
     """Return the builder of that name, or the function that "module:function" names.
 
-    Such a module is installed, or lies in the working directory.
+    The module is installed, or in the working directory.
 
     Raises
     ------
     ConfigError
-        If there is none.
+        If there is no such builder or function.
 
     >>> builder("lasso") is lasso, builder("flower_fedcon.problems:lasso") is lasso
     (True, True)

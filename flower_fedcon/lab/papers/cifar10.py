@@ -43,7 +43,7 @@ def cifar10(
         A folder with CIFAR-10's binary version: ``data_batch_1.bin`` to ``data_batch_5.bin`` and
         ``test_batch.bin``. By default flwr-datasets (the extra `datasets`) loads the set.
     part : {"train", "test"}
-        Which images to train on: the 50,000 of "train", or the 10,000 of "test".
+        The images to train on: the 50,000 of "train", or the 10,000 of "test".
     split, test_size : see `flower_fedcon.problems.mnist`
     clients, partition, l1, l1_radius, bias, l2, seed : see `flower_fedcon.problems.digits`
 
@@ -86,7 +86,7 @@ def _load(data: str | None, part: Part) -> Images:
     if data is None:
         rows = hub.load_split("uoft-cs/cifar10", part, hint=hub.or_folder(FILES))
         images = hub.as_images(rows, "img", "label")
-        # As in the files, which hold one colour after the other.
+        # As in the files, which store one colour after the other.
         return Images(np.moveaxis(images.pixels, -1, 1), images.labels)
     names = ["test_batch"] if part == "test" else [f"data_batch_{i}" for i in range(1, 6)]
     batches = [read_cifar(folder(data, FILES) / f"{name}.bin") for name in names]

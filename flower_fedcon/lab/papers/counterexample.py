@@ -1,4 +1,4 @@
-"""Two clients on an interval: averaging Frank-Wolfe models never moves."""
+"""Two clients on an interval, where averaging of Frank-Wolfe models never moves."""
 
 from __future__ import annotations
 

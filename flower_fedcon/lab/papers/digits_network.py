@@ -30,22 +30,22 @@ def digits_network(
 ) -> FederatedProblem:
     """Return the training of a network: 64 pixels in [0, 1], tanh units, 10 classes.
 
-    The model is a list of layers, see `TanhNetwork`; the start is random. The regularizer is on
-    the two weight matrices, and leaves the biases free. The problem is not convex: no optimum is
-    known, and an experiment says ``reference = false``.
+    The model is a list of layers (see `TanhNetwork`) with a random start. The regularizer is on the
+    two weight matrices, and leaves the biases free. The problem is not convex and its optimum is
+    not known, so an experiment needs ``reference = false``.
 
     Parameters
     ----------
     clients : int
         N >= 1.
     split : {"label-skew", "even", "writer-like"}
-        Who holds which images, as for `digits`.
+        How images are divided among clients, as for `digits`.
     hidden : int
         Units of the hidden layer, >= 1.
     l1 : float, optional
         Weight of an l1 regularizer.
     nuclear : float, optional
-        Weight of the matrices' nuclear norms, in place of `l1`.
+        Weight of the matrices' nuclear norms, instead of `l1`.
     l2 : float
         Each client's f_j has l2/2 times the squared norm of the model.
     test_size : int

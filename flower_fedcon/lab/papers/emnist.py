@@ -44,8 +44,8 @@ def emnist(
 ) -> FederatedProblem:
     """Return softmax regression of 28 x 28 images, pixels in [0, 1], into 10 or 62 classes.
 
-    The model has shape (784, classes). The images of `clients` writers are taken, drawn at random
-    from all who wrote any of the classes. flwr-datasets (the extra `datasets`) loads them, some
+    The model has shape (784, classes). The images are those of `clients` writers, drawn at random
+    from all writers of any of the classes. flwr-datasets (the extra `datasets`) loads them, some
     hundred MB.
 
     Parameters
@@ -53,7 +53,7 @@ def emnist(
     data : str, optional
         A folder with a copy of the dataset flwrlabs/femnist; by default it is downloaded.
     classes : {10, 62}
-        Digits only, or digits, capitals and small letters.
+        Digits only, or digits, upper-case and lower-case letters.
     clients : int
         N >= 1, also the number of writers. The paper takes a tenth of them: 367, or 379 for 62
         classes.
@@ -131,7 +131,7 @@ def _load(dataset: str, classes: int, clients: int, seed: int) -> tuple[Images, 
         raise ConfigError(f"clients must be at most the {len(names)} writers, got {clients}")
     drawn = np.sort(np.random.default_rng(seed).choice(len(names), clients, replace=False))
     where = np.isin(writers, drawn)
-    order = np.argsort(writers[where], kind="stable")  # a writer's images side by side
+    order = np.argsort(writers[where], kind="stable")  # each writer's images together
     chosen = kept[where][order]
     images = hub.as_images(rows.select(chosen), "image", "character")
     return images, np.searchsorted(drawn, writers[where][order])

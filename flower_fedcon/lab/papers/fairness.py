@@ -1,4 +1,4 @@
-"""Fairness: the least mean loss of those models that keep everybody's loss within a bound."""
+"""Fairness: the least mean loss among models that keep each group's loss within a bound."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def fair_heart(*, bound: float = 0.42, weighting: str = "uniform") -> FederatedP
     """Return logistic regression of heart disease that keeps each hospital's mean loss in bounds.
 
     The data of `heart`, without l1: min mean_j f_j(w) s.t. f_j(w) <= bound for each of the four
-    hospitals j. Without the bounds f_j is 0.360, 0.435, 0.308 and 0.455; the least that the largest
-    can be is 0.418. Needs the extra `tables`.
+    hospitals j. Without the bounds the f_j are 0.360, 0.435, 0.308 and 0.455; the largest of them
+    can be reduced to 0.418 at best. Needs the extra `tables`.
 
-    Metrics: "worst_loss", the largest f_j; "excess", |max(F - F*, worst_loss - bound)|, 0 at the
-    optimum alone, where F* is known; and those of `heart`.
+    Metrics: "worst_loss", the largest f_j; "excess", |max(F - F*, worst_loss - bound)|, which is 0
+    only at the optimum, if F* is known; and those of `heart`.
 
     Parameters
     ----------
     bound : float
         > 0.418.
     weighting : {"uniform", "examples"}
-        Whether each hospital or each patient counts alike in F. The bounds are each hospital's.
+        Whether hospitals or patients have equal weights in F. The bounds are on each hospital.
 
     >>> problem = fair_heart()
     >>> problem.constraint_values(problem.x0).round(3)  # log 2 - 0.42
@@ -66,17 +66,17 @@ def fair_digits(
     that clients share), or of each client (N constraints, one on each).
 
     Metrics: "worst_loss", the largest of the groups' losses; "excess", |max(F - F*, worst_loss -
-    bound)|, 0 at the optimum alone, where F* is known; "test_accuracy".
+    bound)|, which is 0 only at the optimum, if F* is known; "test_accuracy".
 
     Parameters
     ----------
     bound : float
-        > 0. Without it the classes have 0.24 to 0.69, with the other defaults.
+        > 0. Without the bound, the classes' losses are 0.24 to 0.69, with the other defaults.
     groups : {"classes", "clients"}
-        Whose mean losses are bounded: those of the classes, or those of the clients.
+        The groups whose mean losses are bounded: the classes or the clients.
     clients, split, test_size, seed : see `flower_fedcon.problems.digits`
     l2 : float
-        > 0: else F has no minimiser.
+        > 0, since otherwise F has no minimiser.
 
     >>> problem = fair_digits()
     >>> problem.groups, float(problem.constraint_values(problem.x0).max().round(3))  # log 10 - 0.4

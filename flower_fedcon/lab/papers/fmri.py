@@ -16,7 +16,7 @@ from flower_fedcon.validation import Array, count, nonnegative
 
 Session: TypeAlias = tuple[Array, Array]  # images (rows, voxels) and labels -1 or 1 (rows,)
 
-SESSIONS = (12, 12, 12, 12, 11, 12)  # of each subject
+SESSIONS = (12, 12, 12, 12, 11, 12)  # sessions of each subject
 SHOWN = 9  # images of each class in a session
 
 
@@ -34,31 +34,31 @@ def fmri(
 ) -> FederatedProblem:
     """Return l1 logistic regression over the sessions of a study of brain images.
 
-    A client is a session: the images seen under two kinds of stimuli, 9 of each, and what was
-    shown. The last subject's sessions are held out. f_j is the mean logistic loss of session j,
-    without a bias. Start 0. Metrics: "train_accuracy", "test_accuracy" and "density", the fraction
-    of entries that are not 0.
+    A client is a session: the brain images under two kinds of stimuli, 9 of each, with labels for
+    the stimuli. The last subject's sessions are held out. f_j is the mean logistic loss of session
+    j, without a bias. Start 0. Metrics: "train_accuracy", "test_accuracy" and "density", the
+    fraction of entries that are not 0.
 
     Parameters
     ----------
     data : str, optional
-        nilearn's data folder, for the Haxby study of 2001; what is not in it is downloaded, 300 MB
-        for each subject. The images are masked to the brain (some 40,000 voxels), and each voxel
-        is standardised within each session. It needs the extra ``flower-fedcon[fmri]``. By
-        default a synthetic stand-in, not from brains: images of size^3 voxels of smooth noise, with
-        a shift for each session. Each class raises a few voxels around a place of its own, which
-        differs a little between subjects.
+        nilearn's data folder, for the Haxby study of 2001; missing files are downloaded, 300 MB for
+        each subject. The images are masked to the brain (some 40,000 voxels), and each voxel is
+        standardised within each session. It needs the extra ``flower-fedcon[fmri]``. By default the
+        data are synthetic: images of size^3 voxels of smooth noise, with a shift for each session.
+        Each class raises a few voxels around its own place, which differs a little between
+        subjects.
     classes : sequence of str
         The two kinds of stimuli of the study, labelled 1 and -1.
     subjects : int
-        From 2 to 6; the last one is held out, and 6 leave 59 sessions.
+        From 2 to 6; the last subject is held out, and 6 subjects leave 59 sessions.
     clients : int, optional
-        The first sessions only: with 1, training is local.
+        Use only this number of sessions, the first ones; with 1, training is local.
     size : int
         Voxels along an edge of the synthetic images, at least 4.
     displacement : float
-        How far the places differ between subjects of the synthetic study: the standard deviation,
-        in voxels, along each axis. With 0 the held-out subject is like the others.
+        The standard deviation of the places between subjects of the synthetic study, in voxels
+        along each axis. With 0 the held-out subject has the same places as the others.
     l1 : float
         Weight of the regularizer.
     seed : int
@@ -120,7 +120,7 @@ def _synthetic(
     from scipy.ndimage import gaussian_filter
 
     def smooth(number: int) -> Array:
-        """Return random fields of variance 1 that vary over a voxel or two."""
+        """Return random fields of variance 1 with a correlation length of a voxel or two."""
         fields = gaussian_filter(
             rng.standard_normal((number, size, size, size)), (0, 1, 1, 1), mode="wrap"
         )
@@ -132,7 +132,7 @@ def _synthetic(
     found = []
     for sessions in SESSIONS[:subjects]:
         places = centres + displacement * rng.standard_normal((2, 3))
-        raised = np.exp(-((grid - places[:, None]) ** 2).sum(axis=2) / 2)  # by each class
+        raised = np.exp(-((grid - places[:, None]) ** 2).sum(axis=2) / 2)  # for each class
         found.append([
             (
                 rng.uniform(2.0, 3.0) * np.where(y[:, None] > 0, raised[0], raised[1])
@@ -160,7 +160,7 @@ def _haxby(data: str, subjects: int, classes: Sequence[str]) -> list[list[Sessio
         raise ConfigError(f"cannot fetch the Haxby study into {data}: {error}") from None
     found = []
     for images, targets in zip(study.func, study.session_target, strict=True):
-        # A line for each image, after a header: what was shown, and the session's number.
+        # A line for each image, after a header: the stimulus and the session's number.
         labels, numbers = np.loadtxt(targets, dtype=str, skiprows=1, usecols=(0, 1), unpack=True)
         missing = set(classes) - set(labels)
         if missing:

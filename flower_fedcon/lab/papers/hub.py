@@ -25,10 +25,10 @@ def load_split(dataset: str, split: str, *, hint: str) -> Any:
     Parameters
     ----------
     dataset : str
-        Such as "ylecun/mnist".
+        The name of the dataset, such as "ylecun/mnist".
     split : str
     hint : str
-        What else the user can do, for the error messages.
+        An alternative for the user, for the error messages.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def load_split(dataset: str, split: str, *, hint: str) -> Any:
         from flwr_datasets import FederatedDataset
     try:
         return FederatedDataset(dataset=dataset, partitioners={}, shuffle=False).load_split(split)
-    except Exception as error:  # the network, the Hub and the files raise many
+    except Exception as error:  # the network, the Hub and the files raise many types
         lines = str(error).splitlines() or [type(error).__name__]
         raise ConfigError(f"cannot load {dataset}, split {split!r} ({lines[0]}): {hint}") from None
 

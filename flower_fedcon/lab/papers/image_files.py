@@ -17,11 +17,11 @@ from flower_fedcon.validation import Array
 
 CIFAR_SHAPE = (3, 32, 32)
 _GZIP = b"\x1f\x8b"
-_UNSIGNED_BYTES = 0x08  # the type code of MNIST's files, the only one that is read
+_UNSIGNED_BYTES = 0x08  # the type code of MNIST's files; others are not read
 
 
 def folder(data: str, files: str) -> Path:
-    """Return the path of an existing folder; `files` says in the error what it must hold."""
+    """Return the path of an existing folder; `files` tells the error what it must hold."""
     path = Path(data).expanduser()
     if not path.is_dir():
         raise ConfigError(f"{data} is not a folder: data must be a folder with {files}")
@@ -87,8 +87,8 @@ def read_idx(path: Path, item: tuple[int, ...]) -> Array:
     Raises
     ------
     ConfigError
-        If the file cannot be read, or is not exactly such a file. No more is read than it
-        announces.
+        If the file cannot be read, or is not exactly such a file. No more bytes are read than its
+        header states.
     """
     try:
         with path.open("rb") as raw:
@@ -117,7 +117,7 @@ def _read_idx(path: Path, file: BinaryIO, item: tuple[int, ...]) -> Array:
 
 
 def _exactly(path: Path, file: BinaryIO, size: int) -> bytes:
-    """Return `size` bytes; memory grows with what the file holds, not with what it announces."""
+    """Return `size` bytes; memory grows with the file's content, not with its header's claim."""
     found = io.BytesIO()
     while found.tell() < size:
         block = file.read(min(size - found.tell(), 1 << 20))

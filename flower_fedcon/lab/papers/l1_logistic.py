@@ -42,7 +42,7 @@ def l1_logistic(
     nonzeros : int
         Entries of the truth that are not 0, from 1 to `columns`.
     shift : float
-        >= 0; 0 makes the clients alike.
+        >= 0; with 0 the clients have the same distribution.
     l1 : float
         Weight of the regularizer.
     l2 : float

@@ -30,11 +30,11 @@ def many_clients(
     l1: float = 0.01,
     seed: int = 0,
 ) -> FederatedProblem:
-    """Return sparse least squares of `ManyClients`: 10^6 of them take 2.6 GB, and no objects.
+    """Return sparse least squares with `ManyClients`: 10^6 clients take 2.6 GB, without objects.
 
     Rows are standard normal, y = <row, truth> + N(0, noise^2), where the truth has `nonzeros` ones.
-    The data are made by chunks of 4,096 clients, each from a stream of its own: the first clients
-    are the same however many there are. Metric "error": ||x - truth||_2.
+    The data are made in chunks of 4,096 clients, each with its own random stream, so that the first
+    clients do not depend on the number of clients. Metric "error": ||x - truth||_2.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def many_clients(
     noise : float
         >= 0.
     term : {"none", "l1", "l1_ball"}
-        Nothing; `l1` times the l1 norm; or the l1 ball through the truth.
+        No term; `l1` times the l1 norm; or the l1 ball through the truth.
     l1 : float
         >= 0.
     seed : int
@@ -69,7 +69,7 @@ def many_clients(
     for start in range(0, clients, _CHUNK):
         rng = np.random.default_rng((seed, start))
         own, size = slice(start, start + _CHUNK), min(_CHUNK, clients - start)
-        # The noise lies beside its row, so that a shorter chunk begins like a whole one.
+        # The noise is next to its row, so that a shorter chunk begins like a whole one.
         drawn = rng.standard_normal((size, rows, columns + 1))
         A[own] = drawn[:, :, :-1]
         y[own] = A[own] @ truth + noise * drawn[:, :, -1]

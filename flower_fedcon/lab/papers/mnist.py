@@ -41,15 +41,15 @@ def mnist(
         ``t10k-labels-idx1-ubyte``, ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``.
         By default flwr-datasets (the extra `datasets`) loads the set.
     part : {"train", "test"}, optional
-        Which images to train on: the 60,000 of "train", or the 10,000 of "test". By default
-        "train", and "test" for a folder that has no others.
+        The images to train on: the 60,000 of "train", or the 10,000 of "test". By default "train",
+        or "test" for a folder with only these.
     split : {"label-skew", "even", "writer-like"}
         "label-skew": the training images sorted by label and cut into 2 N shards, two random
         shards for each client. "even": N blocks of (almost) the same size of the shuffled images.
         "writer-like": such blocks in the files' order, one source after the other.
     test_size : int, optional
-        Images of `part` that are held out. By default none: the test images are then those of
-        "test", if they are not trained on.
+        The number of held-out images of `part`. By default none: the test images are then those of
+        "test", unless these are trained on.
     clients, partition, l1, l1_radius, bias, l2, seed : see `flower_fedcon.problems.digits`
 
     Metrics: "test_accuracy" in [0, 1], if there are test images; "sparsity", the fraction of
@@ -91,7 +91,7 @@ def mnist(
 
 
 def mnist_images(data: str | None, part: Part) -> Images:
-    """Return MNIST's images with their classes, for models of your own.
+    """Return MNIST's images with their classes, for your own models.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from flower_fedcon.sets import NuclearNormBall
 from flower_fedcon.validation import Array, choice, count, positive
 
 RANK = 5
-_ENTRIES = 10**9  # of the dense model
+_ENTRIES = 10**9  # entries of the dense model
 
 
 @stated
@@ -52,8 +52,8 @@ def movielens(
     seed : int
         Seeds the synthetic set and the shuffling.
     precision : {"float64", "float32"} (default: "float64")
-        Of the ratings and the models: in single precision a round takes half the memory, and half
-        to three quarters of the time.
+        The precision of ratings and models. With single precision a round takes half the memory,
+        and half to three quarters of the time.
 
     Source: Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", 2022, Figure 1(c).
 

@@ -1,4 +1,4 @@
-"""Multi-task regression with features that all tasks use or none does."""
+"""Multi-task regression with features that either all tasks use or none."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def multitask(
     noise: float = 0.5,
     seed: int = 0,
 ) -> FederatedProblem:
-    """Return least squares on several tasks, the rows of the weight matrix in groups.
+    """Return least squares on several tasks, with the rows of the weight matrix as groups.
 
     The model has shape (features, tasks): column t is the weights of task t, and a row is a group,
-    one feature's weights in all tasks. A client is a site that has measured all tasks on rows of
-    its own; clients differ in the mean of their features. The truth has `nonzeros` rows
-    ~ N(0, 1), then zeros. A row of client m is x = mu_m + delta, mu_m ~ N(0, shift^2 I) and
-    delta ~ N(0, I); y = x truth + N(0, noise^2), one number for each task. f_m is half the mean
-    squared residual over the client's rows and tasks. The start is 0.
+    one feature's weights in all tasks. A client is a site that has measured all tasks on its own
+    rows; clients differ in the mean of their features. The truth has `nonzeros` rows ~ N(0, 1),
+    then zeros. A row of client m is x = mu_m + delta, mu_m ~ N(0, shift^2 I) and delta ~ N(0, I); y
+    = x truth + N(0, noise^2), one number for each task. f_m is half the mean squared residual over
+    the client's rows and tasks. The start is 0.
 
-    Metrics: "error", ||W - truth||_F; "f1", of the rows with a norm above 0.01; "rows", how many
-    rows are not 0.
+    Metrics: "error", ||W - truth||_F; "f1", for the rows with a norm above 0.01; "rows", the number
+    of nonzero rows.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def multitask(
     radius : float, optional
         Radius of a ball of the sum of the rows' norms, a constraint instead of `weight`.
     shift : float
-        Standard deviation of the clients' means; 0 makes their data alike.
+        Standard deviation of the clients' means; with 0 all have the same distribution.
     noise : float
         Standard deviation of the noise.
     seed : int

@@ -37,7 +37,7 @@ def quadratics(
     The eigenvalues of each Q_j are `smallest`, `condition`, and powers between them, drawn
     uniformly in the exponent. With `smallest` = 0 half of them are 0: f_j is convex, and bounded
     below, since b_j is in the range of Q_j. With -1 they have random signs: neither f_j nor F is
-    convex, which needs a radius.
+    convex, and a radius is needed.
 
     Metrics: "gradient", ||grad F(x)||; without a radius "error", ||x - x*|| / ||x*||.
 
@@ -52,19 +52,19 @@ def quadratics(
     smallest : float
         The smallest one, mu: 1, 0, or -1.
     shared : bool
-        One eigenbasis for all clients, in which the eigenvalues differ. Else each has its own, and
-        the mean is better conditioned than they are.
+        Whether all clients have the same eigenbasis, with different eigenvalues. Otherwise each
+        client has its own, and the mean is better conditioned than the f_j.
     directions : {"mixed", "aligned", "apart"}
-        Which eigenvalue goes with which direction: any, for each client ("mixed"); the same order
-        for all, so that the mean is as ill-conditioned as they are ("aligned"); or every client
-        has its large ones in directions of its own, and 1 elsewhere ("apart"; N <= d).
+        How eigenvalues belong to directions. "mixed": at random for each client. "aligned": in the
+        same order for all, so that the mean is as ill-conditioned as the f_j. "apart": each client
+        has its large eigenvalues in its own directions, and 1 in the others (N <= d).
     alike : float, optional
-        In [0, 1), with shared directions in one order ("aligned"): the eigenvalues are one
-        client's, each of which every other one changes by up to this share, within 1 and L.
+        In [0, 1), for shared directions in one order ("aligned"): all clients have the first one's
+        eigenvalues, each changed by up to this share, within 1 and L.
     l1 : float
         Weight of an l1 regularizer.
     radius : float, optional
-        Of an l1 ball as constraint.
+        Radius of an l1 ball as constraint.
     seed : int
         Seeds Q_j and b_j.
 

@@ -1,4 +1,4 @@
-"""Six quadratics in eight dimensions: small enough to count rounds on."""
+"""Six quadratics in eight dimensions, small enough for exact counts of rounds."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def six_quadratics(
 ) -> FederatedProblem:
     """Return f_j = x'Q_j x/2 - <b_j, x> for six clients that differ much, from 0.
 
-    Each Q_j has a basis of its own, and the eigenvalues 1, 20 and six between: mu = 1 and L = 20.
+    Each Q_j has its own eigenbasis, and the eigenvalues 1, 20 and six between: mu = 1, L = 20.
 
     Metric: "error", ||x - x*||, with x* to rounding (with `l1` by the independent solver).
 
     Parameters
     ----------
     shared : bool
-        Put Q_j x* in place of b_j: the clients then share the minimiser x*.
+        Replace b_j by Q_j x*, so that the clients share the minimiser x*.
     walls : bool
-        Each client j demands <a_j, x> <= <a_j, x*> - ||a_j||/20 with a_j ~ N(0, I), of the x*
+        Add client j's constraint <a_j, x> <= <a_j, x*> - ||a_j||/20, with a_j ~ N(0, I) and the x*
         without walls.
     l1 : float
         Weight of an l1 regularizer.
@@ -57,7 +57,7 @@ def six_quadratics(
     Raises
     ------
     ConfigError
-        If there is more than one of `shared`, `walls` and `l1`, or `l1` is negative.
+        If more than one of `shared`, `walls` and `l1` is given, or `l1` is negative.
 
     >>> problem = six_quadratics()
     >>> round(problem.optimum.value, 12), problem.metrics["error"](problem.optimum.x)
@@ -99,7 +99,7 @@ def _reference(objectives: Sequence[Quadratic], normals: Array, levels: Array) -
 
 
 def _minimum(pairs: Sequence[tuple[Array, Array]], normals: Array, levels: Array) -> Array:
-    """Return the minimiser of the mean with normals x <= levels: all sets of walls are tried."""
+    """Return the minimiser of the mean with normals x <= levels, from all sets of active walls."""
     Q, b = (np.mean(parts, axis=0) for parts in zip(*pairs, strict=True))
     for touched in product((False, True), repeat=len(levels)):
         walls, n = normals[list(touched)], sum(touched)

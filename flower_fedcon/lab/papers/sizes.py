@@ -7,12 +7,12 @@ from flower_fedcon.validation import count
 
 
 def check_sizes(*, nonzeros: int, columns: int, **others: int) -> None:
-    """Raise unless all sizes are whole numbers >= 1, and a truth can have so many entries.
+    """Raise unless all sizes are whole numbers >= 1, and `nonzeros` is at most `columns`.
 
     Raises
     ------
     ConfigError
-        If one is not, or `nonzeros` exceeds `columns`.
+        If a size is not valid, or `nonzeros` exceeds `columns`.
 
     >>> check_sizes(clients=3, rows=5, columns=8, nonzeros=2)
     """

@@ -47,9 +47,9 @@ def sparse_regression(
     l1 : float
         Weight of the regularizer.
     shift : float
-        >= 0; the papers' is 1, and 0 makes the clients alike.
+        >= 0; the papers' is 1. With 0 the clients have the same distribution.
     start : float
-        Standard deviation of the start's entries: 1 is far from the truth, 0 starts at 0.
+        Standard deviation of the start's entries: 1 is far from the truth; 0 means a start at 0.
     seed : int
         Seeds the data and the start.
 

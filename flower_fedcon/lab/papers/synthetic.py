@@ -34,31 +34,32 @@ def synthetic(
 ) -> FederatedProblem:
     """Return Synthetic(alpha, beta), softmax regression.
 
-    It is that of Li et al., "Federated Optimization in Heterogeneous Networks", 2020. Client k's
-    labels are argmax(W_k x + b_k), with entries of W_k and b_k from N(u_k, 1) and
-    u_k ~ N(0, alpha^2), which is to say how far the clients' models differ. It does not: u_k adds
-    one number to all scores of a row, and so alpha changes no label, here as in the paper. All W_k
-    differ as much at alpha = 0; with `iid` they are one. Inputs x are N(v_k, diag(j^-1.2)), with
-    entries of v_k from N(B_k, 1) and B_k ~ N(0, beta^2): beta says how far the clients' data
-    differ. The paper's sets are (0, 0), (0.5, 0.5) and (1, 1), and `iid`. As in the authors'
-    program alpha and beta are standard deviations, sizes are 50 plus a lognormal(4, 2) number, and
-    a tenth of each client's rows is held out. The model has shape (columns + 1, classes).
+    The data are those of Li et al., "Federated Optimization in Heterogeneous Networks", 2020.
+    Client k's labels are argmax(W_k x + b_k), with entries of W_k and b_k from N(u_k, 1) and u_k ~
+    N(0, alpha^2). In the paper, alpha is meant to control how much the clients' models differ. It
+    does not, there or here: u_k adds the same number to all scores of a row, so alpha changes no
+    label. The W_k differ as much at alpha = 0; with `iid` they are equal. Inputs x are N(v_k,
+    diag(j^-1.2)), with entries of v_k from N(B_k, 1) and B_k ~ N(0, beta^2): beta controls how much
+    the clients' data differ. The paper's sets are (0, 0), (0.5, 0.5) and (1, 1), and `iid`. As in
+    the authors' program, alpha and beta are standard deviations, sizes are 50 plus a lognormal(4,
+    2) number, and a tenth of each client's rows is held out. The model has shape (columns + 1,
+    classes).
 
     Parameters
     ----------
     alpha, beta : float
-        >= 0; not used with `iid`, where all have one W and b, from N(0, 1), and v_k = 0.
+        >= 0; not used with `iid`, where all clients share one W and b, from N(0, 1), and v_k = 0.
     iid : bool
     clients : int
         N >= 1.
     rows : int, optional
-        Of each client, for clients of one size.
+        Rows of each client, for clients of equal size.
     columns, classes : int
         d >= 1, and at least 2 classes.
     test_share : float
-        In [0, 1), of each client's rows.
+        The held-out share of each client's rows, in [0, 1).
     weighting : {"examples", "uniform"}
-        Whether clients count by their rows, as in the paper.
+        Whether clients are weighted by their rows, as in the paper, or equally.
     l1, l1_radius, l2 : see `flower_fedcon.problems.digits`
     seed : int
         Seeds the data.

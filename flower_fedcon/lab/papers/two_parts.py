@@ -1,4 +1,4 @@
-"""Softmax regression of sets of images that come in two parts, to train on and to test on."""
+"""Softmax regression on sets of images with a training part and a test part."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def two_part_problem(
         Returns a part.
     num_classes : int
     part : {"train", "test"}
-        Which images to train on.
+        The images to train on.
     clients, split, partition, seed
         See `rows_of_clients`. The images are shuffled first, except for "writer-like".
     test_size : int, optional
-        Images of `part` that are held out; by default none, and the test images are the part
-        "test", if it is not trained on.
+        The number of held-out images of `part`. By default none: the test images are then those of
+        "test", unless these are trained on.
     **model
         See `softmax_problem`.
 

@@ -1,1 +1,1 @@
-"""What the folders of runs tell: one page to look at, and lines that follow a run."""
+"""Reports on folders of runs: one page to read, and lines that follow a run."""

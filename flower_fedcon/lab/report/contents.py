@@ -1,4 +1,4 @@
-"""What a run's folder holds, as far as it can be read: a damaged part is missing, and named."""
+"""The content of a run's folder; parts that cannot be read are named."""
 
 from __future__ import annotations
 
@@ -46,38 +46,38 @@ class RunContents:
     folder : Path
     rows : list of Record
     settings : dict
-        Of its config.toml, "table.key" -> the value as TOML.
+        From its config.toml: "table.key" -> the value in TOML.
     versions : dict
-        Of its environment.json: Python, the platform, and packages.
+        From its environment.json: Python, the platform, and packages.
     coefficients : dict
         Column -> its coefficient in the column's own unit.
     intervals : dict
-        Of a run with standard errors, column -> the estimate and the ends of its 95 % interval: of
-        odds, rate or hazard ratios where the model has them, and then without the intercept.
+        In a run with standard errors: column -> the estimate and the ends of its 95 % interval.
+        These are odds, rate or hazard ratios if the model has them, then without the intercept.
     ratio : str
-        What these are, such as "odds ratio"; "" of coefficients.
+        The kind of these, such as "odds ratio"; "" for coefficients.
     estimates : list of dict
-        Of a run with standard errors, the lines of its coefficients.csv.
+        In a run with standard errors: the lines of its coefficients.csv.
     model : str
-        Of its model.json: the outcome, and which model it is of.
+        From its model.json: the outcome, and the kind of model.
     described : list of dict
-        Of its descriptives.csv: a line for each column, category and client.
+        From its descriptives.csv: a line for each column, category and client.
     survival : list of dict
-        Of its curves.csv: a line for each arm and time.
+        From its curves.csv: a line for each arm and time.
     quality : dict
-        Of its quality.json: how good the model is on rows held out.
+        From its quality.json: the model's quality on held-out rows.
     heterogeneity : list of dict
-        Of its heterogeneity.csv: a line for each column.
+        From its heterogeneity.csv: a line for each column.
     report : str
-        Its report.txt: what was found of whom, in words.
+        Its report.txt: the results in words.
     exchanges : Exchanges, optional
-        Of its audit log.
+        From its audit log.
     missing : list of str
-        A sentence for each part that is not there or cannot be read.
+        A sentence for each part that does not exist or cannot be read.
     running : bool
-        Whether a process is at it.
+        Whether a process works on it.
     options : RunOptions, optional
-        Of its config.toml.
+        From its config.toml.
     """
 
     label: str
@@ -102,7 +102,7 @@ class RunContents:
 
     @property
     def status(self) -> str:
-        """How far it is, in words."""
+        """The progress of the run, in words."""
         done = int(self.rows[-1]["round"]) if self.rows else 0
         if self.running:
             return "running"
@@ -119,13 +119,13 @@ class RunContents:
 
     @property
     def finished(self) -> bool:
-        """Whether it has reached its end."""
+        """Whether the run has finished."""
         return self.status.startswith(FINISHED)
 
 
 @dataclass
 class Curves:
-    """What is drawn under one label: a run, or the mean of several that differ in their seeds."""
+    """The curves of one label: a run, or the mean of several with different seeds."""
 
     label: str
     runs: list[RunContents]
@@ -135,14 +135,14 @@ class Curves:
 
 
 def read_folders(folders: Sequence[Path], cells: int = 100_000) -> list[Curves]:
-    """Return the runs of some folders, in the order in which they are drawn.
+    """Return the runs of some folders, in the order of the figures.
 
     Parameters
     ----------
     folders : sequence of Path
-        Of runs or comparisons.
+        Folders of runs or comparisons.
     cells : int (default: 100,000)
-        The most cells that all maps of clients by rounds have together.
+        The largest total number of cells in the maps of clients by rounds.
 
     Raises
     ------
@@ -166,7 +166,7 @@ def read_folders(folders: Sequence[Path], cells: int = 100_000) -> list[Curves]:
 
 
 def _by_model(curves: list[Curves]) -> list[Curves]:
-    """Call models of tables by outcome and model, and by their method where that is all apart."""
+    """Label models of tables by outcome and model, and by method if only that differs."""
     names = [each.runs[0].model for each in curves]
     for each, name in zip(curves, names, strict=True):
         if not name:
@@ -179,7 +179,7 @@ def _by_model(curves: list[Curves]) -> list[Curves]:
 
 
 def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
-    """Return what one run's folder holds; see `RunContents`."""
+    """Return the content of one run's folder; see `RunContents`."""
     run = RunContents(label, folder, running=in_use(folder))
 
     def part(read: Callable[[Path], Part], name: str, without: Part, hint: str = "") -> Part:
@@ -219,7 +219,7 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
 
 
 def run_options(folder: Path) -> RunOptions | None:
-    """Return what a run's configuration says of rounds and limits; None if it cannot be read."""
+    """Return rounds and limits from a run's configuration; None if it cannot be read."""
     try:
         return RunOptions(**read_toml(folder / CONFIG)["run"])
     except (FedConError, KeyError, TypeError):
@@ -269,7 +269,7 @@ def _model(path: Path) -> str:
 
 
 def _table(path: Path, numbers: Sequence[str], what: str) -> _Rows:
-    """Return the lines of a table whose cells of some columns are numbers, or empty."""
+    """Return the lines of a table, in which some columns have numbers or empty cells."""
     try:
         text = read_bytes(path, follow=True).decode()
         rows = list(csv.DictReader(io.StringIO(text), strict=True))
@@ -299,7 +299,7 @@ def _heterogeneity(path: Path) -> _Rows:
 
 
 def _middle(row: Mapping[str, str], ratio: str) -> float:
-    """Return what an interval is about."""
+    """Return the centre of an interval."""
     if "debiased" not in row:
         return float(row[ratio or "per_unit"])
     value = float(row["debiased"])

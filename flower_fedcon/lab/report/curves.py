@@ -1,4 +1,4 @@
-"""The curves of a page: which columns it draws where, thinned so that a long run stays light."""
+"""The curves of a page by column, thinned so that a long run needs little space."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flower_fedcon.validation import Array
 
 POINTS = 60_000
 """The most points of all curves together."""
-_EACH = 30  # the most clients whose own metrics are drawn
+_EACH = 30  # number of clients up to which their own metrics are drawn
 _FIRST = ("residual", "objective", "kkt", "fw_gap", "violation", "constraint", "consensus")
 _TAKING_PART = ("cohort", "replies", "dropped", "retries", "lost", "refused", "unheard")
 _TRAFFIC = ("uplink_bytes", "downlink_bytes", "seconds", "simulated_seconds", *COUNTS)
@@ -31,7 +31,7 @@ TITLES = {
 
 
 def charts(curves: Sequence[Curves]) -> list[dict[str, Any]]:
-    """Return the charts of a page, as its script reads them.
+    """Return the charts of a page, in the form that its script reads.
 
     A chart has `title`, and `columns`: each with `title`, `log` (whether it spans decades), and
     `lines` with `name`, `colour` (a number) and, as lists, `x` by abscissa, `y` and, over seeds,
@@ -47,7 +47,7 @@ def charts(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     groups["progress"].sort(key=lambda n: _FIRST.index(n) if n in _FIRST else len(_FIRST))
     made = {key: [_column(curves, name, points) for name in groups[key]] for key in groups}
     made["clients"] = _of_clients(curves, names, points)
-    progress = made["progress"]  # a residual of rounding alone is nothing to begin with
+    progress = made["progress"]  # a residual that is only rounding is not shown first
     if len(progress) > 1 and progress[0]["key"] == "residual" and not _positive(progress[0]):
         progress.append(progress.pop(0))
     return [{"title": TITLES[key], "columns": found} for key, found in made.items() if found]
@@ -79,7 +79,7 @@ def _column(curves: Sequence[Curves], name: str, points: int) -> dict[str, Any]:
 def _of_clients(
     curves: Sequence[Curves], names: Iterable[str], points: int
 ) -> list[dict[str, Any]]:
-    """Return the metrics that are recorded client by client, a line for each client."""
+    """Return the metrics recorded by client, with a line for each client."""
     families: dict[str, list[str]] = {}
     for name in names:
         metric, found, _ = name.partition("/")
@@ -127,10 +127,10 @@ def _line(
 
 
 def thinned(y: Array, most: int) -> Array:
-    """Return the places of at most so many points that show a curve on either scale.
+    """Return the positions of at most `most` points that show a curve on either scale.
 
-    The smallest and largest value of each of `most / 2` groups of neighbours, half of the groups
-    evenly spaced and half of them geometrically, so that no spike is lost.
+    They are the smallest and largest values in groups of neighbours, so that no spike is lost. Half
+    of the groups are evenly spaced, and half geometrically.
 
     >>> y = np.zeros(10_000)
     >>> y[1234] = 7.0
@@ -154,7 +154,7 @@ def thinned(y: Array, most: int) -> Array:
 
 
 def _numbers(values: Array) -> list[float | None]:
-    """Return numbers as JSON has them, to seven digits; None for what is not finite."""
+    """Return numbers for JSON, to seven digits; None for those that are not finite."""
     return [float(f"{v:.7g}") if math.isfinite(v) else None for v in values.tolist()]
 
 

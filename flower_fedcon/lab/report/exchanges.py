@@ -1,4 +1,4 @@
-"""Who took part in a run, and who failed when, from its audit log (`runs.audit_log`)."""
+"""Participation and failures in a run, from its audit log (`runs.audit_log`)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MOST_CLIENTS, _LONGEST, _REASONS = 200, 2**24, 100
 
 
 class Map:
-    """Counts by kind, client and round, in at most so many cells: groups of clients and rounds.
+    """Counts by kind, client and round, in a limited number of groups of clients and rounds.
 
-    Rounds are grouped by ever larger powers of two, as later ones come.
+    Rounds are grouped by increasing powers of two as further ones come.
 
     >>> grid = Map(["a", "b"], columns=2)
     >>> for server_round in (1, 2, 3):
@@ -35,7 +35,7 @@ class Map:
 
     def __init__(self, names: list[str], columns: int) -> None:
         self.names, self.width, self._columns = names, 1, max(2, columns)
-        self.group = -(-len(names) // _MOST_CLIENTS) or 1  # clients of a row
+        self.group = -(-len(names) // _MOST_CLIENTS) or 1  # clients in a row
         self._rows = {name: place // self.group for place, name in enumerate(names)}
         shape = (len(KINDS), -(-len(names) // self.group), self._columns)
         self._counts = np.zeros(shape, dtype=np.int64)
@@ -44,7 +44,7 @@ class Map:
     def add(self, kind: str, client: str, server_round: int) -> None:
         """Count one answer, or none, of a client."""
         if client not in self._rows or server_round < 1:
-            return  # of a stranger, who has no row
+            return  # an unknown client, without a row
         while server_round > self.width * self._columns:
             self._halve()
         self._last = max(self._last, server_round)
@@ -67,31 +67,31 @@ class Map:
 
     @property
     def labels(self) -> list[str]:
-        """What each row is called: a client, or the first and the last of a group."""
+        """The name of each row: a client, or the first and the last of a group."""
         parts = [self.names[i : i + self.group] for i in range(0, len(self.names), self.group)]
         return [part[0] if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts]
 
 
 @dataclass
 class Exchanges:
-    """What an audit log says.
+    """The content of an audit log.
 
     Attributes
     ----------
     map : Map
-        Of the exchanges of rounds: no queries, no certificates.
+        A map of the exchanges of rounds, without queries and certificates.
     totals : dict
         Client -> counts by kind, over all exchanges.
     sent : dict
         Client -> bytes of its uploads that were used.
     reasons : Counter
-        (client, kind, reason) -> how often.
+        (client, kind, reason) -> number of times.
     starts : int
-        How often the run was started.
+        The number of starts of the run.
     error : str
-        With which it ended, or "".
+        The error with which it ended, or "".
     unreadable : int
-        Lines that cannot be read; a torn last one is none.
+        The number of unreadable lines, except for a torn last line.
     """
 
     map: Map
@@ -143,13 +143,13 @@ class Exchanges:
 
 
 def read_exchanges(folder: Path, cells: int = 100_000) -> Exchanges | None:
-    """Return what a run's audit log says; None where it keeps none.
+    """Return the content of a run's audit log; None without one.
 
     Parameters
     ----------
     folder : Path
     cells : int (default: 100,000)
-        The most cells of its map.
+        The largest number of cells in its map.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def read_exchanges(folder: Path, cells: int = 100_000) -> Exchanges | None:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Return the lines of a file that have an end."""
+    """Return the complete lines of a file."""
     check_file(path, follow=True)
     with storage(f"read {path}"), path.open("rb") as file:
         while line := file.readline(_LONGEST):

@@ -1,4 +1,4 @@
-"""The part of the page that draws coefficients with their intervals, a line each."""
+"""The part of the page that draws coefficients with intervals, one line for each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flower_fedcon.lab.report.html import Html, tag
 from flower_fedcon.tables.own_files import HETEROGENEITY
 from flower_fedcon.tables.preparation import INTERCEPT
 
-_ROW, _WIDTH, _TOP, _BESIDE = 22, 360, 34, 14  # pixels: of a line, of the axis, around it
-_NAMES, _NUMBERS, _LETTER = 60, 190, 6.6  # least width of names, of what stands on the right
+_ROW, _WIDTH, _TOP, _BESIDE = 22, 360, 34, 14  # pixels: a line, the axis, margins
+_NAMES, _NUMBERS, _LETTER = 60, 190, 6.6  # least width of names, and of the text on the right
 _MOST, _LONGEST = 60, 40  # lines, and letters of a name
 _TICKS = 5
-_REACH = 1.959963984540054  # standard errors, to the ends of an interval of 95 %
+_REACH = 1.959963984540054  # standard errors to each end of a 95 % interval
 
 
 def forest(curves: Sequence[Curves]) -> Html:
@@ -39,7 +39,7 @@ def forest(curves: Sequence[Curves]) -> Html:
 
 
 def forests_by_site(curves: Sequence[Curves]) -> Html:
-    """Return what each site finds alone, by column, of each run that has asked for it."""
+    """Return each site's own fits, by column, for each run that has them."""
     runs = [run for each in curves for run in each.runs if run.heterogeneity]
     if not runs:
         return Html("")
@@ -68,7 +68,7 @@ def forests_by_site(curves: Sequence[Curves]) -> Html:
 
 
 def by_site(row: Mapping[str, str], ratio: str) -> dict[str, tuple[float, float, float]]:
-    """Return the estimates and intervals of a column: sites', means of them, and the pooled one."""
+    """Return a column's estimates and intervals: the sites', their means, and the pooled one."""
     sites = list(row)[len(HETEROGENEITY) :: 2]
     said = {site: (site, f"{site} std_error") for site in sites}
     for name, words in (("fixed", "fixed effect"), ("random", "random effects"), ("pooled",) * 2):
@@ -82,13 +82,13 @@ def by_site(row: Mapping[str, str], ratio: str) -> dict[str, tuple[float, float,
 
 
 def ticks(low: float, high: float, logs: bool) -> list[float]:
-    """Return round numbers between two ends, which are logarithms where the axis is."""
+    """Return round numbers between two ends, which are logarithms on a logarithmic axis."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     ends = (math.exp(low), math.exp(high)) if logs else (low, high)
     found: list[float] = [*MaxNLocator(_TICKS).tick_values(*ends)]
     if logs:
-        for inside in ((1,), (1, 2, 5)):  # of each power of ten
+        for inside in ((1,), (1, 2, 5)):  # for each power of ten
             some = LogLocator(subs=inside).tick_values(*ends)
             some = [tick for tick in some if ends[0] <= tick <= ends[1]]
             if 3 <= len(some) <= 2 * _TICKS:
@@ -97,7 +97,7 @@ def ticks(low: float, high: float, logs: bool) -> list[float]:
 
 
 def _drawn(ratio: str, lines: dict[str, tuple[float, float, float]]) -> Html:
-    """Return the plot: on a logarithmic axis where numbers are ratios, with a line of no effect."""
+    """Return the plot, with a logarithmic axis for ratios, and a line of no effect."""
     logs = bool(ratio) and all(min(own) > 0 for own in lines.values())
     none = 1.0 if ratio else 0.0
 

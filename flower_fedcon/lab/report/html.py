@@ -1,4 +1,4 @@
-"""HTML with every text escaped, since names of clients, columns and files come from others."""
+"""HTML with every text escaped, since names of clients, columns and files are not trusted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _escaped(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int = 1) -> Html:
-    """Return a table that scrolls where it is wider than the window."""
+    """Return a table that scrolls if it is wider than the window."""
 
     def line(kind: str, cells: Sequence[str]) -> Html:
         return tag(
@@ -44,7 +44,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from:
 
 
 def embedded(value: Any) -> Html:
-    """Return a value as JSON that no text in it can end.
+    """Return a value as JSON for a script; texts in it cannot end the script.
 
     >>> "<" in embedded("</script>"), json.loads(embedded("</script>"))
     (False, '</script>')

@@ -1,4 +1,4 @@
-"""`fedcon report`: one HTML file, which needs no network, of the runs in some folders."""
+"""`fedcon report`: one HTML file on the runs in some folders, which needs no network."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def write_report(folders: Sequence[Path], path: Path) -> Path:
     Parameters
     ----------
     folders : sequence of Path
-        Of runs or comparisons.
+        Folders of runs or comparisons.
     path : Path
         An .html file.
 
     Raises
     ------
     ConfigError
-        If a folder holds no run, the file's name ends in something else, or plotly is missing.
+        If a folder holds no run, the file's name has a different ending, or plotly is missing.
     StorageError
         If it cannot be written.
     """
@@ -48,9 +48,9 @@ def write_report(folders: Sequence[Path], path: Path) -> Path:
 
 
 def page(curves: Sequence[Curves], library: str) -> str:
-    """Return the page, with the library that draws it.
+    """Return the page, including the library that draws it.
 
-    The browser is told to run nothing but the two scripts, by their digests, and to load nothing.
+    The browser may run only the two scripts, identified by digests, and load nothing.
     """
     script = _part("page.js")
     data: dict[str, Any] = {
@@ -75,7 +75,7 @@ def page(curves: Sequence[Curves], library: str) -> str:
 
 
 def _parts(curves: Sequence[Curves]) -> str:
-    """Return what stands on the page: of tables the model first, of others how runs went."""
+    """Return the parts of the page: for tables the model first, for others the curves."""
     went = [
         f"<section><h2>Summary</h2>{sections.summary(curves)}</section>",
         sections.missing(curves),

@@ -1,4 +1,4 @@
-"""The part of the page that says how good a model is on the rows that sites hold out."""
+"""The part of the page on a model's quality on sites' held-out rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _COLUMNS = {
     "mse": "MSE",
     "deviance_explained": "Deviance explained",
 }
-_SIZE, _EDGE = 220, 30  # of a panel in pixels, and of what is around it
+_SIZE, _EDGE = 220, 30  # pixels of a panel, and of its margins
 
 
 def quality(curves: Sequence[Curves]) -> Html:
-    """Return tables by site and panels of ROC and calibration, of the runs that have them."""
+    """Return tables by site, and panels of ROC and calibration, for the runs that have them."""
     parts = []
     for run in (run for each in curves for run in each.runs if run.quality):
         stated = run.quality

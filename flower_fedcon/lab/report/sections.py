@@ -29,12 +29,12 @@ _METRICS, _ROWS = 6, 50
 
 
 def of_tables(curves: Sequence[Curves]) -> bool:
-    """Return whether runs are on tables, whose readers look for the model first."""
+    """Return whether runs are on tables, whose pages begin with the model."""
     return any(run.coefficients for each in curves for run in each.runs)
 
 
 def title(curves: Sequence[Curves]) -> str:
-    """Return what the runs are called: their experiment's title, where they share one."""
+    """Return the title of the page: the experiment's, if the runs share one."""
     stated = {run.settings.get("title", "") for each in curves for run in each.runs}
     if len(stated) == 1 and (found := stated.pop()):
         return str(json.loads(found)) if found.startswith('"') else found
@@ -42,7 +42,7 @@ def title(curves: Sequence[Curves]) -> str:
 
 
 def summary(curves: Sequence[Curves]) -> Html:
-    """Return the table of how far each run has got."""
+    """Return the table of each run's progress."""
     last = {each.label: each.rows[-1] for each in curves if each.rows}
     names = [name for row in last.values() for name in row if "/" not in name]
     known = [name for name in _SHOWN if name in names]
@@ -68,7 +68,7 @@ def summary(curves: Sequence[Curves]) -> Html:
 
 
 def missing(curves: Sequence[Curves]) -> Html:
-    """Return what cannot be shown, and why."""
+    """Return the parts that cannot be shown, and why."""
     notes = [(run.label, note) for each in curves for run in each.runs for note in run.missing]
     if not notes:
         return Html("")
@@ -77,7 +77,7 @@ def missing(curves: Sequence[Curves]) -> Html:
 
 
 def maps(curves: Sequence[Curves]) -> list[dict[str, Any]]:
-    """Return the maps of clients by rounds, as the page's script reads them."""
+    """Return the maps of clients by rounds, in the form that the page's script reads."""
     found = []
     for run, exchanges in _audited(curves):
         grid = exchanges.map
@@ -89,7 +89,7 @@ def maps(curves: Sequence[Curves]) -> list[dict[str, Any]]:
 
 
 def clients(curves: Sequence[Curves]) -> Html:
-    """Return who took part how often, and the reasons why not."""
+    """Return how often each client took part, and the reasons for failures."""
     parts = []
     for run, exchanges in _audited(curves):
         order = sorted(exchanges.totals, key=lambda name: _failures(exchanges, name), reverse=True)
@@ -124,14 +124,14 @@ def clients(curves: Sequence[Curves]) -> Html:
 
 
 def reports(curves: Sequence[Curves]) -> Html:
-    """Return what runs on tables say of themselves: errors, tests, references, rows left out."""
+    """Return the reports of runs on tables: errors, tests, references, rows left out."""
     runs = [run for each in curves for run in each.runs if run.report]
     parts = [part for run in runs for part in (tag("h3", run.label), tag("pre", run.report))]
     return tag("section", tag("h2", "In words"), *parts) if parts else Html("")
 
 
 def coefficients(curves: Sequence[Curves]) -> Html:
-    """Return the coefficients by name, of the runs that have names: with errors where these are."""
+    """Return coefficients for runs with names, and their errors if there are any."""
     every = [run for each in curves for run in each.runs if run.coefficients]
     runs = [run for run in every if not run.estimates]
     tables = [part for run in every if run.estimates for part in _estimates(run)]
@@ -163,7 +163,7 @@ def coefficients(curves: Sequence[Curves]) -> Html:
 
 
 def descriptives(curves: Sequence[Curves]) -> Html:
-    """Return a table of each run's columns by client, as a paper's first one."""
+    """Return a table of each run's columns by client, like a paper's table 1."""
     runs = [run for each in curves for run in each.runs if run.described]
     parts = []
     for run in runs:
@@ -195,7 +195,7 @@ def _described(row: Mapping[str, str]) -> str:
 
 
 def _estimates(run: RunContents) -> list[Html]:
-    """Return a run's table of estimates, as a paper has it."""
+    """Return a run's table of estimates, in the form of papers."""
     rows, lines = run.estimates[: 4 * _ROWS], []
     letter = next(name for name in ("z", "t") if name in rows[0])
     ratio = run.ratio.replace(" ", "_")
@@ -229,8 +229,8 @@ def _p(cell: str) -> str:
 
 
 def settings(curves: Sequence[Curves]) -> Html:
-    """Return what differs between the runs, and below it all settings and versions."""
-    runs = [each.runs[0] for each in curves]  # seeds differ in nothing else
+    """Return the settings that differ between runs, followed by all settings and versions."""
+    runs = [each.runs[0] for each in curves]  # runs over seeds differ in nothing else
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
     labels = [run.label for run in runs]
 
@@ -280,7 +280,7 @@ def _words(name: str) -> str:
 
 
 def _number(row: Record, name: str, low: Record | None = None, high: Record | None = None) -> str:
-    """Return a value to a few digits, whole on hovering; over seeds with its range."""
+    """Return a value to a few digits, with all digits on hovering; over seeds with its range."""
     if name not in row:
         return "–"
     short = f"{row[name]:,}" if isinstance(row[name], int) else f"{row[name]:.6g}"

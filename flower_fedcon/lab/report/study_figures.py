@@ -18,30 +18,31 @@ from flower_fedcon.validation import choice
 
 Intervals = Mapping[str, tuple[float, float, float]]
 _INCHES, _LINE, _AROUND = 5.5, 0.26, 1.0  # a panel's width; a line's height, and that of the rest
-_SQUARE, _LETTERS = 4.0, 42  # of a square panel; letters of a line above it
+_SQUARE, _LETTERS = 4.0, 42  # a square panel's side; letters of a line above it
 
 
 def plot_study(
     folders: Sequence[Path], kind: str, paths: Sequence[Path], width: float | None = None
 ) -> None:
-    """Draw what runs on tables have found, a panel for each; of forests by site for each column.
+    """Draw results of runs on tables, a panel for each run; forests by site for each column.
 
     Parameters
     ----------
     folders : sequence of Path
-        Of runs.
+        Folders of runs.
     kind : {"forest", "sites", "roc", "calibration", "survival"}
-        Coefficients, or ratios where the model has them, with their intervals; what each site finds
-        alone; the ROC curve and the calibration of all sites' held-out rows; Kaplan-Meier curves.
+        In this order: coefficients, or ratios if the model has them, with their intervals; each
+        site's own fits; the ROC curve and the calibration on all sites' held-out rows; Kaplan-Meier
+        curves.
     paths : sequence of Path
-        .png, .pdf or .svg files, all of the same figure.
+        The same figure as .png, .pdf or .svg files.
     width : float, optional
-        Of the figure, in inches, with letters as small as those of a paper.
+        The width of the figure in inches, with letters of the size in papers.
 
     Raises
     ------
     ConfigError
-        If a run has nothing of the kind, or a file is of another kind.
+        If a run has no such results, or a file has a different type.
     """
     needed, draw = KINDS[choice("--kind", kind, tuple(KINDS))]
     for path in paths:
@@ -62,7 +63,7 @@ def plot_study(
     with rc_context({} if width is None else PAPER):
         size = wide * scale, sum(heights) * scale
         figure = Figure(figsize=size, dpi=160 if width is None else 300, layout="constrained")
-        FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
+        FigureCanvasAgg(figure)  # a separate canvas: no global state, no display
         axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights).ravel()
         for axis, (_, title, fill) in zip(axes, panels, strict=True):
             fill(axis)
@@ -79,12 +80,12 @@ def draw_curves(curves: Mapping[str, KaplanMeier], path: Path, time: str = "time
     path : path
         A .png, .pdf or .svg file.
     time : str
-        What stands below the axis.
+        The label of the time axis.
 
     Raises
     ------
     ConfigError
-        If the file's type is another.
+        If the file has a different type.
     """
     check_figure(path, None)
     from matplotlib.figure import Figure

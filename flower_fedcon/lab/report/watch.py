@@ -1,4 +1,4 @@
-"""`fedcon watch`: lines about runs that go on elsewhere, from the files that they leave."""
+"""`fedcon watch`: lines about runs of other processes, from their files."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.limits import Forecast
 from flower_fedcon.wire.whole_files import in_use, storage
 
-_FAILURES = 5  # lines about them at a time
-_QUIET = 2  # how often nothing must be heard of a run until it has ended
+_FAILURES = 5  # lines about failures at a time
+_QUIET = 2  # number of looks without news after which a run counts as ended
 
 
 class Tail:
-    """The lines that a growing file has had since they were last asked for.
+    """The new lines of a growing file since the last call.
 
-    A last line without its end waits for it. A file that was replaced begins anew.
+    An incomplete last line is held back. If the file was replaced, its lines begin again.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._place, self._file = path, 0, -1
 
     def lines(self) -> Iterator[tuple[bool, str]]:
-        """Yield whether a line is the file's first, and the line; nothing while there is no file.
+        """Yield for each line whether it is the file's first, and the line; nothing without a file.
 
         Raises
         ------
@@ -43,7 +43,7 @@ class Tail:
         if not self._path.exists():
             return
         with storage(f"read {self._path}"), self._path.open("rb") as file:
-            found = os.fstat(file.fileno())  # of this file: another may take its place
+            found = os.fstat(file.fileno())  # identifies this file, which may be replaced
             if found.st_ino != self._file or found.st_size < self._place:
                 self._file, self._place = found.st_ino, 0
             file.seek(self._place)
@@ -55,7 +55,7 @@ class Tail:
 
 
 class Watched:
-    """One run that goes on.
+    """One run in progress.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Watched:
         self._forecast = options and Forecast(options.rounds, options.stops())
 
     def news(self) -> list[str]:
-        """Return lines about what is new: the last record, and who has failed."""
+        """Return lines on news: the last record, and failures of clients."""
         told = list(self._failures())
         rows = [row for row in self._rows() if row["round"] > self._round]
         if rows:
@@ -90,7 +90,7 @@ class Watched:
         return not in_use(self.folder)
 
     def contents(self) -> RunContents:
-        """Return everything its folder holds."""
+        """Return all the content of its folder."""
         return read_run(self.folder, self.label)
 
     def _rows(self) -> Iterator[Record]:
@@ -134,14 +134,14 @@ def watch(
     every: float = 1.0,
     say: Callable[[str], object] = print,
 ) -> bool:
-    """Say what is new in a folder's runs until they have ended; return whether all are finished.
+    """Print news of a folder's runs until they end; return whether all have finished.
 
     Parameters
     ----------
     folder : Path
-        Of a run or a comparison, whose further runs are followed as they begin.
+        The folder of a run or a comparison; further runs of a comparison are followed, too.
     once : bool (default: False)
-        Say how far they are, and return.
+        Print the progress of the runs, and return.
     every : float (default: 1.0)
         Seconds between looks.
     say : callable
@@ -149,7 +149,7 @@ def watch(
     Raises
     ------
     ConfigError
-        If the folder holds no run, and none is beginning in it, or a history is damaged.
+        If the folder holds no run and none begins in it, or if a history is damaged.
     """
     followed: dict[Path, Watched] = {}
     if not folder.is_dir():
@@ -159,7 +159,7 @@ def watch(
             followed.setdefault(path, Watched(path))
         if not followed and not in_use(folder):
             raise ConfigError(f"{folder} holds no run: it has no {HISTORY} in it")
-        over = [run.ended for run in followed.values()]  # before their last news
+        over = [run.ended for run in followed.values()]  # read before their last news
         for run in followed.values():
             for line in run.news():
                 say(line)

@@ -1,1 +1,1 @@
-"""The study of steps: rounds by rule, by race, by papers' constants, by the best of a grid."""
+"""The study of steps: rounds with steps by rule, race, papers' constants, or the best of a grid."""

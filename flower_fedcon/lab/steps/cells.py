@@ -1,6 +1,6 @@
-"""What the study of steps runs: problems in units drawn at random, and methods on them.
+"""The cells of the study of steps: problems in random units, and methods on them.
 
-A file says it:
+A file describes them:
 
     title = "..."
     levels = [1e-3, 1e-6]               # shares of F(x0) - F* that are left
@@ -41,7 +41,7 @@ _TYPES: dict[str, Any] = {
     "conditions": list, "seeds": list, "family": list,
 }  # fmt: skip
 _FAMILY: dict[str, Any] = {"label": str, "problem": dict, "methods": list}
-_UNITS = 3.0  # powers of 10 up and down, from which the units of x and of f are drawn
+_UNITS = 3.0  # powers of 10, up and down, for the random units of x and of f
 
 
 class Family(NamedTuple):
@@ -51,9 +51,9 @@ class Family(NamedTuple):
     ----------
     label : str
     problem : dict
-        The builder's name and arguments, but for the condition and the seed.
+        The builder's name and arguments, without the condition and the seed.
     methods : list of str
-        Each with the argument that is chosen: "FedDyn.proximal".
+        Methods with the argument that is chosen: "FedDyn.proximal".
     """
 
     label: str
@@ -97,7 +97,7 @@ class StepStudy:
             return cls(families=families, **tables)
 
     def jobs(self) -> Iterator[Job]:
-        """Yield the runs on one problem each, the first seed of all before the second."""
+        """Yield the jobs, one for each problem; the first seed of all comes before the second."""
         for seed in self.seeds:
             for condition in self.conditions:
                 for family in self.families:
@@ -120,12 +120,12 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of its file."""
         label = "".join(c if c.isalnum() else "-" for c in self.family.label)
         return f"{label}-{self.condition:g}-{self.seed}"
 
     def problem(self) -> FederatedProblem:
-        """Return the problem in units drawn by its seed."""
+        """Return the problem in units drawn with its seed."""
         given = dict(self.family.problem)
         made = _BUILDERS[given.pop("name")](given, self.condition, self.seed)
         rng = np.random.default_rng((self.seed, 46))
@@ -134,7 +134,7 @@ class Job(NamedTuple):
 
 
 def in_units(problem: FederatedProblem, length: float, height: float) -> FederatedProblem:
-    """Return height F(length x), of quadratics; of logistic regression F(length x).
+    """Return height F(length x) for quadratics, F(length x) for logistic regression.
 
     >>> problem = in_units(quadratics(clients=3, columns=4), 2.0, 10.0)
     >>> problem.objectives[0].smoothness, problem.optimum.value / quadratics(
@@ -162,7 +162,7 @@ def _quadratics(given: Mapping[str, Any], condition: float, seed: int) -> Federa
 
 
 def _logistic(given: Mapping[str, Any], condition: float, seed: int) -> FederatedProblem:
-    """Return it with an l2 that gives the condition."""
+    """Return the problem with an l2 that gives the condition."""
     plain = l1_logistic(**given, l2=0.0, seed=seed)
     steepest = max(f.smoothness for f in plain.objectives)
     made = l1_logistic(**given, l2=steepest / (condition - 1), seed=seed)

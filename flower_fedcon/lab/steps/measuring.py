@@ -1,4 +1,4 @@
-"""Rounds of each value of the grid, of the rule, the race and the papers' constants, in files."""
+"""Rounds for each value of the grid, the rule, the race and papers' constants, in files."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ PAPERS: dict[str, Callable[[float, Any], float]] = {
     "FiveGCS.primal_lr": lambda _, bound: float(bound.primal_lr),
 }
 """The steps of the papers' theorems for these problems, where there is one."""
-_FEW = 3  # clients in a round, up to which the local engine is the faster
+_FEW = 3  # clients in a round up to which the local engine is faster
 _WORSE, _HOPELESS = 3, 1e6
-_PATIENCE, _LEAST = 4, 60  # how many times the best grid value's rounds others have, and at least
+_PATIENCE, _LEAST = 4, 60  # limit of rounds: a multiple of the best grid value's, and at least
 
 
 def measure(job: Job, study: StepStudy) -> list[dict[str, Any]]:
-    """Return what each method needs with each number of clients in a round.
+    """Return the rounds that each method needs with each number of clients in a round.
 
-    The rounds are lists by level, with None where that is not reached; "grown" says whether the
-    objective ended above F(x0) or was not finite.
+    The rounds are lists by level, with None for a level that was not reached; "grown" says whether
+    the objective ended above F(x0) or was not finite.
     """
     problem, found = job.problem(), []
     for method in job.family.methods:
@@ -51,7 +51,7 @@ def measure(job: Job, study: StepStudy) -> list[dict[str, Any]]:
             who = {"method": method, "cohort": cohort, "condition": job.condition,
                    "family": job.family.label, "seed": job.seed}  # fmt: skip
             cell = _Cell(problem, method, rule, cohort, job.seed, study)
-            with suppress(ParticipationError):  # the method takes no such cohorts
+            with suppress(ParticipationError):  # the method does not take such cohorts
                 found.append(who | cell.measured())
     return found
 
@@ -78,7 +78,7 @@ class _Cell:
         self._gap = problem.objective(problem.start) - problem.optimum.value
 
     def measured(self) -> dict[str, Any]:
-        """Return the rounds of all ways to choose."""
+        """Return the rounds for all ways to choose the step."""
         study, problem = self._study, self._problem
         infos = LocalEngine(problem).describe()
         setup = Setup.of(
@@ -102,10 +102,10 @@ class _Cell:
         return found
 
     def _grid(self, value: float) -> dict[str, list[int | None]]:
-        """Return the rounds of each value of the grid, by its power of 2.
+        """Return the rounds for each value of the grid, by its power of 2.
 
-        From the rule's up and down, as far as values get better: three in a row that do not are the
-        last. None has more rounds than the best one took to the last level.
+        The search goes up and down from the rule's value, until three values in a row are not
+        better. Each value has at most as many rounds as the best one took to the last level.
         """
         study, grid = self._study, dict[str, list[int | None]]()
         least, nearest = [math.inf] * len(study.levels), math.inf
@@ -117,7 +117,7 @@ class _Cell:
                     continue
                 try:
                     rounds, share = self._rounds(value * 2.0 ** (sign * step), limit, _HOPELESS)
-                except ConfigError:  # beyond what the method takes
+                except ConfigError:  # outside the method's range
                     break
                 grid[str(sign * step)] = rounds
                 numbers = [math.inf if each is None else each for each in rounds]
@@ -130,7 +130,7 @@ class _Cell:
     def _rounds(
         self, value: Any, limit: int, most: float = math.inf
     ) -> tuple[list[int | None], float]:
-        """Return after how many rounds each level is reached, and what share of the gap is left.
+        """Return the rounds to reach each level, and the remaining share of the gap.
 
         A share above `most` ends the run.
         """
@@ -159,7 +159,7 @@ class _Cell:
 def run_steps(
     study: StepStudy, folder: Path, *, workers: int, say: Callable[[str], object]
 ) -> list[dict[str, Any]]:
-    """Play a study over processes, each problem's runs in a file of its own; finished ones stay.
+    """Run a study over processes, with a file for each problem; finished files are kept.
 
     Returns
     -------
@@ -169,7 +169,7 @@ def run_steps(
     Raises
     ------
     ConfigError
-        If the folder holds runs of another study.
+        If the folder holds runs of a different study.
     """
     folder.mkdir(parents=True, exist_ok=True)
     jobs = list(study.jobs())
@@ -196,7 +196,7 @@ def _play(job: Job, study: StepStudy, path: Path) -> list[dict[str, Any]]:
 
 
 def _stated(job: Job, study: StepStudy) -> dict[str, Any]:
-    """Return what a job's rows depend on."""
+    """Return the settings that a job's rows depend on."""
     whole = asdict(study)
     kept = ("levels", "rounds", "powers", "cohorts")
     return {**{key: whole[key] for key in kept}, "family": list(job.family)}

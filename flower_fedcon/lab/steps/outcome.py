@@ -1,4 +1,4 @@
-"""What the study of steps found: shares of its cells with intervals, a table and a figure."""
+"""Results of the study of steps: shares of cells with intervals, a table and a figure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WAYS = {"race": "race, its cost included", "rule": "rule", "paper": "the paper's
 """What is compared with the best of the grid."""
 ENOUGH = 2.0
 """Times the rounds of the best grid value, up to which a choice is good enough."""
-_TOP = 8.0  # where the figure draws what takes longer
+_TOP = 8.0  # where the figure draws larger ratios
 Row = Mapping[str, Any]
 
 
 class Share(NamedTuple):
-    """How many of some cells are good enough.
+    """The share of cells that are good enough.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Share(NamedTuple):
     low, high : float
         The 95 % interval of the share, Wilson's.
     median : float
-        Of the cells' ratios.
+        The median of the cells' ratios.
     """
 
     good: int
@@ -48,8 +48,8 @@ class Share(NamedTuple):
 def cells_of(rows: Sequence[Row], way: str) -> dict[tuple[Any, ...], float]:
     """Return each cell's ratio: rounds over those of the best grid value, the median over seeds.
 
-    A cell is a family, method, condition, cohort and level that the grid reached with most seeds;
-    a ratio is infinite where the level was not reached in four times the rounds.
+    A cell is a combination of family, method, condition, cohort and level that the grid reached
+    with most seeds. A ratio is infinite if the level was not reached in four times the rounds.
     """
     found: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
@@ -74,7 +74,7 @@ def _middle(known: Sequence[float]) -> float:
 
 
 def share_of(ratios: Sequence[float]) -> Share:
-    """Return how many ratios are good enough.
+    """Return the share of ratios that are good enough.
 
     >>> share_of([1.0, 1.5, 2.0, math.inf])
     Share(good=3, cells=4, low=0.3..., high=0.95..., median=1.75)
@@ -100,7 +100,7 @@ def grown(rows: Sequence[Row]) -> list[str]:
 
 
 def to_markdown(rows: Sequence[Row], levels: Sequence[float]) -> str:
-    """Return the table: cells within twice the best grid value, over all and by what they share."""
+    """Return the table of cells within twice the best grid value, overall and by property."""
     lines = ["| | " + " | ".join(WAYS.values()) + " |", "|---|---|---|---|"]
     ratios = {way: cells_of(rows, way) for way in WAYS}
     groups: list[tuple[str, int, Any]] = [("all", 0, None)]
@@ -123,8 +123,8 @@ def to_markdown(rows: Sequence[Row], levels: Sequence[float]) -> str:
 def plot_steps(rows: Sequence[Row], path: Path) -> Path:
     """Draw rounds over those of the best grid value against L/mu, a panel for each method.
 
-    Lines are medians over families, cohorts, levels and seeds; bands hold 80 % of the runs. What
-    takes more than eight times as long, or does not arrive, is drawn at eight.
+    Lines are medians over families, cohorts, levels and seeds; bands hold 80 % of the runs. Ratios
+    above eight, and runs that do not reach the level, are drawn at eight.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def plot_steps(rows: Sequence[Row], path: Path) -> Path:
 
 
 def _draw(panel: Any, rows: Sequence[Row], way: str, label: str, style: str) -> None:
-    """Draw a way to choose: its median and the middle 80 % by condition."""
+    """Draw one way to choose the step: its median and the middle 80 % by condition."""
     at: dict[float, list[float]] = {}
     for row in rows:
         for took, best in zip(row[way], row["best"], strict=True):
