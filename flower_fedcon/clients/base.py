@@ -1,4 +1,4 @@
-"""The client side that all algorithms share; an algorithm file adds only its local step."""
+"""The common client side of all algorithms; an algorithm's file adds only its local step."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
-_RULES = (SETTING, ORDER)  # what a server sends beside the fields, if anything
+_RULES = (SETTING, ORDER)  # further settings that a server may send besides the fields
 _RESERVED = ("name", "objective", "num_examples", "counted_rows", "num_clients", "versions",
              "work")  # fmt: skip
 
@@ -73,8 +73,8 @@ class FedConClient(FlowerClient, Generic[State]):
     objective : object
         f_j, with `value` and `gradient`.
     context : flwr.app.Context, optional
-        In a Flower app the state lives here between messages. Without a context it lives in this
-        object.
+        In a Flower app the context keeps the state between messages. Without a context this object
+        keeps it.
     state_dir : path, optional
         A folder that keeps the state over restarts; by default the node configuration's
         "state-dir", if it has one.
@@ -83,8 +83,8 @@ class FedConClient(FlowerClient, Generic[State]):
     name : str, optional
         A stable name; by default the node configuration's "name" or "partition-id".
     policy : Policy, optional
-        What a server may ask for; by default the node configuration's policy, and without a context
-        anything.
+        The requests that a server may make; by default the node configuration's policy, and any
+        request without a context.
     """
 
     algorithm: ClassVar[str]
@@ -101,9 +101,9 @@ class FedConClient(FlowerClient, Generic[State]):
     """Whether it uploads the difference from a memory that its server also holds."""
     fields: ClassVar[tuple[str, ...]] = ()
     """What the server sends of the strategy: the fields that the class annotates."""
-    _types: ClassVar[Mapping[str, str]] = {}  # of the fields, as they are annotated
+    _types: ClassVar[Mapping[str, str]] = {}  # the types of the fields
 
-    local_solver: LocalSolver  # fields of those that minimise, or take steps
+    local_solver: LocalSolver  # fields of clients that minimise, or take steps
     client_lr: Any
     local_steps: int | None
     _run: RunInfo | None = None
@@ -112,8 +112,8 @@ class FedConClient(FlowerClient, Generic[State]):
     _epoch_rows: EpochRows | None = None
     _noises: np.random.Generator | None = None
     _incarnation = 1
-    _acting: Any = None  # what takes the steps: itself, or itself with compressed uploads
-    _rows: tuple[Any, Any] | None = None  # of a gradient: all, and those of a minibatch
+    _acting: Any = None  # takes the steps: itself, or itself with compressed uploads
+    _rows: tuple[Any, Any] | None = None  # rows of a gradient: a full one, and a minibatch's
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -150,7 +150,7 @@ class FedConClient(FlowerClient, Generic[State]):
         """
 
     def query(self, state: State, down: Payload) -> tuple[Payload, Payload]:
-        """Return the answer to a query before the step, and what to hold for the step.
+        """Return the answer to a query before the step, and values to hold for the step.
 
         The values held are added to the step's broadcast.
         """
@@ -190,7 +190,7 @@ class FedConClient(FlowerClient, Generic[State]):
         return self._gradient(v)
 
     def _gradient(self, v: Array) -> Array:
-        """Return the same, uncounted."""
+        """Return the gradient without counting it."""
         if self._batch_size is None:
             return self.objective.gradient(v)  # type: ignore[no-any-return]
         return self.batches.gradient(v)
@@ -208,31 +208,31 @@ class FedConClient(FlowerClient, Generic[State]):
         return getattr(own, "full_gradient", own.gradient)(v)  # type: ignore[no-any-return]
 
     def tally(self, **spent: Any) -> None:
-        """Count what this step costs beside the calls of `gradient`, `play` and `minimize`.
+        """Count costs of this step besides the calls of `gradient`, `play` and `minimize`.
 
-        By name, as `flower_fedcon.core.gate.WORK` lists them: `tally(proxes=1)`, say.
+        They are given by the names in `flower_fedcon.core.gate.WORK`, such as `tally(proxes=1)`.
         """
         work = self.work
         for name, number in spent.items():
             work[name] = work.get(name, 0) + number
 
     def tally_gradients(self, number: Any, *, full: bool = False) -> None:
-        """Count gradients of f_j, or of its constraint, and the rows that they went over.
+        """Count gradients of f_j, or of its constraint, and the rows that they used.
 
-        They are `full`, or of minibatches where the run has a batch size.
+        They are `full`, or of minibatches if the run has a batch size.
         """
         rows = self.objective.gradient_rows if self._rows is None else self._rows
         work, seen = self.work, number * rows[0 if full else 1]
         if "gradients" in work:
             work["gradients"] = work["gradients"] + number  # a traced one is never changed in place
             work["examples_seen"] = work["examples_seen"] + seen
-        else:  # mostly: a local pass is the whole step
+        else:  # the usual case: a local pass is the whole step
             work["gradients"], work["examples_seen"] = number, seen
 
     @property
     def batches(self) -> Batches:
         """The minibatches of this local pass."""
-        if self._batches is None:  # a private policy's follow from no seed
+        if self._batches is None:  # batches of a private policy do not follow from a seed
             rng = np.random.default_rng() if self.policy.batches == "private" else self.rng(BATCH)
             own = self._epoch_rows
             rows = None if own is None else partial(own.of, self._index, self._round)
@@ -267,9 +267,9 @@ class FedConClient(FlowerClient, Generic[State]):
         return self.play(own).end
 
     def play(self, declared: LocalPass) -> Done:
-        """Return a local pass that is done: all its steps, or the minimisation.
+        """Carry out a local pass, by steps or a minimisation, and return its result.
 
-        The objective takes the steps in one go where it can, else they are taken one by one.
+        The objective takes the steps in one call if it can; otherwise they are taken one by one.
         """
         if isinstance(declared.solver, SGD):
             return self._epochs(declared)
@@ -298,13 +298,13 @@ class FedConClient(FlowerClient, Generic[State]):
         before = self.work.get("gradients")
         end = declared.play(self.gradient, axes)
         if declared.gradient is None and self.work.get("gradients") == before:
-            self.tally_gradients(count)  # of an override that counts nothing
+            self.tally_gradients(count)  # in an override that counts nothing
         return Done(declared, end, count)
 
     def _adapted(self, declared: LocalPass) -> Done:
-        """Return where steps lead whose lengths follow from their gradients."""
+        """Return the end point of steps whose lengths follow from gradients."""
         again, count = None, declared.steps
-        if self._run is not None and self._run.rows_each is not None:  # each of rows of its own
+        if self._run is not None and self._run.rows_each is not None:  # each on its own rows
             own = self.objective
             again = own.again if hasattr(own, "again") else self.batches.again
             self.tally_gradients(max(0, count - 1))
@@ -314,7 +314,7 @@ class FedConClient(FlowerClient, Generic[State]):
         return declared.adapt(self._gradient, again, len(self.model_axes))
 
     def _epochs(self, declared: LocalPass) -> Done:
-        """Return where the stochastic steps lead that stand for a minimisation."""
+        """Return the end point of stochastic steps that replace a minimisation."""
         rows = self.objective.rows_alike() if self._rows is None else self._rows[0]
         steps = declared.solver.steps(declared, rows, self._round)
         end = self.play(steps).end
@@ -324,7 +324,7 @@ class FedConClient(FlowerClient, Generic[State]):
         return Done(declared, end)
 
     def _minimised(self, declared: LocalPass) -> Array:
-        """Return what the solver finds, and count its work."""
+        """Return the solver's solution, and count its work."""
         problem = LocalProblem(
             objective=self.objective if declared.objective is None else declared.objective,
             start=declared.start,
@@ -338,7 +338,7 @@ class FedConClient(FlowerClient, Generic[State]):
         return solution.x  # type: ignore[no-any-return]
 
     def tally_solution(self, solution: Solution) -> None:
-        """Count what a local solver has spent."""
+        """Count the work of a local solver."""
         spent = {"iterations": solution.iterations, "evaluations": solution.evaluations}
         if some(unconverged := 1 - solution.converged):
             spent["unconverged"] = unconverged
@@ -352,7 +352,7 @@ class FedConClient(FlowerClient, Generic[State]):
 
     @property
     def model_axes(self) -> tuple[int, ...]:
-        """The axes that are a model's own; those before them, if any, count clients."""
+        """The number of axes of the model; an axis before them counts clients."""
         return tuple(range(-len(self._run.layout.shape), 0))  # type: ignore[union-attr]
 
     def rng(self, purpose: int) -> np.random.Generator:
@@ -360,19 +360,19 @@ class FedConClient(FlowerClient, Generic[State]):
         assert self._run is not None  # noqa: S101  (set before any step)
         return stream(self._run.seed, purpose, self._round, self._index)
 
-    # --- plumbing: one request, whatever carried it --------------------------------------------
+    # --- one request, in any engine -------------------------------------------------------------
 
     def begin_round(self, server_round: int, client: int = 0) -> None:
-        """Go to a round: its batches and its work begin; `client` is this client's number."""
+        """Begin a round, with new batches and counts; `client` is this client's number."""
         self._round, self._index, self._batches, self.work = server_round, client, None, {}
         self._noises = None
 
     def describe(self) -> ClientInfo:
-        """Return what the server asks before the first round."""
+        """Return the description that the server asks for before round 1."""
         return info_of(self._own_objective, self.name or "")
 
     def configure(self, run: RunInfo) -> None:
-        """Take over a run's settings."""
+        """Adopt a run's settings."""
         self.check_algorithm(run.algorithm)
         own = Layout.for_objective(self._own_objective)
         if own is not None and own.shapes != run.layout.shapes:
@@ -382,7 +382,7 @@ class FedConClient(FlowerClient, Generic[State]):
         self._run, self._incarnation = run, run.incarnation
         self.num_clients = run.num_clients
         self._take(run.settings)
-        mean = getattr(self, "constraints", "mean") == "mean"  # others are not weighed
+        mean = getattr(self, "constraints", "mean") == "mean"  # other methods are not weighted
         objective = for_steps(self._own_objective, run.factor, constraint=mean)
         self.objective = as_seen(objective, run.layout)
         if is_private(self._own_objective) and (more := self._why_not_private(run.settings)):
@@ -392,7 +392,7 @@ class FedConClient(FlowerClient, Generic[State]):
                 " (FedAvg, Scaffold, ...), or "
                 "local_solver=GradientDescent(steps=..., lr=...)"
             )
-        many = hasattr(type(self.objective), "gradient_rows")  # it draws the batches, too
+        many = hasattr(type(self.objective), "gradient_rows")  # it also draws the batches
         self._batch_size = None if many else run.rows_each
         if self._batch_size is not None:
             size = count("batch_size", self._batch_size)
@@ -403,7 +403,7 @@ class FedConClient(FlowerClient, Generic[State]):
         if std := run.factor * (0.0 if many else noise_of(self._own_objective)):
             check_noise(run.settings.get("local_solver"))
             self.objective = NoisySteps(self.objective, std, self._noise)
-        # Looked up once, not in each step.
+        # Looked up here once, not in each step.
         self._acting, self.remembers = self, self.state_type is not None
         if SETTING in run.settings:
             self._acting = CompressingClient(self, run)
@@ -412,7 +412,7 @@ class FedConClient(FlowerClient, Generic[State]):
         self._rows = None if many else rows_of_gradients(self.objective, self._batch_size)
 
     def _order_epochs(self, run: RunInfo) -> None:
-        """Take batches in the order of epochs that continue over rounds, if the run says so."""
+        """Use epochs that continue over rounds for batches, if the run does."""
         self._epoch_rows = run.epoch_rows
         if self._epoch_rows is None:
             return
@@ -425,7 +425,7 @@ class FedConClient(FlowerClient, Generic[State]):
             )
 
     def _why_not_private(self, settings: Mapping[str, Any]) -> str:
-        """Return what a run asks of the objective beside gradients; "" if nothing is known."""
+        """Return what a run needs of the objective besides gradients; "" if nothing is known."""
         solver = settings.get("local_solver")
         if self.needs_values or settings.get("polyak"):
             return f"{self.algorithm} asks for {self.needs_values or 'a value of its objective'}"
@@ -434,7 +434,7 @@ class FedConClient(FlowerClient, Generic[State]):
         return f"local_solver={solver!r} asks for a value of its objective"
 
     def _take(self, settings: Mapping[str, Any]) -> None:
-        """Take the fields that this class declares; another set is refused by name."""
+        """Take the fields that this class declares; refuse a different set of names."""
         other = [f"without {name!r}" for name in self.fields if name not in settings]
         other += [f"with {n!r}" for n in settings if n not in self.fields and n not in _RULES]
         if other:
@@ -447,7 +447,7 @@ class FedConClient(FlowerClient, Generic[State]):
             setattr(self, name, settings[name])
 
     def steps_asked(self, run: RunInfo, down: Payload) -> int:
-        """Return how many local steps a request asks for: its `local_steps`, or 1."""
+        """Return the number of local steps in a request: its `local_steps`, or 1."""
         return count("local_steps", run.settings.get("local_steps") or 1)
 
     def check_algorithm(self, algorithm: str) -> None:
@@ -459,7 +459,7 @@ class FedConClient(FlowerClient, Generic[State]):
             )
 
     def handle(self, request: Request) -> Reply:
-        """Return the reply to a request of this client alone."""
+        """Return the reply to a request to this client alone."""
         (client,) = request.clients
         acknowledged, kept = int(request.acknowledged[0]), int(request.kept[0])
         down, given = request.down(client), request.restore.get(client)
@@ -486,11 +486,11 @@ class FedConClient(FlowerClient, Generic[State]):
         ----------
         request : Request
         client : int
-            This client's place in the list of names.
+            This client's position in the list of names.
         acknowledged, kept : int
             Rounds, as in `Request`.
         down, given : dict
-            Everything that this client gets, and the state, if any, that the server hands back.
+            Everything that is sent to this client, and a state that the server hands back, if any.
 
         Raises
         ------
@@ -504,7 +504,7 @@ class FedConClient(FlowerClient, Generic[State]):
             spread = spread_of(self._exact, down["x"]) if "units" in down else {}
             return {"gradient": self._exact.gradient(down["x"]), **spread, **own}
         if phase == STATISTICS:
-            # The node's own model: what the server sends may be smaller.
+            # By the node's own model: the server might send a smaller one.
             shape = getattr(self._own_objective, "shape", down["x"].shape)
             deviations = len(OF_GROUPS.intersection(asked_of(down)))
             self.policy.check_parameters(free_parameters(shape) + deviations, self.counted_rows)
@@ -520,7 +520,7 @@ class FedConClient(FlowerClient, Generic[State]):
                 self.keep_effects(down)
             return told
         late = at != versions.incarnation or server_round < versions.pending_round
-        if late and versions.outdated(server_round, at):  # rarely: the call is saved
+        if late and versions.outdated(server_round, at):  # rare; the check saves a call
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")
         if request.held and client in request.held:
             if versions.held_round != server_round:
@@ -533,7 +533,7 @@ class FedConClient(FlowerClient, Generic[State]):
         state: Any = None
         if self.remembers:
             before = versions.at(acknowledged)
-            if given is not None or not acknowledged:  # rarely: the call is saved
+            if given is not None or not acknowledged:  # rare; the check saves a call
                 before = state_before(acting, acknowledged, down, given, versions.at)
             if before is None:
                 return None

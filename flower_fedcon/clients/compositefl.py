@@ -22,7 +22,7 @@ class CompositeFLClientState(NamedTuple):
     c: Array  # control variate c_i, shape (..., *model)
     p: Array  # the last round's model P, shape of c
     delta: Array  # the last round's upload, shape of c
-    resets: float  # the last collective reset that c has followed
+    resets: float  # the last collective reset that c has taken part in
 
 
 class CompositeFLClient(LocalPassClient[CompositeFLClientState]):
@@ -40,19 +40,19 @@ class CompositeFLClient(LocalPassClient[CompositeFLClientState]):
     clip: float | None
 
     def initialize(self, down: Payload) -> CompositeFLClientState:
-        """Start with the server's c_i, or 0; P = x_bar and delta_i = 0 leave it there in step 2."""
+        """Start with the server's c_i, or 0; with P = x_bar and delta_i = 0, step 2 keeps it."""
         x_bar = down["x_bar"]
         zero = np.zeros_like(x_bar)
         return CompositeFLClientState(down.get("c", zero), x_bar, zero, down.get("resets", 0))
 
     def restore(self, down: Payload, given: Payload) -> CompositeFLClientState:
-        """Take c_i from the server's mirror; without one all are at 0."""
+        """Take c_i from the server's mirror; without one all start at 0."""
         return self.initialize({**down, **given})
 
     def on_acknowledged(
         self, state: CompositeFLClientState, down: Payload
     ) -> CompositeFLClientState:
-        """Do step 2, unless the server has done it, or all start again."""
+        """Do step 2, unless the server has done it or all start again."""
         if "c" in down or state.resets != down.get("resets", 0):
             return self.initialize(down)
         delta_bar = (down["x_bar"] - state.p) / self.server_lr

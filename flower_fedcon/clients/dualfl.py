@@ -15,9 +15,9 @@ from flower_fedcon.wire.payloads import Payload
 class DualFLClientState(NamedTuple):
     """A client's state.
 
-    In the paper's form c_j and zeta_j of the next round follow from it and the new theta, which the
-    server computes from this round. So `step` computes them at its beginning, when the reply is
-    known to be used.
+    In the paper's form, c_j and zeta_j of the next round follow from this state and the new theta,
+    which the server computes from this round. So `step` computes them at its beginning, when the
+    reply is known to have been used.
     """
 
     z: Array  # z_j, shape (..., *model)
@@ -49,7 +49,7 @@ class DualFLClient(DualClient[DualFLClientState]):
         return DualFLClientState(given["z"], given.get("c"), given.get("e"), x=down["theta"])
 
     def on_acknowledged(self, state: DualFLClientState, down: Payload) -> DualFLClientState:
-        """Follow a collective reset."""
+        """Take part in a collective reset."""
         return self.initialize(down) if "origin" in down else state
 
     def step(self, state: DualFLClientState, down: Payload) -> tuple[Payload, DualFLClientState]:
@@ -70,7 +70,7 @@ class DualFLClient(DualClient[DualFLClientState]):
         assert state.e is not None  # noqa: S101  (this form's)
         z, e = catch_up(state.z, state.e, down.get("drift", 0.0), down.get("left", 1.0))
         m, tolerance = z - down["chi"] * e, down.get("tolerance")
-        # The plain minimiser goes with a start at theta, the gap's matching point with the last x.
+        # The plain minimiser starts at theta, the gap's matching point at the last x.
         start = theta if tolerance is None else state.x
         x, theta_j = self.minimizer(start, r * theta - m, r, r * self.nu, tolerance)
         delta = m + r * (theta_j - theta) - (z + a * e)

@@ -20,7 +20,7 @@ class FastFedDAClient(DualAveragingClient):
     average: bool
 
     def local_pass(self, state: None, down: Payload) -> LocalPass:
-        """Do step 2 from z and its minimiser w, with steps that weigh 1."""
+        """Do step 2 from z and its minimiser w, with steps of weight 1."""
         A, mu = down["steps"], self.strong_convexity
         point = self.minimizers(self.regularizer, lambda k: A + k)
         z, w, count = down["z"], down["w"], self.local_steps or 0
@@ -31,7 +31,7 @@ class FastFedDAClient(DualAveragingClient):
         return {"z": done.end, **self.counted(done)}, None
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
-        """Do steps 2 and 3, where steps have weights or points are averaged."""
+        """Do steps 2 and 3, if steps have weights or points are averaged."""
         if not self.weight_power and not self.average:
             return super().step(state, down)
         v, z, A, t = down["w"], down["z"], down["steps"], down["t"]

@@ -21,7 +21,7 @@ class FedAvgClient(LocalPassClient[None]):
     clip: float | None
 
     def local_pass(self, state: None, down: Payload) -> LocalPass:
-        """Do step 2 from w: each gradient gets a subgradient of psi."""
+        """Do step 2 from w, with a subgradient of psi added to each gradient."""
         w, count = down["w"], self.local_steps or 0
         psi, rate = self.regularizer, self.client_lr
         return LocalPass(w, steps=count, rate=rate, subgradient=psi, clip=self.clip)

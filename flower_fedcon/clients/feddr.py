@@ -18,7 +18,7 @@ class FedDRClientState(NamedTuple):
     y: Array  # y_i, shape of the model
     x: Array  # x_i = prox_i(y_i); before the start xbar, which leaves y_i as it is in step 2
     xhat: Array  # xhat_i, as the server knows it, shape of the model
-    penalty: float = 0.0  # 1/eta of y, where that is balanced; 0 where y is x
+    penalty: float = 0.0  # 1/eta of y, if it is balanced; 0 if y is x
 
 
 class FedDRClient(LocalPassClient[FedDRClientState]):
@@ -33,7 +33,7 @@ class FedDRClient(LocalPassClient[FedDRClientState]):
     local_solver: LocalSolver
 
     def initialize(self, down: Payload) -> FedDRClientState:
-        """Start at x0, which is what round 1 broadcasts."""
+        """Start at x0, the broadcast of round 1."""
         x0 = down["xbar"]
         return FedDRClientState(y=x0, x=x0, xhat=x0)
 
@@ -57,7 +57,7 @@ class FedDRClient(LocalPassClient[FedDRClientState]):
         """Do step 4."""
         x, y = done.end, done.declared.center
         delta = 2 * x - y - state.xhat
-        # Not 2 x - y: this is, bit for bit, the server's copy, and rounding does not add up.
+        # Not 2 x - y: this equals the server's copy to the bit, so rounding does not accumulate.
         shift = done.declared.shift
         told = residuals(self, down, x - down["xbar"], shift * (y - x))
         after = FedDRClientState(y, x, state.xhat + delta, shift if told else 0.0)
@@ -66,5 +66,5 @@ class FedDRClient(LocalPassClient[FedDRClientState]):
     def received(
         self, before: FedDRClientState, after: FedDRClientState, down: Payload, read: Payload
     ) -> FedDRClientState:
-        """Let xhat_i follow what the server reads."""
+        """Update xhat_i with the value that the server reads."""
         return after._replace(xhat=before.xhat + read["delta"])

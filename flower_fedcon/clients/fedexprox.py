@@ -26,10 +26,10 @@ class FedExProxClient(LocalPassClient[None]):
     local_solver: LocalSolver
     polyak: bool
     infimum: float | None
-    _least: float | None = None  # inf f_i, found once by each object
+    _least: float | None = None  # inf f_i, computed once by each object
 
     def configure(self, run: RunInfo) -> None:
-        """Take over a run's settings."""
+        """Adopt a run's settings."""
         super().configure(run)
         self._least = self.infimum
 
@@ -50,9 +50,9 @@ class FedExProxClient(LocalPassClient[None]):
         return {"delta": delta, "gap": gap if gap > self.rounding * abs(least) else 0.0}, None
 
     def least(self, x: Array) -> float:
-        """Return inf f_i, found from a fixed start, so that it is always the same.
+        """Return inf f_i, computed from a fixed start, so that it is always the same.
 
-        `x` is of the model's shape.
+        `x` has the model's shape.
         """
         if self._least is None:
             found = self.local_solver.solve(LocalProblem(self.objective, np.zeros_like(x)))

@@ -27,7 +27,7 @@ class FedFWClient(FrankWolfeClient[FedFWClientState]):
         return FedFWClientState(x=down["x_bar"], d=None)
 
     def restore(self, down: Payload, given: Payload) -> FedFWClientState:
-        """Take x_i from the server's mirror, or x_bar where it has none."""
+        """Take x_i from the server's mirror, or x_bar without one."""
         return FedFWClientState(x=given["x"] if given else down["x_bar"], d=None)
 
     def step(self, state: FedFWClientState, down: Payload) -> tuple[Payload, FedFWClientState]:

@@ -20,7 +20,7 @@ class FedFWPlusClientState(NamedTuple):
     x: Array  # x_i, shape (..., *model)
     y: Array  # y_i, multiplier of x_i = x_bar, shape of x
     d: Array | None  # d_i, averaged stochastic gradient over N, shape of x
-    resets: float  # the last collective reset that y has followed
+    resets: float  # the last collective reset that y has taken part in
 
 
 class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
@@ -37,12 +37,12 @@ class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
         return FedFWPlusClientState(x, np.zeros_like(x), None, down.get("resets", 0))
 
     def restore(self, down: Payload, given: Payload) -> FedFWPlusClientState:
-        """Take x_i and y_i from the server's mirror, or x_bar and 0 where it has none."""
+        """Take x_i and y_i from the server's mirror, or x_bar and 0 without one."""
         start = self.initialize(down)
         return start._replace(x=given["x"], y=given["y"]) if given else start
 
     def on_acknowledged(self, state: FedFWPlusClientState, down: Payload) -> FedFWPlusClientState:
-        """Follow a collective reset."""
+        """Take part in a collective reset."""
         return state if state.resets == down.get("resets", 0) else self.initialize(down)
 
     def step(

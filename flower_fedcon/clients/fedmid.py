@@ -22,7 +22,7 @@ class FedMiDClient(LocalPassClient[None]):
     clip: float | None
 
     def local_pass(self, state: None, down: Payload) -> LocalPass:
-        """Do step 2 from w: on from v, the prox of where the last step led."""
+        """Do step 2 from w: each step starts at v, the prox of the last step's end."""
         w, count, eta = down["w"], self.local_steps or 0, self.client_lr
         prox = None if self.server_prox_only else Prox(self.regularizer, lambda k: eta)
         steps = LocalPass(w, steps=count, rate=eta, clip=self.clip)

@@ -18,7 +18,7 @@ class FedNewtonClient(FedConClient[None]):
     needs_values = "values and second derivatives"
 
     def configure(self, run: RunInfo) -> None:
-        """Take over a run's settings; refuse noise, since a second-order model would fit it."""
+        """Adopt a run's settings; refuse noise, since a second-order model would fit it."""
         super().configure(run)
         if isinstance(self.objective, NoisySteps):
             raise ConfigError(
@@ -36,6 +36,6 @@ class FedNewtonClient(FedConClient[None]):
                 "and this one has none: define it, or use a first-order method such as CompositeFL"
             )
         self.tally_gradients(1, full=True)
-        self.tally(hessian_products=x.size)  # a Hessian is one with each unit vector
+        self.tally(hessian_products=x.size)  # a Hessian counts one product with each unit vector
         value, gradient = f.value(x), f.gradient(x)
         return {"m": taylor(x, value, gradient, f.hessian(x))}, None

@@ -44,7 +44,7 @@ class FedProxALClient(FedConClient[FedProxALClientState]):
         return FedProxALClientState(u=w, dual=np.zeros_like(w), anchor=w, stage=-1)
 
     def restore(self, down: Payload, given: Payload) -> FedProxALClientState:
-        """Begin this stage anew, with the server's anchor."""
+        """Begin this stage again, with the server's anchor."""
         return self.initialize(down)._replace(anchor=given["anchor"])
 
     def on_acknowledged(self, state: FedProxALClientState, down: Payload) -> FedProxALClientState:

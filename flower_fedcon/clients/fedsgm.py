@@ -19,7 +19,7 @@ class FedSGMClientState(NamedTuple):
     """A client's state."""
 
     w: Array | None  # w_t of the round that left this state, shape (..., *model)
-    e: Array | None  # e_j, what compression has held back, shape of w; None before any round
+    e: Array | None  # e_j, the accumulated compression error, shape of w; None before any round
 
 
 class FedSGMClient(SwitchingClient[FedSGMClientState]):
@@ -36,11 +36,11 @@ class FedSGMClient(SwitchingClient[FedSGMClientState]):
     batch_size: int | None
 
     def initialize(self, down: Payload) -> FedSGMClientState:
-        """Start with nothing: the first message holds w, and e = 0."""
+        """Start without w, which the first message contains, and with e = 0."""
         return FedSGMClientState(w=None, e=None)
 
     def restore(self, down: Payload, given: Payload) -> FedSGMClientState:
-        """Take w from the server, where this form keeps a copy, and e = 0."""
+        """Take w from the server, if this form keeps a copy, and e = 0."""
         return FedSGMClientState(w=given.get("w"), e=None)
 
     def query(self, state: FedSGMClientState, down: Payload) -> tuple[Payload, Payload]:
@@ -49,7 +49,7 @@ class FedSGMClient(SwitchingClient[FedSGMClientState]):
         return self.answers(w), {"w": w}
 
     def local_pass(self, state: FedSGMClientState, down: Payload) -> LocalPass:
-        """Do step 3 from w: on the mixture of f_j and its constraint, or of several."""
+        """Do step 3 from w, on the mixture of f_j and its constraint or constraints."""
         w, sigma, eta = self.model(state, down), down["sigma"], self.client_lr
         if "active" not in down:
             mixed, rate = lambda v: self.direction(v, sigma), eta
@@ -80,10 +80,10 @@ class FedSGMClient(SwitchingClient[FedSGMClientState]):
         return g if sigma == 1 else (1.0 - sigma) * self.gradient(v) + sigma * g
 
     def model(self, state: FedSGMClientState, down: Payload) -> Array:
-        """Return w_t: as it came, or this client's copy plus the increment."""
+        """Return w_t: from the message, or this client's copy plus the increment."""
         w: Array | None = down.get("w", state.w)
         assert w is not None  # noqa: S101  (the server sends w to whoever has no copy)
-        if "w" in down or state.e is None:  # a copy without e has just come from the server
+        if "w" in down or state.e is None:  # a copy without e was just sent by the server
             return w
         named = {key.partition("."): array for key, array in down.items()}
         parts = {part: array for (name, _, part), array in named.items() if name == "increment"}

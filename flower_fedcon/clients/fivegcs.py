@@ -30,11 +30,11 @@ class FiveGCSClient(ControlVariateClient, LocalPassClient[ControlVariate]):
         """Do step 3."""
         y, u = done.end, state.variate
         delta = (self.full_gradient(y) - self.mu * y) / self.num_clients - u
-        # Not grad F_m(y): this is, bit for bit, the server's copy.
+        # Not grad F_m(y): this equals the server's copy to the bit.
         return {"delta": delta}, state._replace(variate=u + delta)
 
     def received(
         self, before: ControlVariate, after: ControlVariate, down: Payload, read: Payload
     ) -> ControlVariate:
-        """Let u_m follow what the server reads."""
+        """Update u_m with the value that the server reads."""
         return after._replace(variate=before.variate + read["delta"])

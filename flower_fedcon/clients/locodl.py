@@ -66,14 +66,14 @@ class LoCoDLClient(LocalPassClient[LoCoDLClientState]):
         return int(down["steps"])
 
     def local_pass(self, state: LoCoDLClientState, down: Payload) -> LocalPass:
-        """Do step 3 from x_i: without the share of f_i that is g, and -<u_i, x>."""
+        """Do step 3 from x_i, on f_i - g - <u_i, x>."""
         count, eta = int(down["steps"]), self.client_lr
         return LocalPass(state.x, linear=-state.u, shift=-self.pull, steps=count, rate=eta)
 
     def upload(
         self, state: LoCoDLClientState, down: Payload, done: Done
     ) -> tuple[Payload, LoCoDLClientState]:
-        """Do step 3 from y, on g - <v, y>, and step 4."""
+        """Do step 3 from y, on g - <v, y>; then step 4."""
         x, pull, v = done.end, self.pull, state.v
         y = done.declared._replace(start=state.y, linear=-v, shift=pull).play(np.zeros_like)
         d = self.uplink_compressor.compress(x - y, self.rng(COMPRESS))

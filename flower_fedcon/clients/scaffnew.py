@@ -20,7 +20,7 @@ class ScaffnewClientState(NamedTuple):
     """A client's state."""
 
     h: Array  # control variate h_i, shape (..., *model)
-    x_hat: Array  # where the last round's steps ended, shape of h
+    x_hat: Array  # end point of the last round's steps, shape of h
 
 
 class ScaffnewClient(LocalPassClient[ScaffnewClientState]):
@@ -35,7 +35,7 @@ class ScaffnewClient(LocalPassClient[ScaffnewClientState]):
     clip: float | None
 
     def initialize(self, down: Payload) -> ScaffnewClientState:
-        """Start with h_i = 0; xhat_i = x_bar leaves it there in step 2."""
+        """Start with h_i = 0; with xhat_i = x_bar, step 2 keeps it."""
         return ScaffnewClientState(h=np.zeros_like(down["x_bar"]), x_hat=down["x_bar"])
 
     def restore(self, down: Payload, given: Payload) -> ScaffnewClientState:

@@ -16,7 +16,7 @@ class ScaffoldClientState(NamedTuple):
     """A client's state."""
 
     c: Array  # control variate c_i, shape (..., *model)
-    resets: float  # the last collective reset that c has followed
+    resets: float  # the last collective reset that c has taken part in
 
 
 class ScaffoldClient(LocalPassClient[ScaffoldClientState]):
@@ -39,11 +39,11 @@ class ScaffoldClient(LocalPassClient[ScaffoldClientState]):
         return ScaffoldClientState(np.zeros_like(down["x"]), down.get("resets", 0))
 
     def restore(self, down: Payload, given: Payload) -> ScaffoldClientState:
-        """Take c_i from the server's mirror; without one all are at 0."""
+        """Take c_i from the server's mirror; without one all start at 0."""
         return self.initialize(down)._replace(**given)
 
     def on_acknowledged(self, state: ScaffoldClientState, down: Payload) -> ScaffoldClientState:
-        """Follow a collective reset."""
+        """Take part in a collective reset."""
         return state if state.resets == down.get("resets", 0) else self.initialize(down)
 
     def local_pass(self, state: ScaffoldClientState, down: Payload) -> LocalPass:
@@ -82,14 +82,14 @@ class ScaffoldClient(LocalPassClient[ScaffoldClientState]):
 
     @property
     def _length(self) -> float | None:
-        """K eta_l; None for a user's own loop, which takes other steps."""
+        """K eta_l; None for a user's own loop, whose steps differ."""
         steps, rate = self.local_steps, self.client_lr
         return None if steps is None or rate is None else steps * rate
 
     def received(
         self, before: ScaffoldClientState, after: ScaffoldClientState, down: Payload, read: Payload
     ) -> ScaffoldClientState:
-        """Do step 3 with what the server reads."""
+        """Do step 3 with the values that the server reads."""
         if "dc" in read:
             return after._replace(c=before.c + read["dc"])
         known = Done(self.local_pass(before, down), change=read["delta"])

@@ -26,13 +26,13 @@ class SDANEClient(LocalPassClient[None]):
     local_solver: LocalSolver
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
-        """Do step 1, or 2 if the mean gradient has come."""
+        """Do step 1, or step 2 if the broadcast has the mean gradient."""
         if "g" not in down:
             return {"gradient": self.full_gradient(down["y"])}, None
         return super().step(state, down)
 
     def local_pass(self, state: None, down: Payload) -> LocalPass:
-        """Minimise as step 2 says, from y."""
+        """Do the minimisation of step 2, from y."""
         y, lam, early = down["y"], self.proximal, self.stopping == "relative"
         return LocalPass(
             y,

@@ -5,7 +5,7 @@ table and the contract test follow from these lines, in this order.
 """
 
 # ruff: isort: skip_file
-# The order is the one in which `fedcon list` shows them: kindred methods side by side.
+# The order of `fedcon list`: related methods are neighbours.
 
 from flower_fedcon.strategies.base import FedConStrategy as FedConStrategy
 

@@ -54,10 +54,10 @@ class APDAInexactState(NamedTuple):
 
 
 class APDAInexactConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     dual_damping: float  # beta_y
-    theta: float  # of the extrapolation
+    theta: float  # weight of the extrapolation
 
 
 class APDAInexact(LocalMinimization[APDAInexactState]):

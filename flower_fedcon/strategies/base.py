@@ -1,4 +1,4 @@
-"""The server side that all algorithms share; an algorithm file adds only its mathematics."""
+"""The common server side of all algorithms; an algorithm's file adds only its mathematics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from flower_fedcon.validation import (
     positive,
 )
 
-_ILL = 1000.0  # L/mu from which one round of a race says too little
+_ILL = 1000.0  # L/mu from which one round of a race is not informative
 
 
 class FedConStrategy(Method[State], FlowerStrategy):
@@ -49,9 +49,9 @@ class FedConStrategy(Method[State], FlowerStrategy):
     An algorithm declares its `name` and its `uplink`, the names of what its clients upload. It
     defines `initialize`, `broadcast` and `aggregate` on an immutable state: a NamedTuple whose
     first field is the model. Only a `Mirror`, where a state has one, changes in place. The strategy
-    object holds hyperparameters only. The run holds its state, and `constants` what follows from
-    the setup, such as a default step size. `flower_fedcon.core.method.Method` lists everything that
-    an algorithm may declare and define.
+    object holds hyperparameters only. The run holds its state, and `constants` has values that
+    follow from the setup, such as a default step size. `flower_fedcon.core.method.Method` lists
+    everything that an algorithm may declare and define.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         Raises
         ------
         ConfigError
-            If it is none of these.
+            If it is not one of these.
         """
         client_lr = own_rate(client_lr, self.usual_own_rate)
         if isinstance(client_lr, OwnRate):
@@ -193,7 +193,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
             )
         return found
 
-    # --- what a run asks of each method ----------------------------------------------------------
+    # --- what a run uses of each method ----------------------------------------------------------
 
     def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
         """Return the uploaded value `name` from its arrays on the wire."""
@@ -212,12 +212,12 @@ class FedConStrategy(Method[State], FlowerStrategy):
         return {}
 
     def first_stage(self) -> int:
-        """Return how many rounds the first stage of a race takes: 2 from L/mu = 1000 on."""
+        """Return the number of rounds in the first stage of a race: 2 from L/mu = 1000 on."""
         kappa = condition(self.setup)
         return 2 if kappa is not None and kappa >= _ILL else 1
 
     def raced(self) -> list[str]:
-        """Return the arguments that are "auto"."""
+        """Return the arguments with the value "auto"."""
         values = {name: getattr(self, name) for name in self.rules()}
         return [name for name, value in values.items() if isinstance(value, str) and value == AUTO]
 
@@ -227,7 +227,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         Raises
         ------
         UnknownScaleError
-            If not all clients state it, and it is not estimated.
+            If some clients do not state L, and it is not estimated.
         """
         L = self.setup.smoothness
         if L is None:
@@ -239,13 +239,13 @@ class FedConStrategy(Method[State], FlowerStrategy):
         return L or UNIT
 
     def within_prox(self, step: float, multiple: float = 1.0) -> float:
-        """Return a step, shortened if psi has no prox for `multiple` times the step."""
+        """Return a step, shortened if psi does not have a prox at `multiple` times the step."""
         modulus = 0.0 if self.regularizer is None else self.regularizer.weak_convexity
         longest = 0.9 * LONGEST / (modulus * multiple) if modulus else math.inf
         return min(step, longest)
 
     def _settle(self) -> None:
-        """Give the arguments that are left out what their rules find."""
+        """Set the arguments that are left out to their rules' values."""
         theirs = getattr(self, "own_loop_decides", ()) if self.setup.own_loops else ()
         for name, rule in self.rules().items():
             given = getattr(self, name)
@@ -258,14 +258,14 @@ class FedConStrategy(Method[State], FlowerStrategy):
                 setattr(self, name, rule())
 
     def refuse_participation(self, reason: str, instead: str) -> None:
-        """Refuse this run's cohort rule."""
+        """Refuse this run's participation rule."""
         raise ParticipationError(
             f"{self.title} {reason}, got {self.participation!r}: use {instead}"
         )
 
     @classmethod
     def card(cls) -> Card:
-        """Return what the module docstring says of the method."""
+        """Return the card of the method, from the module's docstring."""
         return card_of(cls, client_class(cls.name).fields)
 
     @classmethod
@@ -279,7 +279,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         """Return the hyperparameters, by argument name."""
         hidden = {"setup", "constants", "_draws", "_grid_run", "uses_num_rounds", "queries"}
         hidden |= {"inclusion"}
-        later = "privacy", "server_optimizer", "compression", "clip"  # older runs can be resumed
+        later = "privacy", "server_optimizer", "compression", "clip"  # for older runs' checkpoints
         hidden |= {k for k in later if getattr(self, k, None) is None}
         hidden |= {"batch_order"} if self.batch_order == ORDERS[0] else set()
         return {k: v for k, v in vars(self).items() if k not in hidden}
@@ -314,7 +314,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
                     f"{self.batch_order!r}: leave it out"
                 )
         bound._settle()
-        check_convexity(bound)  # again: a path gives other regularizers
+        check_convexity(bound)  # again, since a path sets new regularizers
         bound.constants = bound.derive()
         if self.privacy is not None:
             check_private(bound)
@@ -336,12 +336,12 @@ class FedConStrategy(Method[State], FlowerStrategy):
 
 
 def _probabilities(strategy: FedConStrategy[Any]) -> Array | None:
-    """Return each client's probability of being in a cohort, if means weigh uploads by it.
+    """Return each client's probability of being in a cohort, if means use it as a weight.
 
     Raises
     ------
     ParticipationError
-        If the participation asks for weights, and the method must not use them.
+        If the participation asks for weights, but the method must not use them.
     """
     rule, n = strategy.participation, strategy.setup.num_clients
     if not strategy.weighs(rule):

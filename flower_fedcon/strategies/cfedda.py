@@ -154,5 +154,5 @@ class CFedDA(DualAveraging[CFedDAState]):
         return CFedDAState(w, z, state.total + w, state.anchor, state.r + 1)
 
     def outputs(self, state: CFedDAState) -> dict[str, Array]:
-        """Return the average of the server's iterates, w_0 included."""
+        """Return the average of the server's iterates, including w_0."""
         return {"average": state.total / state.r}

@@ -57,7 +57,7 @@ class CompositeFLState(NamedTuple):
     """The server's state."""
 
     x_bar: Array  # the model before its prox, shape of x0
-    resets: int  # how often all c_i have started again from 0
+    resets: int  # number of collective resets of the c_i to 0
     mirror: Mirror | None  # the clients' c_i, by the name "c"
 
 
@@ -128,15 +128,15 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         self.mirror = bool(mirror)
 
     def safe_share(self) -> float:
-        """Return eta L: a quarter over all K steps and the server's."""
+        """Return eta L: a quarter, divided by K and the server's step."""
         return float(1 / (4 * self.local_steps * max(1.0, self.server_lr)))
 
     def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return what a race tries for an argument."""
+        """Return the values that a race tries for an argument."""
         return self.safe_ladder(value) if name == "client_lr" else super().ladder(name, value)
 
     def _longest_rate(self) -> float:
-        """Return the rule's eta, of which T is at most what psi has a prox for."""
+        """Return the rule's eta, such that psi has a prox at T."""
         longest = max(1.0, self.server_lr) * self.local_steps
         return self.within_prox(super()._longest_rate(), longest)
 
@@ -159,7 +159,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         )
 
     def needs_whole_cohort(self) -> bool:
-        """Return whether it is the full form, whose step 2 is for everyone."""
+        """Return whether this is the full form, in which everyone does step 2."""
         return not self.setup.sampled
 
     def broadcast(self, state: CompositeFLState) -> Payload:
@@ -173,7 +173,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         return state.mirror.row(client)
 
     def aggregate(self, state: CompositeFLState, uploads: Uploads) -> CompositeFLState:
-        """Step 5; then step 2 in the mirror, as the clients do it."""
+        """Step 5; then step 2 in the mirror, like the clients."""
         p = self.model(state)
         x_bar = p + self.server_lr * uploads.mean("delta")
         if state.mirror is not None:
@@ -197,5 +197,5 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         return state._replace(resets=state.resets + 1)
 
     def readmit(self, state: CompositeFLState, client: int) -> tuple[CompositeFLState, Payload]:
-        """Return c_i, unless it is in the message anyway, as it is under sampling."""
+        """Return c_i, unless the message contains it anyway, as under sampling."""
         return (state, {}) if self.setup.sampled else super().readmit(state, client)

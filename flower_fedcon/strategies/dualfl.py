@@ -163,7 +163,7 @@ class DualFL(DualProximalGradient[DualFLState]):
         return state.broadcast(self.constants)
 
     def personal(self, state: DualFLState, client: int, ack: int) -> Payload:
-        """Tell a client where to start, at its first round since the start or a reset."""
+        """Send a client its start, in its first round since the run's start or a reset."""
         return {"origin": state.origin} if ack <= state.start else state.personal(client)
 
     def aggregate(self, state: DualFLState, uploads: Uploads) -> DualFLState:
@@ -179,5 +179,5 @@ class DualFL(DualProximalGradient[DualFLState]):
         return self.constants.form == "paper"
 
     def reset(self, state: DualFLState) -> DualFLState:
-        """Start again, all from the same vector."""
+        """Start again, with the same vector for all."""
         return state.again()

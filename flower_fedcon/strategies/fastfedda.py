@@ -68,13 +68,13 @@ class FastFedDAState(NamedTuple):
 
     w: Array  # global model, shape of x0
     z: Array  # gamma w_0 + (mu/2) (sum of points) - (sum of gradients), shape of x0
-    r: float  # the coming round, from 1; or step, where K is the clients' own
+    r: float  # the coming round, from 1; or step, if clients choose K
     A: float  # sum of the weights alpha_t of the steps so far
-    points: Array | None  # sum of the points, each alpha_t times, shape of x0; for the average
+    points: Array | None  # sum of the points times alpha_t, shape of x0; for the average
 
 
 class Weights(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     damping: float  # gamma
     weight_shift: float  # a
@@ -162,7 +162,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         return Weights(self.damping, self.weight_shift)
 
     def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return the rules; that of a, 2 q L/mu, comes before that of gamma."""
+        """Return the rules; that of a (2 q L/mu) comes before that of gamma."""
         known = super().rules()
         last = known.pop("damping")
         return {**known, "weight_shift": self._shift, "damping": last}

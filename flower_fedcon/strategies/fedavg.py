@@ -53,7 +53,7 @@ from flower_fedcon.validation import AUTO, Array, chosen, nonnegative
 from flower_fedcon.wire.payloads import Payload
 
 _MOMENTA = 0.0, 0.5, 0.9
-_FAR = 1e8  # where a norm's slope is nothing beside a square's
+_FAR = 1e8  # so far out that a norm's slope is negligible against a square's
 
 
 class FedAvgState(NamedTuple):
@@ -133,7 +133,7 @@ class FedAvg(LocalSteps[FedAvgState]):
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
 
     def smoothness_for(self, name: str, about: str) -> float:
-        """Return L plus psi's curvature far out, such as a square's, since psi has no prox here."""
+        """Return L plus psi's curvature far out, as of a square, since psi has no prox here."""
         L = super().smoothness_for(name, about)
         if self.regularizer is None:
             return L
@@ -142,11 +142,11 @@ class FedAvg(LocalSteps[FedAvgState]):
         return L + float(np.linalg.norm(there - back) / np.linalg.norm(2 * far))
 
     def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return the rules for K, eta_c and beta, which is 0."""
+        """Return the rules for K, eta_c and beta (0)."""
         return {**super().rules(), "server_momentum": lambda: 0.0}
 
     def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return what a race tries for an argument."""
+        """Return the values that a race tries for an argument."""
         return list(_MOMENTA) if name == "server_momentum" else super().ladder(name, value)
 
     def initialize(self, x0: Array) -> FedAvgState:
@@ -156,7 +156,7 @@ class FedAvg(LocalSteps[FedAvgState]):
         return FedAvgState(w=x0)
 
     def why_independent(self) -> str:
-        """Return why noise must be independent in each round, as the method is set; "" if not."""
+        """Return why the noise of rounds must be independent with these arguments; "" if not."""
         if self.server_momentum or self.server_optimizer is not None:
             return (
                 "with server_momentum or a server_optimizer its model is not the sum of the changes"

@@ -71,11 +71,11 @@ class FedDRState(NamedTuple):
     x0: Array  # the start, for clients that enter late
     t: int  # the coming round, from 1
     mirror: Mirror | None  # the clients' xhat_i, by the name "xhat"
-    balance: Balance | None = None  # of 1/eta; None where that stays
+    balance: Balance | None = None  # of 1/eta; None if it is constant
 
 
 class FedDRConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     step_size: float
 
@@ -149,11 +149,11 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
         return {"step_size": lambda: self.usual_prox("step_size")}
 
     def derive(self) -> FedDRConstants:
-        """Return eta, the first one where it is balanced."""
+        """Return eta; if balanced, its first value."""
         return FedDRConstants(self.first_value())
 
     def initialize(self, x0: Array) -> FedDRState:
-        """Start everywhere at x0."""
+        """Start all variables at x0."""
         mirror, eta = self.mirrored(self.mirror, xhat=x0), self.constants.step_size
         return FedDRState(x0, x0, x0, 1, mirror, self.balance(1 / eta, x0))
 
@@ -162,7 +162,7 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
         return {"xbar": state.xbar, **self.told(state.balance)}
 
     def aggregate(self, state: FedDRState, uploads: Uploads) -> FedDRState:
-        """Step 5; the mirror moves as the clients do."""
+        """Step 5; the mirror is updated like the clients."""
         xtilde = state.xtilde + uploads.sum("delta") / uploads.num_clients
         eta = self.constants.step_size if state.balance is None else 1 / state.balance.penalty
         xbar = self.regularizer.prox(xtilde, eta)
@@ -172,13 +172,13 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
         return state._replace(xbar=xbar, xtilde=xtilde, t=state.t + 1, balance=balance)
 
     def longest_prox(self) -> float:
-        """Return eta; balanced, it has no bound."""
+        """Return eta; a balanced eta has no bound."""
         return math.inf if self.balances else float(self.step_size)
 
     def needs_whole_cohort(self) -> bool:
-        """Without a mirror, a client that cannot come back must end the run, not drop out of it."""
+        """Without a mirror, a client that cannot come back ends the run; it cannot drop out."""
         return not self.mirror
 
     def first_contact(self, state: FedDRState, client: int) -> Payload | None:
-        """Return x0 to a client that was not sampled in round 1."""
+        """Return x0, for a client that was not sampled in round 1."""
         return None if state.t == 1 else {"y": state.x0, "xhat": state.x0}

@@ -60,7 +60,7 @@ class FedDualAvgState(NamedTuple):
     """The server's state."""
 
     z: Array  # dual average, shape of x0
-    r: float  # rounds done, or steps, where K is the clients' own; by a schedule each times eta_c
+    r: float  # rounds done, or steps, if clients choose K; with a schedule times eta_c
 
 
 class FedDualAvg(LocalProxSteps[FedDualAvgState]):
@@ -140,12 +140,12 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
             self.simplex_radius = simplex.radius
 
     def safe_share(self) -> float:
-        """Return eta_c L: a half over all K steps; the entropy bends by 1/r on its simplex."""
+        """Return eta_c L: a half divided by K; the entropy has curvature 1/r on its simplex."""
         bend = max(1.0, self.simplex_radius or 1.0)
         return float(1 / (2 * bend * self.local_steps * max(1.0, self.server_lr)))
 
     def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return what a race tries for an argument."""
+        """Return the values that a race tries for an argument."""
         return self.safe_ladder(value) if name == "client_lr" else super().ladder(name, value)
 
     def elapsed(self, r: float) -> float:

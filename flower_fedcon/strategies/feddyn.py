@@ -62,13 +62,13 @@ class FedDynState(NamedTuple):
 
     theta: Array  # global model, shape of x0
     h: Array  # mean of all g_i, shape of x0
-    resets: int  # how often all clients have started again from g_i = 0
+    resets: int  # number of collective resets to g_i = 0
     mirror: Mirror | None  # the clients' g_i, by the name "variate"
-    balance: Balance | None = None  # of alpha; None where that stays
+    balance: Balance | None = None  # of alpha; None if it is constant
 
 
 class FedDynConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     alpha: float
 
@@ -122,7 +122,7 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
         self.proximal = number_or_balanced("proximal", proximal)
 
     def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return the rule for alpha: sqrt(mu L/p), else L/10, and 3 L where mu is unknown."""
+        """Return the rule for alpha: sqrt(mu L/p), L/10 for mu = 0, or 3 L if mu is unknown."""
         return {"proximal": self._proximal}
 
     def _proximal(self) -> float:
@@ -132,9 +132,9 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
         return 1 / self.usual_prox("proximal", about)
 
     def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return what a race tries for alpha: the steps of `LocalMinimization`, turned over.
+        """Return the values of alpha that a race tries: inverse steps of `LocalMinimization`.
 
-        With a share p of the clients in a round it is 1/sqrt(p) times as much.
+        With a share p of the clients in a round, the values are 1/sqrt(p) times as large.
         """
         kappa, L = condition(self.setup), self.setup.smoothness
         if kappa is None or not L:
@@ -156,11 +156,11 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
         return {"theta": state.theta, **self.reset_number(state), **self.told(state.balance)}
 
     def aggregate(self, state: FedDynState, uploads: Uploads) -> FedDynState:
-        """Step 5; the mirror moves as the clients do."""
+        """Step 5; the mirror is updated like the clients."""
         alpha, before = self.constants.alpha, state.theta
         if state.balance is not None:
             alpha = state.balance.penalty
-        moved = uploads.moved("theta", before)  # small, so that rounding does not add up
+        moved = uploads.moved("theta", before)  # small terms, so that rounding does not accumulate
         h = state.h - (alpha / uploads.num_clients) * moved
         theta = uploads.mean("theta") - h / alpha
         balance = self.balanced(state.balance, theta, uploads)
@@ -171,5 +171,5 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
         return after
 
     def reset(self, state: FedDynState) -> FedDynState:
-        """Put h to 0, as every client its g_i."""
+        """Set h to 0, like the clients' g_i."""
         return state._replace(h=np.zeros_like(state.h), resets=state.resets + 1)

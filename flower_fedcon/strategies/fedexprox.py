@@ -54,14 +54,14 @@ class FedExProxState(NamedTuple):
     """The server's state."""
 
     x: Array  # global model, shape of x0
-    alpha: float  # of the last round
+    alpha: float  # alpha of the last round
     capped: int  # rounds whose alpha was above max_extrapolation
 
 
 class FedExProxConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
-    alpha: float | None  # where it is constant
+    alpha: float | None  # if it is constant
     polyak: bool  # whether clients send M_i - inf f_i
 
 
@@ -135,13 +135,13 @@ class FedExProx(LocalMinimization[FedExProxState]):
         return {"step_size": lambda: self.usual_prox("step_size")}
 
     def why_no_epochs(self) -> str:
-        """Return why SGD is refused, where alpha is found from values."""
+        """Return why SGD is refused, if alpha is computed from values."""
         polyak = self.extrapolation == "polyak"
         return 'extrapolation="polyak" is computed for exact proximal points' if polyak else ""
 
     @property
     def one_at_a_time(self) -> str:
-        """What keeps a client's step from serving all clients at once; "" if nothing does."""
+        """Why a client's step cannot serve all clients at once; "" if it can."""
         return "measures each client's envelope" if self.extrapolation == "polyak" else ""
 
     def derive(self) -> FedExProxConstants:
@@ -164,7 +164,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
         return FedExProxConstants(None if isinstance(alpha, str) else alpha, polyak)
 
     def why_single(self) -> str:
-        """Return why the server needs each upload in this run; "" if their sum is enough."""
+        """Return why the server needs each upload in this run; "" if the sum suffices."""
         return "" if self.constants.alpha else "it needs their lengths: give extrapolation a number"
 
     def initialize(self, x0: Array) -> FedExProxState:
@@ -195,7 +195,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
         return FedExProxState(state.x + alpha * mean, alpha, capped)
 
     def _adapted(self, uploads: Uploads, mean: Array) -> float:
-        """Return alpha_k of "diversity" or "polyak"; 1 where nobody moves."""
+        """Return alpha_k of "diversity" or "polyak"; 1 if no client moves."""
         length = square(mean)
         if length == 0:
             return 1.0

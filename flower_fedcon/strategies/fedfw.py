@@ -110,7 +110,7 @@ class FedFW(FrankWolfe[FedFWState]):
     name = "fedfw"
 
     def initialize(self, x0: Array) -> FedFWState:
-        """Start everywhere at x0, which must be in D."""
+        """Start all iterates at x0, which must be in D."""
         self.check_start(x0)
         return FedFWState(x_bar=x0, t=1, mirror=self.mirrored(self.setup.sampled, x=x0))
 
@@ -124,5 +124,5 @@ class FedFW(FrankWolfe[FedFWState]):
         return FedFWState(x_bar, state.t + 1, state.mirror)
 
     def reset(self, state: FedFWState) -> FedFWState:
-        """Change nothing: the client takes x_bar, which heals."""
+        """Change nothing: the client takes x_bar, and the error decays."""
         return state

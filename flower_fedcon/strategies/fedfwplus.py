@@ -47,7 +47,7 @@ class FedFWPlusState(NamedTuple):
 
     x_bar: Array  # mean of the clients' iterates, shape of x0
     t: int  # the coming round, from 1
-    resets: int  # how often all clients have started again from x_bar
+    resets: int  # number of collective resets to x_bar
     y_bar: Array | None  # mean of all y_i, shape of x0; only under sampling
     mirror: Mirror | None  # the clients' x_i and y_i, by the names "x" and "y"; only under sampling
 
@@ -89,7 +89,7 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
     title = "FedFW+"
 
     def initialize(self, x0: Array) -> FedFWPlusState:
-        """Start everywhere at x0, which must be in D, with y_i = 0."""
+        """Start all iterates at x0, which must be in D, with y_i = 0."""
         self.check_start(x0)
         zero, sampled = np.zeros_like(x0), self.setup.sampled
         mirror = self.mirrored(sampled, x=x0, y=zero)
@@ -101,7 +101,7 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
         return down | ({"resets": state.resets} if state.y_bar is None else {"y_bar": state.y_bar})
 
     def aggregate(self, state: FedFWPlusState, uploads: Uploads) -> FedFWPlusState:
-        """Step 5; under sampling step 2a once more, for the mirror."""
+        """Step 5; under sampling also step 2a, for the mirror."""
         y_bar, mirror = state.y_bar, state.mirror
         if mirror is None:
             x_bar = self.mean_iterate(state.x_bar, state.t, mirror, uploads)

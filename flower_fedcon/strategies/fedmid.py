@@ -67,7 +67,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     server_lr : float (default: 1.0)
         eta_s > 0.
     server_prox_only : bool (default: False)
-        Take the prox on the server alone.
+        Take the prox on the server only.
     server_optimizer : ServerOptimizer, optional
         `Momentum(...)` of `flower_fedcon.optimizers`, whose step replaces the mean. The fixed
         points stay the same; optimizers with a step length for each entry would move them.

@@ -57,9 +57,9 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 _log = logging.getLogger("flwr")
-_LOOKED_AT = 1000  # entries, up to which it is looked whether they can be told apart
+_LOOKED_AT = 1000  # entries up to which collinearity is checked
 _LARGEST = 2000  # entries of a model: 16 megabytes for each client's upload
-_ROUNDING = 1000  # machine epsilons, of a sum of values
+_ROUNDING = 1000  # machine epsilons: rounding of a sum of values
 
 
 class FedNewtonState(NamedTuple):
@@ -134,7 +134,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         return (self._packed(layout.shape),)
 
     def why_single(self) -> str:
-        """Return why the server needs each upload in this run; "" if their sum is enough."""
+        """Return why the server needs each upload in this run; "" if the sum suffices."""
         return (
             "under sampling it keeps the m_i of earlier rounds: use Full()"
             if self.setup.sampled
@@ -142,7 +142,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         )
 
     def why_not_private(self) -> str:
-        """Return why noise in the sum of the uploads will not do."""
+        """Return why the method cannot use noisy sums of uploads."""
         return "with noise in its Hessian the model of the objective may have no minimiser"
 
     def _packed(self, shape: tuple[int, ...]) -> int:
@@ -181,7 +181,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         return after
 
     def _incremental(self, state: FedNewtonState, uploads: Uploads) -> FedNewtonState:
-        """Do step 4 with the m_i of earlier rounds; those of the cohort enter last."""
+        """Do step 4 with the m_i of earlier rounds, then add those of the cohort."""
         assert state.mirror is not None  # noqa: S101  (the caller's case)
         heard = state.heard.copy()
         heard[uploads.clients] = 1.0
@@ -204,7 +204,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         return state._replace(x=np.stack(found).reshape(state.x.shape))
 
     def apart(self, state: FedNewtonState) -> Array | None:
-        """Return the share of each entry that is no combination of the other entries in use.
+        """Return the share of each entry that is not a combination of other active entries.
 
         See `flower_fedcon.solvers.quadratic_models.apart`. None before round 1, for models side by
         side, and above 1000 entries.
@@ -237,7 +237,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         return unpack(state.m if state.first is None else state.first, size).H
 
     def _blocks(self, m: Array, x: Array) -> list[tuple[QuadraticModel, Regularizer, Array]]:
-        """Return m, psi and x; of each model, where several are side by side."""
+        """Return m, psi and x, for each of several models side by side."""
         psi = self.regularizer
         if not isinstance(psi, Each):
             return [(unpack(m, x.size), psi, x)]

@@ -56,13 +56,13 @@ class FedPDState(NamedTuple):
 
     x_0: Array  # global model, shape of x0
     t: int  # the coming round, from 1
-    skip: bool  # its coin
-    fresh: bool  # whether clients do not know x_0 yet: the last round aggregated
-    balance: Balance | None = None  # of 1/eta; None where that stays
+    skip: bool  # whether it skips communication
+    fresh: bool  # whether clients do not know x_0 yet, since the last round aggregated
+    balance: Balance | None = None  # of 1/eta; None if it is constant
 
 
 class FedPDConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     step_size: float
 
@@ -134,16 +134,16 @@ class FedPD(Balanced[FedPDState]):
         return {"step_size": lambda: self.usual_prox("step_size")}
 
     def derive(self) -> FedPDConstants:
-        """Return eta, the first one where it is balanced."""
+        """Return eta; if balanced, its first value."""
         return FedPDConstants(self.first_value())
 
     def skips(self, t: int) -> bool:
-        """Return the coin of round t: whether it goes without communication."""
+        """Return whether round t skips communication, by a random draw."""
         q = self.skip_probability
         return q > 0 and bool(self.setup.rng(COIN, t).random() < q)
 
     def why_not_private(self) -> str:
-        """Return why noise in the sum of the uploads will not do; "" if it will."""
+        """Return why the method cannot use noisy sums of uploads; "" if it can."""
         apart = "after a skipped round the u_i have no common centre: give skip_probability=0"
         return apart if self.skip_probability else super().why_not_private()
 
@@ -169,5 +169,5 @@ class FedPD(Balanced[FedPDState]):
         return FedPDState(x_0, t, self.skips(t), fresh=not state.skip, balance=balance)
 
     def readmit(self, state: FedPDState, client: int) -> tuple[FedPDState, Payload]:
-        """Return x_0, where the broadcast does not hold it."""
+        """Return x_0, if the broadcast does not contain it."""
         return state, {} if state.fresh else {"x_0": state.x_0}

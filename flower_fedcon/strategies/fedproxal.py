@@ -52,7 +52,7 @@ from flower_fedcon.strategies.families.minimization import LocalMinimization, Mi
 from flower_fedcon.validation import Array, chosen, positive
 from flower_fedcon.wire.payloads import Payload
 
-_CLEARLY = 1e-3  # a constraint above it draws a warning at the end of a run
+_CLEARLY = 1e-3  # a constraint above this value causes a warning at the end of a run
 
 
 class FedProxALState(NamedTuple):
@@ -66,7 +66,7 @@ class FedProxALState(NamedTuple):
 
 
 class FedProxALConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     coupling: float  # rho
     pull: float  # kappa
@@ -83,7 +83,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     Parameters
     ----------
     regularizer : Regularizer or ConstraintSet, optional
-        psi, on the server alone.
+        psi, on the server only.
     penalty : float (default: 10.0)
         beta > 0. A larger value needs fewer stages, but more rounds in each.
     coupling : float or "auto", optional
@@ -166,11 +166,11 @@ class FedProxAL(LocalMinimization[FedProxALState]):
         return FedProxALState(x0, x0, 0, np.zeros(self.setup.num_clients), 0.0)
 
     def broadcast(self, state: FedProxALState) -> Payload:
-        """Step 1, what is the same for all."""
+        """Step 1, the part for all clients."""
         return {"w": state.w, "stage": state.k}
 
     def personal(self, state: FedProxALState, client: int, ack: int) -> Payload:
-        """Step 1, the client's own."""
+        """Step 1, the part for one client."""
         return {"multiplier": float(state.multipliers[client])}
 
     def aggregate(self, state: FedProxALState, uploads: Uploads) -> FedProxALState:
@@ -186,7 +186,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
         return state._replace(w=self.regularizer.prox(center, 1 / weight), worst=worst)
 
     def report(self, state: FedProxALState) -> dict[str, float]:
-        """Return the stage, and the largest c_j at the round's broadcast."""
+        """Return the stage, and the largest c_j at the round's broadcast model."""
         return {"stage": float(state.k), "worst_constraint": state.worst}
 
     def doubts(

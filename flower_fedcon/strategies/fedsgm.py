@@ -85,12 +85,12 @@ class FedSGMState(NamedTuple):
     """The server's state."""
 
     x: Array  # exact model, shape of x0; w itself without error feedback
-    w: Array  # what the clients work with, shape of x0
+    w: Array  # the clients' model, shape of x0
     t: int  # rounds done
-    increment: Payload  # m of the last round, as it crosses the wire; only with error feedback
+    increment: Payload  # m of the last round in its wire form; only with error feedback
     used: Array  # the clients that sent the last round's uploads, shape (|S|,)
-    average: WeightedMean  # of the w_t, with weights 1 - sigma_t
-    switch: Switch  # the last one
+    average: WeightedMean  # mean of the w_t, with weights 1 - sigma_t
+    switch: Switch  # the last query
 
 
 class FedSGM(Switching[FedSGMState]):
@@ -175,7 +175,7 @@ class FedSGM(Switching[FedSGMState]):
         return {} if self.constants.feedback else {"w": state.w}
 
     def personal(self, state: FedSGMState, client: int, ack: int) -> Payload:
-        """Return the increment to a client that holds the w before it, else w."""
+        """Return the increment to a client that holds the previous w, otherwise w."""
         if not self.constants.feedback:
             return {}
         return state.increment if client in state.used else {"w": state.w}
@@ -210,5 +210,5 @@ class FedSGM(Switching[FedSGMState]):
         return state.w if self.output == "last" else state.average.value(state.w)
 
     def readmit(self, state: FedSGMState, client: int) -> tuple[FedSGMState, Payload]:
-        """Return w where clients keep a copy; e_j starts again from 0."""
+        """Return w if clients keep a copy; e_j starts again from 0."""
         return state, {"w": state.w} if self.constants.feedback else {}

@@ -57,12 +57,12 @@ class FiveGCSState(NamedTuple):
 
     x: Array  # shape of x0
     v: Array  # sum of all u_m, shape of x0
-    resets: int  # how often all clients have started again from u_m = 0
+    resets: int  # number of collective resets to u_m = 0
     mirror: Mirror | None  # the clients' u_m, by the name "variate"
 
 
 class FiveGCSConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     mu: float
     gamma: float
@@ -142,7 +142,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         }
 
     def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return what a race tries: of gamma 3 sqrt(p)/L to 3 kappa^(1/5) times the rule's."""
+        """Return the gamma that a race tries: 3 sqrt(p)/L to 3 kappa^(1/5) times the rule's."""
         kappa, L = condition(self.setup), self.smoothness or self.setup.smoothness
         if name != "primal_lr" or kappa is None or not L:
             return super().ladder(name, value)
@@ -180,7 +180,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         return {"xhat": self.model(state)} | self.reset_number(state)
 
     def aggregate(self, state: FiveGCSState, uploads: Uploads) -> FiveGCSState:
-        """Step 4; the mirror moves as the clients do."""
+        """Step 4; the mirror is updated like the clients."""
         dv = uploads.sum("delta")
         step = self.constants.gamma * (uploads.num_clients / self.constants.cohort_size)
         after = state._replace(x=self.model(state) - step * dv, v=state.v + dv)
@@ -194,12 +194,12 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         return (state.x - gamma * state.v) / (1 + gamma * mu)
 
     def reset(self, state: FiveGCSState) -> FiveGCSState:
-        """Put v to 0, as every client its u_m, and x to where xhat stays."""
+        """Set v to 0, like the clients' u_m, and x so that xhat does not change."""
         x = (1 + self.constants.gamma * self.constants.mu) * self.model(state)
         return state._replace(x=x, v=np.zeros_like(state.v), resets=state.resets + 1)
 
     def _known_modulus(self) -> float:
-        """Return mu as given, or else from the clients."""
+        """Return the given mu, or that of the clients."""
         mu = self.strong_convexity or self.setup.strong_convexity
         if not mu:
             raise ConfigError(

@@ -56,13 +56,13 @@ class LoCoDLState(NamedTuple):
 
     y: Array  # global model, shape of x0
     v: Array  # its control variate, shape of x0
-    d_bar: Array  # of the last round, shape of x0
+    d_bar: Array  # mean d of the last round, shape of x0
     r: int  # the coming round, from 1
     mirror: Mirror  # the u_i, by the name "u"
 
 
 class LoCoDLConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     client_lr: float  # gamma
     communication_probability: float  # p
@@ -157,7 +157,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         return math.sqrt(min(1.0, rate)) if rate > 0 else 1.0
 
     def _modulus(self) -> float:
-        """Return mu as given, or else from the clients."""
+        """Return the given mu, or that of the clients."""
         mu = self.strong_convexity or self.setup.strong_convexity
         if not mu:
             raise ConfigError(
@@ -179,7 +179,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         return LoCoDLConstants(gamma, p, self.share * mu, rho, w)
 
     def initialize(self, x0: Array) -> LoCoDLState:
-        """Start at x0, with all else 0."""
+        """Start at x0, with all other variables 0."""
         zero = np.zeros_like(x0)
         return LoCoDLState(x0, zero, zero, 1, Mirror.of(self.setup.num_clients, u=zero))
 
@@ -192,11 +192,11 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         return {"d_bar": state.d_bar, "steps": self._steps(state.r)}
 
     def first_contact(self, state: LoCoDLState, client: int) -> Payload:
-        """Return where all start."""
+        """Return the common start."""
         return {"y": state.y}
 
     def readmit(self, state: LoCoDLState, client: int) -> tuple[LoCoDLState, Payload]:
-        """Return what a client holds, up to x_i."""
+        """Return a client's state, except for x_i."""
         return state, {"y": state.y, "v": state.v, **state.mirror.row(client)}
 
     def decode(self, name: str, parts: Mapping[str, Array]) -> Any:

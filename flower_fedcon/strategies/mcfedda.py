@@ -54,11 +54,11 @@ class MCFedDAState(NamedTuple):
     """The server's state."""
 
     stage: int  # from 0
-    inner: CFedDAState  # of this stage
+    inner: CFedDAState  # CFedDA's state in this stage
 
 
 class MCFedDAConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     damping: float  # gamma
     stages: tuple[Stage, ...]
@@ -161,7 +161,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
         return down if stage.radius is None else {**down, "radius": stage.radius}
 
     def aggregate(self, state: MCFedDAState, uploads: Uploads) -> MCFedDAState:
-        """Do CFedDA's step, and start the next stage where it is time."""
+        """Do CFedDA's step, and start the next stage when it is due."""
         _, stages, methods = self.constants
         s = state.stage
         inner = methods[s].aggregate(state.inner, uploads)

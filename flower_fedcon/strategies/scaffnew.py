@@ -55,7 +55,7 @@ class ScaffnewState(NamedTuple):
 
 
 class ScaffnewConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     client_lr: float  # gamma
     communication_probability: float  # p
@@ -71,7 +71,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     communication_probability : float or "auto", optional
         p in (0, 1]; by default 1/sqrt(kappa) where mu > 0 is known, else 0.1.
     regularizer : Regularizer or ConstraintSet, optional (default: None)
-        psi, on the server alone.
+        psi, on the server only.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     batch_order, clip, compression : see `FedConStrategy`
 

@@ -54,7 +54,7 @@ class ScaffoldState(NamedTuple):
 
     x: Array  # global model, shape of x0
     c: Array  # mean of all c_i, shape of x0
-    resets: int  # how often all control variates have started again from 0
+    resets: int  # number of collective resets of the c_i to 0
     mirror: Mirror | None  # the clients' c_i, by the name "c"
     optimizer: OptimizerState | None = None  # of server_optimizer; None without
 
@@ -116,11 +116,11 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         self.mirror = bool(mirror)
 
     def safe_share(self) -> float:
-        """Return eta_l L: a quarter over all K steps and the server's."""
+        """Return eta_l L: a quarter, divided by K and the server's step."""
         return float(1 / (4 * self.local_steps * max(1.0, self.server_lr)))
 
     def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return what a race tries for an argument."""
+        """Return the values that a race tries for an argument."""
         return self.safe_ladder(value) if name == "client_lr" else super().ladder(name, value)
 
     def initialize(self, x0: Array) -> ScaffoldState:
@@ -143,11 +143,11 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     @property
     def _derives(self) -> bool:
-        """Whether the server finds the dc_i itself, by step 3 of option "II"."""
+        """Whether the server computes the dc_i itself, by step 3 of option "II"."""
         return self.mirror and self.option == "II" and self.local_steps is not None
 
     def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
-        """Step 5; the mirror moves as the clients do."""
+        """Step 5; the mirror is updated like the clients."""
         mean = uploads.mean("delta")
         move, optimizer = self.server_move(mean, state.optimizer)
         if state.mirror is None:
@@ -157,7 +157,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         return ScaffoldState(state.x + move, c, state.resets, state.mirror, optimizer)
 
     def _follow(self, c: Array, mirror: Mirror, uploads: Uploads, mean: Array) -> Array:
-        """Move the mirror as the clients their c_i; return the mean of all c_i."""
+        """Update the mirror like the clients' c_i; return the mean of all c_i."""
         if self._derives:
             rate = -1.0 / (self.local_steps * self.rate(uploads))
             everyone = uploads.everyone and uploads.unweighted
@@ -168,7 +168,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
                 changes = uploads.stacked("delta") * rate - c
                 mirror.add(uploads.clients, c=changes)
             if everyone:
-                averaged: Array = mean * rate  # c + mean_i dc_i: each dc_i holds -c
+                averaged: Array = mean * rate  # c + mean_i dc_i: each dc_i contains -c
                 return averaged
         else:
             changes = uploads.stacked("dc")
@@ -177,5 +177,5 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         return c + moved
 
     def reset(self, state: ScaffoldState) -> ScaffoldState:
-        """Put c to 0, as every client its c_i."""
+        """Set c to 0, like the clients' c_i."""
         return state._replace(c=np.zeros_like(state.c), resets=state.resets + 1)

@@ -55,7 +55,7 @@ class SDANEState(NamedTuple):
     """The server's state."""
 
     x: Array  # global model, shape of x0
-    v: Array  # what centres lean to, shape of x0
+    v: Array  # the point that centres are drawn to, shape of x0
     alpha: float  # weight of x in the centre
     g: Array | None  # mean gradient at the centre, shape of x0; None if the coming round asks
 
@@ -148,15 +148,15 @@ class SDANE(LocalMinimization[SDANEState]):
         return SDANEState(x=x0, v=x0, alpha=0.0, g=None)
 
     def cohort(self, server_round: int) -> list[int]:
-        """Return whom a round asks: those of its pair."""
+        """Return the clients of a round, the same for both rounds of a pair."""
         return self.draws.cohort((server_round + 1) // 2)
 
     def needs_whole_cohort(self) -> bool:
-        """With everyone the corrections sum to 0."""
+        """With everyone present the corrections sum to 0."""
         return not self.setup.sampled
 
     def why_not_private(self) -> str:
-        """Return why noise in the sum of the uploads will not do."""
+        """Return why the method cannot use noisy sums of uploads."""
         return (
             "private cohorts are drawn anew in each round, and it needs one cohort for two rounds"
             if self.setup.sampled
@@ -184,7 +184,7 @@ class SDANE(LocalMinimization[SDANEState]):
         return SDANEState(x, v, alpha, g=None)
 
     def _step(self, alpha: float) -> float:
-        """Return s, with which lambda s^2 = alpha + s."""
+        """Return s such that lambda s^2 = alpha + s."""
         lam = self.constants.proximal
         half = 0.5 / lam
         root: float = (half * half + alpha / lam) ** 0.5

@@ -59,7 +59,7 @@ class TAMUNAState(NamedTuple):
 
     x_bar: Array  # global model, shape of x0
     r: int  # the coming round, from 1
-    columns: Array  # of the clients, in the coming round, shape (N,); 0 outside the cohort
+    columns: Array  # of each client in the coming round, shape (N,); 0 outside the cohort
     mirror: Mirror  # the h_i, by the name "h"
 
 
@@ -173,12 +173,12 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
         return columns
 
     def broadcast(self, state: TAMUNAState) -> Payload:
-        """Step 1, what is the same for all."""
+        """Step 1, the part for all clients."""
         steps = self.setup.rng(COIN, state.r).geometric(self.constants.communication_probability)
         return {"x_bar": state.x_bar, "steps": int(steps)}
 
     def personal(self, state: TAMUNAState, client: int, ack: int) -> Payload:
-        """Step 1, the client's own."""
+        """Step 1, the part for one client."""
         return {**state.mirror.row(client), "column": int(state.columns[client])}
 
     def decode(self, name: str, parts: Mapping[str, Array]) -> Stripe:

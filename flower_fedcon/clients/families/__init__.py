@@ -1,1 +1,1 @@
-"""What several clients share of their local step."""
+"""Common parts of clients' local steps."""

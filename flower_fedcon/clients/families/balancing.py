@@ -1,4 +1,4 @@
-"""What clients report of their residuals, if their penalty is balanced."""
+"""Residuals that clients report if their penalty is balanced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flower_fedcon.wire.payloads import Payload
 
 
 def penalty_of(down: Payload, usual: float) -> float:
-    """Return the round's penalty: what the server has sent, or the usual one.
+    """Return the round's penalty: the server's, or the default.
 
     >>> penalty_of({"penalty": 2.0}, 1.0), penalty_of({}, 1.0)
     (2.0, 1.0)

@@ -1,4 +1,4 @@
-"""A client whose uploads are compressed; `flower_fedcon.core.compressing` says how."""
+"""A client with compressed uploads; see `flower_fedcon.core.compressing`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class CompressingClient:
-    """A client's method in a run whose uploads are compressed: the same hooks around its own.
+    """A client's method with compressed uploads: it wraps the hooks of the method.
 
     Parameters
     ----------
     client : FedConClient
     run : RunInfo
-        With the setting "compression".
+        A run with the setting "compression".
 
     Attributes
     ----------

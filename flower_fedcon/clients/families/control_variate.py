@@ -16,7 +16,7 @@ class ControlVariate(NamedTuple):
     """A client's state."""
 
     variate: Array  # g_i in FedDyn, u_m in FiveGCS, shape of the model
-    resets: float  # the last collective reset that it has followed
+    resets: float  # the last collective reset that it has taken part in
 
 
 class ControlVariateClient(FedConClient[ControlVariate]):
@@ -37,5 +37,5 @@ class ControlVariateClient(FedConClient[ControlVariate]):
         return ControlVariate(given["variate"], 0) if given else self.initialize(down)
 
     def on_acknowledged(self, state: ControlVariate, down: Payload) -> ControlVariate:
-        """Follow a collective reset."""
+        """Take part in a collective reset."""
         return state if state.resets == down.get("resets", 0) else self.initialize(down)

@@ -1,7 +1,7 @@
-"""Methods that declare their local pass as a record, and turn its end into an upload.
+"""Methods that declare their local pass as a record, and compute the upload from its end.
 
-This package plays the pass. Where a class says so, a user's own training loop
-(`flower_fedcon.training`) may play it, with corrections and points from the same record.
+This package carries out the pass. If a class allows it, the user's own training loop
+(`flower_fedcon.training`) may do so, with corrections and points from the same record.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ State = TypeVar("State")
 
 
 class LocalPassClient(FedConClient[State]):
-    """A client that declares its local pass, and how its end becomes an upload."""
+    """A client that declares its local pass, and the upload from the pass's end."""
 
     in_loops: ClassVar[bool] = False
     """Whether a user's own training loop may play the pass."""
     keeps_gradient: ClassVar[bool] = False
     """Whether a user's own loop must record the mean of its gradients."""
     _varied: Done | None = None  # the last pass, if control variates move by a rate
-    _schedule: Schedule | None = None  # of client_lr, where that changes from round to round
-    _own_rate: OwnRate | None = None  # of client_lr, where that goes on from step to step
+    _schedule: Schedule | None = None  # of client_lr, if it changes from round to round
+    _own_rate: OwnRate | None = None  # of client_lr, if it adapts from step to step
 
     @abstractmethod
     def local_pass(self, state: State, down: Payload) -> LocalPass:
@@ -46,7 +46,7 @@ class LocalPassClient(FedConClient[State]):
         """Return the upload and the state to keep, after the pass."""
 
     def configure(self, run: RunInfo) -> None:
-        """Take over a run's settings; own steps need gradients without noise."""
+        """Adopt a run's settings; clients' own steps need gradients without noise."""
         super().configure(run)
         if self._own_rate is None:
             return
@@ -62,13 +62,13 @@ class LocalPassClient(FedConClient[State]):
             )
 
     def begin_round(self, server_round: int, client: int = 0) -> None:
-        """Go to a round, and to the length that its steps have by a schedule."""
+        """Begin a round, with the step length of the schedule."""
         super().begin_round(server_round, client)
         if self._schedule is not None:
             self.client_lr = self._schedule.at(server_round)
 
     def step(self, state: State, down: Payload) -> tuple[Payload, State]:
-        """Play the pass."""
+        """Carry out the pass."""
         declared = self.local_pass(state, down)
         if self._own_rate is not None:
             declared = declared._replace(own_rate=self._own_rate)
@@ -77,7 +77,7 @@ class LocalPassClient(FedConClient[State]):
         return self.upload(state, down, done)
 
     def is_followed(self, sent: Payload, after: State) -> bool:
-        """Return whether the state is control variates that follow from the pass by their rate."""
+        """Return whether the state is control variates that the pass determines by their rate."""
         done, kept = self._varied, cast("tuple[Any, ...]", after)
         if done is None or any(value is not done.change for value in sent.values()):
             return False
@@ -87,14 +87,14 @@ class LocalPassClient(FedConClient[State]):
     def counted(self, done: Done) -> Payload:
         """Return the number of steps, for a server that does not know it.
 
-        Where steps differ in length they are counted in units of the first.
+        If steps differ in length, they are counted in units of the first.
         """
         if done.length is not None:
             return {"steps": told(done.length / self.client_lr)}
         return {"steps": float(done.steps)} if self.local_steps is None else {}
 
     def _take(self, settings: Mapping[str, Any]) -> None:
-        """Take the settings; of a schedule the first step, until a round says which."""
+        """Take the settings; for a schedule the first step, until a round begins."""
         rate = settings.get("client_lr")
         self._schedule = rate if isinstance(rate, Schedule) else None
         if self._schedule is not None:

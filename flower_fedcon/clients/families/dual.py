@@ -34,10 +34,10 @@ class DualClient(FedConClient[State]):
         start, zeta : array, shape of the model
         r : float
         modulus : float
-            Of the local energy's strong convexity, at most.
+            A lower bound of the local energy's strong convexity.
         tolerance : float, optional
-            Of the primal-dual gap. Without one the local solver ends by its own rule, and its
-            minimiser is uploaded.
+            The tolerance of the primal-dual gap. Without one the local solver ends by its own rule,
+            and its minimiser is uploaded.
         """
         linear = -self.nu * zeta
         shift = (r - 1) * self.nu + self.regularization
@@ -60,7 +60,7 @@ class Certified:
     ----------
     linear : array, shape (..., *model)
     length : float
-        Of the gradient at that gap.
+        The length of the gradient at that gap.
     axes : int
         Number of axes of the model.
     """
@@ -76,7 +76,7 @@ class Certified:
         return length(gradient, self.axes) <= larger(self.length, rounding)
 
     def only(self, places: Array) -> Certified:
-        """Return the test of some of many clients."""
+        """Return the test for some of many clients."""
         if self.linear.ndim == self.axes:
             return self
         return Certified(self.linear[places], self.length, self.axes)

@@ -36,7 +36,7 @@ class DualAveragingClient(LocalPassClient[None]):
 
 
 class GradientSumClient(DualAveragingClient):
-    """A client that sums up gradients, at points of the model that A steps have made."""
+    """A client that sums gradients, at the model's points after A steps."""
 
     def sum_at(self, down: Payload, psi: Any, radius: float | None) -> LocalPass:
         """Return the pass: g := g + grad f_i(v), from g = 0 and v = w."""

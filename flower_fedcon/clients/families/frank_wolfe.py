@@ -22,7 +22,7 @@ class FrankWolfeClient(FedConClient[State]):
     batch_size: int | None
 
     def configure(self, run: RunInfo) -> None:
-        """Take over a run's settings; check once whether a step can be one call."""
+        """Adopt a run's settings; check once whether a step can be one call."""
         super().configure(run)
         own, base = type(self), FrankWolfeClient
         at_once = isinstance(self.objective, StepTaker) and not self.stochastic
@@ -34,14 +34,14 @@ class FrankWolfeClient(FedConClient[State]):
         self._share = 1.0 / run.num_clients
 
     def pulled_gradient(self, x: Array, center: Array, pull: float) -> Array:
-        """Return (1/N) grad f_i(x) + pull (x - center), of all rows, in the fewest passes."""
+        """Return (1/N) grad f_i(x) + pull (x - center), over all rows, in the fewest passes."""
         if self._pulls:
             return self.objective.pulled_gradient(x, self._share, center, pull)  # type: ignore[no-any-return]
         return self.with_gradient(x, pull * (x - center))
 
     def with_gradient(self, x: Array, g: Array) -> Array:
-        """Return g plus (1/N) grad f_i(x), of all rows; g itself may change, if that is faster."""
-        if self._adds:  # no array of its own: it may be 0 nearly everywhere
+        """Return g plus (1/N) grad f_i(x), over all rows; may change g, if that is faster."""
+        if self._adds:  # without a new array: the gradient may be 0 nearly everywhere
             self.objective.add_gradient(x, g, self._share)
             return g
         return g + self.objective.gradient(x) / self.num_clients  # type: ignore[no-any-return]
@@ -84,15 +84,15 @@ class FrankWolfeClient(FedConClient[State]):
             self.tally_gradients(1, full=True)
             return self.with_gradient(x, g), None
         own: Array = self.gradient(x) / self.num_clients
-        if d is not None:  # no d yet: as if rho = 1
+        if d is not None:  # no d yet: the same as rho = 1
             rho: float = down["averaging"]
             own = (1.0 - rho) * d + rho * own
         return g + own, own
 
     def atom(self, g: Array, step_size: float) -> Atom:
-        """Return lmo(g); an iterative oracle is only as exact as the step needs.
+        """Return lmo(g); an iterative oracle is only as accurate as the step needs.
 
-        An error of delta in the oracle costs the step eta delta, so delta may decrease with eta.
+        An error of delta in the oracle costs the step eta delta; here delta is proportional to eta.
         """
         self.tally(lmos=1)
         if self.constraint.iterative:

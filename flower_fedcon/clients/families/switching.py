@@ -1,4 +1,4 @@
-"""A client's part in a step that weighs objective and constraints."""
+"""A client's part in a step on a weighted sum of objective and constraints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SwitchingClient(LocalPassClient[State]):
     groups: int | None
 
     def configure(self, run: RunInfo) -> None:
-        """Refuse an objective without constraint, or with another number of them."""
+        """Refuse an objective without a constraint, or with the wrong number of them."""
         super().configure(run)
         for method in _METHODS.get(self.constraints, ()):
             if not hasattr(self.objective, method):
@@ -48,14 +48,14 @@ class SwitchingClient(LocalPassClient[State]):
             )
 
     def answers(self, w: Array) -> Payload:
-        """Return what the server asks of the constraints at w."""
+        """Return the values of constraints at w that the server asks for."""
         if self.constraints == "mean":
             return {"constraint": float(self.objective.constraint_value(w))}
         found = {f"sum_{k}": float(value) for k, value in enumerate(self._sums.sums(w))}
         return found | {f"count_{k}": float(n) for k, n in enumerate(self._sums.counts)}
 
     def mixture(self, down: Payload) -> tuple[float, Array]:
-        """Return C omega_j, and what multiplies this client's sums, shape (m,)."""
+        """Return C omega_j, and the factors of this client's sums, shape (m,)."""
         active, weights = down["active"], down["weights"]
         own = np.zeros(len(self._sums.counts))
         if self.constraints == "groups":

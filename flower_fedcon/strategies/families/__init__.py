@@ -1,1 +1,1 @@
-"""What several strategies share: arguments, checks, mirrors, and the steps that are the same."""
+"""Common parts of strategies: arguments, checks, mirrors, and common steps."""

@@ -1,4 +1,4 @@
-"""The names of a strategy's arguments, and what else they are called."""
+"""The names of a strategy's arguments, and their other names."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Common(TypedDict, total=False):
 
 
 def names_checked(init: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor that refuses unknown arguments, and names the nearest known one."""
+    """Return a constructor that refuses unknown arguments with the nearest known one."""
 
     @wraps(init)
     def checked(self: FedConStrategy[Any], *args: Any, **given: Any) -> None:
         kind = type(self)
-        if kind.__init__ is checked:  # and not one that a subclass's calls
+        if kind.__init__ is checked:  # not the one that a subclass's constructor calls
             _check_names(kind, args, given)
         init(self, *args, **given)
         if kind.__init__ is checked:
@@ -60,7 +60,7 @@ def names_checked(init: Callable[..., None]) -> Callable[..., None]:
 def _check_names(
     kind: type[FedConStrategy[Any]], args: Sequence[Any], given: Mapping[str, Any]
 ) -> None:
-    """Raise for an argument of an unknown name, one too many without a name, or a missing one."""
+    """Raise for an argument with an unknown name, a surplus positional one, or a missing one."""
     (known, in_place), title = _known(kind), kind.__name__
     for name in given:
         if name not in known:
@@ -91,7 +91,7 @@ def _check_names(
 
 
 def _terms(value: Any) -> list[str]:
-    """Return the names of the arguments that may hold this part of a problem, if it is one."""
+    """Return the names of arguments that can hold this part of a problem, if it is a part."""
     if isinstance(value, ConstraintSet):
         return ["constraint", "regularizer"]
     return ["regularizer"] if isinstance(value, Regularizer) else []
@@ -99,24 +99,24 @@ def _terms(value: Any) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _known(kind: type[FedConStrategy[Any]]) -> tuple[Parameters, list[str]]:
-    """Return a strategy's arguments, and those that need no name; found once for each class."""
+    """Return a strategy's arguments and its positional ones, cached for each class."""
     in_place: list[str] = []
     for base in kind.__mro__:
         if "__init__" in vars(base):
             own = signature(vars(base)["__init__"]).parameters.values()
             in_place += [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-            if not any(p.kind is p.VAR_POSITIONAL for p in own):  # else its base's follow
+            if not any(p.kind is p.VAR_POSITIONAL for p in own):  # otherwise its base's follow
                 break
     return parameters(kind), in_place
 
 
 def check_convexity(strategy: FedConStrategy[Any]) -> None:
-    """Refuse a weakly convex regularizer if the method needs a convex one, or shorter steps.
+    """Refuse a weakly convex regularizer if the method needs a convex one, or smaller steps.
 
     Raises
     ------
     ConfigError
-        Saying why, or for which steps the regularizer has a prox.
+        With the reason, or the steps at which the regularizer has a prox.
     """
     psi, title = strategy.regularizer, strategy.title
     modulus = 0.0 if psi is None else psi.weak_convexity
@@ -130,7 +130,7 @@ def check_convexity(strategy: FedConStrategy[Any]) -> None:
     if getattr(strategy, "setup", None) is None and any(
         getattr(strategy, name) in (None, AUTO) for name in strategy.rules()
     ):
-        return  # known once it is bound
+        return  # known once the strategy is bound
     longest = strategy.longest_prox()
     if longest * modulus >= LONGEST:
         raise ConfigError(

@@ -1,8 +1,8 @@
-r"""Methods that are forms of ADMM, and can balance its residuals by adapting the penalty.
+r"""Forms of ADMM that can adapt the penalty to balance the residuals.
 
-With `"balanced"` the penalty rho, the inverse of the proximal step, begins at the default. A window
-has 2 ceil(1/p) rounds, twice as many as a pass over the clients takes. At its end, with x the mean
-of the window's models, x' that of the window before, and means over the window's uploads,
+With `"balanced"`, the penalty rho, the inverse of the proximal step, starts at the default. A
+window has 2 ceil(1/p) rounds, about two passes over the clients. At its end, with x the mean of the
+window's models, x' that of the window before, and means over the window's uploads,
 
     a = sqrt(mean ||x_i - x_S||^2) / ||x - x0||       the primal residual, and its scale
     b = rho ||x - x'|| / sqrt(mean ||g_i||^2)         the dual residual, and its scale
@@ -11,15 +11,15 @@ of the window's models, x' that of the window before, and means over the window'
 where x_S is what client i was sent and g_i its multiplier. Both ratios are free of units. The
 multipliers do not change: a client that keeps g_i/rho rescales it when it next takes part.
 
-What is proved: with everyone present, convex f_i and exact local solves these methods are ADMM,
-which converges where the penalty changes finitely often (He, Yang, Wang, "Alternating direction
-method with self-adaptive penalty parameters for monotone variational inequalities", 2000). Under
-sampling each method's own theorem holds from the last change on. How good the chosen penalty is has
-been measured (docs/server_steps.md), not proved.
+Proofs: with everyone present, convex f_i and exact local solves, these methods are ADMM, which
+converges if the penalty changes finitely often (He, Yang, Wang, "Alternating direction method with
+self-adaptive penalty parameters for monotone variational inequalities", 2000). Under sampling, each
+method's own theorem holds from the last change on. The quality of the chosen penalty was measured
+(docs/server_steps.md), not proved.
 
 Source: He, Yang, Wang, above; in federated learning Song, Wang, Zuazua, "FedADMM-InSa", 2024, where
-each client has a penalty of its own. The scales are those of Wohlberg, "ADMM penalty parameter
-selection by residual balancing", 2017, but from x0; windows are ours.
+each client has its own penalty. The scales are those of Wohlberg, "ADMM penalty parameter selection
+by residual balancing", 2017, but from x0; windows are ours.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ State = TypeVar("State")
 
 
 class Balance(NamedTuple):
-    """A penalty that is being balanced."""
+    """The state of a balanced penalty."""
 
     penalty: float  # rho of the coming round
     origin: Array  # x0
@@ -49,24 +49,24 @@ class Balance(NamedTuple):
     total: Array  # sum of this window's models
     gaps: float  # sum of its mean ||x_i - x_S||^2
     pulls: float  # sum of its mean ||g_i||^2
-    rounds: int  # in this window
-    windows: int  # that are over
-    changes: int  # of the penalty
+    rounds: int  # rounds in this window
+    windows: int  # finished windows
+    changes: int  # changes of the penalty
 
     @classmethod
     def start(cls, penalty: float, x0: Array) -> Balance:
-        """Return it before round 1."""
+        """Return the balance before round 1."""
         return cls(penalty, x0, x0, np.zeros_like(x0), 0.0, 0.0, 0, 0, 0)
 
     def after(self, x: Array, gap: float, pull: float, window: int) -> Balance:
-        """Return it after a round that has led to x."""
+        """Return the balance after a round that has led to x."""
         total, rounds = self.total + x, self.rounds + 1
         gaps, pulls = self.gaps + gap, self.pulls + pull
         if rounds < window:
             return self._replace(total=total, gaps=gaps, pulls=pulls, rounds=rounds)
         x, penalty = total / rounds, self.penalty
         if self.windows and self.changes < _MOST:
-            a = math.sqrt(gaps / rounds) * math.sqrt(pulls / rounds)  # both by the other's scale
+            a = math.sqrt(gaps / rounds) * math.sqrt(pulls / rounds)  # both times the other's scale
             b = penalty * norm(x - self.last) * norm(x - self.origin)
             if a > _APART * b > 0:
                 penalty *= _FACTOR
@@ -78,7 +78,7 @@ class Balance(NamedTuple):
 
 
 def number_or_balanced(name: str, value: Any) -> Any:
-    """Return "balanced", or as `chosen` a number > 0.
+    """Return "balanced", or a number > 0 as in `chosen`.
 
     >>> number_or_balanced("step_size", "balanced"), number_or_balanced("step_size", 2)
     ('balanced', 2.0)
@@ -88,7 +88,7 @@ def number_or_balanced(name: str, value: Any) -> Any:
 
 
 class Balanced(LocalMinimization[State]):
-    """Strategies with a penalty, or a step that is its inverse, which may be "balanced"."""
+    """Strategies whose penalty, or step (its inverse), may be "balanced"."""
 
     penalty_name: ClassVar[str]
     """The argument."""
@@ -101,12 +101,12 @@ class Balanced(LocalMinimization[State]):
         return isinstance(value, str) and value == BALANCED
 
     def first_value(self) -> float:
-        """Return the argument's number, or where it is balanced the rule's."""
+        """Return the argument's number; the rule's, if it is balanced."""
         value = getattr(self, self.penalty_name)
         return float(self.rules()[self.penalty_name]() if self.balances else value)
 
     def balance(self, penalty: float, x0: Array) -> Balance | None:
-        """Return the balance before round 1; None for a penalty that stays."""
+        """Return the balance before round 1; None for a constant penalty."""
         return Balance.start(penalty, x0) if self.balances else None
 
     def balanced(self, balance: Balance | None, x: Array, uploads: Uploads) -> Balance | None:
@@ -117,21 +117,21 @@ class Balanced(LocalMinimization[State]):
         return balance.after(x, gap, pull, 2 * math.ceil(1 / self.setup.rate))
 
     def told(self, balance: Balance | None) -> Payload:
-        """Return what the broadcast has of it."""
+        """Return its part of the broadcast."""
         return {} if balance is None else {"penalty": balance.penalty}
 
     def report(self, state: State) -> dict[str, float]:
-        """Return the penalty of the coming round, where it is balanced."""
+        """Return the penalty of the coming round, if it is balanced."""
         balance: Balance | None = getattr(state, "balance", None)
         return super().report(state) if balance is None else {"penalty": balance.penalty}
 
     def expects(self, state: State) -> tuple[str, ...]:
-        """Return what clients upload, and where the penalty is balanced their residuals."""
+        """Return what clients upload: also their residuals, if the penalty is balanced."""
         names = super().expects(state)
         return (*names, *self.numbers) if self.balances and names else names
 
     def why_not_private(self) -> str:
-        """Return why noise in the sum of the uploads will not do; "" if it will."""
+        """Return why the method cannot use noisy sums of uploads; "" if it can."""
         if self.balances:
             return (
                 f"{self.penalty_name}={BALANCED!r} uses lengths of uploads that no noise protects"

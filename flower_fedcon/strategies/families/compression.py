@@ -1,4 +1,4 @@
-"""Compressed messages in both directions, with error feedback where a compressor needs it."""
+"""Compressed messages in both directions, with error feedback if a compressor needs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ State = TypeVar("State")
 
 
 class Compression(NamedTuple):
-    """The compressors of a run, in the form in which it uses them."""
+    """The compressors of a run, in the form that it uses."""
 
     uplink_compressor: Compressor
     downlink_compressor: Compressor
@@ -78,7 +78,7 @@ class CompressedMessages(FedConStrategy[State]):
         return compression(self.title, self.uplink_compressor, self.downlink_compressor, size)
 
     def why_single(self) -> str:
-        """Return why the server needs each upload in this run; "" if their sum is enough."""
+        """Return why the server needs each upload in this run; "" if the sum suffices."""
         plain = isinstance(self.constants.uplink_compressor, Identity)
         return "" if plain else "each upload is compressed differently: use Identity()"
 

@@ -22,7 +22,7 @@ class HasVariates(Protocol):
 
     @property
     def resets(self) -> int:
-        """How often all clients have started again."""
+        """The number of collective resets."""
 
 
 State = TypeVar("State", bound=HasVariates)

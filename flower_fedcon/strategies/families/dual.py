@@ -1,4 +1,4 @@
-"""Proximal gradient on the dual problem: the arguments of DualFL, and what follows from them."""
+"""Proximal gradient on the dual problem: DualFL's arguments and constants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LARGEST = 0.999  # rho of the accelerated form
 
 
 class DualConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     form: str
     nu: float
@@ -43,7 +43,7 @@ class DualConstants(NamedTuple):
     psi: Any = None  # psi at the server
     p: float = 1.0  # each client's probability of being used in a round
     q: float = 0.0  # of the accelerated form
-    gap_gamma: float | None = None  # of the gap rule, where it is in use
+    gap_gamma: float | None = None  # of the gap rule, if it is used
 
     @property
     def accelerated(self) -> bool:
@@ -51,7 +51,7 @@ class DualConstants(NamedTuple):
         return self.form == "accelerated"
 
     def tolerance(self, n: int, modulus: float, momentum: float) -> Payload:
-        """Return what the gap rule adds to the broadcast of a round, by name."""
+        """Return the gap rule's part of a round's broadcast, by name."""
         if self.gap_gamma is None:
             return {}
         found = gap_tolerance(
@@ -102,7 +102,7 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         self.mirror = bool(mirror)
 
     def why_no_epochs(self) -> str:
-        """Return why SGD is refused, where solves end by the gap rule."""
+        """Return why SGD is refused, if solves end by the gap rule."""
         gap = self.stopping == "gap"
         return 'stopping="gap" needs a solver that reaches a tolerance' if gap else ""
 
@@ -115,11 +115,11 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         return self.constants.rho if name == "momentum" else super().rule_value(name)
 
     def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return what a race tries for rho: the rule's and 0; more than nu/L has no proof."""
+        """Return the rho that a race tries: the rule's and 0; more than nu/L has no proof."""
         return [value, value / 4, 0.0]
 
     def derive(self) -> DualConstants:
-        """Settle the form, nu, rho and what goes with them."""
+        """Settle the form, nu, rho and constants that follow."""
         if self.momentum == AUTO:
             raise ConfigError(
                 f'{self.title}: momentum="auto" is chosen within a run: give a number here'
@@ -164,9 +164,9 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         return found._replace(ratio=block_ratio(setup, self.participation), regularizer=psi)
 
     def _used_rate(self) -> float:
-        """Return the probability with which a client's reply is used in a round.
+        """Return the probability that a client's reply is used in a round.
 
-        A round without any reply is void, and none of those in which t moves.
+        A round without any reply is void, and t does not move in it.
         """
         rate, n, answers = self.setup.rate, self.setup.num_clients, self.reply_rate
         alike = isinstance(self.participation, Bernoulli)
@@ -180,7 +180,7 @@ def choose_modulus(setup: Setup, given: float | None, regularization: float) -> 
     Raises
     ------
     ConfigError
-        If it is not known, or too large.
+        If nu is not known, or too large.
     """
     mu, alpha = setup.strong_convexity, regularization
     nu = given or (mu or 0.0) + alpha
@@ -201,14 +201,14 @@ def choose_modulus(setup: Setup, given: float | None, regularization: float) -> 
 def choose_momentum(
     setup: Setup, given: float | None, nu: float, regularization: float, *, strict: bool = False
 ) -> float:
-    """Return rho: by default nu/(L + alpha), and 0 where L is unknown.
+    """Return rho: by default nu/(L + alpha), or 0 if L is unknown.
 
-    A larger one, up to 1, is used with a warning, or refused (`strict`).
+    A larger value, up to 1, is used with a warning, or refused (`strict`).
 
     Raises
     ------
     ConfigError
-        If it is too large.
+        If rho is too large.
     """
     smoothness = setup.smoothness
     most = 1.0 if smoothness is None else min(1.0, nu / (smoothness + regularization))

@@ -22,7 +22,7 @@ class DampingOptions(Common, total=False):
 
 
 class Damping(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     damping: float  # gamma
 

@@ -1,4 +1,4 @@
-"""The server's state in each form of DualFL, and how a round moves it."""
+"""The server's state in each form of DualFL, and its update in a round."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class PlainState(NamedTuple):
         return {"theta": self.theta} | beta | tolerance
 
     def personal(self, client: int) -> Payload:
-        """Return nothing: who is absent misses nothing."""
+        """Return nothing: an absent client misses nothing."""
         return {}
 
     def after(self, known: DualConstants, uploads: Uploads) -> PlainState:
-        """Step 4; and step 2 once more, for the mirror."""
+        """Step 4; and step 2 for the mirror."""
         t, beta = momentum_step(self.t, known.rho)
         if known.form == "paper":
             theta = uploads.mean("theta")
@@ -49,7 +49,7 @@ class PlainState(NamedTuple):
         return self._replace(theta=theta, n=self.n + 1, t=t, beta=beta)
 
     def _follow(self, mirror: Mirror, known: DualConstants, uploads: Uploads) -> None:
-        """Move z_j and c_j as the clients have."""
+        """Update z_j and c_j like the clients."""
         r, clients, theta = known.ratio, uploads.clients, uploads.stacked("theta")
         before = mirror.some("c", clients) if known.form == "paper" else None
         zeta, c = extrapolate(mirror.some("z", clients), before, self.theta, r, self.beta)
@@ -60,7 +60,7 @@ class PlainState(NamedTuple):
         return self.theta
 
     def again(self) -> PlainState:
-        """Start again, all from theta."""
+        """Start again, with theta for all clients."""
         return self._replace(t=1.0, beta=0.0, origin=self.theta, start=self.n)
 
 
@@ -72,7 +72,7 @@ class AcceleratedState(NamedTuple):
     origin: Array  # where the clients started: x0, or z + e at a collective reset, shape of x0
     drift: Array  # A_j of each client, shape (N,)
     left: Array  # B_j of each client, shape (N,)
-    mirror: Mirror | None  # z_j and e_j as their clients have them, by the names "z" and "e"
+    mirror: Mirror | None  # the clients' z_j and e_j, by the names "z" and "e"
     n: int = 0  # rounds done
     start: int = 0  # rounds that were done at the start, or at a collective reset
     t: float = 1.0  # t of the coming round
@@ -87,11 +87,11 @@ class AcceleratedState(NamedTuple):
         return {"theta": theta} | sent | tolerance
 
     def personal(self, client: int) -> Payload:
-        """Return what a client has missed."""
+        """Return the updates that a client has missed."""
         return {"drift": number(self.drift[client]), "left": number(self.left[client])}
 
     def after(self, known: DualConstants, uploads: Uploads) -> AcceleratedState:
-        """Step 4; the mirror moves as the clients do."""
+        """Step 4; the mirror is updated like the clients."""
         now = round_numbers(self.t, known.p, known.q, known.ratio)
         mean = uploads.sum("delta") / uploads.num_clients
         z, e = move(self.z, self.e, mean, now.a, now.b, now.k)
@@ -103,7 +103,7 @@ class AcceleratedState(NamedTuple):
         return self._replace(z=z, e=e, drift=drift, left=left, n=self.n + 1, t=t)
 
     def _follow(self, mirror: Mirror, now: RoundNumbers, uploads: Uploads) -> None:
-        """Move z_j and e_j as the clients have."""
+        """Update z_j and e_j like the clients."""
         clients, delta = uploads.clients, uploads.stacked("delta")
         form = self.z.ndim, self.z.dtype
         drift, left = as_column(self.drift[clients], *form), as_column(self.left[clients], *form)
@@ -116,7 +116,7 @@ class AcceleratedState(NamedTuple):
         return _prox(known, self.z + self.e)
 
     def again(self) -> AcceleratedState:
-        """Start again, all from z + e."""
+        """Start again, with z + e for all clients."""
         z, none = self.z + self.e, np.zeros_like(self.drift)
         return self._replace(
             z=z, e=np.zeros_like(z), origin=z, drift=none, left=none + 1, start=self.n, t=1.0
@@ -124,14 +124,14 @@ class AcceleratedState(NamedTuple):
 
 
 class RoundNumbers(NamedTuple):
-    """What a round of the accelerated form needs beside vectors."""
+    """The numbers of a round of the accelerated form."""
 
     sigma: float  # theta = prox(z + sigma e)
     r: float  # the local problem's weight, in units of nu
     chi: float  # m = z - chi e
-    a: float  # what z takes of e
-    b: float  # what is left of e
-    k: float  # what e loses of delta
+    a: float  # z takes a e
+    b: float  # e keeps b e
+    k: float  # e loses k delta
 
 
 def round_numbers(t: float, p: float, q: float, ratio: float) -> RoundNumbers:

@@ -31,7 +31,7 @@ State = TypeVar("State", bound=HasIterates)
 
 
 def with_oracle(title: str, constraint: object) -> ConstraintSet:
-    """Return `constraint` if it is a set, which has a linear minimisation oracle; else raise."""
+    """Return `constraint` if it is a set with a linear minimisation oracle; otherwise raise."""
     if isinstance(constraint, ConstraintSet):
         if constraint.without_oracle:
             raise ConfigError(
@@ -45,7 +45,7 @@ def with_oracle(title: str, constraint: object) -> ConstraintSet:
 
 
 class FrankWolfe(Mirrored[State]):
-    """What FedFW and FedFWPlus share: arguments, schedules, the mean of the iterates.
+    """The common part of FedFW and FedFWPlus: arguments, schedules, the mean of the iterates.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class FrankWolfe(Mirrored[State]):
                 f"{self.setup.num_clients * size:.3g}"
             )
         found = scales.steepest / (self.setup.num_clients * size) if size else 0.0
-        return found or UNIT  # of clients at rest, or a set of one point: any will do
+        return found or UNIT  # all gradients are 0, or the set is one point: any value works
 
     @property
     def stochastic(self) -> bool:
@@ -136,7 +136,7 @@ class FrankWolfe(Mirrored[State]):
     def check_start(self, x0: Array) -> None:
         """Raise unless x0 is in D."""
         self.constraint.check_shape(x0.shape)
-        rounding = 100 * float(np.finfo(x0.dtype).eps)  # of a projection in float32
+        rounding = 100 * float(np.finfo(x0.dtype).eps)  # rounding of a projection in float32
         if not self.constraint.contains(x0, max(1e-9, rounding)):
             raise ConfigError(
                 f"the start x0 is outside {self.constraint!r} by "
@@ -144,7 +144,7 @@ class FrankWolfe(Mirrored[State]):
             )
 
     def mean_iterate(self, x_bar: Array, t: int, mirror: Mirror | None, uploads: Uploads) -> Array:
-        """Step 5, in its full or its sampled form: return x_bar, and move the mirror's x_i."""
+        """Step 5, full or sampled: return x_bar, and update the mirror's x_i."""
         eta, n = self.scalars(t)["step_size"], uploads.num_clients
         if mirror is None:
             mean: Array = (eta / n) * uploads.sum("atom") + (1.0 - eta) * x_bar
@@ -162,7 +162,7 @@ class FrankWolfe(Mirrored[State]):
         return "under sampling its mirror of the x_i needs each atom: use Full()"
 
     def first_contact(self, state: State, client: int) -> Payload | None:
-        """Return the start to a client that was not sampled in round 1."""
+        """Return the start, for a client that was not sampled in round 1."""
         return None if state.mirror is None or state.t == 1 else state.mirror.row(client)
 
     def needs_whole_cohort(self) -> bool:

@@ -1,4 +1,4 @@
-"""The values that a race tries beside a rule's value, between measured limits.
+"""The values that a race tries in addition to a rule's value, between measured limits.
 
 The best step depends on the directions of the clients' curvatures, which L and mu do not show. If
 all clients are steep in the same directions, the mean is as ill-conditioned as they are. If each
@@ -12,8 +12,8 @@ import math
 
 from flower_fedcon.core.protocol import Setup
 
-_APART, _MOST = 1.7, 7  # powers of 2 from one to the next, and how many there are at most
-_FLATTEST = 1e6  # kappa beyond which no range grows
+_APART, _MOST = 1.7, 7  # powers of 2 between neighbours, and the largest number of values
+_FLATTEST = 1e6  # kappa beyond which ranges no longer grow
 
 
 def between(value: float, low: float, high: float) -> list[float]:
@@ -37,7 +37,7 @@ def between(value: float, low: float, high: float) -> list[float]:
 
 
 def condition(setup: Setup) -> float | None:
-    """Return kappa = L/mu of the clients' objectives, at most 10^6; None where mu is unknown."""
+    """Return kappa = L/mu of the clients' objectives, at most 10^6; None if mu is unknown."""
     L, mu = setup.smoothness, setup.strong_convexity
     if L is None or mu is None:
         return None

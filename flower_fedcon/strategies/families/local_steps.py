@@ -18,7 +18,7 @@ from flower_fedcon.strategies.families.ladders import between, condition
 from flower_fedcon.validation import Array, chosen, count, positive
 
 State = TypeVar("State")
-_FLATTER = 1000.0  # L/mu from which a loss may bend much less than L on the way
+_FLATTER = 1000.0  # L/mu from which a loss's curvature may be much smaller than L
 
 
 class StepOptions(Common, total=False):
@@ -33,8 +33,8 @@ class StepOptions(Common, total=False):
 class OwnSteps(FedConStrategy[State]):
     """K local steps.
 
-    Clients with their own train loop may choose K. They then send their numbers of steps, of which
-    the mean is counted.
+    Clients with their own train loop may choose K. They then send their numbers of steps, and the
+    mean is counted.
     """
 
     local_steps: Any
@@ -44,7 +44,7 @@ class OwnSteps(FedConStrategy[State]):
     """Whether the server needs the numbers of steps."""
 
     def bind(self, setup: Setup) -> Self:
-        """Return a copy for one run, in which no number is missing."""
+        """Return a copy for one run, in which all numbers are set."""
         if setup.own_loops and self.batch_size is not None:
             raise ConfigError(
                 f"{self.title}: batch_size={self.batch_size} is for clients with an objective; "
@@ -62,12 +62,12 @@ class OwnSteps(FedConStrategy[State]):
         return (*self.uplink, *self.counted)
 
     def units(self, uploads: Uploads) -> float:
-        """Return by how much a round moves a clock in units of `unit` steps."""
+        """Return by how much a round advances a counter in units of `unit` steps."""
         return uploads.mean_number("steps") if self.counted else 1
 
     @property
     def unit(self) -> int:
-        """K, or 1 where each client has its own K."""
+        """K, or 1 if each client has its own K."""
         return self.local_steps or 1
 
 
@@ -130,26 +130,26 @@ class LocalSteps(OwnSteps[State]):
             )
 
     def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return the rules for K, 5 where clients find their own steps, and eta_c."""
+        """Return the rules for K (5 if clients find their own steps) and eta_c."""
         usual = self.usual_steps if not isinstance(self.client_lr, OwnRate) else 5
         return {"local_steps": lambda: usual, "client_lr": self._longest_rate}
 
     def _settle(self) -> None:
-        """Find what is left out, the first of clients' own steps, too."""
+        """Set what is left out, including the first of clients' own steps."""
         super()._settle()
         own = self.client_lr
         if isinstance(own, OwnRate) and own.initial is None:
             self.client_lr = replace(own, initial=self._longest_rate())
 
     def _longest_rate(self) -> float:
-        """Return the rule's eta_c: a share of 1/L, for smaller batches less."""
+        """Return the rule's eta_c: a share of 1/L, smaller for small batches."""
         L = self.smoothness_for("client_lr", "at most 1/L")
         return self.safe_share() / (L * self._batch_factor())
 
     def safe_share(self) -> float:
         """Return the largest safe eta_c L: 1, with which no local step diverges.
 
-        With server_lr > 1 the server moves further than the clients, so their K steps are shorter.
+        With server_lr > 1 the server moves further than the clients, so the K steps are shorter.
         """
         return 1 / (self.server_lr * self.local_steps) if self.server_lr > 1 else 1.0
 
@@ -168,7 +168,7 @@ class LocalSteps(OwnSteps[State]):
         return [*between(value, low, high), *([flattest] if flattest > 1.5 * high else [])]
 
     def _batch_factor(self) -> float:
-        """Return by how much a batch's L may be larger than that of all rows, at most."""
+        """Return a bound of the ratio of a batch's L to that of all rows."""
         size = self.batch_size
         if size is None:
             return 1.0
@@ -196,7 +196,7 @@ class LocalSteps(OwnSteps[State]):
     def server_move(
         self, mean: Array, state: OptimizerState | None
     ) -> tuple[Array, OptimizerState | None]:
-        """Return server_lr times the mean, or what the optimizer makes of it, and its state."""
+        """Return server_lr times the mean, or the optimizer's step, and the optimizer's state."""
         after: OptimizerState | None = None
         if self.server_optimizer is not None:
             mean, after = self.server_optimizer.direction(mean, state)
@@ -205,7 +205,7 @@ class LocalSteps(OwnSteps[State]):
 
 
 class LocalProxSteps(LocalSteps[State]):
-    """FedMiD and FedDualAvg: steps with a prox, or with the prox on the server alone."""
+    """FedMiD and FedDualAvg: steps with a prox, or a prox on the server only."""
 
     own_loop_decides = ("local_steps",)
     begin_with: ClassVar[dict[str, float]] = {"client_lr": 0.1}
@@ -213,12 +213,12 @@ class LocalProxSteps(LocalSteps[State]):
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """Also the clients' numbers of steps, if steps differ in length."""
+        """Add the clients' numbers of steps, if steps differ in length."""
         return ("steps",) if isinstance(self.client_lr, OwnRate) else super().counted
 
     @property
     def unit(self) -> int:
-        """K, or 1 where each client has its own K."""
+        """K, or 1 if each client has its own K."""
         return 1 if self.counted else super().unit
 
     def __init__(
@@ -229,7 +229,7 @@ class LocalProxSteps(LocalSteps[State]):
         self.server_prox_only = bool(server_prox_only)
 
     def _longest_rate(self) -> float:
-        """Return the rule's eta_c, at most what psi has a prox for."""
+        """Return the rule's eta_c, at most the longest step at which psi has a prox."""
         return self.within_prox(
             super()._longest_rate(), max(1.0, self.server_lr * self.local_steps)
         )

@@ -36,10 +36,11 @@ class LocalMinimization(FedConStrategy[State]):
         self.local_solver = as_solver(local_solver)
 
     def usual_prox(self, name: str, about: str = "from 1/L to 1/sqrt(mu L)") -> float:
-        """Return the rule for the step of the clients' proximal points, about 1/sqrt(mu L).
+        """Return the rule for the step of the clients' proximal steps, about 1/sqrt(mu L).
 
-        For convex objectives any step converges; with mu below L/100, or 0, the step is 10/L. For
-        others, whose mu is unknown, only a step below 1/L makes the local problems convex.
+        For convex objectives any step converges; if mu is below L/100, or 0, the step is 10/L. For
+        other objectives, whose mu is unknown, only a step below 1/L makes the local problems
+        convex.
 
         Parameters
         ----------
@@ -55,10 +56,10 @@ class LocalMinimization(FedConStrategy[State]):
         return self.within_prox(1 / math.sqrt(max(mu, 0.01 * L) * L))
 
     def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return what a race tries for an argument.
+        """Return the values that a race tries for an argument.
 
-        For a proximal step these go from 4.5/L, the best where clients are steep in different
-        directions, to kappa^(2/3)/L, the best where they are steep in the same ones. The second
+        For a proximal step they go from 4.5/L, the best if clients are steep in different
+        directions, to kappa^(2/3)/L, the best if they are steep in the same ones. The second
         exceeds 1/sqrt(mu L), since the flattest directions converge last.
         """
         kappa, L = condition(self.setup), self.setup.smoothness
@@ -76,5 +77,5 @@ class LocalMinimization(FedConStrategy[State]):
         return super().bind(setup)
 
     def why_no_epochs(self) -> str:
-        """Return why stochastic steps cannot stand for the minimisation; "" where they can."""
+        """Return why stochastic steps cannot replace the minimisation; "" if they can."""
         return ""

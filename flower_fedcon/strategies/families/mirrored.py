@@ -12,7 +12,7 @@ from flower_fedcon.wire.payloads import Payload
 
 
 class HasMirror(Protocol):
-    """A state with the clients' states, or without."""
+    """A state with or without the clients' states."""
 
     @property
     def mirror(self) -> Mirror | None:
@@ -23,9 +23,9 @@ State = TypeVar("State", bound=HasMirror)
 
 
 class Mirrored(FedConStrategy[State]):
-    """A client that has lost its state gets it back from the mirror; without one, all start again.
+    """A lost client state comes back from the mirror; without a mirror, all clients start again.
 
-    Each method defines in `reset` what is then lost.
+    Each method defines the collective restart in `reset`.
     """
 
     mirror: bool
@@ -37,7 +37,7 @@ class Mirrored(FedConStrategy[State]):
         return "its mirror needs each client's own upload: give mirror=False"
 
     def mirrored(self, wanted: bool, **start: Array) -> Mirror | None:
-        """Return the mirror of clients that all start from these arrays, if it is wanted."""
+        """Return the mirror of clients that all start from these arrays, if `mirror` is set."""
         return Mirror.of(self.setup.num_clients, **start) if wanted else None
 
     def reset(self, state: State) -> State:
@@ -46,16 +46,16 @@ class Mirrored(FedConStrategy[State]):
         Raises
         ------
         StateLostError
-            If the method has none.
+            If the method has no collective reset.
         """
         raise StateLostError(f"{self.title} cannot re-admit a client that has lost its state")
 
     def reset_number(self, state: State) -> Payload:
-        """Return what clients must be told of collective resets: their number, without a mirror."""
+        """Return the number of collective resets for the broadcast; empty with a mirror."""
         return {"resets": state.resets} if state.mirror is None else {}  # type: ignore[attr-defined]
 
     def readmit(self, state: State, client: int) -> tuple[State, Payload]:
-        """Return what the mirror holds of the client; without a mirror, reset everybody."""
+        """Return the client's state from the mirror; without a mirror, reset all clients."""
         if state.mirror is None:
             return self.reset(state), {}
         return state, state.mirror.row(client)

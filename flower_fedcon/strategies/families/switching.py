@@ -20,11 +20,11 @@ from flower_fedcon.wire.payloads import Payload
 State = TypeVar("State")
 _log = logging.getLogger("flwr.strategies")
 OUT_OF_REACH = "no model satisfies the bound: FederatedProblem.least_violation says by how much"
-_CLEARLY = 2  # tolerances above 0: soft switching rests at one at most, and steps lead past it
+_CLEARLY = 2  # multiples of the tolerance: soft switching ends at 1 at most, and steps overshoot
 
 
 class SwitchingConstants(NamedTuple):
-    """What follows from the setup."""
+    """Constants that follow from the setup."""
 
     uplink_compressor: Compressor
     downlink_compressor: Compressor
@@ -35,15 +35,15 @@ class SwitchingConstants(NamedTuple):
 
 
 class Switch(NamedTuple):
-    """What the queries so far have given."""
+    """The results of the queries so far."""
 
     estimate: float = 0.0  # ghat of the last query
-    sigma: float = 0.0  # the weight of the constraint that it gave
+    sigma: float = 0.0  # the weight of the constraint that followed
     violations: int = 0  # rounds that began with ghat > eps
 
 
 class WeightedMean(NamedTuple):
-    """The mean of the models so far, each with its weight."""
+    """The weighted mean of the models so far."""
 
     total: Array  # sum of weight * model, shape of x0
     weight: float = 0.0
@@ -64,7 +64,7 @@ class WeightedMean(NamedTuple):
 
 
 class Switching(CompressedMessages[State]):
-    """A constraint g <= 0 up to a tolerance, weighed by sigma.
+    """A constraint g <= 0 up to a tolerance, with weight sigma.
 
     Parameters
     ----------
@@ -138,14 +138,14 @@ class Switching(CompressedMessages[State]):
         self.uses_num_rounds = self.by_theorem
 
     def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return the rules for E, and for G and D where the theorem is to give eta or eps."""
+        """Return the rules for E, and for G and D if the theorem gives eta or eps."""
         known: dict[str, Callable[[], Any]] = {"local_steps": lambda: 1}
         if self.by_theorem:
             known |= {"lipschitz": self._steepness, "distance": self._reach}
         return known
 
     def _steepness(self) -> float:
-        """Return about G: the longest gradient of an objective at the start."""
+        """Return an estimate of G: the longest gradient of an objective at the start."""
         if self.setup.scales is None:
             raise UnknownScaleError(
                 f"{self.title}: the clients' gradients at the start are unknown: give lipschitz "
@@ -154,7 +154,7 @@ class Switching(CompressedMessages[State]):
         return self.setup.scales.steepest or UNIT
 
     def _reach(self) -> float:
-        """Return about D: how far a gradient step of 1/L would go, at least; a guess."""
+        """Return a guess of D: the length of a gradient step of 1/L, a lower bound."""
         return float(self.lipschitz) / self.smoothness_for("distance", "about ||w_0 - w*||")
 
     @property
@@ -182,23 +182,23 @@ class Switching(CompressedMessages[State]):
             lipschitz=self.lipschitz or 0.0,
             local_steps=self.local_steps,
             rounds=self.setup.num_rounds,
-            # One client alone may carry a constraint: its compression error is not averaged.
+            # A single client may carry a constraint: its compression error is not averaged.
             clients=self.setup.num_clients if self.constraints == "mean" else 1,
             variance=compressor.q(self.setup.layout.size),
             soft=self.switching == "soft",
         )
 
     def arguments(self) -> dict[str, Any]:
-        """Return the hyperparameters; those of one constraint as before there were several."""
+        """Return the hyperparameters; for one constraint as in versions without several."""
         known = super().arguments()
         new = ("constraints", "groups") if self.constraints == "mean" else ()
         return {name: value for name, value in known.items() if name not in new}
 
     def switch_by(self, answers: Uploads) -> tuple[float, float, Payload]:
-        """Return ghat, or max_k ghat_k, over the cohort, sigma, and what the clients are told.
+        """Return ghat, or max_k ghat_k, over the cohort; sigma; and values for the clients.
 
-        Clients are told sigma and, with several constraints, which are active and C lambda_k / n_k
-        of each, C = |S|. A client's own constraint has the client's number.
+        Clients are sent sigma and, with several constraints, which are active and C lambda_k / n_k
+        for each, C = |S|. A client's own constraint has the client's number.
         """
         if self.constraints == "mean":
             estimate = answers.mean_number("constraint")
@@ -248,7 +248,7 @@ class Switching(CompressedMessages[State]):
                 f"model satisfies their bounds is not known"
             )
         g = record.get("constraint", -math.inf)
-        if g > _CLEARLY * eps and state.average.weight:  # else the average's warning says it
+        if g > _CLEARLY * eps and state.average.weight:  # otherwise the average's warning says it
             found.append(
                 f"the constraint is {g:.3g} at the end, above the tolerance {eps:.3g}: more "
                 f"rounds, or a smaller or larger client_lr, may help; or {OUT_OF_REACH}"
