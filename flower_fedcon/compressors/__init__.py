@@ -1,4 +1,4 @@
-"""Compressors: what is sent instead of a dense array, and how it is decoded.
+"""Compressors, which send a small message instead of a dense array, and decode it.
 
 A compressor C is unbiased, with E C(x) = x and E||C(x) - x||^2 <= q ||x||^2, or contractive, with
 E||C(x) - x||^2 <= (1 - q) ||x||^2. It has `compress(x, rng)`, `decode(arrays, shape, dtype)`,

@@ -39,7 +39,7 @@ class Compressor(ABC):
         Raises
         ------
         ConfigError
-            If they are not what this compressor sends.
+            If this compressor does not send such arrays.
         """
 
 

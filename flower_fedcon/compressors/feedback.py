@@ -46,6 +46,6 @@ class EF21:
             )
 
     def scale(self, size: int) -> float:
-        """Return what C is multiplied by for arrays of `size` entries: 1, or 1/(1 + q)."""
+        """Return the factor of C for arrays of `size` entries: 1, or 1/(1 + q)."""
         q = self.compressor.q(size)
         return 1.0 / (1.0 + q) if self.compressor.unbiased else 1.0

@@ -12,8 +12,8 @@ from flower_fedcon.compressors.values import Compressed, DType, Shape
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import Array, expect_array, expect_names, finite
 
-_LEVELS = 127  # of a signed byte
-_EXPONENTS = 1100  # at most, of a double
+_LEVELS = 127  # levels of a signed byte
+_EXPONENTS = 1100  # largest exponent of a double
 
 
 class Powers(Compressed):
@@ -75,13 +75,13 @@ class Natural(Compressor):
         finite("x", x)
         wide = np.abs(x.astype(np.float64))
         largest = float(wide.max(initial=0.0))
-        top = int(np.frexp(largest)[1]) if largest else 0  # 2^top is above all entries
+        top = int(np.frexp(largest)[1]) if largest else 0  # all entries are below 2^top
         if top >= np.finfo(x.dtype).maxexp:
             raise ConfigError(
                 "Natural cannot round x: the power of two above it overflows. If the run diverges, "
                 "use smaller steps"
             )
-        # Below 2^least all is rounded to 0 or 2^least; else down to 2^floor or up to twice that.
+        # Entries below 2^least are rounded to 0 or 2^least; others to 2^floor or twice that.
         least = top - _LEVELS + 1
         floor = np.frexp(wide)[1] - 1
         small = (floor < least) | (wide == 0)
@@ -93,7 +93,7 @@ class Natural(Compressor):
         return Powers(np.array(top, dtype=np.int16), signed, x.dtype)
 
     def decode(self, arrays: Mapping[str, Array], shape: Shape, dtype: DType) -> Powers:
-        """Return the array of these levels, whose exponent a double must bear."""
+        """Return the array of these levels, with an exponent within a double's range."""
         expect_names(arrays, ("levels", "top"))
         top = expect_array(arrays, "top", (), np.dtype(np.int16))
         levels = expect_array(arrays, "levels", shape, np.dtype(np.int8))

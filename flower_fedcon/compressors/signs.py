@@ -66,7 +66,7 @@ class Sign(Compressor):
         return False
 
     def q(self, size: int) -> float:
-        """Return 1/d, which an x with one entry that is not 0 attains."""
+        """Return 1/d, which is attained by an x with a single nonzero entry."""
         return 1.0 / size
 
     def compress(self, x: Array, rng: np.random.Generator) -> Signs:
@@ -77,7 +77,7 @@ class Sign(Compressor):
         return Signs(np.array(scale), np.packbits(wide < 0), x.shape, x.dtype)
 
     def decode(self, arrays: Mapping[str, Array], shape: Shape, dtype: DType) -> Signs:
-        """Return the array of a scale >= 0 and so many signs."""
+        """Return the array of a scale >= 0 and its signs."""
         expect_names(arrays, ("bits", "scale"))
         scale = expect_array(arrays, "scale", (), np.dtype(np.float64))
         length = (-(-math.prod(shape) // 8),)

@@ -14,7 +14,7 @@ from flower_fedcon.validation import Array, expect_array, expect_names
 
 
 class Stripe(Sparse):
-    """What one column of `Stripes` holds of an array: on the wire, its values and its number."""
+    """The entries of an array in one column of `Stripes`; on the wire, values and column number."""
 
     __slots__ = ("column",)
 
@@ -41,7 +41,7 @@ class Stripes(NamedTuple):
     copies: int
 
     def indices(self, column: int, size: int) -> Array:
-        """Return the entries of a column, of an array of `size` entries, ascending.
+        """Return the indices of a column, for an array of `size` entries, ascending.
 
         Raises
         ------
@@ -53,7 +53,7 @@ class Stripes(NamedTuple):
         return np.flatnonzero((column - self.copies * np.arange(size)) % self.cohort < self.copies)
 
     def pick(self, x: Array, column: int) -> Stripe:
-        """Return what a column holds of x."""
+        """Return the entries of x in a column."""
         indices = self.indices(column, x.size)
         return Stripe(indices, x.reshape(-1)[indices], x.shape, column)
 
@@ -63,7 +63,7 @@ class Stripes(NamedTuple):
         Raises
         ------
         ConfigError
-            If they are not those of one of the columns.
+            If they do not belong to one of the columns.
         """
         expect_names(arrays, ("column", "values"))
         column = int(expect_array(arrays, "column", (), np.dtype(np.int32)))

@@ -1,4 +1,4 @@
-"""Compressed arrays, in the form in which they cross the wire."""
+"""Compressed arrays, in their form on the wire."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DType: TypeAlias = np.dtype[Any]
 
 
 class Compressed(ABC):
-    """C(x), in the compact form that crosses the wire.
+    """C(x), in its compact form on the wire.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Compressed(ABC):
 
 
 def dense(value: Compressed | Array) -> Array:
-    """Return what a compressor has given as an array."""
+    """Return a compressor's result as an array."""
     return value if isinstance(value, np.ndarray) else value.dense()
 
 
@@ -95,7 +95,7 @@ class Quantized(Compressed):
     signed : array of int8 or int16
         The level of each entry, with its sign; the shape of x.
     levels : int
-        s, the level that stands for the norm itself.
+        s, the level of the norm itself.
     dtype : dtype
         Type of x.
     """

@@ -1,10 +1,10 @@
 """Robust alternatives to the mean over the cohort, which limit the effect of false uploads.
 
-A strategy takes one as `aggregation=`; those whose server step must be the plain mean refuse it and
-say why (`fedcon info`).
+A strategy takes one as `aggregation=`. Strategies whose server step must be the plain mean refuse
+it and say why (`fedcon info`).
 
-They have a price under heterogeneity, even if no upload is false: the limit is another point. On
-the tests' six heterogeneous quadratics F* is 0.544 below the start. FedAvg with one local step
+They have a price under heterogeneity, even if no upload is false: the limit is a different point.
+On the tests' six heterogeneous quadratics F* is 0.544 below the start. FedAvg with one local step
 reaches F* with the mean, and ends above it by 0.10 with `TrimmedMean(0.1)`, 0.24 with
 `CoordinateMedian()`, 0.12 with `GeometricMedian()` and with `NormClipping(0.1)`, and 0 with
 `NormClipping(1.0)`.
@@ -57,7 +57,7 @@ def as_aggregation(value: object) -> Aggregation | None:
     Raises
     ------
     ConfigError
-        If it is something else.
+        If it is neither.
     """
     if value is None or isinstance(value, Aggregation):
         return value
@@ -174,7 +174,7 @@ class GeometricMedian(Aggregation):
 
 @dataclass(frozen=True)
 class NormClipping(Aggregation):
-    """The mean, with each upload that is longer than `bound` cut to that length.
+    """The mean of uploads that are scaled to a norm of at most `bound`.
 
     A single client moves it by at most bound/n. For methods that upload a model instead of a
     change, its distance from the server's model is clipped. If uploads are not 0 at the optimum
@@ -209,7 +209,7 @@ class NormClipping(Aggregation):
         return mean
 
     def combine_numbers(self, values: Sequence[float]) -> float:
-        """Return their median: the bound is one for models."""
+        """Return the median of the numbers, since the bound is meant for models."""
         return float(np.median(values))
 
 

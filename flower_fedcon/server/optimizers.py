@@ -52,7 +52,7 @@ class OptimizerState(NamedTuple):
     """The state of an optimizer."""
 
     m: Array  # mean of the changes, shape of the model
-    v: Array | None = None  # of their squares, shape of the model; None where there is no scaling
+    v: Array | None = None  # of their squares, shape of the model; None without scaling
 
 
 class ServerOptimizer(ABC):
@@ -80,7 +80,7 @@ def as_optimizer(value: object) -> ServerOptimizer | None:
     Raises
     ------
     ConfigError
-        If it is something else.
+        If it is neither.
     """
     if value is None or isinstance(value, ServerOptimizer):
         return value
@@ -99,7 +99,7 @@ def _share(name: str, value: object) -> float:
 
 
 def _moved(beta: float, mean: Array, state: OptimizerState | None) -> Array:
-    """Return m, from 0."""
+    """Return the new m, which starts at 0."""
     fresh: Array = (1.0 - beta) * mean
     return fresh if state is None else beta * state.m + fresh
 

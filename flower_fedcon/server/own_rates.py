@@ -1,13 +1,13 @@
-"""Step lengths that each client finds in its own steps, from how its gradients change.
+"""Step lengths that each client computes itself, from the changes of its gradients.
 
 They are values of `client_lr` for methods that allow different steps of clients: FedAvg and FedMiD.
 
 >>> from flower_fedcon.strategies import FedAvg
 >>> strategy = FedAvg(client_lr=DeltaSGD(), local_steps=5)  # or client_lr="adaptive"
 
-Each round begins at `initial`, by default the method's default, and after each local step, which
-led from w to w', with gradients g and g' of f_j there (of one minibatch, the next one: two
-gradients a step), and with theta = the last step over the one before it (1 at first):
+Each round begins with `initial`, by default the method's default. After each local step from w to
+w', let g and g' be the gradients of f_j there (of one minibatch, the next one: two gradients in a
+step), and theta the last step divided by the one before it (1 at first):
 
     DeltaSGD:   eta := min{gamma ||w' - w|| / (2 ||g' - g||),  sqrt(1 + delta theta) eta}
     AdaPGM:     eta := eta min{sqrt(1 + theta),  1/(2 sqrt([D]_+))}
@@ -16,13 +16,13 @@ gradients a step), and with theta = the last step over the one before it (1 at f
 A step at the level of rounding, below the square root of the precision relative to w, does not
 change eta.
 
-What is proved: AdaPGM with all rows converges for one convex f_j + psi whose gradient is locally
-Lipschitz, without L (Latafat et al., Theorem 1.1); Delta-SGD bounds FedAvg's mean squared gradient
-for clients whose gradients differ by a bounded amount, nonconvex ones, too, for gamma of order 1/K
-and eta_0 of order gamma, not for the gamma = 2 of its experiments. Under heterogeneity neither
-converges to the optimum: clients weigh in proportion to their steps T_i, so the limit is about
-where sum_i T_i grad f_i = 0, in addition to the bias of local steps. Sampling only adds noise,
-since clients keep nothing between rounds.
+Proofs: AdaPGM with all rows converges for one convex f_j + psi whose gradient is locally Lipschitz,
+without L (Latafat et al., Theorem 1.1); for Delta-SGD, FedAvg's mean squared gradient is bounded if
+clients' gradients differ by a bounded amount, also for nonconvex objectives. This needs gamma of
+order 1/K and eta_0 of order gamma, unlike the gamma = 2 of the paper's experiments. Under
+heterogeneity neither converges to the optimum: clients have weights in proportion to their steps
+T_i, so in the limit approximately sum_i T_i grad f_i = 0, in addition to the bias of local steps.
+Sampling only adds noise, since clients keep nothing between rounds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ADAPTIVE = "adaptive"
 
 @dataclass(frozen=True)
 class OwnRate(ABC):
-    """A step length that each client finds for itself, step by step.
+    """A step length that each client adapts from step to step.
 
     Parameters
     ----------
@@ -56,22 +56,22 @@ class OwnRate(ABC):
 
     @abstractmethod
     def after(self, rate: Any, theta: Any, moved: Array, turned: Array, axes: int) -> Any:
-        """Return the next step, of each client.
+        """Return the next step length of each client.
 
         Parameters
         ----------
         rate, theta : float, or array of shape (clients,)
             The last step, and its ratio to the one before.
         moved, turned : array
-            How the point and the gradient of f_j have changed.
+            The changes of the point and of the gradient of f_j.
         axes : int
-            Of a model.
+            The number of axes of a model.
         """
 
 
 @dataclass(frozen=True)
 class DeltaSGD(OwnRate):
-    """Steps of about the inverse of a client's smoothness along its way.
+    """Steps of about the inverse of a client's local smoothness.
 
     Kim, Toghani, Uribe, Kyrillidis, "Adaptive Federated Learning with Auto-Tuned Clients", ICLR
     2024 (arXiv 2306.11201), Algorithm 1.
@@ -100,7 +100,7 @@ class DeltaSGD(OwnRate):
             object.__setattr__(self, name, positive(f"DeltaSGD({name})", getattr(self, name)))
 
     def after(self, rate: Any, theta: Any, moved: Array, turned: Array, axes: int) -> Any:
-        """Return the smaller of gamma/(2 L), L the smoothness on the way, and growth's bound."""
+        """Return the smaller of gamma/(2 L), L the local smoothness, and the bound of growth."""
         steepness = _ratio(dot(turned, turned, axes), dot(moved, moved, axes))
         safe = 0.5 * self.gamma / root(pick(steepness > 0, steepness, 1.0))
         return smaller(pick(steepness > 0, safe, math.inf), root(1 + self.delta * theta) * rate)
@@ -130,12 +130,12 @@ class AdaPGM(OwnRate):
 
 
 def _ratio(a: Any, b: Any) -> Any:
-    """Return a/b, or 0 where b is 0, which the caller does not look at."""
+    """Return a/b; 0 for b = 0, which the caller ignores."""
     return pick(b > 0, a / pick(b > 0, b, 1.0), 0.0)
 
 
 def own_rate(value: Any, usual: type[OwnRate]) -> Any:
-    """Return a method's usual steps where a `client_lr` is "adaptive", else the value.
+    """Return a method's default rule if `client_lr` is "adaptive", otherwise the value.
 
     >>> own_rate("adaptive", AdaPGM), own_rate(0.1, AdaPGM)
     (AdaPGM(initial=None), 0.1)

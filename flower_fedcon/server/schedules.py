@@ -1,8 +1,8 @@
 """Step lengths that change from round to round, for the `client_lr` of methods that allow it.
 
 A schedule has a length for round 1 and a rule for later rounds. It depends only on the number of
-the round, so resumed runs and clients that are sampled late use the right length. Strategies say
-which of them take a schedule (`fedcon info`), and others why not.
+the round, so resumed runs and clients that are sampled late use the right length. `fedcon info`
+says which strategies take a schedule, and why others do not.
 
 >>> from flower_fedcon.schedules import InverseSqrt
 >>> from flower_fedcon.strategies import FedAvg
@@ -10,8 +10,8 @@ which of them take a schedule (`fedcon info`), and others why not.
 
 In an experiment file: ``client_lr = {type = "InverseSqrt", initial = 0.1}``.
 
-`DeltaSGD` and `AdaPGM` are not schedules: with them each client finds its own steps, each from the
-one before (`flower_fedcon.server.own_rates` says what is proved).
+`DeltaSGD` and `AdaPGM` are not schedules: with them each client computes its own steps, each from
+the one before; for proofs see `flower_fedcon.server.own_rates`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Schedule(ABC):
     @property
     @abstractmethod
     def longest(self) -> float:
-        """The longest of all rounds."""
+        """The longest step of all rounds."""
 
 
 def rate_or_schedule(name: str, value: Any) -> float | Schedule:
-    """Return a schedule as it is, or a number as a float if it is finite and > 0.
+    """Return a schedule, or a number as a float if it is finite and > 0.
 
     Raises
     ------
@@ -68,22 +68,22 @@ def rate_or_schedule(name: str, value: Any) -> float | Schedule:
 
 
 def longest(rate: float | Schedule | OwnRate) -> float:
-    """Return the longest step of a number or schedule; of clients' own there is none."""
+    """Return the longest step of a number or schedule; None for clients' own steps."""
     if isinstance(rate, OwnRate):
         return math.inf
     return rate.longest if isinstance(rate, Schedule) else rate
 
 
 def at(rate: Any, server_round: int) -> float:
-    """Return the step of a number or schedule in a round; of clients' own the first."""
-    if type(rate) is float:  # nearly always, and sooner than to ask an abstract class
+    """Return the step of a number or schedule in a round; for clients' own steps the first."""
+    if type(rate) is float:  # the usual case; faster than a check of an abstract class
         return rate
     if isinstance(rate, OwnRate):
         rate = rate.initial
     return rate.at(server_round) if isinstance(rate, Schedule) else rate
 
 
-_LEAST = 5e-324  # steps stay above 0, however many rounds there are
+_LEAST = 5e-324  # steps stay above 0 for any number of rounds
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _Falling(Schedule):
 
 @dataclass(frozen=True)
 class Constant(_Falling):
-    """initial in every round, as the number itself.
+    """initial in every round, the same as the number itself.
 
     Examples
     --------
@@ -218,7 +218,7 @@ class StepDecay(_Falling):
     factor : float (default: 0.5)
         In (0, 1].
     smallest : float (default: 0.0)
-        >= 0 and at most initial: no step is shorter.
+        A lower bound of the steps, >= 0 and at most initial.
 
     Examples
     --------

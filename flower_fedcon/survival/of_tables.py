@@ -32,7 +32,7 @@ def curves_of_tables(
     clients : sequence of Table
         Tables with a schema for "cox".
     names : sequence of str
-        The clients'.
+        The clients' names.
     by : str, optional
         The categorical feature whose categories are the arms; by default one arm, "all".
     grid, min_rows, stratified : see `flower_fedcon.survival.logrank`
@@ -40,13 +40,13 @@ def curves_of_tables(
     Returns
     -------
     curves : dict of KaplanMeier, by arm
-    test : LogRank, or None of one arm
+    test : LogRank, or None for one arm
 
     Raises
     ------
     ConfigError
-        If the schema is for another loss, or `by` is not a categorical feature, or is missing in a
-        row.
+        If the schema is for a different loss, or `by` is not a categorical feature, or is missing
+        in a row.
     """
     schema = clients[0].schema
     if schema.loss != "cox":

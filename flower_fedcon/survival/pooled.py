@@ -1,4 +1,4 @@
-"""Curves and tests for rows of times, divided among their sites."""
+"""Curves and tests for rows of times at several sites."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The contract test: what must hold for every algorithm.
+"""The contract test: the rules for every algorithm.
 
-Each check is a function of a strategy and a problem that fits it; it raises `CheckError` with what
-is wrong. The checks do not test how fast the method converges: that is for its author to test.
+Each check is a function of a strategy and a problem that fits it; it raises `CheckError` if a rule
+is broken. The checks do not test the speed of convergence; this is left to the method's author.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flower_fedcon.testing.problems import default_problem
 
 
 def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None) -> None:
-    """Check your own algorithm like those of the collection, and name everything that fails.
+    """Check your own algorithm like those of the collection, and name all failed checks.
 
     Parameters
     ----------
@@ -30,8 +30,8 @@ def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None)
     Raises
     ------
     AlgorithmError
-        If a check fails: each that does, with what is wrong. In a test file,
-        ``@pytest.mark.parametrize("name", CHECKS)`` makes each a test of its own.
+        If checks fail, with the reason of each. In a test file, ``@pytest.mark.parametrize("name",
+        CHECKS)`` makes each check a separate test.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None)
         try:
             with _quiet():
                 check(strategy, made)
-        except Exception as error:  # an algorithm that fails may raise anything
+        except Exception as error:  # a failing algorithm may raise any error
             failed.append(f"{name}: {error or type(error).__name__}")
     if failed:
         raise AlgorithmError(
@@ -55,7 +55,7 @@ def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None)
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Have nothing logged: the checks break replies on purpose, and a run would say so."""
+    """Silence the log: the checks break replies on purpose, which a run would log."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

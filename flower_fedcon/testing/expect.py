@@ -1,4 +1,4 @@
-"""What the checks share: how they complain, and when two things are the same."""
+"""Common parts of the checks: errors and comparisons."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Strategy: TypeAlias = FedConStrategy[Any]
 
 
 class CheckError(AlgorithmError):
-    """An algorithm does not do what every algorithm does."""
+    """An algorithm breaks a rule for every algorithm."""
 
 
 def expect(holds: Any, text: str) -> None:
-    """Raise `CheckError` with a text unless something holds."""
+    """Raise `CheckError` with a text unless a condition holds."""
     if not holds:
         raise CheckError(text)
 
 
 def changed(strategy: Strategy, **settings: Any) -> Any:
-    """Return the same strategy with other settings that every strategy has."""
+    """Return the same strategy with some of the common settings changed."""
     other = copy.copy(strategy)
     vars(other).update(settings)
     return other
@@ -52,7 +52,7 @@ def forms(strategy: Strategy, problem: FederatedProblem) -> Iterator[Any]:
 
 
 def contents(value: Any) -> Any:
-    """Return all that a value is made of, as it is now: two are equal if nothing has changed."""
+    """Return the present content of a value; two results are equal if nothing has changed."""
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, Mapping):
@@ -61,7 +61,7 @@ def contents(value: Any) -> Any:
         return [type(value), *map(contents, value)]
     if isinstance(value, type | FunctionType) or not hasattr(value, "__dict__"):
         return value
-    if is_dataclass(value):  # its fields: what it has worked out from them may be kept
+    if is_dataclass(value):  # its fields; values derived from them may be cached
         return type(value), {f.name: contents(getattr(value, f.name)) for f in fields(value)}
     return type(value), contents(vars(value))
 
@@ -77,5 +77,5 @@ def same(one: Array, other: Array) -> bool:
 
 
 def close(one: Array, other: Array, tolerance: float) -> bool:
-    """Return whether two arrays are as close as rounding allows, or the tolerance."""
+    """Return whether two arrays are equal up to rounding, or the tolerance."""
     return bool(np.allclose(one, other, rtol=1e-6, atol=tolerance))

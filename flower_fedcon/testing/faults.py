@@ -1,4 +1,4 @@
-"""Checks of what happens where replies, or clients' states, are lost or wrong."""
+"""Checks with lost or wrong replies, and lost client states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flower_fedcon.testing.open_run import Asked, OpenRun
 
 
 def lost_replies(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that lost replies move nothing: state waits until the server has used the reply."""
+    """Check that lost replies change nothing: state waits until the server uses the reply."""
     for made in forms(strategy, problem):
         draws = np.random.default_rng(5)
 
@@ -37,7 +37,7 @@ def lost_replies(strategy: Strategy, problem: FederatedProblem) -> None:
         calm = OpenRun(made, problem)
         whole = changed(made, min_replies=problem.num_clients)
         faulty = OpenRun(whole, problem, alter=lose)
-        faulty.server.max_retries = 100  # one client in two can be unlucky often
+        faulty.server.max_retries = 100  # with two clients, one may be drawn often
         calm.play(30)
         faulty.play(30)
         expect(faulty.server.counts["retries"], "no lost reply was asked for again")
@@ -58,7 +58,7 @@ def bad_replies(strategy: Strategy, problem: FederatedProblem) -> None:
             asked: Asked, reply: Reply, fault: str = fault, waiting: dict[int, int] = waiting
         ) -> list[Reply]:
             due = asked.phase == TRAIN and waiting.get(asked.round) == asked.client
-            if not due or not reply.payload:  # or a round in which nothing is uploaded
+            if not due or not reply.payload:  # or a round without uploads
                 return [reply]
             del waiting[asked.round]
             return corrupt(reply, fault)
@@ -73,7 +73,7 @@ def bad_replies(strategy: Strategy, problem: FederatedProblem) -> None:
 
 
 def corrupt(reply: Reply, fault: str) -> list[Reply]:
-    """Return what arrives in place of a reply."""
+    """Return the message that arrives instead of a reply."""
     name, (value,) = next(iter(reply.payload.items()))
     dense = value if isinstance(value, np.ndarray) else np.asarray(value.dense())
     wrong: dict[str, Any] = {
@@ -92,7 +92,7 @@ def corrupt(reply: Reply, fault: str) -> list[Reply]:
 
 
 def too_few_replies(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that a round that nobody answers ends the run with the reason."""
+    """Check that a round without any answer ends the run with the reason."""
 
     def silence(asked: Asked, reply: Reply) -> list[Reply]:
         return [] if asked.round > 3 else [reply]
@@ -110,7 +110,7 @@ def too_few_replies(strategy: Strategy, problem: FederatedProblem) -> None:
 
 
 def lost_state(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that a client whose state is gone comes back, or the run ends with the reason."""
+    """Check that a client that lost its state comes back, or the run ends with the reason."""
     if client_class(strategy.name).state_type is None:
         return
     run = OpenRun(changed(strategy, participation=Full()), problem).play(3)

@@ -1,4 +1,4 @@
-"""A run in the open: a server and its clients, and whatever lies between them."""
+"""An open run for tests: a server, its clients, and the wire between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPEN = Policy.open()
 
 @dataclass(frozen=True)
 class Asked:
-    """What one client is asked."""
+    """The request to one client."""
 
     client: int
     round: int
@@ -45,23 +45,23 @@ def values(one: Reply) -> dict[str, Any]:
 
 
 def sent(one: Reply) -> Reply:
-    """Return a reply as it arrives over a wire: the arrays that its values are made of."""
+    """Return a reply in its form on a wire: the arrays of its values."""
     arrays, scalars = flatten(values(one))
     payload = {name: [part] for name, part in (arrays | scalars).items()}
     return replace(one, payload=payload, remote=True)
 
 
 class OpenRun(LocalEngine):
-    """A run whose rounds a test plays one by one.
+    """A run whose rounds a test carries out one by one.
 
     Parameters
     ----------
     strategy, problem
     rounds : int
-        How many the strategy is told of.
+        The number of rounds in the strategy's setup.
     seed : int
     alter : callable, optional
-        Sees every client's request and its reply, and returns what arrives over a wire.
+        Takes every client's request and reply, and returns what arrives over the wire.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class OpenRun(LocalEngine):
         self.alter = alter
 
     def new_client(self, j: int) -> Any:
-        """Return client j as it is after a restart without its state."""
+        """Return client j after a restart without its state."""
         client = client_class(self.server.info.algorithm)(self.problem.objectives[j])
         client.configure(self.server.info)
         return client
 
     def answer(self, request: Request) -> list[Reply]:
-        """Return what arrives of the clients' replies."""
+        """Return the replies that arrive."""
         answers = super().answer(request)
         if self.alter is None:
             return answers
@@ -102,13 +102,13 @@ class OpenRun(LocalEngine):
         return arriving
 
     def play(self, rounds: int = 1) -> OpenRun:
-        """Play some rounds."""
+        """Carry out some rounds."""
         for _ in range(rounds):
             self.round(self)
         return self
 
     def round(self, engine: Engine) -> None:
-        """Play a round with clients of any engine."""
+        """Carry out a round with clients of any engine."""
         complete(Round.begin(self.server), engine)
 
     @property
@@ -129,7 +129,7 @@ class OpenRun(LocalEngine):
 
 
 def complete(round_: Round, engine: Engine) -> None:
-    """Bring a round that has begun to its end."""
+    """Complete a round that has begun."""
     while (request := round_.next_request()) is not None:
         round_.take(engine.answer(request))
     round_.finish()
@@ -138,16 +138,16 @@ def complete(round_: Round, engine: Engine) -> None:
 def arrived(
     client: int, layout: Layout, arrays: list[np.ndarray], examples: Any, config: Any
 ) -> Reply:
-    """Return what a NumPyClient's answer is to the server."""
+    """Return the server's form of a NumPyClient's answer."""
     tensors = [array.data for array in messages.to_record(arrays).values()]
     found = incoming.reply(client, layout.size, lambda: Parts(tensors, examples, None, config))
     return found if isinstance(found, Reply) else Reply([client], 0, error=found.reason)
 
 
 class Wire(LocalEngine):
-    """An engine whose messages go through Flower's records, as those of nodes do.
+    """An engine whose messages go through Flower's records, like those of nodes.
 
-    Each message meets a new client object: what a client knows, its context holds.
+    Each message goes to a new client object: only the context keeps a client's state.
     """
 
     def __init__(self, run: OpenRun) -> None:
@@ -161,7 +161,7 @@ class Wire(LocalEngine):
         ]
 
     def answer(self, request: Request) -> list[Reply]:
-        """Return the clients' replies, as they arrive."""
+        """Return the clients' replies after the wire."""
         replies = []
         for place, j in enumerate(request.clients):
             arrays, config = self._encoder.encode(request, place)

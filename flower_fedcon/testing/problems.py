@@ -1,4 +1,4 @@
-"""The small problems that an algorithm is checked on."""
+"""The small problems for checks of algorithms."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def default_problem(
 ) -> FederatedProblem:
     """Return three quadratics in six dimensions, with L = mu = 1, 2 and 3.
 
-    They come with the strategy's own constraint or regularizer, so that the two fit; with a
-    functional constraint that never binds where the strategy keeps one.
+    They have the strategy's own constraint or regularizer, so that the two fit; and a functional
+    constraint that never binds, if the strategy needs one.
     """
     psi = {"constraint": strategy.constraint}
     if strategy.constraint is None:
@@ -51,7 +51,7 @@ def quadratics(strategy: FedConStrategy[Any], dtype: Any = np.float64) -> list[Q
 
 
 class Reshaped:
-    """An objective on vectors, as one on matrices or on lists of layers."""
+    """An objective on vectors in the form of one on matrices or lists of layers."""
 
     def __init__(self, objective: Any, shapes: list[tuple[int, ...]], *, layered: bool) -> None:
         self.objective, self.shapes, self.layered = objective, shapes, layered
@@ -76,7 +76,7 @@ class Reshaped:
         return float(self.objective.value(self._flat(x)))
 
     def gradient(self, x: Any) -> Any:
-        """Return the gradient at x, in its form."""
+        """Return the gradient at x, in the form of x."""
         return self._unflat(self.objective.gradient(self._flat(x)))
 
     def _flat(self, x: Any) -> Array:

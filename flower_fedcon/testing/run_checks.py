@@ -1,4 +1,4 @@
-"""Checks of a pair, of its runs, and of the forms that a model can have."""
+"""Checks of a pair, of its runs, and of the forms of models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from flower_fedcon.testing.problems import SIZE, Reshaped, default_problem, quad
 
 
 def registered(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that the name leads to the pair, and that the problem fits."""
+    """Check that the name is registered for the pair, and that the problem fits."""
     kind = type(strategy)
     expect(
         issubclass(kind, strategy_class(strategy.name)),
@@ -45,7 +45,7 @@ def registered(strategy: Strategy, problem: FederatedProblem) -> None:
 
 
 def fields_as_declared(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that the client takes exactly the fields that it declares, others refused by name."""
+    """Check that the client takes exactly its declared fields, and refuses others by name."""
     kind, info = client_class(strategy.name), OpenRun(strategy, problem).server.info
     expect(
         info.settings.keys() == set(kind.fields),
@@ -54,7 +54,7 @@ def fields_as_declared(strategy: Strategy, problem: FederatedProblem) -> None:
     client = kind(problem.objectives[0])
     client.configure(info)
     for name, value in info.settings.items():
-        by_round = isinstance(value, Schedule | OwnRate)  # of which a client holds the round's
+        by_round = isinstance(value, Schedule | OwnRate)  # a client holds the round's value
         held = by_round or getattr(client, name) is value
         expect(held, f"the client does not hold {name!r} as it was sent")
     for name in (*info.settings, "surplus"):
@@ -73,7 +73,7 @@ def fields_as_declared(strategy: Strategy, problem: FederatedProblem) -> None:
 
 
 def finite_iterates(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that the model keeps its shape and stays finite, whoever takes part."""
+    """Check that the model keeps its shape and stays finite, with every participation."""
     for made in forms(strategy, problem):
         run = OpenRun(made, problem)
         for number in range(1, 21):
@@ -84,7 +84,7 @@ def finite_iterates(strategy: Strategy, problem: FederatedProblem) -> None:
 
 
 def seeded(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that a seed fixes every byte."""
+    """Check that runs with the same seed are equal to the byte."""
     for made in forms(strategy, problem):
         first, same = (simulate(made, problem, 10, seed=1, evaluate_every=0).x for _ in range(2))
         expect(
@@ -109,7 +109,7 @@ def same_through_records(strategy: Strategy, problem: FederatedProblem) -> None:
 
 
 def same_stacked(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that a step on arrays with leading axes does for all clients what it does for one."""
+    """Check that a step on arrays with a leading client axis equals the steps of single clients."""
     for made in forms(strategy, problem):
         if why_not_stackable(made, problem) is not None:
             continue
@@ -126,7 +126,7 @@ def same_stacked(strategy: Strategy, problem: FederatedProblem) -> None:
 
 
 def strategy_unchanged(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that a run changes its state alone, and not the strategy, the caller's or its own."""
+    """Check that a run changes only its state, not the caller's strategy nor its own copy."""
     for made in forms(strategy, problem):
         run = OpenRun(made, problem)
         for what, held in (("the caller's strategy", made), ("the bound one", run.server.strategy)):
@@ -138,9 +138,9 @@ def strategy_unchanged(strategy: Strategy, problem: FederatedProblem) -> None:
 
 
 def state_unchanged(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that a round returns another state, and leaves the one before as it was.
+    """Check that a round returns a new state, and does not change the old one.
 
-    But for mirrors, whose columns move by themselves (`Mirror`).
+    Mirrors are exempt, since their columns change in place (`Mirror`).
     """
     for made in forms(strategy, problem):
         run = OpenRun(made, problem)
@@ -156,7 +156,7 @@ def state_unchanged(strategy: Strategy, problem: FederatedProblem) -> None:
 
 
 def resumed(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that a run that goes on from its checkpoint comes to the bytes of one without."""
+    """Check that a run resumed from its checkpoint equals an uninterrupted one to the byte."""
     if strategy.uses_num_rounds:
         return
     whole = simulate(strategy, problem, 9, seed=1, evaluate_every=0).x
@@ -170,11 +170,11 @@ def resumed(strategy: Strategy, problem: FederatedProblem) -> None:
     )
 
 
-# --- the model's form -----------------------------------------------------------------------------
+# --- the form of the model -----------------------------------------------------------------------
 
 
 def any_shape(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that matrices and layers are vectors: the iterates are those of the flat model."""
+    """Check that matrices and layers give the iterates of the flat model."""
 
     def run(shapes: list[tuple[int, ...]], *, layered: bool = False) -> Any:
         flat = quadratics(strategy)
@@ -207,7 +207,7 @@ def single_precision(strategy: Strategy, problem: FederatedProblem) -> None:
 
 
 def _is_default(strategy: Strategy, problem: FederatedProblem) -> bool:
-    """Return whether this is the default problem, and the strategy's psi one of any form."""
+    """Return whether this is the default problem, and the strategy's psi allows any form."""
     own = default_problem(strategy)
     shaped = [part for part in (strategy.constraint, strategy.regularizer) if part is not None]
     try:

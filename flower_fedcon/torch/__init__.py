@@ -1,6 +1,6 @@
 """PyTorch: your own train loops, and modules as objectives.
 
-Needs the extra `flower-fedcon[torch]`; the rest of the package does without PyTorch.
+This needs the extra `flower-fedcon[torch]`; the rest of the package does not need PyTorch.
 """
 
 from flower_fedcon.errors import needing
@@ -20,8 +20,8 @@ from flower_fedcon.training.local_round import current_method
 def train_step(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Turn a train function of PyTorch into a client of one of this package's strategies.
 
-    `flower_fedcon.train_step`, whose options it takes, for loops in which a model is a
-    `torch.nn.Module`: a round's method is a `TorchTraining`.
+    It is `flower_fedcon.train_step`, with the same options, for loops in which the model is a
+    `torch.nn.Module`: the round's method is a `TorchTraining`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What an objective of PyTorch consists of beside the parameters that are trained."""
+"""The content of a PyTorch objective, without the trained parameters."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Untrained(Content):
-    """The content of a module and a loss, in which some parameters stand for their shapes alone.
+    """The content of a module and a loss, in which some parameters count by shape only.
 
     Parameters
     ----------
     trained : sequence of torch.nn.Parameter
     exact : bool
-        Whether equal content means one function, in this process: classes and functions are then
-        themselves and not their names, and so is what cannot be pickled.
+        Whether equal content must mean the same function in this process. Classes, functions and
+        values that cannot be pickled then count by identity, not by name.
     """
 
     def __init__(self, trained: Any, *, exact: bool) -> None:

@@ -36,20 +36,20 @@ class TorchTraining(LocalTraining):
             The model with the message's arrays loaded; also within `DistributedDataParallel`, or
             compiled.
         optimizer : torch.optim.Optimizer, optional
-            Until the round is over, its `step()` corrects the gradients first, after clipping and a
-            `GradScaler`. Without an optimizer, call `apply_gradients` of the result.
+            Until the end of the round its `step()` corrects the gradients first, after clipping and
+            a `GradScaler`. Without an optimizer, call `apply_gradients` of the result.
 
         Raises
         ------
         ConfigError
-            If it is another model, the optimizer does not move all of it, or the method does not
-            correct gradients.
+            If the model is a different one, the optimizer does not have all its parameters, or the
+            method does not correct gradients.
         """
         self.added()
         return TorchCorrection(self, self._parameters(model), optimizer)
 
     def optimizer(self, params: Iterable[Tensor], lr: float | None = None) -> MethodOptimizer:
-        """Return the method's step, in place of an optimizer.
+        """Return an object that takes the method's step instead of an optimizer.
 
         It is for FedMiD, FedDualAvg, FastFedDA and CompositeFL, which take their own steps, and for
         FedAvg and Scaffold with `client_lr`.
@@ -59,12 +59,12 @@ class TorchTraining(LocalTraining):
         params : iterable of tensors
             `model.parameters()`, with the message's arrays loaded.
         lr : float, optional
-            As the strategy's `client_lr`; another one is refused.
+            The strategy's `client_lr`; any other value is refused.
 
         Raises
         ------
         ConfigError
-            If the parameters or `lr` are others, or the method has no step of its own.
+            If the parameters or `lr` differ from these, or the method does not have its own step.
         """
         self.check_optimizer(lr)
         every = list(params)
@@ -90,12 +90,12 @@ class TorchTraining(LocalTraining):
         return MethodOptimizer(self, tensors)
 
     def _parameters(self, model: nn.Module) -> list[Tensor]:
-        """Return the parameters that the server's layers stand for.
+        """Return the parameters of the server's layers.
 
         Raises
         ------
         ConfigError
-            If the model has others.
+            If the model has different ones.
         """
         names = self.layout.names or ()
         found = as_named(dict(model.named_parameters(remove_duplicate=False)), names)
@@ -114,7 +114,7 @@ class TorchTraining(LocalTraining):
                 f"{self.name}: this client trains {', '.join(map(repr, more))}, which the server's "
                 "initial_arrays do not hold: build the same model on server and clients"
             )
-        # Tied weights stand here under each of their names: with one gradient they stay the same.
+        # Tied weights are listed under each of their names; they stay equal, with one gradient.
         tensors: list[Tensor] = [found[name] for name in names]
         shapes = tuple(tuple(t.shape) for t in tensors)
         if shapes != self.layout.shapes:
@@ -126,7 +126,7 @@ class TorchTraining(LocalTraining):
         return tensors
 
     def _refuse_names(self, names: Sequence[str], what: str) -> NoReturn:
-        """Refuse layers of the server's model that this client's does not train."""
+        """Refuse layers of the server's model that this client's model does not train."""
         remedy = "Build the same model on server and clients"
         if what != "missing":
             remedy = f"Declare them: start(buffers={[*names]!r})"
@@ -149,10 +149,10 @@ class TorchCorrection(LoopCorrection):
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self._parameters, self._name = parameters, training.name
-        self._left: list[tuple[Any, int]] = []  # the gradients that the last correction has left
-        self._own: list[Tensor | None] = []  # the gradients that an optimizer's step has found
+        self._left: list[tuple[Any, int]] = []  # the gradients after the last correction
+        self._own: list[Tensor | None] = []  # the gradients before an optimizer's step
         self._hooks: list[Any] = []
-        self._climbed: set[int] = set()  # parameters of groups that maximize: theirs is -gradient
+        self._climbed: set[int] = set()  # parameters of groups that maximize: they use -gradient
         super().__init__(training, lambda a, i: as_tensor(a, parameters[i]), as_array)
         if optimizer is not None:
             if not isinstance(optimizer, torch.optim.Optimizer):
@@ -171,20 +171,20 @@ class TorchCorrection(LoopCorrection):
             self.by_itself = True
 
     def close(self) -> None:
-        """Let the optimizer go."""
+        """Release the optimizer."""
         for hook in self._hooks:
             hook.remove()
 
     def apply_gradients(self, model: nn.Module | None = None) -> None:
         """Add the method's terms to the gradients, between `backward()` and `optimizer.step()`.
 
-        Once for each step. With a `GradScaler`, after `scaler.unscale_(optimizer)`; clipping comes
-        before. The model is the one that `begin` was given.
+        Call it once for each step, after clipping and, with a `GradScaler`, after
+        `scaler.unscale_(optimizer)`. The model is that of `begin`.
 
         Raises
         ------
         ConfigError
-            If these gradients are corrected, or will be, by the optimizer that `begin` was given.
+            If the optimizer of `begin` corrects these gradients.
         """
         if self.by_itself:
             self._refuse(
@@ -220,8 +220,8 @@ class TorchCorrection(LoopCorrection):
     def _before_step(
         self, optimizer: torch.optim.Optimizer, given: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Correct the gradients that an optimizer's step is about to take."""
-        if getattr(optimizer, "grad_scale", None) is not None:  # of a GradScaler
+        """Correct the gradients before an optimizer's step."""
+        if getattr(optimizer, "grad_scale", None) is not None:  # from a GradScaler
             self._refuse(
                 "the optimizer unscales the gradients within its step, after they are corrected: "
                 "call scaler.unscale_(optimizer) before scaler.step(optimizer)"
@@ -229,7 +229,7 @@ class TorchCorrection(LoopCorrection):
         infinite = getattr(optimizer, "found_inf", None)
         if infinite is not None and infinite.item():
             return None  # it takes no step
-        # What is given begins with the optimizer, in today's PyTorch.
+        # In current PyTorch the arguments begin with the optimizer.
         own = [argument for argument in given if argument is not optimizer]
         closure = named.get("closure", own[0] if own else None)
         if closure is None:
@@ -253,7 +253,7 @@ class TorchCorrection(LoopCorrection):
         return given, {k: corrected if value is closure else value for k, value in named.items()}
 
     def _after_step(self, *_: Any) -> None:
-        """Leave the loop the gradients that it had: whoever goes on with them is not misled."""
+        """Restore the loop's gradients, for code that uses them after the step."""
         if self._own:
             for p, gradient in zip(self._parameters, self._own, strict=True):
                 p.grad = gradient
@@ -264,7 +264,7 @@ class TorchCorrection(LoopCorrection):
 
 
 class MethodOptimizer(torch.optim.Optimizer):
-    """The step of a method that is more than a gradient step, in place of an optimizer's.
+    """The step of a method that is more than a gradient step; replaces an optimizer.
 
     The prox is computed on the CPU, on the model as one NumPy vector.
     """
@@ -280,7 +280,7 @@ class MethodOptimizer(torch.optim.Optimizer):
         Raises
         ------
         ConfigError
-            If a scheduler, or anything else, is to change the rate.
+            If a scheduler, or anything else, has changed the rate.
         """
         (group,) = self.param_groups
         if "initial_lr" in group or group.get("lr") != self._rate:
@@ -301,19 +301,19 @@ class MethodOptimizer(torch.optim.Optimizer):
 
 
 def dense_gradient(p: Tensor) -> Tensor:
-    """Return a parameter's gradient with all entries: of none zeros, and also of a sparse layer."""
+    """Return a parameter's dense gradient, also for a sparse layer; zeros without one."""
     if p.grad is None:
         return torch.zeros_like(p)
     return p.grad.to_dense() if p.grad.is_sparse else p.grad
 
 
 def as_tensor(array: Array, like: Tensor) -> Tensor:
-    """Return an array as a tensor of the type and on the device of another."""
+    """Return an array as a tensor with the type and device of another."""
     return torch.tensor(array, dtype=like.dtype, device=like.device)
 
 
 def as_array(tensor: Tensor) -> Array:
-    """Return a tensor as an array; one that NumPy has no type for as float32."""
+    """Return a tensor as an array; as float32 if NumPy does not have its type."""
     host = tensor.detach().cpu()
     if host.dtype in (torch.bfloat16, torch.float16):
         host = host.float()

@@ -30,7 +30,7 @@ _FORMS = "value", "gradient", "value_and_gradient", "batch_gradient", "stochasti
 
 
 def _own(name: str, data: Any) -> Tensor:
-    """Return data as a tensor of which nobody else has the memory."""
+    """Return data as a tensor with its own memory."""
     if isinstance(data, Tensor):
         return data.detach().clone()
     if isinstance(data, np.ndarray):
@@ -43,7 +43,7 @@ def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _by_layer(layers: Sequence[str], parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what each layer is given by its name or a pattern; the last that fits counts."""
+    """Return the part for each layer, by name or pattern; the last match counts."""
     found: dict[str, Any] = {}
     for pattern, part in parts.items():
         names = fnmatch.filter(layers, pattern)
@@ -54,9 +54,9 @@ def _by_layer(layers: Sequence[str], parts: Mapping[str, Any]) -> dict[str, Any]
 
 
 def separable(module: nn.Module, parts: Mapping[str, Any]) -> Separable:
-    """Return the regularizer of a module's trained parameters by their names; the rest is free.
+    """Return the regularizer of a module's trained parameters by name; the rest is free.
 
-    A method with a prox takes it for a network, in a train loop or with `TorchObjective`s.
+    Methods with a prox take it for a network, in a train loop or with `TorchObjective`s.
 
     Parameters
     ----------
@@ -64,8 +64,8 @@ def separable(module: nn.Module, parts: Mapping[str, Any]) -> Separable:
         Parameters with `requires_grad=False` are left out; in a train loop declare them,
         `start(buffers=["head.*"])`.
     parts : dict
-        Regularizers, or sets for their indicators, by name or pattern ("fc*.weight"). If two fit a
-        name, the last counts.
+        Regularizers, or sets for their indicators, by name or pattern ("fc*.weight"). If two match
+        a name, the last counts.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def separable(module: nn.Module, parts: Mapping[str, Any]) -> Separable:
     Raises
     ------
     ConfigError
-        If no name fits.
+        If a pattern matches no name.
 
     Examples
     --------
@@ -162,7 +162,7 @@ class TorchObjective(Objective, Stackable):
                 + ", ".join(sorted(map(str, kinds)))
             )
         self._like = named[0][1]
-        self._parameters = [p for _, p in named]  # which point at the model that is asked about
+        self._parameters = [p for _, p in named]  # these point at the model to be evaluated
         self._start = [p.data for p in self._parameters]
         self.layer_names = tuple(name for name, _ in named)
         self.shape = [tuple(p.shape) for p in self._parameters]
@@ -244,9 +244,9 @@ class TorchObjective(Objective, Stackable):
         return Product(tuple(zip(sets, self.shape, strict=True)))  # type: ignore[arg-type]
 
     def _never_called(self) -> tuple[nn.Module, Any, list[Tensor]]:
-        """Return the module and the loss as they are before any call, and the trained parameters.
+        """Return the module and the loss before any call, and the trained parameters.
 
-        The parameters have no memory of their own: a model's take their place.
+        The parameters have no memory: those of a model replace them.
         """
         empty: list[Tensor] = [
             nn.Parameter(torch.empty(0, dtype=p.dtype)) for p in self._parameters
@@ -256,11 +256,11 @@ class TorchObjective(Objective, Stackable):
         return module, loss, empty
 
     def _as_if_new(self, tensors: Sequence[Tensor]) -> tuple[nn.Module, Any, list[Tensor]]:
-        """Return a module and a loss that were never called, and their parameters, at a model."""
+        """Return a module and a loss that were never called, with their parameters, at a model."""
         module, loss, empty = self._untouched
         own: list[Tensor] = [nn.Parameter(tensor.clone()) for tensor in tensors]
         known: dict[int, Any] = {id(p): new for p, new in zip(empty, own, strict=True)}
-        # Most of what a copy would take: they are empty, and each row gets its own.
+        # The largest part of a copy: these are empty, and each row gets its own.
         known |= {id(hooks): type(hooks)() for hooks in self._no_hooks}
         return *copy.deepcopy((module, loss), known), own
 
@@ -289,15 +289,14 @@ class TorchObjective(Objective, Stackable):
     # --- single rows, for `flower_fedcon.privacy.ExampleDP` ---------------------------------------
 
     def row_gradients(self, x: Any, rows: Array) -> Array:
-        """Return the gradient of the loss of each of some rows alone, l2 not included.
+        """Return the gradient of the loss of each of some rows alone, without l2.
 
-        Each row goes through a copy of the module that no row has gone through, in memory of its
-        own, so that no other row, and no place among others, changes a bit of it. What a module
-        keeps from call to call, in parameters, buffers or attributes, and the random numbers that
-        it draws, are those of its construction for each row. What it keeps outside itself, in
-        globals, in a class or in a function's closure, is its author's to leave out.
-        (`torch.func.vmap` takes rows together, and its products of matrices round each row by what
-        stands beside it.)
+        Each row goes through an unused copy of the module, in its own memory, so that neither other
+        rows nor its position change a bit of its result. For each row, values that a module keeps
+        between calls (in parameters, buffers or attributes) and its random numbers are those after
+        construction. A module's author must avoid state outside the module, in globals, in a class
+        or in a function's closure. (`torch.func.vmap` takes rows together, and its matrix products
+        round each row depending on its neighbours.)
 
         Parameters
         ----------
@@ -321,15 +320,16 @@ class TorchObjective(Objective, Stackable):
         return np.array(self._alone(x, rows, gradient, np.full(entries, np.nan)), np.float64)
 
     def row_losses(self, x: Any, rows: Array) -> Array:
-        """Return the loss of each of some rows alone, l2 not included, as `row_gradients` does."""
+        """Return the loss of each of some rows alone, without l2, as in `row_gradients`."""
         with torch.no_grad():
             return np.array(self._alone(x, rows, lambda loss, _: float(loss), np.nan))
 
     def _alone(self, x: Any, rows: Array, read: Callable[..., Any], failed: Any) -> list[Any]:
-        """Return what is read of each row's loss and its parameters.
+        """Return the result of a function of each row's loss and parameters.
 
-        A row for which the module raises has `failed` instead: an error that reached the server
-        would tell of that row. What raises for a row of zeros is a fault of the module's.
+        A row for which the module raises has `failed` instead, since an error that reached the
+        server would reveal something about the row. If the module raises for a row of zeros, it is
+        a fault of the module.
         """
         tensors, device = self._tensors(x), self._like.device
 
@@ -350,17 +350,17 @@ class TorchObjective(Objective, Stackable):
         return found
 
     def ridge(self, x: Any) -> float:
-        """Return l2/2 ||x||^2, of a model in layers."""
+        """Return l2/2 ||x||^2 for a model in layers."""
         return 0.5 * self.l2 * sum(float(np.square(w, dtype=np.float64).sum()) for w in x)
 
     def ridged(self, gradient: Any, x: Any) -> Any:
-        """Return a gradient of the rows' losses, in layers, with that of l2 added."""
+        """Return a gradient of the rows' losses, in layers, plus that of the l2 term."""
         if not self.l2:
             return gradient
         return [g + self.l2 * np.asarray(w) for g, w in zip(gradient, x, strict=True)]
 
     def why_rows_mix(self) -> str:
-        """Return why the loss is no mean of losses of rows alone; "" if none is known."""
+        """Return why the loss is not a mean of losses of single rows; "" if no reason is known."""
         kind = type(self)
         own = [name for name in _FORMS if owner_of(kind, name) not in (TorchObjective, Objective)]
         if own:
@@ -391,30 +391,30 @@ class TorchObjective(Objective, Stackable):
 
     @property
     def own_rows(self) -> Array:
-        """The inputs, by which a node knows whose examples they are."""
+        """The inputs, by which a node identifies the examples."""
         return as_array(self._inputs)
 
     @property
     def rows_key(self) -> str:
-        """A digest of the rows alone, whatever module is trained on them."""
+        """A digest of the rows, independent of the module."""
         return digest((self._inputs, self._targets))
 
     def packed_objective(self, layout: Layout) -> PackedObjective:
-        """Return the function of the packed vector, as the algorithms see it."""
+        """Return the function of the packed vector that algorithms use."""
         kind = type(self)
         known = all(owner_of(kind, name) in (TorchObjective, Objective) for name in _FORMS)
         return PackedTorch(self, layout) if known else PackedObjective(self, layout)
 
     @property
     def resume_key(self) -> str | None:
-        """What a resumed run compares, without the model asked about last; None if derived."""
+        """The value that a resumed run compares, without the last model; None for subclasses."""
         if type(self) is not TorchObjective:
-            return None  # of such a class counts all that pickle would keep
+            return None  # for a subclass everything that pickle keeps counts
         own = self._start, self._inputs, self._targets, self.l2, sorted(self._measures)
         return f"{Untrained.of(self)} {digest(own)}"
 
     def stack_key(self) -> Hashable | None:
-        """Return what the clients share whose modules are evaluated together."""
+        """Return a key that is equal for clients whose modules can be evaluated together."""
         if type(self) is not TorchObjective:
             return None
         rows = *self._inputs.shape, self._inputs.dtype, *self._targets.shape, self._targets.dtype
@@ -423,14 +423,14 @@ class TorchObjective(Objective, Stackable):
 
     @classmethod
     def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Stack:
-        """Return the objectives of many clients, each times its factor, by `torch.func.vmap`."""
+        """Return many clients' objectives as a stack, times factors, by `torch.func.vmap`."""
         from flower_fedcon.torch.stacked_modules import StackedTorch
 
         return StackedTorch(objectives, factors)
 
     @classmethod
     def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:
-        """Return why `torch.func.vmap` does not take these; None if it does."""
+        """Return why `torch.func.vmap` cannot take these objectives; None if it can."""
         from flower_fedcon.torch.stacked_modules import why_not_together
 
         return why_not_together(objectives)
@@ -475,12 +475,12 @@ class TorchObjective(Objective, Stackable):
         return value, found
 
     def _load(self, model: Sequence[Tensor]) -> None:
-        """Have the module evaluated at a model: no copy, and less than `functional_call` costs."""
+        """Set the module to a model without a copy, which is cheaper than `functional_call`."""
         for parameter, tensor in zip(self._parameters, model, strict=True):
             parameter.data = tensor
 
     def _sum(self, rows: Tensor | None, each: Callable[[Tensor], None] | None = None) -> float:
-        """Return f over rows, part by part; `each` sees the parts of the mean loss."""
+        """Return f over rows, part by part; `each` is called with the parts of the mean loss."""
         value = 0.0
         for index, share in self._chunks(rows):
             part = self._loss(self._call(index), self._targets[index])
@@ -494,7 +494,7 @@ class TorchObjective(Objective, Stackable):
         return value + 0.5 * self.l2 * sum(float((p.data**2).sum()) for p in self._parameters)
 
     def _chunks(self, rows: Tensor | None) -> Iterator[tuple[Any, float]]:
-        """Yield which rows are taken together, and their share of all."""
+        """Yield the rows of each pass, and their share of all."""
         m = self.num_examples if rows is None else len(rows)
         for first in range(0, m, self._chunk):
             last = min(first + self._chunk, m)

@@ -1,4 +1,4 @@
-"""A `TorchObjective` as the algorithms see it: a function of one vector."""
+"""A `TorchObjective` in the form for algorithms: a function of one vector."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flower_fedcon.validation import Array
 class PackedTorch(PackedObjective, StepTaker):
     """A `TorchObjective` as a function of the packed vector, of which its tensors are views."""
 
-    _writes: bool | None = None  # whether the module changes its parameters; None until it is seen
+    _writes: bool | None = None  # whether the module changes its parameters; None until known
 
     def value(self, x: Array) -> float:
         """Return f(x)."""
@@ -40,7 +40,7 @@ class PackedTorch(PackedObjective, StepTaker):
     def gradient_steps(
         self, steps: LocalPass, next_rows: Callable[[], Array | None] | None = None
     ) -> Array | None:
-        """Return where plain steps lead, taken in one piece of memory: the same bits, sooner."""
+        """Return the result of plain steps, in one piece of memory: the same bits, but faster."""
         objective, start = self._objective, steps.start
         if not steps.plain or steps.shift or self._writes is not False:
             return None
@@ -68,18 +68,18 @@ class PackedTorch(PackedObjective, StepTaker):
         return value, packed.astype(x.dtype, copy=False)
 
     def _at(self, x: Array, ask: Callable[[Sequence[Tensor]], Any]) -> Any:
-        """Return the answer at x, of which a module that writes to its parameters gets a copy."""
-        shared = self._writes is False and x.flags.writeable  # else PyTorch warns
+        """Return the result at x; a module that writes to its parameters gets a copy of x."""
+        shared = self._writes is False and x.flags.writeable  # otherwise PyTorch warns
         flat = self._tensor(x if shared else x.copy())
         before = self._versions() if self._writes is None else None
         answer = ask(self._layers_of(flat))
-        if self._writes is None:  # a write that changes nothing yet counts, too
+        if self._writes is None:  # a write that does not change a value counts, too
             same = torch.equal(flat, torch.from_numpy(x.copy()).to(flat))
             self._writes = not same or self._versions() != before
         return answer
 
     def _versions(self) -> list[int]:
-        """Return how often PyTorch has seen each parameter written to."""
+        """Return how often each parameter was written to, by PyTorch's count."""
         return [parameter._version for parameter in self._objective._parameters]
 
     def _tensor(self, x: Array) -> Tensor:

@@ -22,30 +22,30 @@ from flower_fedcon.validation import Array
 if TYPE_CHECKING:
     from flower_fedcon.torch.objective import TorchObjective
 
-_FEW = 8  # clients, and rows of each, on which the two ways are compared
+_FEW = 8  # clients, and rows of each, for a comparison of both ways
 
 
 class StackedTorch(Stack):
-    """A stack of `TorchObjective` whose modules differ in their trained parameters at most.
+    """A stack of `TorchObjective` whose modules differ only in their trained parameters.
 
-    A model is the packed vector. Of many small modules, a pass costs little more than one's.
+    A model is the packed vector. A pass of many small modules costs little more than that of one.
 
     Parameters
     ----------
     objectives : sequence of TorchObjective
-        With one `stack_key`.
+        Objectives with the same `stack_key`.
     factors : sequence of float, optional
-        What multiplies each; by default 1.
+        The factor of each; by default 1.
     """
 
-    models_at_once = 2**21  # a pass costs a millisecond beside what it does
+    models_at_once = 2**21  # a pass has an overhead of a millisecond
 
     def __init__(
         self, objectives: Sequence[TorchObjective], factors: Sequence[float] | None = None
     ) -> None:
         first = objectives[0]
         self._first = first
-        # Copies: what a module or a loss keeps of a call would be of no use outside of it.
+        # Copies: state that a module or a loss keeps of a vmap call is not usable outside of it.
         self._module, self._mean_loss = copy.deepcopy((first._module, first._loss))
         self._inputs = torch.stack([f._inputs for f in objectives])
         self._targets = torch.stack([f._targets for f in objectives])
@@ -62,14 +62,14 @@ class StackedTorch(Stack):
         return loss
 
     def content(self) -> str:
-        """Return a digest of the module, without what is trained, and of the loss."""
+        """Return a digest of the module, without trained parameters, and of the loss."""
         trained = [p for p in self._module.parameters() if p.requires_grad]
         return Untrained.digest(trained, self._module, self._mean_loss, exact=True)
 
     def _layers(self, x: Array) -> list[Tensor]:
-        """Return the layers of stacked models, or of one, as views: no module here writes to them.
+        """Return the layers of stacked models, or of one, as views; modules do not write to them.
 
-        See `why_not_together`. Of what is read-only there is a copy, else PyTorch warns.
+        See `why_not_together`. Read-only arrays are copied, since otherwise PyTorch warns.
         """
         like = self._first._like
         flat = torch.from_numpy(x if x.flags.writeable else x.copy()).to(like.device, like.dtype)
@@ -77,9 +77,9 @@ class StackedTorch(Stack):
         return [part.reshape((*x.shape[:-1], *shape)) for part, shape in parts]
 
     def _parts(self, clients: Array, rows: Array | None) -> Iterator[tuple[slice, Any, float]]:
-        """Yield which clients are taken together, the index of their rows, and these rows' share.
+        """Yield the clients of each pass, the index of their rows, and the rows' share.
 
-        As many rows as one client alone would take.
+        A pass has as many rows as that of a single client.
         """
         m, chunk = self.num_examples if rows is None else rows.shape[1], self._first._chunk
         at_once = max(1, chunk // m)
@@ -171,7 +171,7 @@ class StackedTorch(Stack):
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Raise what a module or a loss raises as an error of the client's."""
+    """Raise an error of a module or a loss as an error of the client."""
     try:
         yield
     except FedConError:
@@ -181,9 +181,9 @@ def _told() -> Iterator[None]:
 
 
 def why_not_together(objectives: Sequence[TorchObjective]) -> str | None:
-    """Return why `vmap` does not find what the clients find one by one; None if it does.
+    """Return why `vmap` differs from evaluating clients one by one; None if it does not.
 
-    Both are tried: all rows' losses at the start, and the gradients of a few clients.
+    Both ways are compared: all rows' losses at the start, and the gradients of a few clients.
     """
     start = objectives[0].start()
     layout = Layout.of(start)
@@ -200,7 +200,7 @@ def why_not_together(objectives: Sequence[TorchObjective]) -> str | None:
         stack.gradient(x, slice(0, 1))
         if stack.content() != before:
             return "its module or its loss keeps what it was called with"
-    except Exception as error:  # whatever a module, a loss or a copy of them may raise
+    except Exception as error:  # any error of a module, a loss, or a copy of them
         reason = next(iter(str(error).splitlines()), "")[:200]
         return f"torch.func.vmap does not take the module, the loss or the data ({reason})"
     if (points != x).any():

@@ -1,4 +1,4 @@
-"""Your own train loops: a method's corrections in a loop that this package does not run.
+"""Your own train loops: the corrections of a method in a loop that you write.
 
 `flower_fedcon.torch` has the same for PyTorch; `flower_fedcon.train_step` puts a loop into a
 Flower app.

@@ -17,7 +17,7 @@ from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
-_PLAIN = 1e-3  # how far K plain steps may end from where they should, relative to their length
+_PLAIN = 1e-3  # tolerance of the end point of K plain steps, relative to their length
 _CURRENT: ContextVar[LocalTraining] = ContextVar("current_method")
 
 
@@ -30,7 +30,7 @@ def current_method() -> Any:
     Raises
     ------
     ConfigError
-        If no round is running: in another thread than the train function's, or outside of it.
+        If no round is running: in a thread other than the train function's, or outside of it.
 
     Examples
     --------
@@ -50,16 +50,16 @@ def current_method() -> Any:
 
 
 class LocalTraining:
-    """A round's local pass, by a user's own loop.
+    """A round's local pass in a user's own loop.
 
     Parameters
     ----------
     client : LocalPassClient
-        Whose functions are the method.
+        The client of the method.
     state, down
-        As for the client's `step`.
+        As in the client's `step`.
     layout : Layout
-        The model's.
+        The layout of the model.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class LocalTraining:
         self._added = self._declared.simplified
         self.steps = 0
         self._correction: LoopCorrection | None = None
-        self._z: Array | None = None  # what moves, where the method's own steps are taken
+        self._z: Array | None = None  # the moving point, if the method's own steps are taken
         self._w = self._added.at(self._added.start, 0)
 
     @property
@@ -91,12 +91,12 @@ class LocalTraining:
 
     @property
     def rate(self) -> float | None:
-        """The strategy's `client_lr`, of this round; None without one."""
+        """The strategy's `client_lr` in this round; None without one."""
         return self._client.client_lr if "client_lr" in self._client.fields else None
 
     @property
     def keeps_gradient(self) -> bool:
-        """Whether the mean of the loop's gradients is wanted."""
+        """Whether the method needs the mean of the loop's gradients."""
         return self._client.keeps_gradient
 
     @property
@@ -115,7 +115,7 @@ class LocalTraining:
         Raises
         ------
         ConfigError
-            If a value is not finite; `what` says of what.
+            If a value is not finite; `what` names the array.
         """
         try:
             return self.layout.pack(list(layers) if self.layout.layered else layers[0], "a model")
@@ -130,7 +130,7 @@ class LocalTraining:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Be the `current_method`; in the end let go of what the loop was given."""
+        """Be the `current_method`; at the end release the loop's objects."""
         token = _CURRENT.set(self)
         try:
             yield
@@ -139,15 +139,15 @@ class LocalTraining:
             if self._correction is not None:
                 self._correction.close()
 
-    # --- the method as what is added to gradients ------------------------------------------------
+    # --- the method as terms that are added to gradients ------------------------------------------
 
     def added(self) -> LocalPass:
-        """Return what the method adds to each gradient.
+        """Return the terms that the method adds to each gradient.
 
         Raises
         ------
         ConfigError
-            If that is not the method.
+            If the method is not of this kind.
         """
         if self._added.is_the_method:
             self._refuse(
@@ -157,12 +157,12 @@ class LocalTraining:
         return self._added
 
     def keep(self, correction: LoopCorrection) -> None:
-        """Have `finish` ask this correction what the loop has done.
+        """Register the correction that `finish` will ask about the loop.
 
         Raises
         ------
         ConfigError
-            If another one has been at work: its steps would not count.
+            If there is another correction, whose steps would not count.
         """
         before = self._correction
         if before is not None and (before.steps or before.by_itself):
@@ -172,7 +172,7 @@ class LocalTraining:
     # --- the method as the step itself -----------------------------------------------------------
 
     def check_optimizer(self, lr: float | None) -> None:
-        """Raise unless the method has steps of its own, of this length."""
+        """Raise unless the method has its own steps, of this length."""
         if self._added.solver is not None:
             self._refuse(
                 "it only corrects gradients: use your optimizer, with correction = "
@@ -202,15 +202,15 @@ class LocalTraining:
     # --- the end ---------------------------------------------------------------------------------
 
     def finish(self, end: Sequence[Array]) -> tuple[Payload, Any]:
-        """Return upload and state, of a loop that ended with these layers.
+        """Return upload and state after a loop that ended with these layers.
 
         Raises
         ------
         ConfigError
-            If the loop has left the method out, or its steps are others than the method counts on.
+            If the loop has not used the method, or its steps are not those that the method assumes.
         """
         client, correction, added = self._client, self._correction, self._added
-        self._correction = None  # each holds the other, and the model, until a collector comes
+        self._correction = None  # breaks a cycle of references to the model
         gradient = None
         if correction is not None:
             self.steps += correction.steps
@@ -254,7 +254,7 @@ class LocalTraining:
 
 
 class LoopCorrection:
-    """What a method adds to the gradients of a loop, in the tensors of the loop's framework.
+    """The terms that a method adds to a loop's gradients, in the loop's tensors.
 
     Parameters
     ----------
@@ -302,14 +302,14 @@ class LoopCorrection:
         return [part.add_to(g, x) for part, g, x in layers]
 
     def close(self) -> None:
-        """Let go of the loop: the round is over."""
+        """Release the loop at the end of the round."""
 
     def mean_gradient(self) -> list[Array]:
         """Return the mean of the gradients so far, without the method's terms."""
         return [self._to_array(s / self.steps) for s in self._sums]
 
     def _tensors(self, packed: Array | None) -> Iterator[Any]:
-        """Yield the layers of a packed array as tensors; None for none."""
+        """Yield the layers of a packed array as tensors; None for None."""
         if packed is None:
             yield from [None] * len(self._training.layout.shapes)
             return

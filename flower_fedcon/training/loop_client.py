@@ -22,7 +22,7 @@ examples that it has used."""
 
 
 class OwnLoop(LocalPassClient[State], Generic[State]):
-    """What such a client has in place of this package's step; a mixin before the algorithm's class.
+    """A mixin, before the algorithm's class, that replaces this package's step by a loop.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
     kind : {"app", "client"}
         Whether the loop is a function of a ClientApp, or a method of a NumPyClient.
     place : str
-        Where the user's function begins, for what is refused when it is over.
+        The first line of the user's function, for errors after it has ended.
     context, state_dir, oracles, name
-        As for every client.
+        As in every client.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
     ) -> None:
         super().__init__(_NoObjective(), **options)
         self.kind, self._place = kind, place
-        self.num_examples = 1  # unknown, until the loop has run
+        self.num_examples = 1  # not known until the loop has run
         self._loop, self._training = loop, training
 
     def describe(self) -> ClientInfo:
-        """Return what the server asks before the first round."""
+        """Return the description that the server asks for before round 1."""
         return ClientInfo(self.name or "", int(self.num_examples), None, own_loop=self.kind)
 
     def step(self, state: State, down: Payload) -> tuple[Payload, State]:
@@ -60,7 +60,7 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
         Raises
         ------
         ConfigError
-            Of the loop, with the line of it: to ask once more would not help.
+            For an error of the loop, with its line: another attempt would not help.
         """
         assert self._run is not None  # noqa: S101  (set before any step)
         training = self._training(self, state, down, self._run.layout)
@@ -69,7 +69,7 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
                 end, self.num_examples = self._loop(training)
             if self.num_examples:
                 sent = training.finish(end)
-                if training.steps:  # those that the method has seen; rows are the loop's own
+                if training.steps:  # as counted by the method; the loop does not report rows
                     self.tally(gradients=training.steps)
                 return sent
         except ConfigError as error:
@@ -79,7 +79,7 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
 
 
 class _NoObjective:
-    """Stands where other clients have an objective."""
+    """Takes the place of an objective."""
 
     def value(self, x: Array) -> float:
         raise ConfigError(
@@ -96,12 +96,12 @@ class _NoObjective:
 
 @cache
 def own_loop(algorithm: str) -> type[Any]:
-    """Return the client class of an algorithm, with a loop in place of its step.
+    """Return the client class of an algorithm, with a loop instead of its step.
 
     Raises
     ------
     ConfigError
-        If the algorithm's step is not a correction of a loop.
+        If the algorithm's step cannot be a correction of a loop.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Train loops on NumPy arrays, or on anything that becomes arrays."""
+"""Train loops on NumPy arrays, or on anything that NumPy converts to arrays."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ class ArrayTraining(LocalTraining):
     """
 
     def begin(self, model: Sequence[Array]) -> ArrayCorrection:
-        """Return what corrects the gradients of a loop.
+        """Return an object that corrects the gradients of a loop.
 
         Parameters
         ----------
         model : list of arrays
-            The model as the server sent it.
+            The model, as sent by the server.
 
         Raises
         ------
         ConfigError
-            If it is another model, or the method does not correct gradients.
+            If the model is a different one, or the method does not correct gradients.
         """
         self._check(model)
         return ArrayCorrection(self)
 
     def optimizer(self, model: Sequence[Array], lr: float | None = None) -> ArraySteps:
-        """Return what takes the method's own steps.
+        """Return an object that takes the method's own steps.
 
         Parameters
         ----------
         model : list of arrays
-            The model as the server sent it.
+            The model, as sent by the server.
         lr : float, optional
-            As the strategy's `client_lr`.
+            The strategy's `client_lr`.
 
         Raises
         ------
         ConfigError
-            If the model or `lr` is another one, or the method has no steps of its own.
+            If the model or `lr` differs from these, or the method does not have its own steps.
         """
         self.check_optimizer(lr)
         self._check(model)
@@ -81,7 +81,7 @@ NOT_LOADED = (
 
 
 class ArrayCorrection(LoopCorrection):
-    """What a method adds to the gradients of a loop on arrays."""
+    """The terms that a method adds to the gradients of a loop on arrays."""
 
     def __init__(self, training: LocalTraining) -> None:
         super().__init__(training, lambda array, i: array, np.asarray)
@@ -92,7 +92,7 @@ class ArrayCorrection(LoopCorrection):
 
 
 class ArraySteps:
-    """The steps of a method, in place of an optimizer's."""
+    """The steps of a method, instead of an optimizer's."""
 
     def __init__(self, training: LocalTraining) -> None:
         self._training = training
