@@ -1,4 +1,4 @@
-"""A claim's verdict: what is claimed beside what was measured; see `claims`."""
+"""A claim's verdict: the claim and the measurement; see `claims`."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ WHOSE = {"paper": "the paper's", "ours": "ours", "data": "the data's"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim with what was measured.
+    """A claim with its measurement.
 
     Attributes
     ----------
     experiment, what, where : str
     source : str
-        Who says so: one of `claims.SOURCES`.
+        The source of the claim: one of `claims.SOURCES`.
     claimed, bound : str
-        The claim as the table shows it, and where its number is from: one of `claims.BOUNDS`.
+        The claim in the table's form, and the origin of its number: one of `claims.BOUNDS`.
     measured : str
-        As the table shows it.
+        The measurement in the table's form.
     verdict : {"pass", "explained", "not explained", "fail"}
     note : str
-        Of an explained claim: whose fault it is, why, which claim shows it, what is expected
-        instead. Of one that left what its explanation expects: that.
+        For an explained claim: whose fault it is, why, which claim shows it, and what is expected
+        instead. If the measurement differs from the explanation's expectation, it says so.
     values : tuple of float
-        Everything measured: for each seed, each algorithm and each round.
+        All measured values: for each seed, each algorithm and each round.
     fault : str
-        Of an explained claim: whose fault it is, one of `claims.FAULTS`.
+        For an explained claim: whose fault it is, one of `claims.FAULTS`.
     companion : bool
-        Whether the claim shows the explanation of one that does not hold: often that claim re-cut.
+        Whether the claim supports the explanation of one that does not hold; it is often a variant
+        of that claim.
     seeds : int
-        How many seeds of runs or data it was judged over; 0 where nothing is drawn.
+        The number of seeds of runs or data over which it was judged; 0 if nothing is random.
     few_seeds : str
-        Why there are not more, if the claims file says so.
+        Why there are not more seeds, if the claims file says so.
     """
 
     experiment: str
@@ -65,7 +66,7 @@ class Verdict:
 
     @property
     def kind(self) -> str:
-        """What it counts as: one of `claims.COUNTED`."""
+        """The kind of the claim: one of `claims.COUNTED`."""
         if self.source == "ours":
             return "regression pins" if self.bound == "measured" else "ours"
         return "companions" if self.companion else "papers' claims"
@@ -94,7 +95,7 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
         name, sign = ("below", -1) if "below" in claim else ("above", 1)
         limits = _limits(name, claim[name], measured)
         room = [sign * (v - limit) for v, limit in zip(values, limits, strict=True)]
-        holds = all(each > 0 for each in room)  # not-a-number passes nothing
+        holds = all(each > 0 for each in room)  # NaN never passes
         claimed = f"{'<' if sign < 0 else '>'} {_many(as_list(claim[name]))}"
         worst = min(zip(room, values, strict=True), key=lambda pair: pair[0])[1]
         text = _shown(claim, values, worst, spread)
@@ -109,13 +110,13 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
 
 
 def scaling(claim: Table, runs: Runs, seeds: Sequence[int], sweep: Sweep) -> Scaling:
-    """Return what a claim with the measure "scaling" is fitted to."""
+    """Return the data of the fit of a claim with the measure "scaling"."""
     found = [quantities(claim, places, column_of) for places in _seeded(claim, runs, seeds, sweep)]
     return Scaling.of(claim, sweep, found[0][0], [values for _, values in found])
 
 
 def _seeded(claim: Table, runs: Runs, seeds: Sequence[int], sweep: Sweep) -> list[Places]:
-    """Return for each seed the places at which a claim is judged."""
+    """Return, for each seed, the places at which a claim is judged."""
     chosen = claim.get("at", [])
     return [[(key[-1], _reader(runs, key)) for key in sweep.places(s, chosen)] for s in seeds]
 
@@ -125,7 +126,7 @@ def _reader(runs: Runs, key: tuple[Any, ...]) -> Reader:
 
 
 def _explained(table: Table, measured: Sequence[list[float]], holds: bool) -> tuple[str, str]:
-    """Return verdict and note of a claim with an explanation, which expects certain numbers."""
+    """Return verdict and note of a claim whose explanation expects certain numbers."""
     values = [value for each in measured for value in each]
     off = _off(values, _targets("expected", table["expected"], measured))
     expected = f"{_many(as_list(table['expected']))} within {100 * table['tolerance']:g} %"
@@ -142,7 +143,7 @@ def _explained(table: Table, measured: Sequence[list[float]], holds: bool) -> tu
 
 
 def _off(values: Sequence[float], targets: Sequence[float]) -> float:
-    """Return the largest relative error; inf where a value is not a number.
+    """Return the largest relative error; inf if a value is NaN.
 
     >>> _off([1.1, 2.0], [1.0, 2.0]), _off([math.inf], [math.inf]), _off([math.nan], [0.0])
     (0.10000000000000009, 0.0, inf)
@@ -151,14 +152,14 @@ def _off(values: Sequence[float], targets: Sequence[float]) -> float:
 
 
 def _error(pair: tuple[float, float]) -> float:
-    """Return the relative error of a value beside its target."""
+    """Return the relative error of a value against its target."""
     value, target = pair
     error = 0.0 if value == target else abs(value - target) / (abs(target) or 1.0)
     return math.inf if math.isnan(error) else error
 
 
 def _targets(name: str, given: object, measured: Sequence[list[float]]) -> list[float]:
-    """Return a number for each measured one: one for all, those of some seeds, or each its own."""
+    """Return a target for each measured number, from one for all, some seeds, or each."""
     targets = [float(number) for number in as_list(given)]
     each, every = len(measured[0]), sum(map(len, measured))
     if len(targets) > 1 and (len(targets) % each or every % len(targets)):
@@ -210,9 +211,9 @@ def _many(values: Iterable[float]) -> str:
 
 
 def _named(claim: Table, values: Sequence[float], spread: Sequence[Array] = ()) -> str:
-    """Return the values, with the algorithms' labels where there is one for each.
+    """Return the values as text, with algorithms' labels if there is one for each.
 
-    With `spread`, what each value is the median of over the seeds: its range, too.
+    `spread` adds the range over the seeds of which each value is the median.
 
     >>> _named({"measure": "cost", "algorithms": ["FedFW", "FedDR"]}, [20.0, math.inf])
     'FedFW 20, FedDR never'
