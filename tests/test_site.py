@@ -114,6 +114,7 @@ def test_words_between_formulas_stay(typeset):
     assert "".join(typeset.runs(line)) == line
     said = typeset.runs("such a psi has a prox, and then a m(u) + b")
     assert said[1::2] == ["psi", "a m(u) + b"]
+    assert typeset.runs("c = 0 (a mirror, N d numbers)")[1::2] == ["c = 0", "N d"]
     assert typeset.mixed("f_i mu-strongly convex").endswith(r":math:`\mu`\ -strongly convex")
 
 
@@ -161,6 +162,27 @@ def test_the_notes_on_methods_are_typeset(typeset):
 
 
 IN_FORMULAS = {"lmo", "prox", "mean", "arg", "min", "diam", "Geometric"}
+
+
+@pytest.mark.parametrize("name", ["which_method", "mathematics"])
+def test_what_is_for_the_repository_s_readers_is_not_on_the_site(typeset, name):
+    plain = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+    source = [plain]
+    import_module("generated").lead_to_pages(None, name, source)
+    assert "make docs" in plain
+    assert "make docs" not in source[0]
+    assert "<!--" not in source[0]
+
+
+def test_a_colon_in_an_attribute_s_text_begins_no_type(typeset):
+    from sphinx.ext.napoleon import Config, NumpyDocstring
+
+    docstrings = import_module("docstrings")
+    lines = ["The radius: a float."]
+    docstrings._process(None, "attribute", "a.radius", None, None, lines)
+    made = NumpyDocstring(lines, Config(), what="attribute", name="a.radius")
+    assert "The radius: a float." in str(made)
+    assert ":type:" not in str(made)
 
 
 # --- a build --------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ def marked_up(lines):
 
 def _process(app, what, name, obj, options, lines):
     lines[:] = [] if what == "data" else marked_up(lines)  # a dict's own docstring is dict's
+    if what in ("attribute", "property"):  # else napoleon takes words before a colon for a type
+        lines[:0] = ["..", ""]
 
 
 def setup(app):

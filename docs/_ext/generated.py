@@ -49,12 +49,18 @@ OF_THE_SITE = {
     r"\]\(\.\./sims/REPRODUCED_QUICK\.md\)": "](claims_quick.md)",
     r"\]\(\.\./sims/REPRODUCED\.md\)": "](#the-table)",
 }
+NOT_ON_THE_SITE = re.compile(r"<!-- in the repository -->\n.*?<!-- end -->\n", re.DOTALL)
 
 
 def lead_to_pages(app, name, source):
-    """Lead to the site's own page of what a forge, where pages are read too, shows as a file."""
+    """Make a page, which is also read in the repository, one of the site.
+
+    It leads to the site's own page of a file, and what only a reader of the repository needs to
+    know is left out.
+    """
     if name in typeset.PAGES:
         source[0] = typeset.page(source[0])
+    source[0] = NOT_ON_THE_SITE.sub("", source[0])
     for link, page in OF_THE_SITE.items():
         source[0] = re.sub(link, page, source[0])
 

@@ -48,7 +48,8 @@ def page(kind, drawn):
         box(steps(card.update)),
     ]
     if card.symbols:
-        parts.append(f"Symbols: {mixed(card.symbols)}")
+        title = "" if card.symbols.startswith("Defaults: ") else "Symbols: "
+        parts.append(title + mixed(card.symbols))
     if drawn:
         caption = (
             "The problem of its contract test, with the settings stated there: the error against "

@@ -124,6 +124,8 @@ def _words(atoms):
             words[i] = True
         if atom == "a" and i and words[i - 1] and re.match("[A-Za-z]{3}", after):  # "such a psi"
             words[i] = True
+        if atom == "(a" and after and words[i + 1]:  # "c = 0 (a collective reset)"
+            words[i] = True
         if atom == "in" and not (i and not words[i - 1]):
             words[i] = True
         if atom == "al." and before == "et":

@@ -141,7 +141,7 @@ def partition(
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.lab.experiments.holdings import draw_holdings
 
-    experiment = Experiment.load(file, set_ or [])
+    experiment = Experiment.load(file, set_ or [], runs=False)
     header, *body = draw_holdings(experiment.builder, experiment.problem_arguments, output)
     shown = table(*header, right_from=1)
     for row in body:
@@ -195,7 +195,7 @@ def curves(
 
     if output is not None:
         check_figure(output)
-    arguments = Experiment.load(file, set_ or []).problem_arguments
+    arguments = Experiment.load(file, set_ or [], runs=False).problem_arguments
     keys = ("data", "schema", "client_column", "partition")
     if not {"data", "schema"} <= arguments.keys():
         raise ConfigError(

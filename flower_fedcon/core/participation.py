@@ -121,7 +121,7 @@ class Full(Participation):
         return 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sample(Participation):
     """A cohort of fixed size, uniform without replacement.
 
@@ -135,6 +135,8 @@ class Sample(Participation):
 
     >>> len(Sample(count=2).draw(5, np.random.default_rng(0)))
     2
+    >>> Sample(fraction=0.5)
+    Sample(fraction=0.5)
     """
 
     count: int | None = None
@@ -149,6 +151,10 @@ class Sample(Participation):
             count("Sample(count)", self.count)
         else:
             up_to_one("Sample(fraction)", self.fraction)
+
+    def __repr__(self) -> str:
+        given = f"count={self.count}" if self.count is not None else f"fraction={self.fraction}"
+        return f"Sample({given})"
 
     def size(self, num_clients: int) -> int:
         """Return the number of clients in a cohort."""

@@ -146,7 +146,7 @@ def argument(name: str, value: Any) -> Any:
     """Return an argument of a strategy in the form that its constructor takes.
 
     >>> argument("participation", {"sample": 3}), argument("regularizer", {"type": "Zero"})
-    (Sample(count=3, fraction=None), Zero())
+    (Sample(count=3), Zero())
     """
     if name == "participation":
         return _participation(value)

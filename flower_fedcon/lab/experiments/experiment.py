@@ -99,6 +99,8 @@ class Experiment:
         The file's name, with which each error's text begins.
     overrides : sequence of str
         "key=value", each applied in turn, names first: see `load`.
+    runs : bool (default: True)
+        See `load`.
 
     Attributes
     ----------
@@ -128,7 +130,12 @@ class Experiment:
     """
 
     def __init__(
-        self, tables: Mapping[str, Any], source: str = "experiment", overrides: Sequence[str] = ()
+        self,
+        tables: Mapping[str, Any],
+        source: str = "experiment",
+        overrides: Sequence[str] = (),
+        *,
+        runs: bool = True,
     ) -> None:
         self.source = source
         self._tables: Table = copy.deepcopy(dict(tables))
@@ -140,10 +147,12 @@ class Experiment:
             elif "compare" not in self._tables:
                 self._tables.setdefault("algorithm", {"name": AUTO})
             changes.apply(self._tables, overrides)
-            self._check()
+            self._check(runs)
 
     @classmethod
-    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    def load(
+        cls, path: str | Path, overrides: Sequence[str] = (), *, runs: bool = True
+    ) -> Experiment:
         """Read a file.
 
         Parameters
@@ -155,13 +164,15 @@ class Experiment:
             "both.seed=1" (of problem and run), or a key alone: one that only ``[problem]`` or
             ``[run]`` can have, "rounds=10", or an argument, "participation.sample=3", of all
             algorithms that take it. The value is TOML, else a string.
+        runs : bool (default: True)
+            False to look at the problem alone: a file that says no number of rounds has 0.
 
         Raises
         ------
         ConfigError
             If the file cannot be read, or its content cannot be used.
         """
-        return cls(read_toml(path), str(path), overrides)
+        return cls(read_toml(path), str(path), overrides, runs=runs)
 
     # --- what the file describes ---------------------------------------------------------------
 
@@ -385,7 +396,7 @@ class Experiment:
         name = self._tables["problem"]["name"]
         return defaults(parameters(builder(name))) | self.problem_arguments
 
-    def _check(self) -> None:
+    def _check(self, runs: bool) -> None:
         tables = self._tables
         check_keys(tables, changes.TOP, "the file's top level")
         tables.setdefault("run", {})
@@ -401,6 +412,8 @@ class Experiment:
         self.title, self.paper = tables.get("title", ""), tables.get("paper", "")
         with context("[run]"):
             check_keys(tables["run"], changes.valid_keys(tables, "run"))
+            if not runs:
+                tables["run"].setdefault("rounds", 0)
             if "rounds" not in tables["run"]:
                 raise ConfigError(
                     "rounds is missing: write rounds = 100, or another number, below [run]"
