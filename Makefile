@@ -1,7 +1,9 @@
 # What a contributor types. Another environment than .venv: make test BIN=/its/bin
 BIN = .venv/bin
 CASES = 100000
-EXTRAS = cli,simulation,tables,formula,fast,privacy,report,tensorboard
+EXTRAS = $(shell $(or $(PYTHON),python3) -c "import tomllib; \
+	found = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+	print(','.join(sorted(found.keys() - {'dev', 'docs'})))")
 
 .PHONY: help setup lint test quick flower versions durations nightly fuzz algorithm table docs
 

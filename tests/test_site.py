@@ -9,11 +9,14 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from pages import ROOT, pages
+
+import flower_fedcon
 
 API = sorted((ROOT / "docs" / "api").glob("*.rst"))
 NEIGHBOURS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "examples",
@@ -46,6 +49,27 @@ def test_every_public_name_has_its_place(module):
         source = Path(found.__file__).read_text("utf-8")
         public = re.findall(r"import (\w+) as \1$", source, re.MULTILINE)
     assert sorted(INTERFACE[module]) == sorted(public)
+
+
+def test_a_name_asked_of_the_package_is_told_with_its_module():
+    """Before: "cannot import name 'L1' from 'flower_fedcon'", and no more."""
+    own, told = INTERFACE["flower_fedcon"], 0
+    for name in {name for names in INTERFACE.values() for name in names} - {*own}:
+        if find_spec(f"flower_fedcon.{name}"):  # a module, such as `tables`
+            continue
+        with pytest.raises(AttributeError) as asked:
+            getattr(flower_fedcon, name)
+        with pytest.raises(ImportError) as imported:
+            exec(f"from flower_fedcon import {name}")  # noqa: S102
+        assert str(asked.value) == str(imported.value)
+        assert not hasattr(flower_fedcon, name)
+        (module,) = re.findall(rf"write `from (\S+) import {name}`", str(asked.value))
+        assert name in INTERFACE[module]
+        told += 1
+    assert told > 150
+    exec("from flower_fedcon import regularizers, tables")  # noqa: S102
+    with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
+        exec("from flower_fedcon import nonsense")  # noqa: S102
 
 
 def test_every_public_package_has_a_page():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,50 @@ from flower_fedcon.errors import ConfigError, repr_of
 from flower_fedcon.validation import Array, count, expect_unmasked, plain_array
 
 _FOLDS = 5
+_NO_NUMBERS = (str, bytes, date, np.datetime64)
+
+
+def why_not_numbers(X: Any) -> str:
+    """Return which column of a table holds a text or a date, and what to do; "" if none does.
+
+    >>> print(why_not_numbers([[1.0, "m"], [2.0, "f"]]))
+    column 1 of X holds the text 'm'. Replace a categorical column by columns of 0 and 1
+    (sklearn.preprocessing.OneHotEncoder(drop="first")), or fit tables with a schema in which it is
+    "categorical" (flower_fedcon.problems.tables)
+    """
+    names = getattr(X, "columns", None)
+    cells = X if hasattr(X, "iloc") else np.asarray(X, dtype=object)
+    for j in range(cells.shape[1] if cells.ndim == 2 else 0):
+        column = cells.iloc[:, j] if hasattr(X, "iloc") else cells[:, j]
+        if getattr(column.dtype, "kind", "O") in "biuf":
+            continue
+        name = j if names is None else names[j]
+        for value in column:
+            if not isinstance(value, _NO_NUMBERS) or _is_number(value):
+                continue
+            if not isinstance(value, str | bytes):
+                return (
+                    f"column {name!r} of X holds the date {value}: write a number instead, such as "
+                    f"the days since another date"
+                )
+            coded = 'sklearn.preprocessing.OneHotEncoder(drop="first")'
+            if hasattr(X, "iloc"):
+                coded = f"pandas.get_dummies(X, columns=[{name!r}], drop_first=True)"
+            return (
+                f"column {name!r} of X holds the text {value!r}. Replace a categorical column by "
+                f"columns of 0 and 1 ({coded}), or fit tables with a schema in which it is "
+                f'"categorical" (flower_fedcon.problems.tables)'
+            )
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether scikit-learn reads a text as a number."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def clients_of(groups: Any, n: int, name: str = "groups") -> tuple[Array, Array]:

@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
 
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, first_few, repr_of
-from flower_fedcon.estimators.argument_forms import clients_of, folds_of
+from flower_fedcon.estimators.argument_forms import clients_of, folds_of, why_not_numbers
 from flower_fedcon.estimators.random_effects import RandomEffects
 from flower_fedcon.objectives import Profiled, WithOffset
 from flower_fedcon.paths import (
@@ -101,15 +101,22 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
     def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Array]:
         expect_unmasked("X", X)
         expect_unmasked("y", y)
-        found: tuple[Any, Array] = validate_data(
-            self, X, y, accept_sparse="csr", dtype=np.float64, **checks
-        )
+        found: tuple[Any, Array] = self._numbers(X, y, **checks)
         if checks.get("y_numeric") and found[1].dtype.kind in "US":
             raise ValueError(
                 f"y must hold numbers, got the text {str(found[1].flat[0])!r}: convert it "
                 f"(`y.astype(float)`), or use FederatedLogisticRegression for classes"
             )
         return found
+
+    def _numbers(self, X: Any, *y: Any, **checks: Any) -> Any:
+        """Return X, or X and y, as scikit-learn's `validate_data` does."""
+        try:
+            return validate_data(self, X, *y, accept_sparse="csr", dtype=np.float64, **checks)
+        except (TypeError, ValueError):
+            if why := why_not_numbers(X):
+                raise ValueError(why) from None
+            raise
 
     def _products(self, X: Any) -> Array:
         """Return the products of new rows with the coefficients, before any intercept."""
@@ -120,7 +127,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
                 'use X @ coef_ to compare rows of one site, or fit with site_effects="common"'
             )
         expect_unmasked("X", X)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        X = self._numbers(X, reset=False)
         products: Array = safe_sparse_dot(X, self.coef_.T)
         return products
 

@@ -282,3 +282,24 @@ def test_masked_entries_and_weights_without_a_sum():
         FederatedLasso(0.1).fit(X, Y).predict(hidden)
     with pytest.raises(ConfigError, match=r"sum from 1e-300 to 1.8e308, got inf"):
         FederatedLasso(0.1).fit(X, Y, groups=np.arange(N), sample_weight=np.full(N, 1e308))
+
+
+CATEGORIES = pd.DataFrame({"age": X[:, 0], "sex": np.where(GROUPS > 0, "f", "m")})
+NO_NUMBERS = {
+    "texts": (CATEGORIES, r"column 'sex' of X holds the text 'm'.*get_dummies\(X, columns=\['sex'\]"),
+    "categories": (CATEGORIES.astype({"sex": "category"}), "column 'sex' of X holds the text 'm'"),
+    "an array": (CATEGORIES.to_numpy(), "column 1 of X holds the text 'm'.*OneHotEncoder"),
+    "dates": (CATEGORIES.assign(sex=pd.Timestamp(2020, 1, 2)), "'sex' of X holds the date 2020-01-02"),
+}
+
+
+@pytest.mark.parametrize("case", NO_NUMBERS)
+def test_a_column_without_numbers_is_named(case):
+    """Before: "could not convert string to float: 'm'", of a table with any number of columns."""
+    table, words = NO_NUMBERS[case]
+    with pytest.raises(ValueError, match=words):
+        FederatedLasso(0.1).fit(table, Y)
+    with pytest.raises(ValueError, match=words):
+        FederatedLasso(0.1).fit(X[:, :2], Y).predict(table)
+    texts = CATEGORIES.assign(sex="2")  # which scikit-learn reads as numbers
+    assert FederatedLasso(0.1).fit(texts, Y).coef_.shape == (2,)

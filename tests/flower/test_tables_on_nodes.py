@@ -106,6 +106,23 @@ def test_nodes_find_what_this_process_finds(method, tmp_path):
 
 
 @on_grid
+def test_a_large_site_is_no_warning(tmp_path, caplog):
+    """Before: "if this number is wrong, give weighting="uniform"", a strategy's argument."""
+    rows = {"large": 40, "small": 9, "third": 8}
+    for name, n in rows.items():
+        cells = [f"{i % 7},{i % 5}" for i in range(n)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["y,u", *cells]) + "\n")
+    schema = Schema.load({"target": "y", "features": {"u": "numeric"}})
+    grid = make_grid([tmp_path / f"{name}.csv" for name in rows], schema)
+    with caplog.at_level("INFO", logger="flwr"):
+        FedNewton(PSI).start(grid, num_rounds=1, schema=schema, weighting="examples")
+    (said,) = [record for record in caplog.records if "% of the rows" in record.getMessage()]
+    assert said.levelname == "INFO"
+    assert "70.2% of the rows" in said.getMessage()
+    assert 'weighting="uniform"' not in caplog.text
+
+
+@on_grid
 def test_nodes_write_predictions_for_their_own_rows_held_out(tmp_path):
     """Where their configuration names a folder, which the server does not see."""
     folder = tmp_path / "own"

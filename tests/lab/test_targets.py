@@ -13,10 +13,10 @@ from harness import Command, refusal
 from flower_fedcon import read_runs
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.run_tables import TuningOptions
-from flower_fedcon.lab.experiments.runner import Played, _stops
+from flower_fedcon.lab.experiments.runner import Played
 from flower_fedcon.lab.experiments.targets import Cell, Target, TargetTable, targets_of
 from flower_fedcon.lab.experiments.tuning import _score
-from flower_fedcon.runs.history import History
+from flower_fedcon.runs.history import EarlyStopping, History
 from flower_fedcon.runs.relative import with_relative
 
 
@@ -105,7 +105,7 @@ def test_relative_is_a_column_where_the_optimum_is_known(tmp_path: Path) -> None
     (folder / "history.csv").write_text("\n".join(lines) + "\n")
     table = targets_of([folder], [Target("relative", 0.2)], ["rounds"])
     assert [cell.spent for (cell,) in table.rows.values()] == [[1.0]]
-    (stop,) = _stops(("relative", 0.2))
+    stop = EarlyStopping(0.2, "relative")
     assert [bool(stop(row)) for row in rows] == [False, True, True]
 
 

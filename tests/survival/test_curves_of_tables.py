@@ -112,6 +112,14 @@ def test_a_report_says_between_which_times_a_median_lies(study):
     assert "median time to the event: all not reached\n" in text
 
 
+def test_commands_that_look_at_data_need_no_rounds(study, run_command: Command):
+    """Before: "rounds is missing: write rounds = 100, or another number, below [run]"."""
+    Path("study.toml").write_text(Path("study.toml").read_text().partition("[run]")[0])
+    assert run_command("data", "curves", "study.toml", "--by", "horTh")[0] == 0
+    assert run_command("data", "partition", "study.toml", "-o", "rows.svg")[0] == 0
+    assert "rounds is missing" in refusal(run_command, "run", "study.toml")
+
+
 def test_the_command(study, run_command: Command):
     code, out, _ = run_command(
         "data", "curves", "study.toml", "--by", "horTh", "--stratified", "-o", "c.svg"

@@ -28,9 +28,8 @@ from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.coefficients import check_inference
 from flower_fedcon.runs.directory import CONFIG, HISTORY
-from flower_fedcon.runs.history import Callback, History, Record
+from flower_fedcon.runs.history import EarlyStopping, History, Record
 from flower_fedcon.runs.plan import Plan
-from flower_fedcon.runs.relative import with_relative
 from flower_fedcon.validation import AUTO, count
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.own_code import own_code
@@ -262,7 +261,7 @@ def _play_job(job: Job) -> Played:
             run_dir=folder,
             resume=folder is not None and is_there(folder),
             config=job.toml,
-            callbacks=_stops(job.until),
+            callbacks=[] if job.until is None else [EarlyStopping(job.until[1], job.until[0])],
         )
         with quiet(experiment.run_options.engine in ("local", "stacked"), strategies=False):
             rows = play(experiment, job.index, plan).rows
@@ -293,22 +292,14 @@ def _what_and_where(bug: Exception) -> str:
     """Return an unexpected error in one line, with the line of code that raised it.
 
     >>> try:
-    ...     _stops(3)
+    ...     _ended(3, None)
     ... except TypeError as error:
     ...     print(_what_and_where(error).partition(", line")[0])
-    TypeError: cannot unpack non-iterable int object (runner.py
+    TypeError: unsupported operand type(s) for /: 'int' and 'str' (runner.py
     """
     place = traceback.extract_tb(bug.__traceback__)[-1]
     said = " ".join(f"{type(bug).__name__}: {bug}".split())
     return f"{said} ({Path(place.filename).name}, line {place.lineno}, in {place.name})"
-
-
-def _stops(until: tuple[str, float] | None) -> list[Callback]:
-    """Return the callbacks that stop a run at a level."""
-    if until is None:
-        return []
-    column, level = until
-    return [lambda row: with_relative([row])[0].get(column, math.inf) <= level]
 
 
 def _ended(folder: Path, job: Job) -> Played | None:
