@@ -144,7 +144,9 @@ def _refuse(name: str, imported: bool) -> NoReturn:
     """
     said = f"module {__name__!r} has no attribute {name!r}"
     here = Path(__file__).parent
-    if not name.startswith("_") and not any((here / f"{name}{end}").exists() for end in ("", ".py")):
+    if not name.startswith("_") and not any(
+        (here / f"{name}{end}").exists() for end in ("", ".py")
+    ):
         for module in _PUBLIC:
             if name in _names_of(here, module):
                 there = f"{__name__}.{module}"

@@ -60,16 +60,16 @@ def test_a_name_asked_of_the_package_is_told_with_its_module():
         with pytest.raises(AttributeError) as asked:
             getattr(flower_fedcon, name)
         with pytest.raises(ImportError) as imported:
-            exec(f"from flower_fedcon import {name}")  # noqa: S102
+            exec(f"from flower_fedcon import {name}")
         assert str(asked.value) == str(imported.value)
         assert not hasattr(flower_fedcon, name)
         (module,) = re.findall(rf"write `from (\S+) import {name}`", str(asked.value))
         assert name in INTERFACE[module]
         told += 1
     assert told > 150
-    exec("from flower_fedcon import regularizers, tables")  # noqa: S102
+    exec("from flower_fedcon import regularizers, tables")
     with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
-        exec("from flower_fedcon import nonsense")  # noqa: S102
+        exec("from flower_fedcon import nonsense")
 
 
 def test_every_public_package_has_a_page():

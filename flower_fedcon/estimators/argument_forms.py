@@ -25,7 +25,7 @@ def why_not_numbers(X: Any) -> str:
     "categorical" (flower_fedcon.problems.tables)
     """
     names = getattr(X, "columns", None)
-    cells = X if hasattr(X, "iloc") else np.asarray(X, dtype=object)
+    cells: Any = X if hasattr(X, "iloc") else np.asarray(X, dtype=object)
     for j in range(cells.shape[1] if cells.ndim == 2 else 0):
         column = cells.iloc[:, j] if hasattr(X, "iloc") else cells[:, j]
         if getattr(column.dtype, "kind", "O") in "biuf":

@@ -286,10 +286,16 @@ def test_masked_entries_and_weights_without_a_sum():
 
 CATEGORIES = pd.DataFrame({"age": X[:, 0], "sex": np.where(GROUPS > 0, "f", "m")})
 NO_NUMBERS = {
-    "texts": (CATEGORIES, r"column 'sex' of X holds the text 'm'.*get_dummies\(X, columns=\['sex'\]"),
+    "texts": (
+        CATEGORIES,
+        r"column 'sex' of X holds the text 'm'.*get_dummies\(X, columns=\['sex'\]",
+    ),
     "categories": (CATEGORIES.astype({"sex": "category"}), "column 'sex' of X holds the text 'm'"),
     "an array": (CATEGORIES.to_numpy(), "column 1 of X holds the text 'm'.*OneHotEncoder"),
-    "dates": (CATEGORIES.assign(sex=pd.Timestamp(2020, 1, 2)), "'sex' of X holds the date 2020-01-02"),
+    "dates": (
+        CATEGORIES.assign(sex=pd.Timestamp(2020, 1, 2)),
+        "'sex' of X holds the date 2020-01-02",
+    ),
 }
 
 
