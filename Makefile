@@ -42,8 +42,8 @@ versions:  ## what people call, on other versions: make versions RESOLUTION=lowe
 		| grep == > .venv-versions/found.txt
 	.venv-versions/bin/uv pip install --quiet --python .venv-versions/bin/python \
 		-c .venv-versions/found.txt hypothesis lifelines pytest pytest-xdist statsmodels
-	.venv-versions/bin/pytest -n 2 -m "not slow" tests/test_extras.py tests/algorithms tests/engines \
-		tests/math tests/tables tests/lab/test_cli.py tests/lab/test_figures.py
+	.venv-versions/bin/pytest -n 2 -m "not slow" tests/test_extras.py tests/algorithms tests/engines tests/training \
+		tests/math tests/tables $(addprefix tests/lab/test_, $(addsuffix .py, cli figures fmri images watch))
 
 durations:  ## measure anew which tests are fast, on a quiet machine
 	$(BIN)/pytest -n 2 --measure
