@@ -47,12 +47,14 @@ def replay():
     return rows
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", TABLE)
 def test_sparse_regression_table(replay, name):
     for rounds, value in zip((500, 1000), TABLE[name], strict=True):
         assert replay[name][rounds]["error"] == pytest.approx(value, rel=0.15)
 
 
+@pytest.mark.nightly
 def test_sparse_regression_claims(replay):
     def by(rounds, metric):
         return {name: row[rounds][metric] for name, row in replay.items()}

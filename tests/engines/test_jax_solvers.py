@@ -107,7 +107,7 @@ def test_clients_that_differ(solver, done):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("quadratic", {"mirror": False}),
+        nightly("quadratic", {"mirror": False}),
         ("logistic", {"stopping": "gap"}),
         nightly("scaled", {}),
         nightly("few rows", {}),
@@ -130,6 +130,7 @@ def test_dualfl_accelerated(kind, options, done):
         work(strategy, FederatedProblem(parts), found, slack=0.4 if kind == "few rows" else 0.02)
 
 
+@pytest.mark.nightly
 def test_dualfl_accelerated_in_single_precision(done):
     problem = FederatedProblem(objectives("quadratic", dtype=np.float32))
     strategy = DualFL(strong_convexity=0.1, participation=Sample(count=3))
