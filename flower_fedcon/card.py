@@ -1,9 +1,9 @@
 """An algorithm's card: what `fedcon list`, `fedcon info` and the README's table show.
 
-It is read off the module docstring of the strategy, which states the method once: a first line,
-the problem in the first indented block, the steps in the block after "Round", and the paragraphs
-that begin with "Symbols:", "State:", "Wire:", "Participation:", "Aggregation:", "Compression:",
-"Lost state:", "Not for:" and "Source:". The last one names each paper as
+It is read from the module docstring of the strategy, which has a first line, the problem in the
+first indented block, the steps in the block after "Round", and the paragraphs that begin with
+"Symbols:", "State:", "Wire:", "Participation:", "Aggregation:", "Compression:", "Lost state:", "Not
+for:" and "Source:". The last one names each paper as
 
     Ali Dadras, Alp Yurtsever, "Its Title", ICML 2022 (arXiv:2201.00001)
 """
@@ -34,13 +34,13 @@ class Paper:
     Attributes
     ----------
     authors : tuple of str
-        As they sign, "Ali Dadras".
+        Full names, such as "Ali Dadras".
     title : str
     venue : str
-        "ICML"; "" for one that is on arXiv alone.
+        Such as "ICML"; "" for a paper that is only on arXiv.
     year : int
     arxiv : str
-        Its number there, or "".
+        Its number on arXiv, or "".
     """
 
     authors: tuple[str, ...]
@@ -83,41 +83,42 @@ class Card:
     Attributes
     ----------
     title : str
-        The name as the paper writes it.
+        The name in the paper's spelling.
     summary : str
-        What it is, in one line.
+        A description in one line.
     problem : str
         The problem that it solves.
     update : str
         The steps of a round, a line for each.
     symbols : str
-        What the paper's symbols are in the code, and what is taken where they are left out.
+        The arguments for the paper's symbols, and the defaults.
     state : str
-        What client and server remember.
+        The state of client and server.
     wire : str
-        What crosses the wire in a round, for each client, down and up.
+        What each client receives and sends in a round.
     participation : str
-        Which cohorts the method allows, and what sampling does to it.
+        The cohorts that the method allows, and the effect of sampling.
     weights : str
-        Whether means weigh uploads by 1/p where clients take part unequally often, or why not.
+        Whether means weight uploads by 1/p if clients take part unequally often, or why not.
     aggregation : str
-        Whether a robust rule may take the place of the mean, and what that does; or why not.
+        Whether a robust rule may replace the mean, and its effect; or why not.
     regularizer : str
         Whether psi must be convex, and why; "" for a method without one.
     step_sizes : str
-        Whether a server optimizer and a schedule will do, or why not; "" without these arguments.
+        Whether a server optimizer and a schedule are allowed, or why not; "" without these
+        arguments.
     clipping : str
-        Whether the gradients of local steps may be clipped, and what is proved then; or why not.
+        Whether the gradients of local steps may be clipped, and what is then proved; or why not.
     compression : str
-        Which compression of uploads is right, and what it does; or why none is.
+        The compression of uploads that is allowed, and its effect; or why none is.
     release : str
-        What the server needs of the uploads: their sum, or each of them.
+        What the server needs of the uploads: their sum, or each one.
     lost_state : str
-        What happens when a client's state is gone.
+        What happens if a client's state is lost.
     not_for : str
-        Where another method serves better, and which.
+        Cases in which another method is better, and which one.
     source : str
-        The papers, and what of the method is not from them.
+        The papers, and the parts of the method that are not from them.
     """
 
     title: str
@@ -141,7 +142,7 @@ class Card:
 
     @property
     def stated(self) -> str:
-        """Whether all is stated as in the paper: if not, what `source` says of that.
+        """"as in its paper", or the words of `source` on how the method differs.
 
         >>> card = dict.fromkeys(Card.__dataclass_fields__, "")
         >>> Card(**card | {"source": "A paper, ICML; the steps are reconstructed. More."}).stated
@@ -158,7 +159,7 @@ class Card:
 
     @property
     def paper(self) -> str:
-        """The first of them as tables show it: surnames, title, venue and year.
+        """The first paper in the form for tables: surnames, title, venue and year.
 
         >>> card = dict.fromkeys(Card.__dataclass_fields__, "")
         >>> Card(**card | {"source": 'refuted in Kurt Gödel, "On it", ICML 2022. More.'}).paper
@@ -206,7 +207,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
     Raises
     ------
     ConfigError
-        If a part is missing, naming it.
+        If a part is missing; the error names it.
     """
     text = inspect.cleandoc(docstring)
     found = {
@@ -245,7 +246,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
 def _paragraph(text: str, name: str) -> str:
     """Return the paragraph that begins with `name`, as one line.
 
-    It ends with an empty line, or where the next one begins.
+    It ends at an empty line, or at the next paragraph.
     """
     others = "|".join(PARAGRAPHS)
     match = re.search(rf"^{name}: (.+?)(?:\n\n|\n(?:{others}): |\Z)", text, re.M | re.S)
@@ -253,7 +254,7 @@ def _paragraph(text: str, name: str) -> str:
 
 
 def _block(text: str) -> str:
-    """Return the first indented block, as one line for each of its own."""
+    """Return the first indented block, line by line."""
     match = re.search(r"^((?: {4}.*\n?)+)", text, re.M)
     if match is None:
         return ""
@@ -280,7 +281,7 @@ def _psi(kind: type[Any]) -> str:
 
 
 def _defaults(kind: type[Any]) -> str:
-    """Return what a method takes for arguments that are left out, by its own docstring.
+    """Return the defaults of a method's arguments, from its docstring.
 
     >>> class Halving:
     ...     '''Steps.
@@ -341,7 +342,7 @@ def _noise(kind: type[Any]) -> str:
 
 
 def _weights(kind: type[Any]) -> str:
-    """Return what becomes of uploads of clients that take part unequally often."""
+    """Return how uploads are weighted if clients take part unequally often."""
     if kind.needs_everyone:
         return ""
     if kind.needs_uniform:
@@ -353,9 +354,9 @@ def _weights(kind: type[Any]) -> str:
 
 
 def card_of(kind: type[Any], fields: Sequence[str]) -> Card:
-    """Return a strategy class's card; a subclass without a `name` of its own has its parent's.
+    """Return a strategy class's card; a subclass without its own `name` has its parent's.
 
-    `fields` are those of its client.
+    `fields` are the fields of its client.
     """
     home = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
     module = inspect.getmodule(home)
@@ -370,7 +371,7 @@ def card_of(kind: type[Any], fields: Sequence[str]) -> Card:
     )
     if known := _defaults(kind):
         card = replace(card, symbols=f"{card.symbols} Defaults: {known}.".strip())
-    if kind.needs_mean:  # said once, where it is refused
+    if kind.needs_mean:  # the refusal says it
         card = replace(card, aggregation=f"only the mean: {kind.needs_mean}")
     if kind.needs_exact:
         card = replace(card, compression=f"none: {kind.needs_exact}")

@@ -34,7 +34,7 @@ Pair: TypeAlias = "tuple[type[FedConStrategy[Any]] | None, type[FedConClient[Any
 GROUP = "flower_fedcon.algorithms"
 _log = logging.getLogger("flwr")
 _own: dict[str, Pair] = {}
-"""The registered pairs that are not the collection's; a worker has no use for the strategy."""
+"""The registered pairs outside the collection; a worker does not need the strategy."""
 
 
 @cache

@@ -56,7 +56,7 @@ def optional(check: Callable[[str, object], float], name: str, value: object) ->
 
 
 AUTO = "auto"
-"""An argument that a run is to choose by a race of a few values."""
+"""An argument that a run chooses by a race of a few values."""
 
 
 def chosen(check: Callable[[str, object], Any], name: str, value: object) -> Any:

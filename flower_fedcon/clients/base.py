@@ -94,13 +94,13 @@ class FedConClient(FlowerClient, Generic[State]):
     one_at_a_time: ClassVar[str] = ""
     """Why its step cannot serve all clients at once; "" if it can."""
     needs_values: ClassVar[str] = ""
-    """What its step needs of an objective beside gradients; "" if nothing."""
+    """What its step needs of an objective besides gradients; "" if nothing."""
     own_numbers: ClassVar[frozenset[str]] = frozenset()
-    """Personal numbers that its step also takes as columns, one of each client."""
+    """Personal numbers that its step also takes as columns, with one for each client."""
     own_memory: ClassVar[bool] = False
     """Whether it uploads the difference from a memory that its server also holds."""
     fields: ClassVar[tuple[str, ...]] = ()
-    """What the server sends of the strategy: the fields that the class annotates."""
+    """The values of the strategy that the server sends: the fields that the class annotates."""
     _types: ClassVar[Mapping[str, str]] = {}  # the types of the fields
 
     local_solver: LocalSolver  # fields of clients that minimise, or take steps

@@ -20,7 +20,7 @@ class FedExProxClient(LocalPassClient[None]):
     algorithm = "fedexprox"
     in_loops = True
     rounding: ClassVar[float] = 1e-12
-    """Times |inf f_i|: a smaller M_i - inf f_i has no correct digit left, and is sent as 0."""
+    """Relative to |inf f_i|: a smaller M_i - inf f_i has no correct digit, and is sent as 0."""
 
     step_size: float
     local_solver: LocalSolver

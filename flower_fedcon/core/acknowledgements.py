@@ -108,7 +108,7 @@ class Versions(NamedTuple):
     def after_query(
         self, known: int, state: Any, server_round: int, held: Any, kept: int, incarnation: int
     ) -> Versions:
-        """Return the versions after a query has been answered: what it left is held."""
+        """Return the versions after a query, whose values for the step are held."""
         old = self.at(kept) if kept else None
         return Versions(known, state, 0, None, server_round, held, kept, old, incarnation)
 

@@ -37,7 +37,7 @@ class Engine(ABC):
     round_deadline: float = math.inf
     wall_clock: ClassVar[bool] = False
     why_no_gradients: str = ""
-    """Why no client may be asked for its gradient; "" if each may."""
+    """Why clients may not be asked for gradients; "" if they may."""
 
     @abstractmethod
     def describe(self) -> Sequence[ClientInfo]:
@@ -68,14 +68,14 @@ class Engine(ABC):
         """Learn which clients gave a usable reply in a complete round; why the others did not."""
 
     clients_keep_states: ClassVar[bool] = True
-    """Whether the clients' states are with them, and not in the run's checkpoint."""
+    """Whether the clients keep their states themselves, outside the run's checkpoint."""
 
     def counts(self) -> dict[str, float]:
         """Return further counts for the history."""
         return {}
 
     settings: Mapping[str, Any] = MappingProxyType({})
-    """What else the clients are told, which must not change when a run is resumed."""
+    """Further settings of the clients, which must not change when a run is resumed."""
 
     def digests(self) -> dict[str, list[str]]:
         """Return digests of a run's data, which must be the same when it is resumed."""

@@ -24,12 +24,12 @@ COLUMNS = frozenset(
      "simulated_seconds", "late", "cohort", "replies", "dropped", "retries", "lost", "refused",
      "unheard", "kkt", "fw_gap", "consensus", "epsilon", "clip"]
 )  # fmt: skip
-"""The columns that a run itself may write."""
+"""The columns that the run itself writes."""
 WEIGHT = "weight."
-"""Begins the name under which a metric's weight travels."""
+"""The prefix of the name under which a metric's weight is sent."""
 _EACH = 100  # so many clients' own values are recorded at most
 LARGEST = 5e102
-"""The largest number that is taken from a client: its square can still be summed, and weighed."""
+"""The largest number accepted from a client: its square can still be summed and weighted."""
 _METRICS, _LETTERS = 100, 100  # metrics of one evaluation; characters of a metric's name
 
 

@@ -1,4 +1,4 @@
-"""The server side of a method, as a run sees it: what it declares and what it defines.
+"""The server side of a method, as used by a run: its declarations and hooks.
 
 A run, its rounds and its gate use nothing else of a strategy. `FedConStrategy` adds the arguments
 that all strategies take, and the methods that Flower calls.
@@ -48,49 +48,49 @@ class Method(ABC, Generic[State]):
     uplink: ClassVar[tuple[str, ...]]
     """What a client uploads, by name."""
     numbers: ClassVar[tuple[str, ...]] = ()
-    """Which of it are numbers, and not values of the model's shape."""
+    """The names of uploads that are numbers, not values of the model's shape."""
     queries: tuple[str, ...] = ()
-    """What clients are asked before the step, by name; empty for one exchange a round."""
+    """The names of values that a query asks for before the step; empty for one exchange a round."""
 
     needs_everyone: ClassVar[str] = ""
-    """Why every client must take part in every round; "" where cohorts are allowed."""
+    """Why every client must take part in every round; "" if cohorts are allowed."""
 
     needs_mean: ClassVar[str] = "it does not declare that another rule than the mean is right"
-    """Why the server step must be the plain mean; "" where `aggregation` may take its place."""
+    """Why the server step must be the plain mean; "" if `aggregation` may replace it."""
     needs_uniform: ClassVar[str] = "it does not declare that weights are right"
-    """Why means must not weigh uploads by 1/p where clients take part unequally often; "" if so."""
+    """Why means must not weight uploads by 1/p under unequal participation; "" if they may."""
     needs_exact: ClassVar[str] = "it does not declare that compressed uploads are right"
-    """Why uploads must not be compressed; "" where `compression` is right."""
+    """Why uploads must not be compressed; "" if `compression` is allowed."""
     needs_gradient: ClassVar[str] = "it does not declare that clipped gradients are right"
-    """Why clients' gradients must not be clipped; "" where `clip` is right."""
+    """Why clients' gradients must not be clipped; "" if `clip` is allowed."""
     needs_constant_lr: ClassVar[str] = "it does not declare that varying steps are right"
-    """Why `client_lr` must stay the same; "" where a schedule will do."""
+    """Why `client_lr` must be constant; "" if a schedule is allowed."""
     needs_common_lr: ClassVar[str] = "it does not declare that different steps of clients are right"
-    """Why all clients must take steps of one length; "" where each may find its own."""
+    """Why all clients must take steps of one length; "" if each may adapt its own."""
     release: ClassVar[Release] = Release(single="it does not declare that their sum is enough")
-    """What the server needs of the uploads: whether their sum is enough."""
+    """What the server needs of the uploads: whether their sum suffices."""
     needs_independent: ClassVar[str] = "it does not declare that its server adds up all uploads"
-    """Why one round's noise must not make up for another's; "" where the state is a prefix sum."""
+    """Why the noise of rounds must not be correlated; "" if the state is a prefix sum."""
     compact: ClassVar[bool] = False
-    """Whether an upload may take less than arrays of the model's shape: `decode` reads it."""
+    """Whether an upload may be more compact than arrays of the model's shape; `decode` reads it."""
     takes_sets: ClassVar[bool] = True
-    """Whether a constraint set may be its `regularizer`: not where it needs subgradients."""
+    """Whether a constraint set may be its `regularizer`; not if it needs subgradients."""
     needs_convex: ClassVar[str] = "it does not declare that another psi is right"
-    """Why `regularizer` must be convex; "" where a weakly convex one will do."""
+    """Why `regularizer` must be convex; "" if a weakly convex one is allowed."""
     constraints: str = ""
-    """Which constraints of the objectives' own it keeps: their "mean", "each", or "groups"."""
+    """Which of the objectives' constraints it satisfies: their "mean", "each", or "groups"."""
     needs_shares: ClassVar[bool] = False
-    """Whether the server moves by each client's share of all clients' examples."""
+    """Whether clients' weights in the server's step are their shares of all examples."""
     uses_num_rounds: bool = False
-    """Whether the iterates depend on how many rounds the run is to have."""
+    """Whether the iterates depend on the number of rounds of the run."""
 
     setup: Setup
     _draws: Draws | None = None
-    """The run's; known once it is bound to one."""
+    """The setup of the run; known once it is bound."""
     inclusion: Array | None = None
-    """Each client's probability of being in a cohort, where means weigh by it; known once bound."""
+    """Each client's probability of being in a cohort, if means use it; known once bound."""
     constants: Any = None
-    """What `derive` has found."""
+    """The constants from `derive`."""
     regularizer: Any = None
     constraint: Any = None
     participation: Participation

@@ -52,7 +52,7 @@ class Participation(ABC):
     """
 
     unbiased: bool | None = False
-    """Whether means weigh an upload by 1/(N p), p of `inclusion`; None for where a method can."""
+    """Whether means weight an upload by 1/(N p), p from `inclusion`; None: if the method can."""
 
     def for_clients(self, clients: Sequence[Any]) -> Participation:
         """Return the rule for these clients, a `ClientInfo` each: by default itself."""
@@ -274,7 +274,7 @@ class Draws:
         self._known: OrderedDict[int, tuple[list[int], Any]] = OrderedDict()
 
     def cohort(self, server_round: int) -> list[int]:
-        """Return whom a round asks, in client order."""
+        """Return the clients that a round asks, in client order."""
         if not self.remembers:
             return self._step(None, server_round)[0]
         if server_round not in self._known:

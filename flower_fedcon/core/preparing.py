@@ -45,7 +45,7 @@ from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
 LIMIT = Layout(((2**21,),), "float64", layered=False)
-"""How many numbers a node may send in one array."""
+"""The largest number of entries in an array from a node."""
 _SAID = 10  # at most so many lines about clients that stand out are logged
 CONSTANTS = "constants"
 STAGES = (SUMMARY, SPREAD, CONSTANTS, CURVES, *OF_TERMS)

@@ -24,7 +24,7 @@ from flower_fedcon.wire.payloads import Payload
 
 UNIFORM, EXAMPLES = WEIGHTINGS = "uniform", "examples"
 MOST_EXAMPLES = 1e12
-"""That a client may have, where they are its weight."""
+"""The largest number of examples of a client, if they are its weight."""
 TRAIN, QUERY, CERTIFY, PREPARE = "train", "query", "certify", "prepare"
 STATISTICS = "statistics"
 
@@ -44,13 +44,13 @@ class RunInfo:
     incarnation: int = 1
     """How often the server of this run has been started."""
     factor: float = 1.0
-    """What the objective of the client that is told is multiplied by."""
+    """The factor of the objective of the client that gets this message."""
     factors: Sequence[float] | None = None
     """On a server, the factor of each client; None for 1."""
     preparation: Preparation | None = None
     """What clients with tables have agreed on."""
     about: Mapping[str, str] = field(default_factory=dict)
-    """Of uploads that are points, the value of the broadcast that they lie about, where clipped."""
+    """For uploads that are points and clipped: the broadcast value that is their reference."""
 
     @property
     def rows_each(self) -> int | None:

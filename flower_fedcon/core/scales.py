@@ -39,7 +39,7 @@ class Scales(NamedTuple):
 
 
 UNIT = 1.0
-"""Stands for a constant in settings that no step is taken with."""
+"""A placeholder for a constant in settings with which no step is taken."""
 
 
 def estimate(

@@ -11,7 +11,7 @@ from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.validation import Array
 
 ARRAY = "array"
-"""Stands in a state's form for an array; everything else is the same value for all clients."""
+"""Marks an array in a state's form; everything else has the same value for all clients."""
 _ROUNDS = ("round", "pending_round", "slot")
 
 

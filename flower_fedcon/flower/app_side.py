@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
 
 Reader: TypeAlias = Callable[[], tuple[Mapping[str, Any], Any]]
-"""Reads the metrics of a client's function, and how many examples they are of."""
+"""Reads the metrics of a client's function, and their number of examples."""
 Answers: TypeAlias = Mapping[int, tuple[float, Mapping[str, float]]]
-"""By client, how many examples its metrics are of, and these."""
+"""By client: the number of examples of its metrics, and the metrics."""
 _log = logging.getLogger("flwr")
 _EACH = 100  # number of clients up to which each one's metrics are recorded
 _METRICS = 100  # metrics of one client

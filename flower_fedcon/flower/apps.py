@@ -213,7 +213,7 @@ _UNLESS_ZERO = {
     "run-dir": "", "checkpoint-every": 0, "num-clients": 0, "min-clients-to-start": 0,
     "start-timeout": 0.0, "evaluate-timeout": 0.0, "inference": "", "site-effects": "",
 }  # fmt: skip
-"""Keys whose zero, or empty text, stands for what `start` does by itself."""
+"""Keys for which 0 or an empty text means the default of `start`."""
 _WHERE_GIVEN = {
     "audit": False, "grace": 0.0, "round-deadline": 0.0, "max-retries": 0, "quarantine-after": 0,
     "quarantine-rounds": 0,

@@ -145,7 +145,7 @@ class FlowerClient(NumPyClient):
         self.work: dict[str, float] = {}
         self.num_examples = getattr(objective, "num_examples", 1)
         self.counted_rows = int(getattr(objective, "effective_rows", self.num_examples))
-        """For the policy: rows that weigh next to nothing hide no other."""
+        """For the policy: rows of almost no weight do not hide others."""
 
     def _make_private(self, privacy: ExampleDP) -> None:
         """Release only noisy gradients of the objective, and count them."""

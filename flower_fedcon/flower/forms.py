@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
 
 BATCH_NORM = ("*running_mean", "*running_var", "*num_batches_tracked")
-"""What is a buffer besides those that the caller declares, as is every array of whole numbers."""
+"""Names that are buffers without a declaration; so is every array of whole numbers."""
 FORM = "form"
 _BUFFER, _USER, _METRIC = "buffer.", "user.", "metric."
 _FLOATS = ("float64", "float32")
@@ -131,13 +131,13 @@ class AgreedStart(NamedTuple):
     """The start that server and clients agree on."""
 
     form: ModelForm | None
-    """What the model is made of, where its arrays have names."""
+    """The arrays of the model, if they have names."""
     setup: Setup
     x0: Array
-    """Packed."""
+    """The packed start."""
     buffers: list[Array]
     loops: bool
-    """Whether clients have train loops of their own."""
+    """Whether clients have their own train loops."""
 
 
 def agree_on_start(
@@ -205,9 +205,9 @@ class Extras(NamedTuple):
 
     buffers: list[Any]
     user: dict[str, Any]
-    """What a train function's configuration holds."""
+    """The configuration of a train function."""
     metrics: dict[str, float]
-    """What a train function has measured."""
+    """The metrics of a train function."""
 
 
 def attach(

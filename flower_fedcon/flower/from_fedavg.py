@@ -21,7 +21,7 @@ INSTEAD = {
     "evaluate_metrics_aggregation_fn": "start(callbacks=[mine])",
     "proximal_mu": "FedProx(proximal=0.1)",
 }
-"""What to write, by an argument of Flower's FedAvg or FedProx, of either interface."""
+"""The text to write instead, by an argument of Flower's FedAvg or FedProx (either interface)."""
 
 
 def instead_of(name: str) -> str:

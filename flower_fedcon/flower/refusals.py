@@ -27,14 +27,14 @@ MODS = {
     "message_size_mod": "fails, in Flower 1.41, at an empty text, which messages here hold: use "
     "arrays_size_mod instead",
 }
-"""What each of Flower's mods that do not compose would do, and what to use."""
+"""For each Flower mod that cannot be used: what it would do, and what to use instead."""
 _TRACES = {
     **{f"{name} ": name for name in MODS},
     "clipping_norm value is not supplied": "fixedclipping_mod",
     "secaggplus_configs": "secaggplus_mod",
     "Config values must be": "message_size_mod",
 }
-"""What their errors hold that they raise before a client is called."""
+"""Texts in the errors that they raise before a client is called."""
 _WRAPPERS = ("DifferentialPrivacy", "DPFedAvg")
 
 

@@ -31,7 +31,7 @@ _STATE = "secaggplus_state"
 _KEYS, _SELF = "public_keys_dict:K", "nid"  # in that state
 _SETUP = {"mod_range": MODULUS, "max_weight": 1.0, "clipping_range": 1.0}
 Fit: TypeAlias = Callable[[list[Array], Config, Seen], tuple[list[Array], int, Config]]
-"""Answers a request, of whose answer so much is seen."""
+"""Answers a request, given how much of the answer a server sees."""
 
 
 class BeyondError(ConfigError):

@@ -45,7 +45,7 @@ _HOOKS = {
     "configure_evaluate": "what evaluate functions find is evaluate_config=... of start()",
     "aggregate_evaluate": "the history has each client's metrics, and start(callbacks=...) sees it",
 }
-"""The calls of Flower's own loop, and what to define in their place."""
+"""The calls of Flower's own loop, and what to define instead."""
 
 
 class FlowerStrategy(Strategy):

@@ -24,7 +24,7 @@ class GaussianDP:
     its own step; a prox afterwards costs no privacy. Sum and noise are whole steps of one grid
     (`privacy.noise`), so that no low bit reveals the sum. The sum is divided by a number that is
     known before the round. With noise, neither the noise nor the cohorts follow from the run's
-    seed: both come from the operating system, and a resumed run draws anew.
+    seed: both come from the operating system, and a resumed run draws new ones.
 
     Two federations are neighbours if one client of the first contributes nothing in the second;
     with cohorts of a fixed size, `Sample(...)`, if one client's data is replaced, which needs twice

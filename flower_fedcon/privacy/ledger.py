@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flower_fedcon.privacy.shares import Seen
 
 NOISY_SUMS = "noisy-sums"
-"""Where a node's state-dir holds what `SumsLedger` counts, by the digest of its data."""
+"""The place in a node's state-dir of `SumsLedger`'s counts, by the digest of its data."""
 _NONE = '{"sums": [], "distance": 0.0, "ratios": [0.0, 0.0]}'
 _FAR = 2**40  # gradients: no limit
 

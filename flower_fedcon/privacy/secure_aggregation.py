@@ -29,7 +29,7 @@ class SecAggPlus:
     It is for methods whose server needs only the sum (`fedcon info`, "release"). Each value must
     lie within a range, and is rounded at random to one of `quantization_range` levels in it, so
     that the error of each entry of a round's mean is below `step`. A client with a value beyond the
-    range takes no more part in the run, and reports it; nothing is silently clipped.
+    range leaves the run and reports it; nothing is silently clipped.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 NAME = "audit.jsonl"
 _LARGEST = 64 * 2**20  # bytes of a file
 EARLIER = 9
-"""How many files before the latest are kept."""
+"""The number of earlier files that are kept."""
 
 
 class AuditLog(Audit):
@@ -87,7 +87,7 @@ class AuditLog(Audit):
             algorithm=info.algorithm,
             seed=info.seed,
             clients=clients,
-            **({} if server.private is None else {"private": False}),  # what was noted here
+            **({} if server.private is None else {"private": False}),  # of these notes
         )
 
     # --- what happens --------------------------------------------------------------------------

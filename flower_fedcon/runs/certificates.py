@@ -34,7 +34,7 @@ def certify(server: Server, engine: Engine, units: Units | None = None) -> dict[
         the model
     fw_gap : max over s in D of <grad F(x), x - s>, with a constraint set that has a linear
         minimisation oracle; at least F(x) - F* for convex F
-    consensus : the root mean square of ||x_i - x||, where clients have iterates of their own
+    consensus : the root mean square of ||x_i - x||, if clients have their own iterates
 
     This is not part of a round: no state changes, and no bytes are counted.
 

@@ -50,7 +50,7 @@ _SERVER_FORM: dict[str, Any] = {
 _OPTIONAL = {"privacy", "compression", "participation", "clock", "scales", "race"}
 
 Fingerprint: TypeAlias = dict[str, dict[str, Any]]
-"""What must not change when a run is resumed: name -> its digest, and how it is shown."""
+"""Settings that must not change when a run is resumed: name -> digest, and text to show."""
 
 
 def fingerprint(

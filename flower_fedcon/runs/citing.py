@@ -32,7 +32,7 @@ VENUES = {
     "NeurIPS": "Advances in Neural Information Processing Systems",
     "OPT workshop": "OPT: Workshop on Optimization for Machine Learning",
 }
-"""The proceedings that cards name in short."""
+"""The proceedings to which cards refer by short names."""
 JOURNALS = {
     "SIAM Journal on Optimization": "SIAM Journal on Optimization",
     "TMLR": "Transactions on Machine Learning Research",

@@ -20,9 +20,9 @@ from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.validation import Array
 
 _SEPARABLE = ("logistic", "multinomial", "poisson", "negative_binomial", "cox")
-"""The losses of schemas of which there may be no best model."""
+"""The losses for which an optimum may not exist."""
 _LINEAR = ("logistic", "multinomial", "cox")
-"""Those whose gradients stay bounded however far out they are asked for."""
+"""Those with bounded gradients."""
 _BEYOND = 20.0  # from the start, in units in which the objective is 1 curved: odds of e^40
 _NEAR = 0.01  # of these units
 _STRAIGHT = 1e-12  # curvatures below this are rounding

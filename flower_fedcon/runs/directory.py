@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CONFIG, HISTORY, MODEL = "config.toml", "history.csv", "model.npz"
 ENVIRONMENT, FIGURE = "environment.json", "figure.png"
 TUNING = "tuning"
-"""The folder in a study's, beside its runs, of those by which it has tuned its cells."""
+"""The subfolder of a study with the runs by which it has tuned its cells."""
 _GLANCE = 0.05  # seconds of retries, since a check with `in_use` holds the lock for a moment
 
 

@@ -16,7 +16,7 @@ SPENDING: dict[str, Callable[[Record], float]] = {
     "simulated_seconds": lambda record: _simulated(record),
     "megabytes": lambda record: (record["uplink_bytes"] + record["downlink_bytes"]) / 1e6,
 }
-"""What a run spends, by name, as its record says."""
+"""The costs of a run by name, from its record."""
 
 
 def _simulated(record: Record) -> float:

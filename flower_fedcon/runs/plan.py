@@ -55,7 +55,7 @@ class Plan:
         Each is called with every record, and may stop the run by returning True. An `Observer` also
         sees the states of server and clients, and records its own columns.
     evaluate : callable, optional
-        (round, x) -> numbers that are recorded beside the objective; x is a copy of the model.
+        (round, x) -> numbers to record in addition to the objective; x is a copy of the model.
     config : str, optional
         The experiment file that describes the run, for its folder.
     clock : Clock, optional

@@ -8,7 +8,7 @@ from flower_fedcon.core.evaluation import Record
 
 RELATIVE = "relative"
 TINY = 1e-12
-"""An optimal value up to which nothing is relative to it."""
+"""Optimal values up to this size give no "relative" column."""
 
 
 def with_relative(rows: Sequence[Record]) -> list[Record]:

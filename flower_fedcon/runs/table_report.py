@@ -48,7 +48,7 @@ NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
 QUALITY, DESCRIPTIVES = "quality.json", "descriptives.csv"
 _OF_ALL_ROWS = ("squared", "logistic", "multinomial", *LOG_LINK)
 _NO_DISPERSION = 1e-4  # alpha times the mean: the variance beyond Poisson's, relative to the mean
-"""The losses whose Hessians at the start weigh each row."""
+"""The losses whose Hessians at the start give each row a weight."""
 _DIGITS = 1e-6  # the accuracy of sums of squares, for a length of 1
 _SHOWN = 100  # the text has a row for so many columns; the file has all
 

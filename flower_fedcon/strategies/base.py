@@ -160,9 +160,9 @@ class FedConStrategy(Method[State], FlowerStrategy):
         return "its client neither declares `clip` nor hands it to its local pass"
 
     begin_with: ClassVar[dict[str, float]] = {}
-    """Of arguments whose rule needs L, what to begin with for train loops, which state none."""
+    """First values of arguments whose rule needs L, for train loops, which do not state L."""
     usual_own_rate: ClassVar[type[OwnRate]] = AdaPGM
-    """What `client_lr="adaptive"` stands for."""
+    """The rule that `client_lr="adaptive"` means."""
 
     def step_length(self, client_lr: Any) -> Any:
         """Return a checked `client_lr`.

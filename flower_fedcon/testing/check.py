@@ -84,4 +84,4 @@ CHECKS: dict[str, Callable[[Strategy, FederatedProblem], None]] = {
         faults.lost_state,
     )
 }
-"""What `check_algorithm` checks, by name."""
+"""The checks of `check_algorithm`, by name."""

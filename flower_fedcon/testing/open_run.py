@@ -36,7 +36,7 @@ class Asked:
 
 
 Alter = Callable[[Asked, Reply], list[Reply]]
-"""What becomes of a reply on its way: none, another, or several."""
+"""Replaces a reply on its way: by none, another one, or several."""
 
 
 def values(one: Reply) -> dict[str, Any]:

@@ -266,7 +266,7 @@ class LoopCorrection:
     """
 
     by_itself = False
-    """Whether an optimizer applies it, and not the loop."""
+    """Whether an optimizer applies it, instead of the loop."""
 
     def __init__(
         self,

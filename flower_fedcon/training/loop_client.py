@@ -17,8 +17,8 @@ from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
 Loop: TypeAlias = Callable[[Any], tuple[Sequence[Array], int]]
-"""Gets a round's `LocalTraining`; returns the layers of the model it ends with, and the number of
-examples that it has used."""
+"""Gets a round's `LocalTraining`; returns the final layers, and the number of examples that
+it has used."""
 
 
 class OwnLoop(LocalPassClient[State], Generic[State]):

@@ -30,7 +30,7 @@ class LocalPassClient(FedConClient[State]):
     """A client that declares its local pass, and the upload from the pass's end."""
 
     in_loops: ClassVar[bool] = False
-    """Whether a user's own training loop may play the pass."""
+    """Whether a user's own training loop may carry out the pass."""
     keeps_gradient: ClassVar[bool] = False
     """Whether a user's own loop must record the mean of its gradients."""
     _varied: Done | None = None  # the last pass, if control variates move by a rate

@@ -57,7 +57,7 @@ class _Block(NamedTuple):
     fixed: list[Any]  # the others
     batches: tuple[int, int]  # batches in a round, and their size; (0, 0) without
     capacity: int  # the largest number of rounds in a call, for which numbers are drawn
-    most: int  # what it may be
+    most: int  # the largest capacity
     up: int
     down: int
     work: list[str]  # the counted costs of clients' steps

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
 
 KINDS = 16
-"""Of objectives, each of which a round traces on its own."""
+"""Kinds of objectives, each of which is traced separately."""
 
 
 _forked = False  # forked from a process with JAX's threads, which a fork does not copy

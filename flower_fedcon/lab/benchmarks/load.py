@@ -67,7 +67,7 @@ app = averaging_app()
 
 
 def load(quick: bool = False) -> Iterator[Result]:
-    """Time rounds of 10 MB on many nodes beside Flower's FedAvg; memory, open files, threads.
+    """Time rounds of 10 MB on many nodes against Flower's FedAvg; memory, open files, threads.
 
     It runs 50 rounds each on 20 SuperNodes of this machine, and on 200 nodes of Flower's
     simulation; all results are also shown by thirds of the rounds.

@@ -77,9 +77,7 @@ ON_REQUEST = (
     "networks",
     "prox",
 )
-"""The benchmarks that take more than a minute, or need an extra.
-
-That is tables for path, statsmodels for inference, jax for compiled and device, and torch for
+"""The benchmarks that take more than a minute, or need an extra: tables for path, statsmodels for inference, jax for compiled and device, and torch for
 networks.
 """
 

@@ -91,7 +91,7 @@ BOUNDS = {
     "fit",
 }
 MANY = 5
-"""Seeds, from which a claim counts as one over seeds."""
+"""Number of seeds from which a claim counts as one over seeds."""
 FAULTS = {
     "paper": "the claim does not hold, for any choice that the paper leaves open",
     "ours": "a setting that the paper leaves open, or a problem of ours, decides it",

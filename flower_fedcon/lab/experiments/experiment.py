@@ -14,7 +14,7 @@
     seed = 0                           # the rest are the defaults
     engine = "local"                   # workers = 2 shares the clients out among processes;
                                        # with "ray", timeout = 60 stops a client that hangs, and
-                                       # clients_per_message = 1 gives each a message of its own
+                                       # clients_per_message = 1 gives each its own message
     evaluate_every = 1
     certificates = false               # record also "kkt" and, with a constraint set, "fw_gap"
 

@@ -21,10 +21,10 @@ Seeds: TypeAlias = dict[str, list[Sequence[Record]]]
 
 
 CELLS = "cells.json"
-"""Of a study: the labels of its cells, in its order."""
+"""A study's file with the labels of its cells, in order."""
 
 FAILED = "failed.json"
-"""Of a study: why a cell has no finished run, by its label."""
+"""A study's file with the reasons of cells without a finished run, by label."""
 
 
 def failed_in(folders: Sequence[Path]) -> dict[str, str]:

@@ -44,7 +44,7 @@ def apply(tables: Table, overrides: Sequence[str]) -> None:
 
 
 PROBLEM = ("name", "reference", "gradient_noise")
-"""The keys of ``[problem]`` that are no arguments of its function."""
+"""The keys of ``[problem]`` that are not arguments of its function."""
 
 
 def valid_keys(tables: Table, table: str) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class Reproduction:
 LABORATORY = Path(__file__).parents[1]
 IN_A_WHEEL, IN_A_CLONE = LABORATORY / "sims", LABORATORY.parents[1] / "sims"
 PACKAGED = IN_A_WHEEL if IN_A_WHEEL.is_dir() else IN_A_CLONE
-"""The experiments and claims that the package comes with."""
+"""The experiments and claims in the package."""
 
 
 class Entry(NamedTuple):

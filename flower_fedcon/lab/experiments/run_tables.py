@@ -145,7 +145,7 @@ class TuningOptions:
 
 
 BOTH = "both.seed"
-"""The seed of problem and run in one, in a sweep or a change of a file."""
+"""The common seed of problem and run, in a sweep or an override."""
 
 
 def check_sweep(table: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from flower_fedcon.wire.whole_files import read_bytes
 
 T = TypeVar("T")
 RESULT = "result.json"
-"""In the folder of a job that has ended: how it ended."""
+"""The file in a finished job's folder that says how it ended."""
 
 
 def play(

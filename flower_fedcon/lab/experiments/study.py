@@ -184,7 +184,7 @@ def _say_unstacked(runs: Sequence[CellRun]) -> None:
 
 
 _OF_PROBLEM = ("problem.", BOTH)
-"""How keys begin that change the problem."""
+"""The prefixes of keys that change the problem."""
 
 
 def _is_seed(key: str) -> bool:

@@ -24,7 +24,7 @@ SPENT = {
     "gradients": (("gradients",), 1.0, "gradients"),
     "examples": (("examples_seen",), 1.0, "examples"),
 }
-"""What can be counted by a short name: the columns that are summed, what by, and the title."""
+"""Costs by a short name: the columns to sum, the divisor, and the title."""
 MIDDLES = ("mean", "median")
 
 

@@ -16,7 +16,7 @@ from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
 
 POINTS = 60_000
-"""The most points of all curves together."""
+"""The largest number of points in all curves together."""
 _EACH = 30  # number of clients up to which their own metrics are drawn
 _FIRST = ("residual", "objective", "kkt", "fw_gap", "violation", "constraint", "consensus")
 _TAKING_PART = ("cohort", "replies", "dropped", "retries", "lost", "refused", "unheard")

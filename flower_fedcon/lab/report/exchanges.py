@@ -17,7 +17,7 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import check_file, storage
 
 KINDS = ("used", "dropped", "silent", "lost")
-"""What happens to a question to a client; "lost": it came back without its state."""
+"""The outcomes of a request to a client; "lost": it came back without its state."""
 _MOST_CLIENTS, _LONGEST, _REASONS = 200, 2**24, 100
 
 

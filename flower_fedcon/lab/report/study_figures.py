@@ -208,4 +208,4 @@ KINDS: dict[str, tuple[str, Callable[[RunContents], list[Any]]]] = {
     ),
     "survival": ("a Cox model needs curve_times in the schema", _survival),
 }
-"""What may be drawn: what a run needs for it, and of a run its panels: height, title, drawing."""
+"""Kinds of figures: the part that a run needs, and a run's panels (height, title, drawing)."""

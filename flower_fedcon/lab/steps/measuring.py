@@ -32,7 +32,7 @@ PAPERS: dict[str, Callable[[float, Any], float]] = {
     "FedPD.step_size": lambda L, _: (math.sqrt(5) - 1) / (4 * L),
     "FiveGCS.primal_lr": lambda _, bound: float(bound.primal_lr),
 }
-"""The steps of the papers' theorems for these problems, where there is one."""
+"""The steps of the papers' theorems for these problems, if there are any."""
 _FEW = 3  # clients in a round up to which the local engine is faster
 _WORSE, _HOPELESS = 3, 1e6
 _PATIENCE, _LEAST = 4, 60  # limit of rounds: a multiple of the best grid value's, and at least

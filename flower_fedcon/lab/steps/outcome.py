@@ -12,9 +12,9 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 
 WAYS = {"race": "race, its cost included", "rule": "rule", "paper": "the paper's constant"}
-"""What is compared with the best of the grid."""
+"""The ways to choose a step that are compared with the best of the grid."""
 ENOUGH = 2.0
-"""Times the rounds of the best grid value, up to which a choice is good enough."""
+"""A choice is good enough up to this multiple of the best grid value's rounds."""
 _TOP = 8.0  # where the figure draws larger ratios
 Row = Mapping[str, Any]
 

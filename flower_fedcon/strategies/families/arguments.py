@@ -25,7 +25,7 @@ COMMON = {
     "learning_rate": "client_lr",
     "lr": "client_lr",
 }
-"""Other words for arguments, from elsewhere."""
+"""Other common words for arguments."""
 
 
 class Common(TypedDict, total=False):

@@ -91,7 +91,7 @@ class Balanced(LocalMinimization[State]):
     """Strategies whose penalty, or step (its inverse), may be "balanced"."""
 
     penalty_name: ClassVar[str]
-    """The argument."""
+    """The name of the argument."""
     numbers = ("gap", "pull")
 
     @property

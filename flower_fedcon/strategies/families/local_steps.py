@@ -93,11 +93,11 @@ class LocalSteps(OwnSteps[State]):
 
     client_lr: Any
     usual_steps: ClassVar[int] = 1
-    """The rule for K: more only where the limit stays the optimum."""
+    """The rule for K: above 1 only if the limit is still the optimum."""
     own_loop_decides: ClassVar[tuple[str, ...]] = ("client_lr", "local_steps")
     counts = False
     needs_server_lr: ClassVar[str] = "it does not declare that another server step is right"
-    """Why the server must go `server_lr` times the mean; "" where an optimizer may lead."""
+    """Why the server must move by `server_lr` times the mean; "" if an optimizer is allowed."""
     needs_one_length: ClassVar[str] = ""
     """Why an optimizer must give all entries of the model one step length; "" if it need not."""
 
@@ -154,7 +154,7 @@ class LocalSteps(OwnSteps[State]):
         return 1 / (self.server_lr * self.local_steps) if self.server_lr > 1 else 1.0
 
     def safe_ladder(self, value: float) -> list[Any]:
-        """Return the values that a race tries beside a client_lr that is safe for all K steps.
+        """Return the values that a race tries in addition to a client_lr safe for all K steps.
 
         With a share p of the clients in a round they go from p^(3/2)/(2 L) to 1.6 p^(1/2)/L; with
         all clients the latter is stable for any number of steps. The last one, up to
