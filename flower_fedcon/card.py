@@ -142,7 +142,7 @@ class Card:
 
     @property
     def stated(self) -> str:
-        """"as in its paper", or the words of `source` on how the method differs.
+        """The relation to the paper: "as in its paper", or the words of `source` on differences.
 
         >>> card = dict.fromkeys(Card.__dataclass_fields__, "")
         >>> Card(**card | {"source": "A paper, ICML; the steps are reconstructed. More."}).stated

@@ -17,8 +17,7 @@ from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
 Loop: TypeAlias = Callable[[Any], tuple[Sequence[Array], int]]
-"""Gets a round's `LocalTraining`; returns the final layers, and the number of examples that
-it has used."""
+"""Takes a round's `LocalTraining`; returns the final layers and the number of examples used."""
 
 
 class OwnLoop(LocalPassClient[State], Generic[State]):

@@ -77,8 +77,10 @@ ON_REQUEST = (
     "networks",
     "prox",
 )
-"""The benchmarks that take more than a minute, or need an extra: tables for path, statsmodels for inference, jax for compiled and device, and torch for
-networks.
+"""The benchmarks that take more than a minute, or need an extra.
+
+The extras are tables for path, statsmodels for inference, jax for compiled and device, and torch
+for networks.
 """
 
 
