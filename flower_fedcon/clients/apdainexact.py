@@ -38,7 +38,7 @@ class APDAInexactClient(LocalPassClient[APDAInexactClientState]):
     local_solver: LocalSolver
 
     def initialize(self, down: Payload) -> APDAInexactClientState:
-        """Start at m with y_i = 0; u_i = m leaves it there in step 2."""
+        """Start at m with y_i = 0, which u_i = m keeps at 0 in step 2."""
         m = down["m"]
         return APDAInexactClientState(x=m, y=np.zeros_like(m), y_bar=np.zeros_like(m), u=m)
 

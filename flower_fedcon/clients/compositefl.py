@@ -83,5 +83,5 @@ class CompositeFLClient(LocalPassClient[CompositeFLClientState]):
         down: Payload,
         read: Payload,
     ) -> CompositeFLClientState:
-        """Do step 2 with the delta_i that the server reads."""
+        """Do step 2 with the decoded delta_i."""
         return after._replace(delta=read["delta"])

@@ -21,8 +21,8 @@ class DualFLClientState(NamedTuple):
     """
 
     z: Array  # z_j, shape (..., *model)
-    c: Array | None  # the paper's form: c_j, shape of z; None is 0, and in the block form
-    e: Array | None  # the accelerated form: e_j, shape of z
+    c: Array | None  # c_j of the paper's form, shape of z; None for 0, and in the block form
+    e: Array | None  # e_j of the accelerated form, shape of z
     x: Array  # the last minimiser, shape of z
 
 

@@ -16,7 +16,7 @@ class FedDRClientState(NamedTuple):
     """A client's state."""
 
     y: Array  # y_i, shape of the model
-    x: Array  # x_i = prox_i(y_i); before the start xbar, which leaves y_i as it is in step 2
+    x: Array  # x_i = prox_i(y_i); before the start xbar, so that step 2 keeps y_i
     xhat: Array  # xhat_i, as the server knows it, shape of the model
     penalty: float = 0.0  # 1/eta of y, if it is balanced; 0 if y is x
 

@@ -36,6 +36,6 @@ class FedDynClient(ControlVariateClient, LocalPassClient[ControlVariate]):
     def received(
         self, before: ControlVariate, after: ControlVariate, down: Payload, read: Payload
     ) -> ControlVariate:
-        """Do step 3 with the theta_i that the server reads."""
+        """Do step 3 with the decoded theta_i."""
         done = Done(self.local_pass(before, down), read["theta"])
         return self.upload(before, down, done)[1]

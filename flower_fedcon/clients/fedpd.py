@@ -17,7 +17,7 @@ from flower_fedcon.wire.payloads import Payload
 class FedPDClientState(NamedTuple):
     """A client's state."""
 
-    x: Array  # x_i, where the next local solve starts, shape of the model
+    x: Array  # x_i, the start of the next local solve, shape of the model
     dual: Array  # lambda_i, shape of the model
     x_0: Array  # x_0i, this client's view of the global model, shape of the model
 

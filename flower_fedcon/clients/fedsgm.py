@@ -18,7 +18,7 @@ from flower_fedcon.wire.payloads import Payload
 class FedSGMClientState(NamedTuple):
     """A client's state."""
 
-    w: Array | None  # w_t of the round that left this state, shape (..., *model)
+    w: Array | None  # w_t of the round of this state, shape (..., *model)
     e: Array | None  # e_j, the accumulated compression error, shape of w; None before any round
 
 

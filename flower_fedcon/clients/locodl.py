@@ -1,4 +1,4 @@
-"""LoCoDL, client side: corrected gradient steps, whose end is compressed.
+"""LoCoDL, client side: corrected gradient steps with a compressed end point.
 
 See `flower_fedcon.strategies.LoCoDL`.
 """

@@ -1,4 +1,4 @@
-"""Scaffnew, client side: corrected gradient steps, whose number the server draws.
+"""Scaffnew, client side: corrected gradient steps; the server draws their number.
 
 See `flower_fedcon.strategies.Scaffnew`.
 """
@@ -71,7 +71,7 @@ class ScaffnewClient(LocalPassClient[ScaffnewClientState]):
         down: Payload,
         read: Payload,
     ) -> ScaffnewClientState:
-        """Do step 2 with the v_i that the server reads."""
+        """Do step 2 with the decoded v_i."""
         return after._replace(
             x_hat=read["v"] + (self.client_lr / self.communication_probability) * before.h
         )

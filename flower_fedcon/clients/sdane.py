@@ -50,7 +50,7 @@ class SDANEClient(LocalPassClient[None]):
 
 @dataclass(frozen=True)
 class Relative:
-    """Whether a gradient is at most `most` times as long as the distance from the centre.
+    """A test that a gradient's norm is at most `most` times the distance from the centre.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""TAMUNA, client side: corrected gradient steps, of which some entries are sent.
+"""TAMUNA, client side: corrected gradient steps; some entries of their end are sent.
 
 See `flower_fedcon.strategies.TAMUNA`.
 """

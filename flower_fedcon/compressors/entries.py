@@ -1,4 +1,4 @@
-"""Compressors that send some of the entries."""
+"""Compressors that send only some entries."""
 
 from __future__ import annotations
 

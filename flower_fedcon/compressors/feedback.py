@@ -1,4 +1,4 @@
-"""Error feedback: what a compressor leaves out is sent in a later round."""
+"""Error feedback: the part that a compressor drops is sent in later rounds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class EF21:
     """Error feedback by a memory m_i of each client, which the server also has.
 
     From m_i = 0, a client sends C(x_i - m_i) instead of x_i; both sides then set m_i := m_i + C(x_i
-    - m_i), and use it for x_i. If x_i converges, so does m_i, to the same limit, for any
-    contractive C and any cohorts: m_i does not change while its client is not asked.
+    - m_i), and use m_i as x_i. If x_i converges, so does m_i, to the same limit, for any
+    contractive C and any cohorts: m_i does not change while its client is not sampled.
 
     Richtarik, Sokolov, Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically
     Faster Error Feedback" (NeurIPS 2021). An unbiased C of variance q enters as C/(1 + q), which is

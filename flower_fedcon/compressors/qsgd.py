@@ -57,7 +57,7 @@ class QSGD(Compressor):
             raise ConfigError(
                 "QSGD cannot quantise x: its norm overflows. If the run diverges, use smaller steps"
             )
-        # Rounding up with a probability equal to the fraction makes the mean exact.
+        # Rounding up with probability equal to the fraction makes the mean exact.
         position = np.abs(wide) * (self.levels / scale if scale else 0.0)
         level = np.floor(position)
         level += rng.random(x.shape) < position - level

@@ -23,7 +23,7 @@ class Stripe(Sparse):
         self.column = column
 
     def arrays(self) -> dict[str, Array]:
-        """Return values and column; the indices follow."""
+        """Return values and column, which determine the indices."""
         return {"values": self.values, "column": np.array(self.column, dtype=np.int32)}
 
 

@@ -110,7 +110,7 @@ class TrimmedMean(Aggregation):
 
 @dataclass(frozen=True)
 class CoordinateMedian(Aggregation):
-    """The median of each coordinate; of an even number, the mean of the two in the middle.
+    """The median of each coordinate; for an even number, the mean of the two middle values.
 
     It tolerates arbitrary uploads of fewer than half of the cohort (Yin et al., as for
     `TrimmedMean`).

@@ -1,6 +1,6 @@
 """Step lengths that each client computes itself, from the changes of its gradients.
 
-They are values of `client_lr` for methods that allow different steps of clients: FedAvg and FedMiD.
+They are values of `client_lr` for methods that allow different steps at clients: FedAvg and FedMiD.
 
 >>> from flower_fedcon.strategies import FedAvg
 >>> strategy = FedAvg(client_lr=DeltaSGD(), local_steps=5)  # or client_lr="adaptive"
@@ -82,7 +82,7 @@ class DeltaSGD(OwnRate):
     gamma : float (default: 2.0)
         > 0; 2, as in their experiments, gives steps of 1/L_i.
     delta : float (default: 0.1)
-        > 0, which limits how fast steps may grow.
+        > 0; limits the growth of steps.
 
     Examples
     --------

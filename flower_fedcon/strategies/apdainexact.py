@@ -13,15 +13,15 @@ Round, from m = x_i = x0 and y_i = ybar_i = 0:
     6. server:    m := mean u_i,  the model
 
 After step 2 sum y_i = 0, and y_i tends to -grad f_i(x*). With an exact local solver x_i = xhat_i
-after step 4, so that x_i is also where the solver starts. Symbols: eta_x = primal_lr,
-eta_y = dual_lr, beta_y = dual_damping, theta = max(2/(2 + mu eta_x), 1 - beta_y eta_y), mu the
-least strong convexity of the clients; where it is unknown, theta = 1.
+after step 4, so that the solver starts at x_i. Symbols: eta_x = primal_lr, eta_y = dual_lr,
+beta_y = dual_damping, theta = max(2/(2 + mu eta_x), 1 - beta_y eta_y), mu the least strong
+convexity of the clients; if it is unknown, theta = 1.
 
 State: x_i, y_i, ybar_i and u_i on the client; m on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: full.
 Lost state: y_i = ybar_i := 0, x_i := m. The term y_i/eta_y in step 5 restores sum y_i = 0 in one
-round. Its mean is 0 as long as no client has lost its state, and it must not be left out.
+round. It must not be left out, although its mean is 0 until a client loses its state.
 
 Not for: absent clients, a psi or a constraint, and objectives without strong convexity.
 
@@ -66,8 +66,8 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     Parameters
     ----------
     primal_lr : float or "auto", optional
-        eta_x > 0, about 1/sqrt(mu L) at most; by default 0.5/sqrt(mu L), at most 5/L, and 0.15/L
-        where mu is unknown.
+        eta_x > 0, about 1/sqrt(mu L) at most; by default 0.5/sqrt(mu L), at most 5/L; 0.15/L if mu
+        is unknown.
     dual_lr : float or "auto", optional
         eta_y > 0; by default 1/(32 eta_x).
     dual_damping : float or "auto", optional

@@ -11,21 +11,21 @@ Round r = 1, 2, ..., for a cohort S:
     4. server:    x_bar := x_bar + mean_S(x_i - x_bar)
 
 FedAvg with Frank-Wolfe steps. The mean of the clients' atoms is not an atom of their mean gradient:
-for two clients whose atoms are opposite it is 0, and x_bar stays where it is for every step size
+for two clients with opposite atoms it is 0, and x_bar does not move for any step size
 (`fedcon reproduce counterexample`). FedFW and FedFWPlus couple the clients instead.
 
 Symbols: K = local_steps.
 
 State: none on the client; x_bar on the server.
 Wire: 1 vector and 1 number down; 1 vector up.
-Participation: any; the limit, where one exists, is biased.
+Participation: any; the limit, if it exists, is biased.
 Lost state: nothing to lose.
 
 Not for: anything but comparisons: use FedFW.
 
 Source: refuted in Appendix A of Ali Dadras, Karthik Prakhya, Alp Yurtsever, "Federated Frank-Wolfe
 Algorithm", FL-NeurIPS workshop 2022. The step size is that of the Frank-Wolfe method; the paper's
-counterexample holds for any.
+counterexample holds for every step size.
 """
 
 from __future__ import annotations

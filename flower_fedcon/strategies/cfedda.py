@@ -2,8 +2,8 @@ r"""CFedDA, constrained federated dual averaging: FastFedDA within a ball around
 
     min_w (1/N) sum_i f_i(w) + psi(w)   s.t. ||w - w_0||_psi <= rho
 
-||.||_psi is psi's norm (for L1 the l1 norm). A loss that is not strongly convex may be so on a part
-of the space (restricted strong convexity), and the ball keeps the iterates there.
+||.||_psi is psi's norm (for L1 the l1 norm). A loss that is not strongly convex on the whole space
+may be so on a part of it (restricted strong convexity), and the ball keeps the iterates there.
 
 As in FastFedDA (see there), P(z, A) minimises a model of F + psi, but over the ball:
     P(z, A) = argmin psi(w) + (c / 2A) ||w - z/c||^2  over the ball,   c = gamma + (mu/2) A.
@@ -22,15 +22,15 @@ Round r = 1, 2, ..., for a cohort S, from w = w_0 and z = (gamma + (mu/2) K) w_0
 Symbols: mu = strong_convexity, gamma = damping, K = local_steps, psi = regularizer, rho = radius.
 
 Over the ball, P is exact to rounding for L1, and iterated for other norms. The authors' code takes
-the prox and then projects. That is the same only where the ball is inactive, as it is with the
-radii of the paper's experiments.
+the prox and then projects. The two agree only while the ball is inactive, as it is with the radii
+of the paper's experiments.
 
 State: none on the client; w, z, w_0 and the sum of the iterates on the server.
 Wire: 2 vectors (3 with a radius) and 1 number down; 1 vector up.
 Participation: any (the theory is for full). Clients keep nothing between rounds. The paper sends
 w_0 once; here a run with a ball sends w_0 in each round.
-Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with the rule of the
-gradients in place of their mean, which is the same only without heterogeneity.
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with that rule of
+the gradients instead of their mean, which is the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Not for: objectives without strong convexity, and high accuracy: the rate is sublinear where
@@ -76,7 +76,7 @@ class CFedDA(DualAveraging[CFedDAState]):
         must have a norm: L1, L2Norm, L2Squared, GroupLasso or NuclearNorm.
     strong_convexity : float or "auto", optional
         mu > 0, the strong convexity of every f_i, or a guess of the restricted one; by default the
-        clients' mu, and L/1000 where that is 0 or unknown.
+        clients' mu, or L/1000 if that is 0 or unknown.
     damping : float or "auto", optional
         gamma > 0; by default 5 L K.
     local_steps : int or "auto", optional
@@ -122,7 +122,7 @@ class CFedDA(DualAveraging[CFedDAState]):
         super().__init__(regularizer, **options)
         self.radius = optional(positive, "radius", radius)
         if self.radius is not None:
-            norm_ball(self.regularizer, self.radius)  # refused here, not in round 1
+            norm_ball(self.regularizer, self.radius)  # raises here rather than in round 1
 
     def derive(self) -> Damping:
         """Return gamma."""

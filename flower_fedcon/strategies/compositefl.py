@@ -11,9 +11,9 @@ Round, from x_bar = x0 and c_i = 0, with T = eta_g eta K:
     4. upload delta_i = zh - P
     5. server:    x_bar := P + eta_g mean_S delta_i
 
-The prox steps grow inside a round and act on zh, which adds up plain gradient steps. So a round's
-output has one prox, and averages keep psi's structure (no curse of primal averaging). sum c_i = 0,
-and at the optimum grad f_i + c_i is the same for all i. So there is no floor under heterogeneity,
+The prox steps grow inside a round and act on zh, which adds up plain gradient steps. A round's
+output therefore has one prox, and averages keep psi's structure (no curse of primal averaging). sum
+c_i = 0, and at the optimum grad f_i + c_i is the same for all i: heterogeneity leaves no floor,
 unlike in FedDualAvg and FedMiD. Step 2 gives the paper's c_i, (P - x_bar)/(eta_g eta K) minus the
 mean of the round's gradients, but keeps no gradients. Symbols: eta = client_lr, eta_g = server_lr,
 K = local_steps.
@@ -26,8 +26,9 @@ the server, for S alone (a mirror of the c_i, N d numbers), and each client of t
 c_i beside x_bar. A cohort of one moves no c_i, so C = 1 and Bernoulli cohorts are refused. If only
 one reply arrives, that round moves x_bar alone.
 Lost state: under sampling nothing is lost, since c_i comes with every message. With everyone
-present c_i is sent back from the mirror; with mirror=False all start again from c_i = 0, and x_bar
-stays (a collective reset). A single client that returned with c_i = 0 would bias the run forever.
+present c_i is sent back from the mirror. With mirror=False all clients start again from c_i = 0,
+and x_bar stays (a collective reset): a single client that returned with c_i = 0 would bias the run
+forever.
 
 Not for: cohorts of one client or of varying size: FedDR allows them.
 
@@ -86,7 +87,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     ConfigError
         If an argument is out of range.
     ParticipationError
-        If cohorts are of one client or of no fixed size, or sampled without mirror.
+        If cohorts have one client or no fixed size, or are sampled without mirror.
 
     Examples
     --------

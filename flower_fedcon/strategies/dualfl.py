@@ -30,15 +30,15 @@ Symbols: nu = strong_convexity in (0, mu], rho = momentum in [0, nu/L], psi = re
 z_j -> theta* - grad f_j(theta*)/nu. With l = 1 - reply_rate, for cohorts of C
 p = (1 - l) C/(N (1 - l^C)) and K = N/C, for Bernoulli(b) p = c/(1 - (1 - c)^N), c = (1 - l) b, and
 K = N/(bN + 1 - b); q = K rho/(K rho + 1 - rho).
-The model is theta, or prox(z + e, 1/nu). Only the paper's form takes rho above nu/L, for which
-nothing is proved. Nothing is proved either with `local_solver=SGD(...)`, which reaches none of the
-tolerances that the theorems need.
+The model is theta, or prox(z + e, 1/nu). Only the paper's form takes rho above nu/L, and without
+proof. There is also no proof for `local_solver=SGD(...)`, which does not reach the tolerances of
+the theorems.
 
 State: z_j, and c_j or e_j, on the client; their means, and a mirror of both, on the server.
 Wire: 1 vector and 1 number down (accelerated: 7 numbers, and 2 vectors at first contact); 1 vector
 up.
-Participation: any. With everyone and without psi the paper's form runs. Under sampling, or with
-psi, which is then at the server, the accelerated form runs: it extends the paper's method to absent
+Participation: any. With everyone present and without psi the paper's form runs. Under sampling, or
+with psi (then at the server), the accelerated form runs: it extends the paper's method to absent
 clients. Its rate needs p to be each client's probability of being used. The block form is proximal
 gradient on a random block of the dual, with rho = beta = 0 and r = K. A missing reply drops its
 term; the paper's form asks again.
@@ -46,10 +46,10 @@ term; the paper's form asks again.
 Gap rule (stopping="gap"): a local solve ends once its primal-dual gap is below tol_n, and theta_j
 is the primal point that belongs to the dual point of this gap: see
 `flower_fedcon.solvers.gap_tolerance`.
-Lost state: the mirror (2 N d numbers; N d in the block form) gives it back. Without it all start
-again, at z_j = theta or z + e, c_j = e_j = 0, t = 1 (a collective reset). The limit stays exact,
-but the progress of the z_j is lost. A single client that starts again breaks theta = mean z_j
-forever, and the limit is wrong.
+Lost state: the mirror (2 N d numbers; N d in the block form) gives it back. Without it all clients
+start again, at z_j = theta or z + e, c_j = e_j = 0, t = 1 (a collective reset). The limit stays
+exact, but the progress of the z_j is lost. A single client that starts again breaks theta = mean
+z_j forever, and the limit is wrong.
 
 Not for: clients whose steep directions are unrelated (FiveGCS or tuned FedDyn are faster there),
 nonconvex losses, and clients for whom a local minimisation costs too much.
@@ -98,16 +98,17 @@ class DualFL(DualProximalGradient[DualFLState]):
     reply_rate : float (default: 1.0)
         In (0, 1]: the probability that a client replies when asked, independently of the others;
         for different clients the smallest. Rounds without any reply change nothing, which p
-        accounts for. A value below the true one is slower; above it no rate is proved.
+        accounts for. With a value below the true one the method is slower; with a larger one no
+        rate is proved.
     local_solver : str or LocalSolver (default: "exact")
-        How step 2 is solved.
+        The solver of step 2.
     stopping : {"solver", "gap"} (default: "solver")
         When a local solve ends: by its solver's own rule, or earlier by the gap rule. The gap rule
         is not available in the block form, nor with psi in the clients' problems.
     gap_gamma : float (default: 0.1)
         gamma > 0 of the gap rule.
     regularization : float (default: 0.0)
-        alpha >= 0 adds alpha/2 ||x||^2 to every f_j, for those that are not strongly convex.
+        alpha >= 0 adds alpha/2 ||x||^2 to every f_j, for f_j that are not strongly convex.
     mirror : bool (default: True)
         Keep the clients' states on the server; False resets all clients when one is lost.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -118,7 +119,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     ConfigError
         If an argument is out of range or not for this form, or nu is unknown.
     ParticipationError
-        If the paper's form is asked for under sampling.
+        If the paper's form is requested under sampling.
 
     Examples
     --------
@@ -155,7 +156,7 @@ class DualFL(DualProximalGradient[DualFLState]):
         return PlainState(x0, x0, mirror)
 
     def expects(self, state: DualFLState) -> tuple[str, ...]:
-        """Return what step 3 uploads."""
+        """Return the names of step 3's uploads."""
         return ("delta",) if self.constants.accelerated else self.uplink
 
     def broadcast(self, state: DualFLState) -> Payload:

@@ -4,8 +4,8 @@ r"""FastFedDA: federated dual averaging with strong convexity in the model of F.
 
 The method minimises, after t steps with gradients G_s taken at the points w_s,
     sum_{s <= t} [ <G_s, w> + (mu/4) ||w - w_s||^2 + psi(w) ] + (gamma/2) ||w - w_0||^2:
-half of the strong convexity enters the model, hence mu/2 below (mu instead gives another method).
-With z = gamma w_0 + sum_{s <= t} [ (mu/2) w_s - G_s ] the minimiser is
+half of the strong convexity enters the model, hence mu/2 below (with mu it is another method). With
+z = gamma w_0 + sum_{s <= t} [ (mu/2) w_s - G_s ] the minimiser is
     P(z, t) = prox(z / c, t / c),   c = gamma + (mu/2) t.
 
 Round r = 1, 2, ..., for a cohort S, from z = gamma w_0 and w = w_0:
@@ -33,8 +33,8 @@ W up. P needs them only as z = gamma w_0 + (mu/2) W - G: z alone is sent, for th
 State: none on the client; w and z on the server, and the sum of the points for the average.
 Wire: 2 vectors and 1 number down (2 numbers with weights); 1 vector up (2 for the average).
 Participation: any (the theory is for full). Clients keep nothing between rounds.
-Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with the rule of the
-gradients in place of their mean, which is the same only without heterogeneity.
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with that rule of
+the gradients instead of their mean, which is the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Not for: objectives without strong convexity, and high accuracy: the rate is sublinear where
@@ -89,7 +89,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         psi: any object with `prox(v, step)`; a set stands for its indicator.
     strong_convexity : float or "auto", optional
         mu > 0, the strong convexity of every f_i, or a guess of the restricted one; by default the
-        clients' mu, and L/1000 where that is 0 or unknown.
+        clients' mu, or L/1000 if that is 0 or unknown.
     damping : float or "auto", optional
         gamma > 0; by default 5 L.
     local_steps : int or "auto", optional
@@ -180,7 +180,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         return 5 * L * step_weight(1, self.weight_power, self.weight_shift)
 
     def expects(self, state: FastFedDAState) -> tuple[str, ...]:
-        """Return what step 3 uploads."""
+        """Return the names of step 3's uploads."""
         return (*super().expects(state), *(["points"] if self.average else []))
 
     def initialize(self, x0: Array) -> FastFedDAState:

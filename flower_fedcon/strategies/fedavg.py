@@ -18,8 +18,8 @@ the algorithm.
 Own steps: with `client_lr=DeltaSGD()`, "adaptive", client i finds its eta in step 2 from how its
 gradients change (`flower_fedcon.schedules`). A client with a smaller L_i moves further. If clients
 share a minimiser, it is still the limit; else clients weigh about in proportion to their steps T_i.
-Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then where the rule of the
-v_i - w is 0 instead of their mean, which is the same only without heterogeneity.
+Aggregation: any rule of `flower_fedcon.aggregation`; at the fixed point the rule of the v_i - w is
+then 0 instead of their mean, which is the same only without heterogeneity.
 Compression: any. With EF21 the fixed point is the same; unbiased compressors alone leave a floor,
 since the v_i - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
@@ -88,7 +88,8 @@ class FedAvg(LocalSteps[FedAvgState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range; when a run starts, if the regularizer has no subgradient.
+        If an argument is out of range; at the start of a run, if the regularizer has no
+        subgradient.
 
     Examples
     --------
@@ -152,7 +153,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     def initialize(self, x0: Array) -> FedAvgState:
         """Start at x0."""
         if self.regularizer is not None:
-            self.regularizer.subgradient(x0)  # refused here, not in round 1
+            self.regularizer.subgradient(x0)  # raises here rather than in round 1
         return FedAvgState(w=x0)
 
     def why_independent(self) -> str:

@@ -14,34 +14,34 @@ Round, for a cohort S:
 
 prox(v, eta) = argmin_w psi(w) + ||w - v||^2 / (2 eta), with eta and not eta/N. Symbols: eta =
 step_size, alpha = relaxation. xtilde and xbar start at x0; xtilde is the mean of all xhat_i, also
-of those not in S. Averaging over the cohort alone is another algorithm, which has a floor. At the
-optimum y_i - xbar = eta grad f_i(xbar). With alpha = 2, psi = 0 and everyone present this is
-FedSplit: its z_i are the xhat_i, and its step is eta = 1/sqrt(mu L). The paper's rate holds if the
-squared errors of step 3 have a finite sum over the rounds. The errors of
-`SGD(epochs, batch_size, lr)`, as in its experiments, stay, so the limit has an error, too.
+outside S. Averaging over the cohort alone is another algorithm, which has a floor. At the optimum
+y_i - xbar = eta grad f_i(xbar). With alpha = 2, psi = 0 and everyone present this is FedSplit: its
+z_i are the xhat_i, and its step is eta = 1/sqrt(mu L). The paper's rate holds if the squared errors
+of step 3 have a finite sum over the rounds. The errors of `SGD(epochs, batch_size, lr)`, as in its
+experiments, do not vanish, so that the limit has an error, too.
 
 With `step_size="balanced"` 1/eta is doubled or halved, at most 20 times, by clients' primal and
-dual residuals (2 numbers more up, 1 down). A client that hears of an eta' takes x_i + (eta'/eta)
-(y_i - x_i) for y_i in step 2, so that its gradient does not change. xhat_i follows in step 4; until
-then xtilde has the old one, which is a valid start.
+dual residuals (2 numbers more up, 1 down). A client that receives a new eta' replaces y_i by x_i +
+(eta'/eta) (y_i - x_i) in step 2, so that its gradient does not change. xhat_i follows in step 4;
+until then xtilde has the old one, which is a valid start.
 
 State: y_i, x_i, xhat_i on the client; xtilde, xbar and a mirror of the xhat_i on the server (N d
 numbers).
 Wire: 1 vector down; 1 vector up.
 Participation: any.
-Compression: EF21, of Delta_i, whose memory is xhat_i: it moves by what the server reads, and xtilde
+Compression: EF21, of Delta_i, whose memory is xhat_i: it moves by the decoded upload, and xtilde
 stays the mean of the xhat_i. The fixed point is the same.
 Lost state: the client starts again from y_i = xbar and uploads against the server's copy of xhat_i
-("mirror": N d numbers), so that xtilde stays the mean. Any y_i is a valid start: this heals.
-Without the mirror a client that has lost its state is refused, and the run ends.
+("mirror": N d numbers), so that xtilde stays the mean. Any y_i is a valid start, so that the loss
+is repaired. Without the mirror a client that has lost its state is refused, and the run ends.
 
 Not for: clients for whom a local minimisation costs too much: CompositeFL takes gradient steps.
 
 Source: Quoc Tran-Dinh, Nhan H. Pham, Dzung T. Phan, Lam M. Nguyen, "FedDR: Randomized
 Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization", NeurIPS 2021
 (arXiv:2103.03452), Algorithm 1. The paper starts all clients in a first pass; here they enter one
-by one. Entry and re-entry are reconstructed. FedSplit is that of Reese Pathak, Martin J.
-Wainwright, "FedSplit: An algorithmic framework for fast federated optimization", NeurIPS 2020
+by one. Entry and re-entry are reconstructed. FedSplit is from Reese Pathak, Martin J. Wainwright,
+"FedSplit: An algorithmic framework for fast federated optimization", NeurIPS 2020
 (arXiv:2005.05238).
 """
 
@@ -88,15 +88,15 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
     regularizer : Regularizer or ConstraintSet
         psi: any object with `prox(v, step)`; a set stands for its indicator, and None for zero.
     step_size : float, "auto" or "balanced", optional
-        eta > 0; by default 1/sqrt(mu L), at most 10/L, and 0.3/L where mu is unknown: nonconvex
-        objectives need it small. "balanced" begins there and balances residuals.
+        eta > 0; by default 1/sqrt(mu L), at most 10/L; 0.3/L if mu is unknown, since nonconvex
+        objectives need it small. "balanced" starts there and balances residuals.
     relaxation : float (default: 1.0)
         alpha in (0, 2]. 2 is Peaceman-Rachford splitting (FedSplit), which the paper leaves out: it
         converges for smooth and strongly convex f_i.
     mirror : bool (default: True)
-        Keep the clients' xhat_i on the server, so that a client can lose its state.
+        Keep the clients' xhat_i on the server, so that a client may lose its state.
     local_solver : str or LocalSolver (default: "exact")
-        How well a client minimises: see `flower_fedcon.solvers`.
+        The local solver and its accuracy: see `flower_fedcon.solvers`.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     compression : see `FedConStrategy`
 

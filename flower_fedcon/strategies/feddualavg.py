@@ -25,8 +25,8 @@ Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularize
 State: none on the client; z and e on the server.
 Wire: 1 vector and 1 number down; 1 vector up.
 Participation: any (the theory is for full); with K > 1 heterogeneity leaves a floor.
-Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with the rule of the
-gradients in place of their mean, which is the same only without heterogeneity.
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with that rule of
+the gradients instead of their mean, which is the same only without heterogeneity.
 Compression: any. With EF21 the limit is the same; unbiased compressors alone leave a floor, since
 the z_i - z do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.

@@ -12,25 +12,26 @@ Round, for a cohort S:
 
 h moves by 1/N over all clients, theta is a mean over S, and h uses the theta that was broadcast.
 Symbols: alpha = proximal. g_i and h start at 0; h is the mean of all g_i, and at the optimum h = 0,
-g_i = grad f_i. The theorems are for exact local minimisers. The paper's experiments take
-`local_solver=SGD(epochs, batch_size, lr)`, with which noise stays in every g_i.
+g_i = grad f_i. The theorems are for exact local minimisers. The paper's experiments use
+`local_solver=SGD(epochs, batch_size, lr)`, which leaves noise in every g_i.
 
 With `proximal="balanced"` alpha begins at its default, and is doubled or halved, at most 20 times,
 by clients' primal and dual residuals (2 numbers more up, 1 down). The g_i keep their meaning.
-The speed depends on alpha, and the default is not the best at a large condition number. An example:
-12 quadratics with condition number 1e4, one client a round, the relative distance to the optimum
-after 1,500 rounds. If every client has its own eigenbasis, so that the mean is well conditioned,
-the distance is 1e-3 by default, and 5e-16 with alpha = L. If the mean is as ill-conditioned as the
-clients, the distances are 4e-3 and 0.81. "auto" tries both.
+The speed depends on alpha, and the default is not the best for a large condition number. An
+example: 12 quadratics with condition number 1e4, one client a round, the relative distance to the
+optimum after 1,500 rounds. If every client has its own eigenbasis, so that the mean is well
+conditioned, the distance is 1e-3 with the default, and 5e-16 with alpha = L. If the mean is as
+ill-conditioned as the clients, the distances are 4e-3 and 0.81. "auto" tries both.
 
 State: g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: any.
-Compression: EF21, of theta_i - theta, which vanishes at the optimum: g_i, the memory, moves by what
-the server reads, and h stays the mean of the g_i. The fixed point is the same.
-Lost state: g_i comes back from the mirror, in which the server repeats step 3. Without it all start
-again with g_i = h = 0, and the model stays (a collective reset, whose number travels in every
-broadcast). A single client that starts from g_i = 0 leaves h wrong forever, and so the limit.
+Compression: EF21, of theta_i - theta, which vanishes at the optimum: g_i, the memory, moves by the
+decoded upload, and h stays the mean of the g_i. The fixed point is the same.
+Lost state: g_i comes back from the mirror, in which the server repeats step 3. Without it all
+clients start again with g_i = h = 0, and the model stays (a collective reset, counted in every
+broadcast). A single client that started from g_i = 0 would make h, and with it the limit, wrong
+forever.
 
 Not for: a psi or a constraint (FedDR), and clients for whom a local minimisation costs too much.
 
@@ -79,13 +80,13 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
     Parameters
     ----------
     proximal : float, "auto" or "balanced", optional
-        alpha > 0, from sqrt(mu L) to L; by default sqrt(mu L/p), where a share p of the clients is
-        in a round, L/10 for convex objectives with mu = 0, and 3 L where mu is unknown. "balanced"
-        begins there and balances residuals.
+        alpha > 0, from sqrt(mu L) to L; by default sqrt(mu L/p), with p the share of clients in a
+        round; L/10 for convex objectives with mu = 0; 3 L if mu is unknown. "balanced" starts there
+        and balances residuals.
     mirror : bool (default: True)
         Keep the clients' g_i on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
-        How well a client minimises: see `flower_fedcon.solvers`.
+        The local solver and its accuracy: see `flower_fedcon.solvers`.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     compression : see `FedConStrategy`
 

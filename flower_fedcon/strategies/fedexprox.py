@@ -15,11 +15,12 @@ Extrapolation, with M_i = f_i(p_i) + ||x - p_i||^2/(2 gamma), the Moreau envelop
     "diversity"   alpha_k = mean_S ||p_i - x||^2 / ||mean_S(p_i - x)||^2            (GraDS)
     "polyak"      alpha_k = gamma mean_S(M_i - inf f_i) / ||mean_S(p_i - x)||^2     (StoPS)
 
-L_gamma is the smoothness of the mean of the Moreau envelopes, for which the default takes the
-bound. Cohorts of varying size use C = 1, whose alpha is valid for every size. alpha = 1 is FedProx
-with mu = 1/gamma. Once M_i - inf f_i is at the level of rounding (1e-12 |inf f_i|), "polyak"
-becomes "diversity". On quadratics the guarantee is no better than gradient descent's, as later work
-found. Symbols: gamma = step_size, alpha = extrapolation, inf f_i = infimum.
+L_gamma is the smoothness of the mean of the Moreau envelopes; the default uses its bound. Cohorts
+of varying size use the alpha of C = 1, which is valid for every size. alpha = 1 is FedProx with mu
+= 1/gamma. Once M_i - inf f_i is at the level of rounding (1e-12 |inf f_i|), "polyak" becomes
+"diversity". On quadratics the guarantee is no better than that of gradient descent, as later work
+found.
+Symbols: gamma = step_size, alpha = extrapolation, inf f_i = infimum.
 
 State: none on the client; x on the server.
 Wire: 1 vector down; 1 vector ("polyak": and 1 number) up.
@@ -27,7 +28,7 @@ Participation: any. Without a shared minimiser the constant form has FedProx's f
 two do not converge: their alpha_k grow without bound, up to max_extrapolation.
 Lost state: nothing to lose.
 
-Not for: clients without a common minimiser, where a bias stays, and a psi or a constraint.
+Not for: clients without a common minimiser, for which a bias remains, and a psi or a constraint.
 
 Source: Hanmin Li, Kirill Acharya, Peter Richtárik, "The Power of Extrapolation in Federated
 Learning", NeurIPS 2024 (arXiv:2405.13766); the steps and constants are reconstructed.
@@ -71,16 +72,16 @@ class FedExProx(LocalMinimization[FedExProxState]):
     Parameters
     ----------
     step_size : float or "auto", optional
-        gamma > 0; by default 1/sqrt(mu L), at most 10/L, and 0.3/L where mu is unknown.
+        gamma > 0; by default 1/sqrt(mu L), at most 10/L; 0.3/L if mu is unknown.
     extrapolation : float or {"constant", "diversity", "polyak"} (default: "constant")
         alpha > 0, or the rule for it; "constant" computes it from the clients' L_i.
     infimum : float, optional
         For "polyak": inf f_i, the same for every client (0 for least squares that fit all rows
-        exactly); by default each client finds it by its local solver, from 0.
+        exactly); by default each client computes it with its local solver, from 0.
     max_extrapolation : float (default: 1000.0)
         The largest alpha_k of "diversity" and "polyak", > 0.
     local_solver : str or LocalSolver (default: "exact")
-        How well a client minimises: see `flower_fedcon.solvers`.
+        The local solver and its accuracy: see `flower_fedcon.solvers`.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     compression : see `FedConStrategy`
 
@@ -145,7 +146,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
         return "measures each client's envelope" if self.extrapolation == "polyak" else ""
 
     def derive(self) -> FedExProxConstants:
-        """Settle alpha."""
+        """Set alpha."""
         alpha, polyak = self.extrapolation, self.extrapolation == "polyak"
         if polyak and self.setup.own_loops:
             raise ConfigError(
@@ -176,7 +177,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
         return {"x": state.x}
 
     def expects(self, state: FedExProxState) -> tuple[str, ...]:
-        """Return what step 3 uploads."""
+        """Return the names of step 3's uploads."""
         return self.uplink if self.constants.polyak else ("delta",)
 
     def aggregate(self, state: FedExProxState, uploads: Uploads) -> FedExProxState:

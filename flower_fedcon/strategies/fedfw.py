@@ -11,8 +11,8 @@ Round t = 1, 2, ..., from x_i = x_bar = x0:
     5. server:    x_bar := (1 - eta_t) x_bar + (eta_t/N) sum_i s_i
 
 The gradient carries 1/N and the penalty does not: the surrogate is
-(1/N) sum f_i(x_i) + (lambda_t/2) sum ||x_i - x_bar||^2. The local iterate x_i survives the round:
-if clients started each round from x_bar, the penalty would be 0, and that scheme can fail.
+(1/N) sum f_i(x_i) + (lambda_t/2) sum ||x_i - x_bar||^2. The local iterate x_i is kept between
+rounds: if clients started each round from x_bar, the penalty would be 0, and that scheme can fail.
 
 Schedules, with p = C/N the expected fraction of clients a round, lambda_0 = penalty:
     convex      eta_t = 2/(p(t-1) + 2),   lambda_t = lambda_0 sqrt(p(t-1) + 2)
@@ -28,9 +28,8 @@ Penalty: lambda_0 = G/(N diam D), with G = max_i ||grad f_i(x0)||, is the rule. 
 which is the convex schedule's lambda_t with this lambda_0, and the nonconvex one's up to sqrt(2).
 
 Networks need the nonconvex schedule, since eta_1 = 1 erases the start, from which a network learns.
-A layer without a constraint of its own gets a ball around its start, L2Ball(r).shifted(w), on which
-the oracle is a normalised gradient step. Each step then is at most eta times the layer's diameter
-long.
+A layer without its own constraint gets a ball around its start, L2Ball(r).shifted(w), on which the
+oracle is a normalised gradient step. Each step is then at most eta times the layer's diameter long.
 
 State: x_i on the client; x_bar on the server, and a mirror of the x_i under sampling.
 Wire: 1 vector and 2 numbers down; 1 atom up.
@@ -41,7 +40,7 @@ over the cohort alone converges to a wrong point.
 Lost state: with a mirror x_i is sent back; with everyone present x_i := x_bar, and step 5 contracts
 the error like 1/t^2.
 
-Not for: high accuracy: the rate is 1/t. Where projections are cheap and uploads may be dense, FedDR
+Not for: high accuracy: the rate is 1/t. If projections are cheap and uploads may be dense, FedDR
 and CompositeFL are faster.
 
 Source: Ali Dadras, Karthik Prakhya, Alp Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS

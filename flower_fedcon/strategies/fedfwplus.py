@@ -13,9 +13,9 @@ Round t = 1, 2, ..., FedFW's (see there), with a multiplier y_i of x_i = x_bar, 
 State: x_i and y_i on the client; x_bar on the server, and under sampling mirrors of both.
 Wire: 1 vector (2 under sampling) and 3 numbers down; 1 atom up.
 Participation: any; under sampling centred by y_bar, with mirrors (2 N d numbers). With everyone
-present sum_i y_i = 0 by itself. Under sampling it is not, and the multiplier acts through its part
-orthogonal to consensus: step 2b then uses y_i - y_bar, y_bar the mean over ALL clients before the
-round, which the server broadcasts.
+present sum_i y_i = 0 always holds. Under sampling it does not, and only the part of the multiplier
+orthogonal to consensus should act: step 2b then uses y_i - y_bar, where y_bar is the mean over ALL
+clients before the round, which the server broadcasts.
 Lost state: with a mirror x_i and y_i are sent back. With everyone present all clients start again
 from x_i := x_bar, y_i := 0 (a collective reset; the model stays). Measured on least squares over
 an l1 ball (20 clients, 5,000 rounds, one client lost at round 1,000, lambda_0 = 0.1): the gap is

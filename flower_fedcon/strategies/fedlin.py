@@ -7,10 +7,10 @@ Rounds come in pairs, from x = x0:
     2. broadcast x and g;  client i:  y = x;  H times  y := y - eta (grad f_i(y) - grad f_i(x) + g)
                            and uploads y - x;  server:  x := x + mean(y_i - x)
 
-The correction is the limit of Scaffold's control variates, computed exactly in every round. So
-there is no state and no floor under heterogeneity, at the price of one more exchange. By default
-eta = 1/(6 L H); two rounds then advance about as far as one gradient step of 1/(6 L), for any H.
-With batch_size every gradient is of a minibatch, and their noise leaves a floor. Symbols:
+The correction is the limit of Scaffold's control variates, computed exactly in every round. There
+is therefore no state, and no floor under heterogeneity, at the price of one more exchange. By
+default eta = 1/(6 L H); two rounds then advance about as far as one gradient step of 1/(6 L), for
+any H. With batch_size every gradient is of a minibatch, and their noise leaves a floor. Symbols:
 eta = client_lr, H = local_steps.
 
 State: none on the client; x and g on the server.
@@ -114,7 +114,7 @@ class FedLin(FedConStrategy[FedLinState]):
         return {"x": state.x} if state.g is None else {"x": state.x, "g": state.g}
 
     def expects(self, state: FedLinState) -> tuple[str, ...]:
-        """Return what the step uploads."""
+        """Return the names of the step's uploads."""
         return ("gradient",) if state.g is None else ("delta",)
 
     def aggregate(self, state: FedLinState, uploads: Uploads) -> FedLinState:

@@ -13,14 +13,14 @@ prox. Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps.
 
 State: none on the client; w on the server.
 Wire: 1 vector down; 1 vector up.
-Participation: any (the theory is for full); the fixed point is biased. The prox runs on clients and
-server alike, so that the fixed point is biased even for K = 1: this is the algorithm.
+Participation: any (the theory is for full); the fixed point is biased. The prox runs on both
+clients and server, so that the fixed point is biased even for K = 1: this is the algorithm.
 Own steps: with `client_lr=AdaPGM()`, "adaptive", client i finds its eta in step 2 from how its
-gradients change (`flower_fedcon.schedules`), and sends one number more: the sum T_i of its K steps,
+gradients change (`flower_fedcon.schedules`), and sends one more number: the sum T_i of its K steps,
 in units of the first. eta_c K in step 4 is their mean. Clients then weigh about in proportion to
 their T_i.
 Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then that of the prox of w
-plus the rule of the v_i - w instead of their mean, which is the same only without heterogeneity.
+plus this rule of the v_i - w instead of their mean, which is the same only without heterogeneity.
 Compression: any. With EF21 the fixed point is the same; unbiased compressors alone leave a floor,
 since the v_i - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.

@@ -8,11 +8,12 @@ Round, for a cohort S:
     3. upload m_i: H_i, b_i and c_i of m_i(z) = z'H_i z / 2 - b_i'z + c_i
     4. server:    m := mean of all m_i;  x := argmin m(z) + psi(z)
 
-With everyone present all m_i are about x, and (1/N) sum_i f_i(x) + psi(x) is known. While it is
-higher than at the last accepted point w, the server takes x := (x + w) / 2 instead. Under sampling
-m_i is from the client's last round (m is the mean over clients that have replied so far), and there
-is no such guard. The method converges quadratically. Under sampling it converges superlinearly once
-all clients have replied, from a start that is near enough; with quadratic f_i it is then finished.
+With everyone present all m_i are models around x, and (1/N) sum_i f_i(x) + psi(x) is known. While
+it is higher than at the last accepted point w, the server takes x := (x + w) / 2 instead. Under
+sampling m_i is that of the client's last round (m is the mean over clients that have replied so
+far), without this safeguard. The method converges quadratically. Under sampling it converges
+superlinearly once all clients have replied, from a start that is near enough; for quadratic f_i it
+has then converged.
 
 State: none on the client; x, w, m, the first m and, under sampling, all m_i on the server (N d^2/2
 numbers).
@@ -66,7 +67,7 @@ class FedNewtonState(NamedTuple):
     """The server's state."""
 
     x: Array  # global model, shape of x0
-    w: Array  # the last point that was accepted, shape of x0
+    w: Array  # the last accepted point, shape of x0
     value: float  # the mean of the f_i(w)
     m: Array  # mean of the m_i, packed
     t: int  # the coming round, from 1
@@ -197,7 +198,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         return after
 
     def renew(self, state: FedNewtonState) -> FedNewtonState:
-        """Minimise m + psi, with another psi if one is given."""
+        """Minimise m + psi, with a new psi if one is given."""
         if state.t == 1:
             return state
         found = [minimizer(*block) for block in self._blocks(state.m, state.x)]

@@ -4,7 +4,7 @@ r"""FedPD, federated primal-dual: clients keep multipliers, and random rounds sk
 
 Round:
     1. toss the round's coin ("skip" with probability q) and broadcast it; if the last round
-       aggregated, broadcast x_0 too, and clients put x_0i := x_0
+       aggregated, broadcast x_0 too, and clients set x_0i := x_0
     2. client i:  x_i ~ argmin_x f_i(x) + <lambda_i, x - x_0i> + ||x - x_0i||^2 / (2 eta)
     3.            lambda_i := lambda_i + (x_i - x_0i)/eta
     4.            u_i = x_i + eta lambda_i                      (the new lambda_i)
@@ -16,7 +16,7 @@ step 2, lambda_i = -grad f_i(x_i). With q = 0 the iterates are those of FedDR wi
 and relaxation, and of FedDyn with alpha = 1/eta. With q > 0 clients drift apart in skipped rounds,
 and under heterogeneity x_0 stays in a neighbourhood of the optimum: this is the algorithm. The
 paper's rate has a term for the error of step 2. With `SGD(epochs, batch_size, lr)`, its Oracle I
-with stochastic gradients, this error stays, so the limit is a neighbourhood, too.
+with stochastic gradients, this error does not vanish, so that the limit is a neighbourhood, too.
 
 With `step_size="balanced"` 1/eta is doubled or halved, at most 20 times, by clients' primal and
 dual residuals (2 numbers more up, 1 down); the lambda_i keep their meaning.
@@ -73,13 +73,13 @@ class FedPD(Balanced[FedPDState]):
     Parameters
     ----------
     step_size : float, "auto" or "balanced", optional
-        eta > 0; by default 1/sqrt(mu L), at most 10/L, and 0.3/L where mu is unknown. For convex
-        objectives and exact local solves any value converges; the nonconvex theory needs
-        eta < (sqrt(5) - 1)/(4L). "balanced" begins there and balances residuals.
+        eta > 0; by default 1/sqrt(mu L), at most 10/L; 0.3/L if mu is unknown. For convex
+        objectives and exact local solves any value converges; the nonconvex theory needs eta <
+        (sqrt(5) - 1)/(4L). "balanced" starts there and balances residuals.
     skip_probability : float (default: 0.0)
         q in [0, 1), the probability that a round skips communication.
     local_solver : str or LocalSolver (default: "exact")
-        How well a client minimises: see `flower_fedcon.solvers`.
+        The local solver and its accuracy: see `flower_fedcon.solvers`.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     compression : see `FedConStrategy`
 
@@ -158,7 +158,7 @@ class FedPD(Balanced[FedPDState]):
         return {**coin, "x_0": state.x_0} if state.fresh else coin
 
     def expects(self, state: FedPDState) -> tuple[str, ...]:
-        """Return what step 5 uploads."""
+        """Return the names of step 5's uploads."""
         return () if state.skip else super().expects(state)
 
     def aggregate(self, state: FedPDState, uploads: Uploads) -> FedPDState:

@@ -15,11 +15,11 @@ of epochs guarantees: noise times lr leaves a floor.
 
 State: none on the client; w on the server.
 Wire: 1 vector down; 1 vector up.
-Participation: any. Cohorts are drawn uniformly, where the paper draws clients with probability
+Participation: any. Cohorts are drawn uniformly; the paper draws clients with probability
 proportional to their numbers of examples. Under heterogeneity the fixed point is biased, less for
 larger mu: this is the algorithm. With one client the method is the proximal point algorithm.
-Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then where the rule of the
-v_j - w is 0 instead of their mean, which is the same only without heterogeneity.
+Aggregation: any rule of `flower_fedcon.aggregation`; at the fixed point the rule of the v_j - w is
+then 0 instead of their mean, which is the same only without heterogeneity.
 Compression: any, of v_j - w. With EF21 the fixed point is the same; unbiased compressors alone
 leave a floor, since the v_j - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
@@ -56,7 +56,7 @@ class FedProx(LocalMinimization[FedProxState]):
     proximal : float or "auto", optional
         mu >= 0; from L/10 to L, by default L.
     local_solver : str or LocalSolver (default: "exact")
-        How well a client minimises: see `flower_fedcon.solvers`.
+        The local solver and its accuracy: see `flower_fedcon.solvers`.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     compression : see `FedConStrategy`
 

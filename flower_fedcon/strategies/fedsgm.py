@@ -30,17 +30,17 @@ n_jj = 1; of groups, g_k = sum_j s_jk / sum_j n_jk, n_jk the group's rows on cli
         v := v - (eta/omega_j) ((1 - sigma_t) grad f_j(v)/C + sum_k lambda_k grad s_jk(v)/n_k)
     4*. upload Delta_j = C_j(C omega_j (w_t - v)/eta), which is 0 where omega_j = 0
 The omega_j sum to 1: clients move on means of f_j and their own losses, as Lipschitz as these are,
-and together on (1 - sigma_t) f + sum lambda_k g_k. The theorem holds, with q for q/N: its proof
-needs of sigma_t g(w_t) only that it is at least sigma_t (eps - 1/beta), and so is sum lambda_k
-g_k(w_t) for any lambda_k >= 0 that sum to sigma_t, and are 0 where sigma(z_k) is. With hard
-switching on the clients' own constraints, the client that is violated most moves alone.
+and together on (1 - sigma_t) f + sum lambda_k g_k. The theorem holds, with q instead of q/N. Its
+proof uses only that sigma_t g(w_t) is at least sigma_t (eps - 1/beta), and so is sum lambda_k
+g_k(w_t) for any lambda_k >= 0 that sum to sigma_t and are 0 where sigma(z_k) is 0. With hard
+switching on the clients' own constraints, only the client with the largest violation moves.
 
 Error feedback, whenever C_j is not unbiased or C_0 is not the identity: the server also keeps an
 exact x, from x_0 = w_0; client j keeps the error of compression e_j, 0 at first, and
     4'. Delta_j = C_j(e_j + (w_t - v)/eta),   e_j := e_j + (w_t - v)/eta - Delta_j
     5'. x_{t+1} = x_t - eta mean_S Delta_j,   m_t = C_0(x_{t+1} - w_t),   w_{t+1} = w_t + m_t
 Every compressor must then be contractive: RandK drops its factor d/K. Clients that hold w_t get the
-increment m_t, others get w_{t+1}, which gives the same iterates.
+increment m_t, and others get w_{t+1}; the iterates are the same.
 
 State: none on the client, with error feedback w and e_j; x, w and the average's sums on the server.
 Wire: 1 vector (compressed with error feedback) and 1 number down (of several constraints 2 more for
@@ -51,7 +51,7 @@ client's own constraint a cohort sees only its members' constraints. Let V be th
 with sigma = 1: a client is above eps, unseen, in at most (N/C - 1) V rounds with weight (hard, in
 expectation).
 Aggregation: any rule of `flower_fedcon.aggregation`, without compression, for Delta_j and g_j: the
-rule then replaces the means in objective and constraint, which is the same only without
+rule then replaces the means in objective and constraint, which is equivalent only without
 heterogeneity.
 Lost state: nothing without error feedback. With it the client starts again from a dense w_t and
 e_j = 0. Then x - (eta/N) sum e_j jumps once, and no bias stays.
@@ -112,7 +112,7 @@ class FedSGM(Switching[FedSGMState]):
     local_steps : int or "auto", optional
         E >= 1; by default 1.
     switching : {"soft", "hard"} (default: "soft")
-        Weigh the gradients of f and g near the tolerance, or take one of them.
+        Mix the gradients of f and g near the tolerance, or take one of them.
     sharpness : float, optional
         beta > 0 of the soft switch; by default 2/eps, the least that the theory allows.
     output : {"last", "average"} (default: "last")
@@ -121,7 +121,7 @@ class FedSGM(Switching[FedSGMState]):
         g: the mean of the clients' constraints, the largest of them, or the largest of groups; the
         same as the problem's.
     groups : int, optional
-        How many groups, m, with "groups".
+        The number of groups, m, with "groups".
     uplink_compressor : Compressor, optional
         C_j, for what clients upload; by default `Identity()`.
     downlink_compressor : Compressor, optional

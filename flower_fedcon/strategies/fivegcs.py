@@ -20,10 +20,10 @@ f_m(y) + ((N tau - mu)/2) ||y - xhat||^2 - <N u_m + mu xhat, y>, which needs N t
 State: u_m on the client; x, v and a mirror of the u_m on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: cohorts of one size, uniform.
-Compression: EF21, of Delta_m, whose memory is u_m: it moves by what the server reads, and v stays
-the sum of the u_m. The fixed point is the same.
+Compression: EF21, of Delta_m, whose memory is u_m: it moves by the decoded upload, and v stays the
+sum of the u_m. The fixed point is the same.
 Lost state: as in FedDyn. The server repeats step 3's update (a mirror, N d numbers); without the
-mirror all start again with u_m = v = 0 and the same xhat.
+mirror all clients start again with u_m = v = 0 and the same xhat.
 
 Not for: cohorts of varying size, a psi or a constraint, and objectives without strong convexity.
 
@@ -76,9 +76,9 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     Parameters
     ----------
     smoothness : float, optional
-        L, used only for the default of primal_lr; by default what the clients state.
+        L, used only for the default of primal_lr; by default the value that the clients state.
     strong_convexity : float, optional
-        mu > 0, or less than the true one; by default what the clients state.
+        mu > 0, or less than the true one; by default the value that the clients state.
     primal_lr : float or "auto", optional
         gamma > 0; by default (3/16) sqrt(C/(L mu N)).
     dual_lr : float or "auto", optional
@@ -86,14 +86,14 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     mirror : bool (default: True)
         Keep the clients' u_m on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
-        How well a client minimises: see `flower_fedcon.solvers`.
+        The local solver and its accuracy: see `flower_fedcon.solvers`.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
     compression : see `FedConStrategy`
 
     Raises
     ------
     ConfigError
-        If an argument is out of range, or is left out and has no default here.
+        If an argument is out of range, or is left out without a default for these clients.
     ParticipationError
         If cohorts vary in size.
 
@@ -161,7 +161,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         return round(self.setup.rate * self.setup.num_clients)
 
     def derive(self) -> FiveGCSConstants:
-        """Settle mu."""
+        """Set mu."""
         n, size, mu = self.setup.num_clients, self._size(), self._known_modulus()
         gamma, tau = self.primal_lr, self.dual_lr
         if n * tau < mu:

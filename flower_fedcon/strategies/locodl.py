@@ -22,8 +22,8 @@ State: x_i, u_i, d_i and copies of y and v on the client; y, v, d_bar and a mirr
 numbers) on the server.
 Wire: 1 vector and 1 number down; 1 compressed vector up.
 Participation: full.
-Lost state: u_i comes from the mirror, y and v from the server, and x_i := y. A single client that
-returned with u_i = 0 would bias the run forever.
+Lost state: u_i comes from the mirror, y and v come from the server, and x_i := y. A single client
+that returned with u_i = 0 would bias the run forever.
 
 Not for: absent clients, and a psi or a constraint.
 
@@ -81,7 +81,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
     share : float (default: 0.5)
         s in (0, 1), the share of the strong convexity that g takes.
     strong_convexity : float, optional
-        mu > 0, or less than the true one; by default what the clients state.
+        mu > 0, or less than the true one; by default the value that the clients state.
     client_lr : float or "auto", optional
         gamma > 0, less than 2/L~; by default 2/(L~ + mu~).
     communication_probability : float or "auto", optional
@@ -92,7 +92,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range, or is left out and has no default here.
+        If an argument is out of range, or is left out without a default for these clients.
     ParticipationError
         If the participation leaves clients out.
 
@@ -172,7 +172,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         return omega, 1 / (1 + omega / self.setup.num_clients)
 
     def derive(self) -> LoCoDLConstants:
-        """Settle rho and w."""
+        """Set rho and w."""
         (omega, rho), mu = self._noise(), self._modulus()
         gamma, p = self.client_lr, self.communication_probability
         w = p * rho / (gamma * (1 + 2 * omega))

@@ -1,4 +1,4 @@
-r"""MCFedDA: CFedDA in stages, with a large weight of psi and a large ball first.
+r"""MCFedDA: CFedDA in stages, which starts with a large weight of psi and a large ball.
 
     min_w (1/N) sum_i f_i(w) + psi(w)
 
@@ -16,11 +16,11 @@ Symbols: stages = [(multiple, rho, R), ...]; mu, gamma, K and psi as in CFedDA.
 State: none on the client; CFedDA's, and the stage, on the server.
 Wire: 2 vectors and 2 numbers down (3 of each with a radius); 1 vector up.
 Participation: any (the theory is for full).
-Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with the rule of the
-gradients in place of their mean, which is the same only without heterogeneity.
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem with that rule of
+the gradients instead of their mean, which is the same only without heterogeneity.
 Lost state: nothing to lose.
 
-Not for: problems for which no first radius is known: CFedDA needs none.
+Not for: problems without a known first radius: CFedDA needs none.
 
 Source: Yajie Bao, Michael Crawshaw, Shan Luo, Mingrui Liu, "Fast Composite Optimization and
 Statistical Recovery in Federated Learning", ICML 2022 (arXiv:2207.08204), Algorithm 3, Theorem 3.2;
@@ -74,7 +74,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
         psi of the last stage, which is minimised; with a radius, as for `CFedDA`.
     strong_convexity : float or "auto", optional
         mu > 0, the strong convexity of every f_i, or a guess of the restricted one; by default the
-        clients' mu, and L/1000 where that is 0 or unknown.
+        clients' mu, or L/1000 if that is 0 or unknown.
     damping : float or "auto", optional
         gamma > 0; by default 5 L K.
     local_steps : int or "auto", optional
@@ -129,7 +129,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
         self.uses_num_rounds = stages is None
         self.stages = None if stages is None else as_stages(stages)
         for stage in self.stages or ():
-            self._cfedda(stage, self.damping)  # refused here, not in round 1
+            self._cfedda(stage, self.damping)  # raises here rather than in round 1
 
     def _cfedda(self, stage: Stage, damping: float | None) -> CFedDA:
         return CFedDA(
@@ -141,7 +141,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
         )
 
     def derive(self) -> MCFedDAConstants:
-        """Settle gamma and the stages."""
+        """Set gamma and the stages."""
         damping, stages = self.damping, self.stages
         if stages is None:
             eighth = max(1, self.setup.num_rounds // 8)

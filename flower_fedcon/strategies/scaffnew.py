@@ -9,20 +9,19 @@ Round r = 1, 2, ..., from x_bar = x0 and h_i = 0:
     4. upload v_i = xhat_i - (gamma/p) h_i
     5. server:    v_bar = mean v_i;  x_bar := prox(v_bar, gamma/p)
 
-One coin serves all clients, since all communicate in the same rounds. K_r has mean 1/p: O(kappa
-log) gradients and, with p = 1/sqrt(kappa), O(sqrt(kappa) log) rounds. After step 2 the mean of the
-h_i is -(p/gamma)(v_bar - x_bar), which is 0 without psi and else lies in the negative
-subdifferential of psi at x_bar. Symbols: gamma = client_lr, p = communication_probability,
-kappa = L/mu.
+All clients share one coin, since all communicate in the same rounds. K_r has mean 1/p: O(kappa log)
+gradients and, with p = 1/sqrt(kappa), O(sqrt(kappa) log) rounds. After step 2 the mean of the h_i
+is -(p/gamma)(v_bar - x_bar), which is 0 without psi and else lies in the negative subdifferential
+of psi at x_bar. Symbols: gamma = client_lr, p = communication_probability, kappa = L/mu.
 
 State: h_i and xhat_i on the client; x_bar on the server.
 Wire: 1 vector and 1 number down; 1 vector up.
 Participation: full.
-Compression: EF21, of v_i - x_bar: the client puts the v_i that the server reads into step 2, so
-that the h_i sum to 0. The fixed point is the same.
-Lost state: h_i := 0. Step 4 uploads h_i with xhat_i, so the sum repairs itself in one round.
-Uploading xhat_i alone "because the h_i sum to 0" would make the loss permanent, and the round with
-psi wrong.
+Compression: EF21, of v_i - x_bar: the client uses the decoded v_i in step 2, so that the h_i sum to
+0. The fixed point is the same.
+Lost state: h_i := 0. Step 4 uploads h_i with xhat_i, so that the sum is 0 again after one round.
+Uploading xhat_i alone, as the h_i sum to 0, would make the loss permanent, and the round with psi
+wrong.
 
 Not for: absent clients (TAMUNA allows them), and rounds that must have a fixed length.
 
@@ -69,7 +68,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     client_lr : float or "auto", optional
         gamma > 0, at most 1/L; by default 1/L.
     communication_probability : float or "auto", optional
-        p in (0, 1]; by default 1/sqrt(kappa) where mu > 0 is known, else 0.1.
+        p in (0, 1]; by default 1/sqrt(kappa) if mu > 0 is known, else 0.1.
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi, on the server only.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`

@@ -12,17 +12,17 @@ Round, for a cohort S, from c = c_i = 0:
     5. server:    x := x + eta_g mean_S(y_i - x);  c := c + (1/N) sum_S dc_i
 
 Symbols: eta_l = client_lr, eta_g = server_lr, K = local_steps. c moves by 1/N and stays the mean of
-ALL c_i. With 1/|S| it would not, and with cohorts of varying size the limit would be wrong.
+ALL c_i. With 1/|S| it would not, and the limit would be wrong for cohorts of varying size.
 
 State: c_i on the client; x, c and, with a mirror, the c_i (N d numbers) on the server.
 Wire: 2 vectors down; 1 vector up (2 in option "I", without mirror, and from your own train loops if
 local_steps is left out).
 Participation: any. With a mirror, option "II" sends no dc_i: it follows from what the server knows.
-Compression: EF21, of y - x and dc_i, which vanish at the optimum: c_i, the memory, moves by what
-the server reads, and c stays the mean of the c_i. The fixed point is the same.
-Lost state: c_i from the mirror; without it all start again from c = c_i = 0 (a collective reset; x
-stays). If a single client returned with c_i = 0, c would differ from the mean of the c_i forever:
-on the tests' quadratics the limit is then 0.14 to 0.24 from the optimum.
+Compression: EF21, of y - x and dc_i, which vanish at the optimum: c_i, the memory, moves by the
+decoded upload, and c stays the mean of the c_i. The fixed point is the same.
+Lost state: c_i comes from the mirror. Without it all clients start again from c = c_i = 0 (a
+collective reset; x stays). If a single client returned with c_i = 0, c would differ from the mean
+of the c_i forever: on the tests' quadratics the limit is then 0.14 to 0.24 from the optimum.
 
 Not for: a psi that is not smooth (CompositeFL), and clients that take part rarely: their control
 variates are stale.
@@ -138,7 +138,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         return {"x": state.x, "c": state.c, **self.reset_number(state)}
 
     def expects(self, state: ScaffoldState) -> tuple[str, ...]:
-        """Return what step 4 uploads."""
+        """Return the names of step 4's uploads."""
         return ("delta",) if self._derives else self.uplink
 
     @property

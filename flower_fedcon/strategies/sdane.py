@@ -19,14 +19,14 @@ Theorem, for everyone and delta^2 ||x - y||^2 >= mean_i ||grad (f - f_i)(x) - gr
 with lambda >= delta/sqrt(2) and exact local solves, or lambda >= 2 delta and stopping="relative",
 after k pairs the plain form has ||v - x*||^2 <= D/(1 + mu/lambda)^k, D = ||x0 - x*||^2, and the
 accelerated F(x) - F* <= (lambda D/2) min{(1 + sqrt(mu/lambda))^(1 - k), 4/k^2}; docs/sdane.md has
-the proof. Always delta <= L/2. So the default of lambda is L/sqrt(8) and, with "relative" or
-another solver than "exact", L. Symbols: lambda = proximal, mu = strong_convexity.
+the proof. As delta <= L/2 always holds, the default of lambda is L/sqrt(8), or L with "relative" or
+a solver other than "exact". Symbols: lambda = proximal, mu = strong_convexity.
 
 State: none on the client; x, v, g and alpha on the server.
 Wire: 1 vector down in a first round, 2 in a second; 1 vector up in a first round, 2 in a second.
 Participation: any. Under sampling g and the steps are a cohort's, and heterogeneity leaves a floor,
-lower for larger lambda; if all clients share a minimiser there is none. A missing reply in one of
-the two rounds adds to that noise; with everyone present the client is asked again.
+lower for larger lambda; if all clients share a minimiser, there is no floor. A missing reply in one
+of the two rounds adds to that noise; with everyone present the client is asked again.
 Lost state: nothing to lose.
 
 Not for: a psi or a constraint, and clients that cannot answer twice a round.
@@ -61,7 +61,7 @@ class SDANEState(NamedTuple):
 
 
 class SDANEConstants(NamedTuple):
-    """What follows from the setup."""
+    """Values derived from the setup."""
 
     plain: bool
     proximal: float  # lambda
@@ -74,14 +74,14 @@ class SDANE(LocalMinimization[SDANEState]):
     Parameters
     ----------
     form : {"accelerated", "plain"}, optional
-        By default the accelerated one with everyone present, and the plain one under sampling.
+        By default the accelerated form with everyone present, and the plain form under sampling.
     proximal : float or "auto", optional
         lambda > 0; by default L/sqrt(8), and L for inexact local solves. Similar clients allow a
         smaller value, about the theorem's delta, which "auto" looks for.
     strong_convexity : float, optional
-        mu >= 0, at most the true one; by default what the clients state, or 0.
+        mu >= 0, at most the true one; by default the value that the clients state, or 0.
     local_solver : str or LocalSolver (default: "exact")
-        How well a client minimises: see `flower_fedcon.solvers`.
+        The local solver and its accuracy: see `flower_fedcon.solvers`.
     stopping : {"solver", "relative"} (default: "solver")
         When a local solve ends: by its solver's own rule, or as soon as the theorem allows.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -137,7 +137,7 @@ class SDANE(LocalMinimization[SDANEState]):
         return L / math.sqrt(8) if exact else L
 
     def derive(self) -> SDANEConstants:
-        """Settle the form, lambda and mu."""
+        """Set the form, lambda and mu."""
         plain = self.setup.sampled if self.form is None else self.form == "plain"
         given, stated = self.strong_convexity, self.setup.strong_convexity
         mu = stated or 0.0 if given is None else given
@@ -170,7 +170,7 @@ class SDANE(LocalMinimization[SDANEState]):
         return {"y": y} if state.g is None else {"y": y, "g": state.g}
 
     def expects(self, state: SDANEState) -> tuple[str, ...]:
-        """Return what the step uploads."""
+        """Return the names of the step's uploads."""
         return ("gradient",) if state.g is None else ("delta", "end_gradient")
 
     def aggregate(self, state: SDANEState, uploads: Uploads) -> SDANEState:

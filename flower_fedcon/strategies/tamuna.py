@@ -12,8 +12,8 @@ Round r = 1, 2, ..., from x_bar = x0 and h_i = 0, for a cohort S of c clients:
                   h_i := h_i + (eta/gamma) q_i (x_bar - x_i)   for who has sent
 
 Row k of q has its ones in the columns k s, ..., k s + s - 1 (mod c), which go to the clients of S
-in random order. The mean is over the clients that sent the entry, so sum h_i stays 0 even if
-replies are missing (with division by s it would not). With c = s = N all entries are sent, and the
+in random order. The mean is over the clients that sent the entry, so that sum h_i stays 0 even if
+replies are missing (dividing by s would break this). With c = s = N all entries are sent, and the
 method is Scaffnew.
 
 By default gamma = 2/(L + mu), s = c, eta = p N (s-1)/(s (N-1)), and p =
@@ -21,7 +21,7 @@ min(1, sqrt((1 - (1 - gamma mu)^2) (N-1)/(s-1))). Symbols: gamma = client_lr,
 p = communication_probability, s = copies.
 
 State: none on the client; x_bar and the h_i (N d numbers) on the server, which can compute the h_i.
-The paper's clients keep h_i, and get x_bar before and after a round instead.
+In the paper the clients keep h_i, and get x_bar before and after a round instead.
 Wire: 2 vectors and 2 numbers down; 1 vector (s of every c entries) up.
 Participation: full, or cohorts of one size c >= s, uniform; s >= 2.
 Lost state: nothing to lose.
@@ -64,7 +64,7 @@ class TAMUNAState(NamedTuple):
 
 
 class TAMUNAConstants(NamedTuple):
-    """What follows from the setup."""
+    """Values derived from the setup."""
 
     client_lr: float  # gamma
     communication_probability: float  # p
@@ -81,7 +81,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     client_lr : float or "auto", optional
         gamma > 0; by default 2/(L + mu), and 1/L without mu.
     communication_probability : float or "auto", optional
-        p in (0, 1]; by default as above where mu > 0 is known, else 0.1.
+        p in (0, 1]; by default as above if mu > 0 is known, else 0.1.
     copies : int, optional (default: None)
         s, the number of clients of a cohort that send each entry, from 2 to c; None means c.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -92,7 +92,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     ConfigError
         If an argument is out of range, or client_lr is None and L unknown.
     ParticipationError
-        If cohorts vary in size, or are of one client.
+        If cohorts vary in size, or have one client.
 
     Examples
     --------
@@ -155,7 +155,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
         return c, s
 
     def derive(self) -> TAMUNAConstants:
-        """Settle c, s and eta."""
+        """Set c, s and eta."""
         n, (c, s) = self.setup.num_clients, self._sizes()
         gamma, p = self.client_lr, self.communication_probability
         return TAMUNAConstants(gamma, p, c, s, dual_lr=p * n * (s - 1) / (s * (n - 1)))

@@ -37,13 +37,13 @@ def kaplan_meier(
         Ascending times at which sites count, such as months. By default all times of events, which
         gives the curve of the pooled rows. On a coarser grid an event counts at the next point. At
         these points the curve is exact without censoring. With censoring it lies between two
-        curves: in one all rows censored in an interval leave before its events, in the other none;
-        the difference is the grid's error.
+        curves, in which all rows censored in an interval leave before its events, or none; their
+        difference is the grid's error.
     min_rows : int (default: 1)
         The smallest count, except 0, that leaves a site: intervals are merged until counts reach
         it.
     alpha : float (default: 0.05)
-        1 - alpha is the coverage of the intervals.
+        The intervals have coverage 1 - alpha.
 
     Returns
     -------
@@ -100,8 +100,8 @@ def logrank(
     Raises
     ------
     ConfigError
-        As `kaplan_meier`; also if there is only one arm, or no event while rows of two arms are at
-        risk.
+        As in `kaplan_meier`; also if there is only one arm, or no event while rows of two arms are
+        at risk.
 
     Examples
     --------

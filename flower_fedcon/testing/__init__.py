@@ -1,4 +1,4 @@
-"""The checks that every algorithm must pass, also your own: `check_algorithm`."""
+"""The checks that every algorithm must pass, including your own: `check_algorithm`."""
 
 from flower_fedcon.testing.check import CHECKS, check_algorithm
 from flower_fedcon.testing.problems import default_problem

@@ -25,7 +25,7 @@ def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None)
     strategy : FedConStrategy
         With settings that suit the problem; its pair is registered (`flower_fedcon.register`).
     problem : FederatedProblem, optional
-        One that the strategy fits; by default `default_problem(strategy)`, small quadratics.
+        A problem for the strategy; by default `default_problem(strategy)`, small quadratics.
 
     Raises
     ------

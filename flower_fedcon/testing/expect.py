@@ -41,7 +41,7 @@ def changed(strategy: Strategy, **settings: Any) -> Any:
 
 
 def forms(strategy: Strategy, problem: FederatedProblem) -> Iterator[Any]:
-    """Yield the strategy with each rule of participation that it does not refuse."""
+    """Yield the strategy with each rule of participation that it accepts."""
     for rule in (Full(), Sample(fraction=0.5), Bernoulli(0.5)):
         made = changed(strategy, participation=rule)
         try:
@@ -72,7 +72,7 @@ def model_bytes(model: Any) -> list[bytes]:
 
 
 def same(one: Array, other: Array) -> bool:
-    """Return whether two arrays are the same bit for bit."""
+    """Return whether two arrays are equal bit for bit."""
     return one.tobytes() == other.tobytes()
 
 

@@ -48,7 +48,7 @@ FAULTS = "nan", "shape", "dtype", "extra key", "stale", "weight", "twice"
 
 
 def bad_replies(strategy: Strategy, problem: FederatedProblem) -> None:
-    """Check that a bad reply is dropped and counted, as if it had not come."""
+    """Check that a bad reply is counted and treated like a missing one."""
     full = changed(strategy, participation=Full(), min_replies=problem.num_clients)
     calm = OpenRun(changed(full, min_replies=None), problem).play(8)
     for fault in FAULTS:

@@ -140,7 +140,7 @@ class TorchTraining(LocalTraining):
 
 
 class TorchCorrection(LoopCorrection):
-    """What a method adds to the gradients of a PyTorch loop."""
+    """A method's correction of the gradients in a PyTorch loop."""
 
     def __init__(
         self,

@@ -96,9 +96,9 @@ def separable(module: nn.Module, parts: Mapping[str, Any]) -> Separable:
 class TorchObjective(Objective, Stackable):
     """The mean loss of a module over a client's rows, plus l2/2 times the squared norm of x.
 
-    The model x is the list of the module's trained parameters, in their order and type; its layers
-    have their names. The module is copied and evaluated in `eval` mode, which switches off dropout
-    and the statistics of batch normalisation, so that f is one function.
+    The model x is the list of the module's trained parameters, in their order and type; layers have
+    the parameters' names. The module is copied and evaluated in `eval` mode, which switches off
+    dropout and the statistics of batch normalisation, so that f is a fixed function.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class TorchObjective(Objective, Stackable):
     Raises
     ------
     ConfigError
-        If there is nothing to train, or the data do not fit together.
+        If no parameter is trained, or the data do not match.
 
     Examples
     --------
@@ -199,7 +199,7 @@ class TorchObjective(Objective, Stackable):
         return [np.zeros(shape, self.dtype) for shape in self.shape]
 
     def start(self, within: Product | None = None) -> list[Array]:
-        """Return the module's own parameters, as x0: a network does not start from zeros.
+        """Return the module's own parameters, as x0: a network must not start from zeros.
 
         Parameters
         ----------
@@ -212,7 +212,7 @@ class TorchObjective(Objective, Stackable):
         return [part.project(w) for (part, _), w in zip(within.parts, layers, strict=True)]
 
     def separable(self, parts: Mapping[str, Any]) -> Separable:
-        """Return the regularizer of a model by its layers' names: `separable` of the module."""
+        """Return the regularizer of a model by its layers' names, by `separable` of the module."""
         return separable(self._module, parts)
 
     def product(
@@ -225,8 +225,8 @@ class TorchObjective(Objective, Stackable):
         parts : dict
             Sets by name or pattern.
         rest : ConstraintSet, optional
-            The set of every other layer. A Frank-Wolfe method needs a bounded set for each layer;
-            to leave the rest free, use a method with a prox and `separable` of the same sets.
+            The set of every other layer. A Frank-Wolfe method needs a bounded set for each layer.
+            To leave the rest free, use a method with a prox and `separable` with the same sets.
 
         Raises
         ------
@@ -275,7 +275,7 @@ class TorchObjective(Objective, Stackable):
         return self._both(x)[1]
 
     def value_and_gradient(self, x: Any) -> tuple[float, Any]:
-        """Return f(x) and the gradient at x, which share a pass."""
+        """Return f(x) and the gradient at x, from one pass."""
         return self._both(x)
 
     def _both(self, x: Any) -> tuple[float, Any]:
@@ -306,7 +306,7 @@ class TorchObjective(Objective, Stackable):
         Returns
         -------
         array of float64, shape (n, entries of x)
-            NaN for a row for which the module raises.
+            NaN for a row at which the module raises.
         """
 
         def gradient(loss: Tensor, parameters: list[Tensor]) -> Array:

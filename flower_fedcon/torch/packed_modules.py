@@ -16,7 +16,7 @@ from flower_fedcon.validation import Array
 
 
 class PackedTorch(PackedObjective, StepTaker):
-    """A `TorchObjective` as a function of the packed vector, of which its tensors are views."""
+    """A `TorchObjective` as a function of the packed vector; its tensors are views of it."""
 
     _writes: bool | None = None  # whether the module changes its parameters; None until known
 

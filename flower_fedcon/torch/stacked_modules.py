@@ -86,7 +86,7 @@ class StackedTorch(Stack):
         for start in range(0, len(clients), at_once):
             here = slice(start, min(start + at_once, len(clients)))
             some, own = clients[here], torch.from_numpy(clients[here])
-            follow = some[-1] - some[0] == len(some) - 1  # ascending: their rows are a view
+            follow = some[-1] - some[0] == len(some) - 1  # adjacent clients: their rows are a view
             for first in range(0, m, chunk):
                 last = min(first + chunk, m)
                 index: Any = (slice(some[0], some[-1] + 1) if follow else own, slice(first, last))
@@ -107,7 +107,7 @@ class StackedTorch(Stack):
             yield here, share, found
 
     def _both(self, x: Array, clients: Array, rows: Array | None = None) -> tuple[Array, Array]:
-        """Return the values and the gradients of some clients, at one point or each at its own."""
+        """Return the values and gradients of some clients, at one point or each at its own."""
         values, gradient = np.zeros(len(clients)), np.empty(0)
         both = grad_and_value(self._loss)
         for here, share, (parts, losses) in self._evaluated(both, x, clients, rows):
@@ -157,7 +157,7 @@ class StackedTorch(Stack):
         return self._losses(x, np.arange(len(x)))
 
     def value_and_gradient(self, x: Array) -> tuple[Array, Array]:
-        """Return both, which share a pass."""
+        """Return both, from one pass."""
         return self._both(x, np.arange(len(x)))
 
     def only(self, which: Which) -> Self:
@@ -213,7 +213,7 @@ def why_not_together(objectives: Sequence[TorchObjective]) -> str | None:
 
 
 def _close(found: Any, alone: Any) -> bool:
-    """Return whether two results are the same up to rounding."""
+    """Return whether two results are equal up to rounding."""
     if not np.isfinite(alone).all():
         return not np.isfinite(found).all()
     close = 1e-3 if np.asarray(found).dtype == np.float32 else 1e-6

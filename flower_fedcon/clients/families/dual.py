@@ -27,7 +27,7 @@ class DualClient(FedConClient[State]):
     def minimizer(
         self, start: Array, zeta: Array, r: float, modulus: float, tolerance: float | None
     ) -> tuple[Array, Array]:
-        """Return the minimiser of the local energy, and what to upload for it.
+        """Return the minimiser of the local energy, and the point to upload.
 
         Parameters
         ----------
@@ -54,7 +54,7 @@ class DualClient(FedConClient[State]):
 
 @dataclass(frozen=True)
 class Certified:
-    """Whether the gap is below its tolerance, or the gradient below its rounding.
+    """A test that the gap is below its tolerance, or the gradient below its rounding error.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ class DualAveragingClient(LocalPassClient[None]):
         return model_minimizer(psi, z, steps, damping=gamma, strong_convexity=mu, **ball)
 
     def minimizers(self, psi: Any, steps: Callable[[int], float]) -> Prox:
-        """Return the same as the points of a pass, after steps(k) steps."""
+        """Return these minimisers as the points of a pass, after steps(k) steps."""
         mu, gamma = self.strong_convexity, self.damping
         return Prox(psi, steps, lambda k: model_curvature(steps(k), gamma, mu))
 

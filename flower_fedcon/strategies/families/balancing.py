@@ -8,7 +8,7 @@ window's models, x' that of the window before, and means over the window's uploa
     b = rho ||x - x'|| / sqrt(mean ||g_i||^2)         the dual residual, and its scale
     rho := 2 rho  if a > 10 b;     rho := rho/2  if b > 10 a;     20 times at most
 
-where x_S is what client i was sent and g_i its multiplier. Both ratios are free of units. The
+where x_S is the point sent to client i and g_i its multiplier. Both ratios are free of units. The
 multipliers do not change: a client that keeps g_i/rho rescales it when it next takes part.
 
 Proofs: with everyone present, convex f_i and exact local solves, these methods are ADMM, which
@@ -45,7 +45,7 @@ class Balance(NamedTuple):
 
     penalty: float  # rho of the coming round
     origin: Array  # x0
-    last: Array  # mean model of the window before, x'
+    last: Array  # mean model of the previous window, x'
     total: Array  # sum of this window's models
     gaps: float  # sum of its mean ||x_i - x_S||^2
     pulls: float  # sum of its mean ||g_i||^2

@@ -22,7 +22,7 @@ class Compression(NamedTuple):
 
     uplink_compressor: Compressor
     downlink_compressor: Compressor
-    feedback: bool  # whether this is the form with error feedback
+    feedback: bool  # whether error feedback is used
 
 
 class CompressionOptions(Common, total=False):
@@ -73,7 +73,7 @@ class CompressedMessages(FedConStrategy[State]):
                 )
 
     def derive(self) -> Compression:
-        """Settle the compressors."""
+        """Set the compressors."""
         size = self.setup.layout.size
         return compression(self.title, self.uplink_compressor, self.downlink_compressor, size)
 
@@ -90,7 +90,7 @@ class CompressedMessages(FedConStrategy[State]):
 
 
 def one_of(name: str, value: Compressor | None, older: str, same: Compressor | None) -> Compressor:
-    """Return the compressor of an argument that has an older name, too."""
+    """Return the compressor of an argument that also has an older name."""
     if value is not None and same is not None:
         raise ConfigError(f"{name} and {older} are two names of one argument: give one of them")
     return as_compressor(same if value is None else value)

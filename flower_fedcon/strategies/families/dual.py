@@ -47,7 +47,7 @@ class DualConstants(NamedTuple):
 
     @property
     def accelerated(self) -> bool:
-        """Whether the form is the accelerated one."""
+        """Whether this is the accelerated form."""
         return self.form == "accelerated"
 
     def tolerance(self, n: int, modulus: float, momentum: float) -> Payload:
@@ -111,7 +111,7 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         return ["momentum"] if self.momentum == AUTO else []
 
     def rule_value(self, name: str) -> Any:
-        """Return rho as it was settled."""
+        """Return the rho in use."""
         return self.constants.rho if name == "momentum" else super().rule_value(name)
 
     def ladder(self, name: str, value: Any) -> list[Any]:

@@ -36,7 +36,7 @@ class DualAveraging(OwnSteps[State]):
         psi: any object with `prox(v, step)`; a set stands for its indicator.
     strong_convexity : float or "auto", optional
         mu > 0, the strong convexity of every f_i, or a guess of the restricted one; by default the
-        clients' mu, and L/1000 where that is 0 or unknown.
+        clients' mu, or L/1000 if that is 0 or unknown.
     damping : float or "auto", optional
         gamma > 0; by default a multiple of L.
     local_steps : int or "auto", optional

@@ -47,7 +47,7 @@ class LocalMinimization(FedConStrategy[State]):
         name : str
             The argument, for an error.
         about : str
-            The rule's value in words, for an error.
+            The rule's value as text, for an error.
         """
         L = self.smoothness_for(name, about)
         mu = self.setup.strong_convexity

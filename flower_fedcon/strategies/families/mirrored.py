@@ -1,4 +1,4 @@
-"""Methods whose server may hold a copy of what each client keeps."""
+"""Methods whose server may hold a copy of each client's state."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class SwitchingConstants(NamedTuple):
 
     uplink_compressor: Compressor
     downlink_compressor: Compressor
-    feedback: bool  # whether this is the form with error feedback
+    feedback: bool  # whether error feedback is used
     client_lr: float  # eta
     tolerance: float  # eps
     sharpness: float  # beta
@@ -78,7 +78,7 @@ class Switching(CompressedMessages[State]):
         D >= ||w_0 - w*|| and G, the Lipschitz constant of every f_j and g_j, for the theorem; by
         default guesses: G the longest gradient of an f_j at the start, D = G/L.
     switching : {"soft", "hard"} (default: "soft")
-        Weigh the gradients of f and g near the tolerance, or take one of them.
+        Mix the gradients of f and g near the tolerance, or take one of them.
     sharpness : float, optional
         beta > 0 of the soft switch; by default 2/eps, the least that the theory allows.
     output : {"last", "average"} (default: "last")
@@ -163,7 +163,7 @@ class Switching(CompressedMessages[State]):
         return self.client_lr is None or self.tolerance is None
 
     def derive(self) -> SwitchingConstants:  # type: ignore[override]
-        """Set the compressors, and the values that the theorem gives."""
+        """Set the compressors, and the theorem's values."""
         compression = super().derive()
         eta, eps = self.client_lr or 0.0, self.tolerance or 0.0
         if self.by_theorem:
@@ -281,7 +281,7 @@ def theorem_settings(
     variance: float,
     soft: bool,
 ) -> tuple[float, float]:
-    """Return eta and eps of Theorems 1 (hard) and 2 (soft).
+    """Return eta and eps from Theorems 1 (hard) and 2 (soft).
 
     With Gamma = 2 E^2 + E q/(2 N): eta = sqrt(D^2/(2 G^2 E T Gamma)), and eps =
     sqrt(2 D^2 G^2 Gamma/(E T)), twice that for a soft switch.
