@@ -42,8 +42,9 @@ def train_step(
     one MetricRecord. Its loop calls `current_method()` for the round's method (see
     `flower_fedcon.training.ArrayTraining`); a function with a third parameter gets the method
     there. The client's state is kept for the function, exactly once. In an app built on
-    `client_fn`, put the decorator on the method `fit` of a `NumPyClient`, which takes `(parameters,
-    config)` or `(parameters, config, method)`; the client needs `client.context = context`.
+    `client_fn`, put the decorator on the method `fit` of a `NumPyClient`, which takes
+    `(parameters, config)` or `(parameters, config, method)`; the client needs
+    `client.context = context`.
 
     Parameters
     ----------
