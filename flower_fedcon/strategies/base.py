@@ -238,6 +238,22 @@ class FedConStrategy(Method[State], FlowerStrategy):
             )
         return L or UNIT
 
+    def modulus_for(self, given: float | None) -> float:
+        """Return mu for a method that needs it: the given one, or that of the clients.
+
+        Raises
+        ------
+        ConfigError
+            If it is left out, and not all clients state one above 0.
+        """
+        mu = given or self.setup.strong_convexity
+        if not mu:
+            raise ConfigError(
+                f"{self.title} needs strong_convexity > 0, which not all clients state: give "
+                "strong_convexity=..."
+            )
+        return mu
+
     def within_prox(self, step: float, multiple: float = 1.0) -> float:
         """Return a step, shortened if psi does not have a prox at `multiple` times the step."""
         modulus = 0.0 if self.regularizer is None else self.regularizer.weak_convexity

@@ -210,11 +210,8 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         See `flower_fedcon.solvers.quadratic_models.apart`. None before round 1, for models side by
         side, and above 1000 entries.
         """
-        weights = self.regularizer.entrywise(state.x.shape)
-        many = state.x.size > _LOOKED_AT
-        if state.t == 1 or isinstance(self.regularizer, Each) or weights is None or many:
-            return None
-        return apart(unpack(state.m, state.x.size).H, weights, state.x)
+        weights, H = self.regularizer.entrywise(state.x.shape), self._hessian(state, state.m)
+        return None if H is None or weights is None else apart(H, weights, state.x)
 
     def runaway(self, state: FedNewtonState, **more: float) -> Array:
         """Return the entries along which the clients' mean objective decreases forever.
@@ -222,20 +219,22 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         They show that an outcome is separated: see `flower_fedcon.solvers.runaway`. None are found
         under sampling, for models side by side, and above 1000 entries.
         """
-        first, size = state.first, state.x.size
-        if first is None or isinstance(self.regularizer, Each) or size > _LOOKED_AT:
+        H = self._hessian(state, state.first)
+        if H is None:
             return np.empty(0, dtype=np.int64)
-        return runaway(unpack(first, size).H, unpack(state.m, size), state.w, **more)
+        return runaway(H, unpack(state.m, state.x.size), state.w, **more)
 
     def hessian(self, state: FedNewtonState) -> Array | None:
         """Return the mean of the clients' Hessians at the start, or with cohorts their last ones.
 
         None before round 1, for models side by side, and above 1000 entries.
         """
-        size = state.x.size
-        if state.t == 1 or isinstance(self.regularizer, Each) or size > _LOOKED_AT:
-            return None
-        return unpack(state.m if state.first is None else state.first, size).H
+        return self._hessian(state, state.m if state.first is None else state.first)
+
+    def _hessian(self, state: FedNewtonState, packed: Array | None) -> Array | None:
+        """Return the Hessian of a model that is looked at, if there is one."""
+        many = isinstance(self.regularizer, Each) or state.x.size > _LOOKED_AT
+        return None if packed is None or state.t == 1 or many else unpack(packed, state.x.size).H
 
     def _blocks(self, m: Array, x: Array) -> list[tuple[QuadraticModel, Regularizer, Array]]:
         """Return m, psi and x, for each of several models side by side."""

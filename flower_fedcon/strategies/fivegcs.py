@@ -149,7 +149,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         return between(value, 3 * math.sqrt(self.setup.rate) / L, 3 * kappa**0.2 * value)
 
     def _primal_lr(self) -> float:
-        n, mu = self.setup.num_clients, self._known_modulus()
+        n, mu = self.setup.num_clients, self.modulus_for(self.strong_convexity)
         about = "or primal_lr, about 3/16 sqrt(C/(L mu N))"
         L = self.smoothness or self.smoothness_for("smoothness", about)
         return 3 / 16 * math.sqrt(self._size() / (L * mu * n))
@@ -162,8 +162,8 @@ class FiveGCS(ControlVariates[FiveGCSState]):
 
     def derive(self) -> FiveGCSConstants:
         """Set mu."""
-        n, size, mu = self.setup.num_clients, self._size(), self._known_modulus()
-        gamma, tau = self.primal_lr, self.dual_lr
+        n, size = self.setup.num_clients, self._size()
+        mu, gamma, tau = self.modulus_for(self.strong_convexity), self.primal_lr, self.dual_lr
         if n * tau < mu:
             raise ConfigError(
                 f"dual_lr must be at least mu/N = {mu / n:.3g}, got {tau:.3g}: give a larger "
@@ -197,13 +197,3 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         """Set v to 0, like the clients' u_m, and x so that xhat does not change."""
         x = (1 + self.constants.gamma * self.constants.mu) * self.model(state)
         return state._replace(x=x, v=np.zeros_like(state.v), resets=state.resets + 1)
-
-    def _known_modulus(self) -> float:
-        """Return the given mu, or that of the clients."""
-        mu = self.strong_convexity or self.setup.strong_convexity
-        if not mu:
-            raise ConfigError(
-                "5GCS needs strong_convexity > 0, which not all clients state: give "
-                "strong_convexity=..."
-            )
-        return mu

@@ -35,7 +35,7 @@ and the mirror are reconstructed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -43,11 +43,10 @@ import numpy as np
 from flower_fedcon.compressors import Compressor, as_compressor, dense
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
-from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, chosen, optional, positive, up_to_one
+from flower_fedcon.strategies.families.random_rounds import CoinOptions, RandomRounds
+from flower_fedcon.validation import Array, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -71,7 +70,7 @@ class LoCoDLConstants(NamedTuple):
     dual_lr: float  # w
 
 
-class LoCoDL(FedConStrategy[LoCoDLState]):
+class LoCoDL(RandomRounds[LoCoDLState]):
     """Accelerated local training with compression.
 
     Parameters
@@ -123,11 +122,9 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         uplink_compressor: Compressor | None = None,
         share: float = 0.5,
         strong_convexity: float | None = None,
-        client_lr: float | str | None = None,
-        communication_probability: float | str | None = None,
-        **common: Unpack[Common],
+        **coin: Unpack[CoinOptions],
     ) -> None:
-        super().__init__(**common)
+        super().__init__(**coin)
         self.uplink_compressor = as_compressor(uplink_compressor)
         if not self.uplink_compressor.unbiased:
             raise ConfigError(
@@ -135,36 +132,21 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
             )
         self.share = positive("share", share)
         self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)
-        self.client_lr = self.step_length(client_lr)
         if self.share >= 1:
             raise ConfigError(f"share must be in (0, 1), got {share!r}")
-        p = chosen(up_to_one, "communication_probability", communication_probability)
-        self.communication_probability = p
 
-    def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return the rules for gamma and p."""
-        return {"client_lr": self._client_lr, "communication_probability": self._probability}
-
-    def _client_lr(self) -> float:
-        mu = self._modulus()
+    def usual_client_lr(self) -> float:
+        """Return 2/(L~ + mu~)."""
+        mu = self.modulus_for(self.strong_convexity)
         L = self.smoothness_for("client_lr", "less than 2/L")
         return 2 / (L - self.share * mu + (1 - self.share) * mu)
 
-    def _probability(self) -> float:
+    def usual_probability(self) -> float:
+        """Return the p that balances both terms of the rate."""
         omega, rho = self._noise()
-        left = (1 - self.share) * self._modulus()
+        left = (1 - self.share) * self.modulus_for(self.strong_convexity)
         rate = (1 - (1 - self.client_lr * left) ** 2) * (1 + 2 * omega) / rho
         return math.sqrt(min(1.0, rate)) if rate > 0 else 1.0
-
-    def _modulus(self) -> float:
-        """Return the given mu, or that of the clients."""
-        mu = self.strong_convexity or self.setup.strong_convexity
-        if not mu:
-            raise ConfigError(
-                "LoCoDL needs strong_convexity > 0 (mu), which not all clients state: give "
-                "strong_convexity=..."
-            )
-        return mu
 
     def _noise(self) -> tuple[float, float]:
         """Return omega and rho."""
@@ -173,7 +155,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
 
     def derive(self) -> LoCoDLConstants:
         """Set rho and w."""
-        (omega, rho), mu = self._noise(), self._modulus()
+        (omega, rho), mu = self._noise(), self.modulus_for(self.strong_convexity)
         gamma, p = self.client_lr, self.communication_probability
         w = p * rho / (gamma * (1 + 2 * omega))
         return LoCoDLConstants(gamma, p, self.share * mu, rho, w)
@@ -183,13 +165,9 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         zero = np.zeros_like(x0)
         return LoCoDLState(x0, zero, zero, 1, Mirror.of(self.setup.num_clients, u=zero))
 
-    def _steps(self, r: int) -> int:
-        """Return K_r."""
-        return int(self.setup.rng(COIN, r).geometric(self.constants.communication_probability))
-
     def broadcast(self, state: LoCoDLState) -> Payload:
         """Step 1."""
-        return {"d_bar": state.d_bar, "steps": self._steps(state.r)}
+        return {"d_bar": state.d_bar, "steps": self.steps_of(state.r)}
 
     def first_contact(self, state: LoCoDLState, client: int) -> Payload:
         """Return the common start."""
@@ -208,7 +186,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         """Step 3 for y, step 5, and step 2 of the next round."""
         gamma, _, pull, rho, w = self.constants
         y = state.y
-        for _ in range(self._steps(state.r)):
+        for _ in range(self.steps_of(state.r)):
             y = y - gamma * (pull * y - state.v)
         d_bar = uploads.mean("d") / 2
         after = LoCoDLState(y + rho * d_bar, state.v + w * d_bar, d_bar, state.r + 1, state.mirror)

@@ -34,15 +34,13 @@ round with psi is reconstructed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
-from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, chosen, up_to_one
+from flower_fedcon.strategies.families.random_rounds import CoinOptions, RandomRounds
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -60,7 +58,7 @@ class ScaffnewConstants(NamedTuple):
     communication_probability: float  # p
 
 
-class Scaffnew(FedConStrategy[ScaffnewState]):
+class Scaffnew(RandomRounds[ScaffnewState]):
     """ProxSkip for federated learning; RandProx with a `regularizer`.
 
     Parameters
@@ -103,28 +101,16 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
 
     constants: ScaffnewConstants
 
-    def __init__(
-        self,
-        *,
-        client_lr: float | str | None = None,
-        communication_probability: float | str | None = None,
-        regularizer: Any = None,
-        **common: Unpack[Common],
-    ) -> None:
-        super().__init__(**common)
-        self.client_lr = self.step_length(client_lr)
-        p = chosen(up_to_one, "communication_probability", communication_probability)
-        self.communication_probability = p
+    def __init__(self, *, regularizer: Any = None, **coin: Unpack[CoinOptions]) -> None:
+        super().__init__(**coin)
         self.regularizer = as_regularizer(regularizer)
 
-    def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return the rules for gamma and p."""
-        return {
-            "client_lr": lambda: 1 / self.smoothness_for("client_lr", "at most 1/L"),
-            "communication_probability": self._probability,
-        }
+    def usual_client_lr(self) -> float:
+        """Return 1/L."""
+        return 1 / self.smoothness_for("client_lr", "at most 1/L")
 
-    def _probability(self) -> float:
+    def usual_probability(self) -> float:
+        """Return 1/sqrt(kappa), or 0.1."""
         L, mu = self.setup.smoothness, self.setup.strong_convexity
         return min(1.0, (mu / L) ** 0.5) if mu and L else 0.1
 
@@ -138,8 +124,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
 
     def broadcast(self, state: ScaffnewState) -> Payload:
         """Step 1."""
-        steps = self.setup.rng(COIN, state.r).geometric(self.constants.communication_probability)
-        return {"x_bar": state.x_bar, "steps": int(steps)}
+        return {"x_bar": state.x_bar, "steps": self.steps_of(state.r)}
 
     def aggregate(self, state: ScaffnewState, uploads: Uploads) -> ScaffnewState:
         """Step 5."""

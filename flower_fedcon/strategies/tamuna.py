@@ -37,8 +37,8 @@ also with half of the replies missing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Unpack
+from collections.abc import Mapping
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -46,11 +46,11 @@ from flower_fedcon.compressors.stripes import Stripe, Stripes
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.participation import Sample
 from flower_fedcon.core.release import Release
-from flower_fedcon.core.rng import COIN, COMPRESS
+from flower_fedcon.core.rng import COMPRESS
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, chosen, count, up_to_one
+from flower_fedcon.strategies.families.random_rounds import CoinOptions, RandomRounds
+from flower_fedcon.validation import Array, count
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -73,7 +73,7 @@ class TAMUNAConstants(NamedTuple):
     dual_lr: float  # eta
 
 
-class TAMUNA(FedConStrategy[TAMUNAState]):
+class TAMUNA(RandomRounds[TAMUNAState]):
     """TAMUNA: local training, compression and partial participation.
 
     Parameters
@@ -114,29 +114,17 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     release = Release(single="each client sends different entries, for its own h_i")
     constants: TAMUNAConstants
 
-    def __init__(
-        self,
-        *,
-        client_lr: float | str | None = None,
-        communication_probability: float | str | None = None,
-        copies: int | None = None,
-        **common: Unpack[Common],
-    ) -> None:
-        super().__init__(**common)
-        self.client_lr = self.step_length(client_lr)
-        p = chosen(up_to_one, "communication_probability", communication_probability)
-        self.communication_probability = p
+    def __init__(self, *, copies: int | None = None, **coin: Unpack[CoinOptions]) -> None:
+        super().__init__(**coin)
         self.copies = None if copies is None else count("copies", copies, minimum=2)
 
-    def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return the rules for gamma and p."""
-        return {"client_lr": self._client_lr, "communication_probability": self._probability}
-
-    def _client_lr(self) -> float:
+    def usual_client_lr(self) -> float:
+        """Return 2/(L + mu), or 1/L."""
         L, mu = self.smoothness_for("client_lr", "at most 1/L"), self.setup.strong_convexity
         return 2 / (L + mu) if mu else 1 / L
 
-    def _probability(self) -> float:
+    def usual_probability(self) -> float:
+        """Return the p that balances both terms of the rate, or 0.1."""
         n, mu, (_, s) = self.setup.num_clients, self.setup.strong_convexity, self._sizes()
         rate = (1 - (1 - self.client_lr * mu) ** 2) * (n - 1) / (s - 1) if mu else 0.01
         return math.sqrt(min(1.0, rate)) if rate > 0 else 1.0
@@ -174,8 +162,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
 
     def broadcast(self, state: TAMUNAState) -> Payload:
         """Step 1, the part for all clients."""
-        steps = self.setup.rng(COIN, state.r).geometric(self.constants.communication_probability)
-        return {"x_bar": state.x_bar, "steps": int(steps)}
+        return {"x_bar": state.x_bar, "steps": self.steps_of(state.r)}
 
     def personal(self, state: TAMUNAState, client: int, ack: int) -> Payload:
         """Step 1, the part for one client."""
