@@ -140,8 +140,9 @@ class Contest:
         what = what_is_raced(self._strategy) or "a race of methods"
         check_race(self._strategy, setup, self._engine, what)
         if not scaled:
+            several = "local_steps" in self._strategy.raced()
             for method in (self.plain, *self._rivals):
-                setup = with_scales(method, setup, self._start, self._engine)
+                setup = with_scales(method, setup, self._start, self._engine, several=several)
         if self._rivals:
             found = [Entry(method.title, {}, method) for method in (self._strategy, *self._rivals)]
         else:

@@ -25,11 +25,15 @@ _TRIES = 3
 _GROWTH, _FACTOR = 10.0, 4.0
 
 
-def with_scales(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) -> Setup:
+def with_scales(
+    strategy: Method[Any], setup: Setup, x0: Array, engine: Engine, *, several: bool = False
+) -> Setup:
     """Return the setup with all constants that the strategy's rules need.
 
     If clients do not state a constant, everyone is asked for gradients at the start and, if L is
-    unknown, at points near it: one exchange, or nine. No client's state changes.
+    unknown, at more points (`flower_fedcon.core.scales.estimate`): one exchange, or a dozen. No
+    client's state changes. L is then made for several local steps if the strategy takes them, or
+    if `several` says so.
 
     Raises
     ------
@@ -64,6 +68,7 @@ def with_scales(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) 
     except UnknownScaleError:
         unknown = True
         trial = replace(setup, scales=Scales([UNIT] * n, UNIT))
+        several |= (getattr(strategy.bind(trial), "local_steps", None) or 1) > 1
     server = Server(
         strategy, trial, x0, max_retries=engine.max_retries, round_deadline=engine.round_deadline
     )
@@ -86,7 +91,7 @@ def with_scales(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) 
             f"its default settings: give the settings, or wait for these clients"
         )
 
-    scales = estimate(gradients, x0, n, rng, smoothness=unknown)
+    scales = estimate(gradients, x0, n, rng, smoothness=unknown, alone=several)
     if not np.isfinite([scales.steepest, *scales.smoothnesses]).all():
         raise ConfigError(
             f"the clients' gradients at the start are not finite, and {strategy.title} needs them "

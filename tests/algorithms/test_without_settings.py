@@ -24,6 +24,7 @@ from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, ElasticNet, L2Squared
+from flower_fedcon.runs import scouting
 from flower_fedcon.sets import Box, L1Ball, L2Ball
 from flower_fedcon.strategies import (
     APDAInexact,
@@ -112,9 +113,17 @@ def poisson_problem(seed=0):
     return FederatedProblem(clients)
 
 
+@pytest.fixture
+def too_small(monkeypatch):
+    """Let every estimate be 64 times too small."""
+    right = scouting.estimate
+    small = lambda *of, **how: right(*of, **how).sharper(1 / 64)  # noqa: E731
+    monkeypatch.setattr(scouting, "estimate", small)
+
+
 @pytest.mark.parametrize("engine", ["local", "stacked"])
+@pytest.mark.usefixtures("too_small")
 def test_an_estimate_that_is_too_small_is_made_larger(engine, caplog):
-    """The exponential bends more and more: the L of the start is no bound."""
     problem = poisson_problem()
     with caplog.at_level(logging.INFO):
         history = simulate(FedAvg(), problem, 120, engine=engine, evaluate_every=30)
@@ -124,12 +133,22 @@ def test_an_estimate_that_is_too_small_is_made_larger(engine, caplog):
     assert list(history["round"]) == [30, 60, 90, 120]
 
 
-def test_a_run_that_has_started_again_is_resumed_to_the_same_bytes(tmp_path):
+@pytest.mark.usefixtures("too_small")
+def test_a_run_that_has_started_again_is_resumed_to_the_same_bytes(tmp_path, caplog):
     problem = poisson_problem()
     whole = simulate(FedAvg(), problem, 60)
     simulate(FedAvg(), problem, 20, run_dir=tmp_path)
+    assert "the run starts again from x0" in caplog.text
     resumed = simulate(FedAvg(), problem, 60, run_dir=tmp_path, resume=True)
     assert resumed.x.tobytes() == whole.x.tobytes()
+
+
+def test_clients_that_bend_more_and_more_need_no_second_start(caplog):
+    """The exponential: steps that are tried at the start say how much."""
+    problem = poisson_problem()
+    history = simulate(FedAvg(), problem, 120, evaluate_every=0)
+    assert "starts again" not in caplog.text
+    assert history["objective"][-1] - problem.optimum.value < 1e-8
 
 
 def test_under_privacy_nothing_is_estimated():

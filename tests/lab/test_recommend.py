@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from harness import refusal
 from pages import ROOT, blocks
 
-from flower_fedcon import FederatedProblem, Full, Sample
+from flower_fedcon import FederatedProblem, Full, Sample, simulate
+from flower_fedcon.core.scales import MARGIN
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.advice import ask, studies
 from flower_fedcon.lab.advice.candidates import candidates
@@ -24,6 +26,7 @@ from flower_fedcon.registry import algorithms, own_algorithms
 from flower_fedcon.regularizers import L1, NuclearNorm
 from flower_fedcon.runs.toml import write_value
 from flower_fedcon.sets import L1Ball
+from flower_fedcon.strategies import FedAvg
 
 SIMS = ROOT / "sims"
 
@@ -72,10 +75,22 @@ class Plain:
 
 def test_unstated_constants_are_probed():
     facts = facts_of(FederatedProblem([Plain(2.0, 7.0)], x0=np.zeros(2)), Full())
-    assert facts.smoothness == pytest.approx(7.0, rel=1e-3)
+    assert facts.smoothness == pytest.approx(7.0 * MARGIN, rel=1e-3)
     assert (facts.stated, facts.strong_convexity, facts.convex) == (False, None, True)
     assert not facts_of(FederatedProblem([Plain(2.0, -1.0)], x0=np.zeros(2)), Full()).convex
     assert not facts_of(quadratics(clients=3, columns=8, smallest=-1, radius=2.0), Full()).convex
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_it_is_probed_as_runs_do_in_any_units(unit, caplog):
+    clients = [Plain(*(np.array(own) / unit**2)) for own in ((2.0, 7.0), (1.0, 3.0), (-1.0, 4.0))]
+    problem = FederatedProblem(clients, x0=np.array([1.0, 2.0]) * unit)
+    with caplog.at_level(logging.INFO):
+        simulate(FedAvg(), problem, 1)
+    facts = facts_of(problem, Full())
+    assert facts.smoothness == pytest.approx(7.0 * MARGIN / unit**2, rel=1e-3)
+    assert f"L is about {facts.smoothness:.3g}, by their gradients" in caplog.text
+    assert not facts.convex
 
 
 # --- what fits -----------------------------------------------------------------------------------

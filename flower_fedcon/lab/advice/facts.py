@@ -10,12 +10,15 @@ import numpy as np
 
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.protocol import ClientInfo, Setup
+from flower_fedcon.core.rng import SCALES, stream
+from flower_fedcon.core.scales import LOUD, estimate
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import is_zero
+from flower_fedcon.regularizers.base import norm as _norm
 from flower_fedcon.validation import Array
 
-_PAIRS, _CLIENTS, _POWER = 8, 5, 10  # sizes of the probe
+_PAIRS, _CLIENTS = 9, 5  # sizes of the probe
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,12 @@ def facts_of(problem: FederatedProblem, participation: Participation) -> Facts:
     mus = [info.strong_convexity for info in setup.clients]
     known = [mu for mu in mus if mu is not None]
     L, convex = setup.smoothness, True
-    slopes, monotone = _probe(problem.clients[:_CLIENTS], problem.start)
-    if L is None and slopes > 0:
-        L = slopes
+    slopes, steepest = _slopes(problem, stated=L is not None)
+    L = slopes or None if L is None else L
     mu = min(known) if len(known) == len(mus) else None
     if not mu:
-        convex = monotone
+        step = steepest / L if L else 0.0
+        convex = _are_monotone(problem.clients[:_CLIENTS], problem.start, step or 1.0)
     constraint = problem.constraint
     psi = problem.regularizer
     none = psi is None or is_zero(psi, problem.layout)
@@ -131,19 +134,31 @@ def setup_of(problem: FederatedProblem, participation: Participation) -> Setup:
     return Setup.of(infos, 100, problem.layout, participation, 0, preparation=problem.preparation)
 
 
-def _probe(clients: Sequence[Any], start: Array) -> tuple[float, bool]:
-    """Return an estimate of L from some clients' gradients, and whether those are monotone."""
+def _slopes(problem: FederatedProblem, *, stated: bool) -> tuple[float, float]:
+    """Return L as a run estimates it, 0 where it is stated, and the longest gradient at x0."""
+    clients: Sequence[Any] = problem.clients[:_CLIENTS] if stated else problem.clients
+
+    def gradients(points: Sequence[Array]) -> list[Array]:
+        return [client.gradient(x) for client, x in zip(clients, points, strict=True)]
+
+    rng = stream(0, SCALES, 0)
+    found = estimate(gradients, problem.start, len(clients), rng, smoothness=not stated)
+    return max(found.smoothnesses, default=0.0), found.steepest
+
+
+def _are_monotone(clients: Sequence[Any], start: Array, step: float) -> bool:
+    """Return whether some clients' gradients are, as pairs a step apart, ten and a hundred say."""
     rng = np.random.default_rng(0)
-    largest, monotone = 0.0, True
     for client in clients:
-        at_start = client.gradient(start)
-        direction = rng.standard_normal(start.shape)
-        for _ in range(_POWER):  # the power method on the Hessian near the start
-            step = direction * (1e-3 / max(float(np.linalg.norm(direction)), 1e-30))
-            direction = (client.gradient(start + step) - at_start) / 1e-3
-            largest = max(largest, float(np.linalg.norm(direction)))
-        for _ in range(_PAIRS):
-            x, y = (start + rng.standard_normal(start.shape) for _ in range(2))
-            turn = float(np.vdot(client.gradient(x) - client.gradient(y), x - y))
-            monotone &= turn >= -1e-9 * max(1.0, largest) * float(np.vdot(x - y, x - y))
-    return largest, monotone
+        for far in 10.0 ** (np.arange(_PAIRS) % 3):
+            x, y = (start + far * step * _unit(rng, start) for _ in range(2))
+            at_x, at_y, moved = client.gradient(x), client.gradient(y), x - y
+            rounding = LOUD * np.finfo(at_x.dtype).eps * (_norm(at_x) + _norm(at_y))
+            if float(np.vdot(at_x - at_y, moved)) < -rounding * _norm(moved):
+                return False
+    return True
+
+
+def _unit(rng: np.random.Generator, like: Array) -> Array:
+    v = rng.standard_normal(like.shape)
+    return (v / _norm(v)).astype(like.dtype)

@@ -1,0 +1,142 @@
+"""L where clients do not state it: estimated in any units, from where local steps lead, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flower_fedcon.core.scales import MARGIN, estimate
+from flower_fedcon.objectives import (
+    HuberRegression,
+    LeastSquares,
+    LogisticRegression,
+    PoissonRegression,
+    SoftmaxRegression,
+)
+
+MOST = 1 + 8 + 7 + 11  # exchanges
+
+
+class Quartic:
+    """x^4/4 + x^2/200 - b'x: it bends little at 0, and more and more farther off."""
+
+    def __init__(self, b):
+        self.b = np.asarray(b, dtype=float)
+        self.shape = self.b.shape
+
+    def gradient(self, x):
+        return x**3 + x / 100 - self.b
+
+
+def random_clients(seed):
+    rng = np.random.default_rng(seed)
+    kind = rng.choice(["squares", "logistic", "huber", "poisson", "softmax"])
+    d, rows = int(rng.integers(1, 6)), int(rng.integers(2, 12))
+    found = []
+    for _ in range(int(rng.integers(1, 4))):
+        A = rng.normal(size=(rows, d)) * 10.0 ** rng.uniform(-1, 1, d)
+        if kind == "poisson":
+            counts = rng.poisson(2.0, rows).astype(float)
+            found.append(PoissonRegression(A / np.abs(A).max(), counts))
+        elif kind == "logistic":
+            found.append(LogisticRegression(A, rng.choice([-1.0, 1.0], rows)))
+        elif kind == "softmax":
+            found.append(SoftmaxRegression(A, rng.integers(0, 3, rows), 3))
+        else:
+            made = HuberRegression if kind == "huber" else LeastSquares
+            found.append(made(A, rng.normal(size=rows)))
+    return found, (d, 3) if kind == "softmax" else (d,)
+
+
+def estimated(clients, x0, length=1.0, height=1.0, *, alone=True):
+    """Return L_i of height f(x / length), and how many exchanges it took."""
+    asked = []
+
+    def gradients(points):
+        asked.append(points)
+        pairs = zip(clients, points, strict=True)
+        return [height / length * f.gradient(x / length) for f, x in pairs]
+
+    rng = np.random.default_rng(0)
+    found = estimate(gradients, length * x0, len(clients), rng, alone=alone)
+    return np.array(found.smoothnesses), len(asked)
+
+
+def check_units(seed, length, height, *, at_zero, alone):
+    """In other units of x and of f, L is the same in those."""
+    clients, shape = random_clients(seed)
+    x0 = np.zeros(shape) if at_zero else np.random.default_rng(seed).normal(size=shape)
+    L, exchanges = estimated(clients, x0, alone=alone)
+    other, others = estimated(clients, x0, length, height, alone=alone)
+    np.testing.assert_allclose(other * length**2 / height, L, rtol=5e-3, atol=0)
+    assert max(exchanges, others) <= MOST
+    stated = np.array([f.smoothness or np.inf for f in clients])
+    assert ((1 + 1e-6) * MARGIN * stated >= L).all()
+
+
+UNITS = st.floats(-12, 12).map(lambda power: 10.0**power)
+RANDOM = given(st.integers(0, 10**6), UNITS, UNITS, st.booleans(), st.booleans())
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@RANDOM
+def test_an_estimate_follows_the_units(seed, length, height, at_zero, alone):
+    check_units(seed, length, height, at_zero=at_zero, alone=alone)
+
+
+@pytest.mark.nightly
+@settings(max_examples=2000, deadline=None)
+@RANDOM
+def test_estimates_follow_the_units_of_many(seed, length, height, at_zero, alone):
+    check_units(seed, length, height, at_zero=at_zero, alone=alone)
+
+
+@pytest.mark.parametrize("length", [1e-9, 1e-3, 1.0, 1e4, 1e9])
+@pytest.mark.parametrize("b", [0.1, 1.0, 10.0])
+def test_it_holds_where_a_clients_own_steps_lead(b, length):
+    """By its curvature at 0 alone L was 0.01, and steps of 1/L went to b/0.01."""
+    clients = [Quartic([b, -b]), Quartic([2 * b, b])]
+    L, exchanges = estimated(clients, np.zeros(2), length)
+    L = L * length**2
+    assert exchanges <= MOST
+    for client, own in zip(clients, L, strict=True):
+        at_its_minimum = 3 * np.abs(client.b).max() ** (2 / 3)
+        assert 0.3 * at_its_minimum < own < 10 * at_its_minimum
+        x = np.zeros(2)
+        for _ in range(3):
+            step = client.gradient(x) / own
+            bent = client.gradient(x - step) - client.gradient(x)
+            assert np.linalg.norm(bent) <= (1 + 1e-6) * own * np.linalg.norm(step)
+            x = x - step
+
+
+def test_a_client_at_its_own_minimum_takes_the_others_units():
+    """Of its gradient there, which is 0 or rounding, nothing is to be learnt."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(20, 3))
+    x0 = np.array([1.0, -2.0, 3.0])
+    clients = [LeastSquares(A, A @ x0), LeastSquares(A, A @ x0 + 1), Quartic([0.0, 0.0, 0.0])]
+    for length in (1e-9, 1.0, 1e9):
+        L, _ = estimated(clients[:2], x0, length)
+        np.testing.assert_allclose(L * length**2 / MARGIN, clients[0].smoothness, rtol=1e-3)
+    L, _ = estimated(clients[1:], np.zeros(3))
+    assert L[1] < 0.02
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_linear_objective_has_none(dtype):
+    class Linear:
+        def gradient(self, x):
+            return np.ones_like(x)
+
+    clients, asked = [Linear()], []
+
+    def gradients(points):
+        asked.append(points)
+        return [f.gradient(x) for f, x in zip(clients, points, strict=True)]
+
+    found = estimate(gradients, np.zeros(2, dtype), 1, np.random.default_rng(0))
+    assert found.smoothnesses == [0.0]
+    assert len(asked) <= MOST
