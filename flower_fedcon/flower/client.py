@@ -55,6 +55,7 @@ from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
+from flower_fedcon.tables.statistics.answers import models_in
 from flower_fedcon.tables.statistics.group_sums import effects_of
 from flower_fedcon.tables.table import CURVES, Table
 from flower_fedcon.validation import Array, choice, positive
@@ -212,7 +213,10 @@ class FlowerClient(NumPyClient):
                     self.policy.check(
                         run, request, self.counted_rows, steps, seen.summed, seen.noise
                     )
-                    self._notes.count_request()
+                    asked = request.down(request.clients[0])
+                    self._notes.count_request(
+                        models_in(asked) if request.phase == STATISTICS else 1
+                    )
                     if self._store is not None:
                         self._store.keep_pass(run, str(config.get("pass", "")))
                     phase = request.phase

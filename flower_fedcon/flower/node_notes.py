@@ -77,22 +77,25 @@ class NodeNotes:
                 "for example with a seed for random_split"
             )
 
-    def count_request(self) -> None:
-        """Count a request on this node's rows, over all runs, before it is answered."""
+    def count_request(self, models: int = 1) -> None:
+        """Count a request on this node's rows, over all runs, before it is answered.
+
+        It counts once for each of its models: an answer on many would be as good as many answers.
+        """
         if self._store is None or not self._policy.counts_requests:
             return
 
-        def one_more(noted: str) -> str:
+        def more(noted: str) -> str:
             noted = noted or "0"
             if not noted.isdecimal():
                 raise StorageError(
                     f"the count of requests on this node's rows is damaged: {noted[:20]!r} in its "
                     f"state-dir, {_REQUESTS}/{self.rows}: put back a number"
                 )
-            self._policy.check_requests(int(noted))
-            return str(int(noted) + 1)
+            self._policy.check_requests(int(noted), models)
+            return str(int(noted) + models)
 
-        self._store.revise(_REQUESTS, self.rows, one_more, self.former_rows)
+        self._store.revise(_REQUESTS, self.rows, more, self.former_rows)
 
     def count_sum(self, payload: Payload, seen: Seen) -> None:
         """Count a sum with this node's noise, over all runs, before its upload leaves."""

@@ -108,8 +108,9 @@ class Policy:
         not depend on data, so a refusal reveals nothing.
     max_requests : int (default: 100,000)
         The largest number of answers on the node's rows: exchanges before round 1, rounds, queries
-        and evaluations of all runs together, counted by a digest of the rows in the state-dir.
-        Without a state-dir it is counted for each run.
+        and evaluations of all runs together, counted by a digest of the rows in the state-dir. A
+        request for sums at several models counts once for each. Without a state-dir it is counted
+        for each run.
     max_seconds : float (default: 3600)
         The longest time of a request. An unfinished step is stopped if it runs in a process's main
         thread, as in a SuperNode.
@@ -288,18 +289,20 @@ class Policy:
         """Whether there is a limit to requests."""
         return self.max_requests < _ANY
 
-    def check_requests(self, answered: int) -> None:
-        """Raise if one more answer would exceed the limit of requests on the node's rows.
+    def check_requests(self, answered: int, more: int = 1) -> None:
+        """Raise if so many more answers would exceed the limit of requests on the node's rows.
 
         Raises
         ------
         RefusedError
         """
-        if answered >= self.max_requests:
+        if answered + more > self.max_requests:
+            so_many = "so many" if answered >= self.max_requests else f"{answered}"
+            these = "" if more == 1 else f", and this request counts as {more}"
             raise _refused(
                 "max-requests",
-                f"{self.max_requests}, and it has answered so many on its rows: the node's owner "
-                f"may raise it",
+                f"{self.max_requests}, and it has answered {so_many} on its rows{these}: the "
+                f"node's owner may raise it",
             )
 
     def check(

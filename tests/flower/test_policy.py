@@ -13,11 +13,13 @@ import pytest
 from fake_grid import FakeGrid, on_grid
 from flwr.app import Context, RecordDict
 from harness import OPEN, OpenRun
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from problems import avg, q6_objectives
 
 from flower_fedcon import FederatedProblem, Policy, client_app, simulate
 from flower_fedcon.clients import FedAvgClient, ScaffnewClient
-from flower_fedcon.core.protocol import CERTIFY, RunInfo
+from flower_fedcon.core.protocol import CERTIFY, STATISTICS, RunInfo
 from flower_fedcon.core.rng import BATCH
 from flower_fedcon.core.round import Round
 from flower_fedcon.errors import ConfigError, RefusedError, RoundError
@@ -27,6 +29,8 @@ from flower_fedcon.objectives import LeastSquares, LogisticRegression
 from flower_fedcon.registry import client_class
 from flower_fedcon.solvers import AOGM, LBFGS, GradientDescent
 from flower_fedcon.strategies import FedAvg, FedProx, Scaffnew, Scaffold
+from flower_fedcon.tables.statistics.answers import STATISTICS as STATISTICS_BY_NAME
+from flower_fedcon.tables.statistics.answers import models_in
 
 ROWS, DIMENSION = 20, 4
 
@@ -401,6 +405,44 @@ def test_requests_on_a_node_s_rows_are_counted_over_runs(objective, tmp_path, du
     other = LeastSquares(objective.rows + 1.0, objective.targets)  # rows of another digest
     _, answer = Server(strategy, other, now).ask(np.zeros(DIMENSION))
     assert "error" not in answer
+
+
+def _asked(server, **broadcast):
+    request = Round.begin(server.run.server).next_request()
+    request = replace(request, phase=STATISTICS, broadcast=broadcast)
+    arrays, config = RequestEncoder(server.info).encode(request, 0)
+    client = client_class(server.info.algorithm)(server.objective, context=server.context)
+    return client.fit(list(arrays.values()), config)[2].get("error", "")
+
+
+@given(st.lists(st.integers(1, DIMENSION), min_size=1, max_size=6))
+@settings(max_examples=10, deadline=None)
+def test_a_request_counts_once_for_each_of_its_models(objective, sizes):
+    """Or one request of many models would be an attack that max-requests counts as nothing."""
+    most, answered = 9, 0
+    server = Server(FedAvg(client_lr=0.1, local_steps=1), objective, node(max_requests=most))
+    x = np.zeros(DIMENSION)
+    for models in sizes:
+        own = {"entries": np.arange(float(models)), "at": np.zeros((models, DIMENSION))}
+        error = _asked(server, x=x, **{"asks.apart": 1.0}, **own)
+        if answered + models > most:
+            assert "policy.max-requests = 9, and it has answered" in error
+            assert models == 1 or f"this request counts as {models}" in error
+        else:
+            assert not error
+            answered += models
+    while answered < most:  # what is left is the number of single ones
+        assert not _asked(server, x=x, **{"asks.estimates": 1.0}, method=0.0)
+        answered += 1
+    assert "has answered so many" in _asked(server, x=x, **{"asks.estimates": 1.0}, method=0.0)
+
+
+def test_what_no_statistic_counts_as_one_is_named():
+    """A statistic that is told several models or points must say how many; else it is one."""
+    several = {"apart": 5, "calibration": 2}
+    down = {"x": np.zeros(3), "at": np.zeros((5, 3)), "entries": np.zeros(5)}
+    for name in STATISTICS_BY_NAME:
+        assert models_in({f"asks.{name}": 1.0, **down}) == several.get(name, 1)
 
 
 def test_a_damaged_count_is_not_begun_anew(objective, tmp_path):

@@ -120,6 +120,8 @@ def test_what_is_asked_for_is_checked():
     ):  # fmt: skip
         with pytest.raises(ConfigError, match="entries of a model of 3 are asked about"):
             apart(f, {"x": np.zeros(3), "at": at, "entries": np.array(entries)})
+    with pytest.raises(ConfigError, match="each entry of a model can be requested once"):
+        apart(f, {"x": np.zeros(3), "at": np.zeros((3, 3)), "entries": np.array([1.0, 0.0, 1.0])})
     with pytest.raises(ConfigError, match="3 rows for 3 parameters"):
         alone(made("squared", A[:3], y[:3]), {"x": np.zeros(3)})
     with pytest.raises(ConfigError, match="outcomes are all alike"):

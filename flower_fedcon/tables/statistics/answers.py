@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.noisy_quality import told_noisily
 from flower_fedcon.tables.quality import told_calibration, told_quality
@@ -54,6 +56,18 @@ def counts_rows(down: Payload) -> bool:
 def asked_of(down: Payload) -> list[str]:
     """Return the statistics that a request names."""
     return [name.removeprefix(ASKS) for name in down if name.startswith(ASKS)]
+
+
+def models_in(down: Payload) -> int:
+    """Return the number of models at which a request asks for sums over rows.
+
+    >>> models_in({"asks.apart": 1.0, "at": np.zeros((3, 5))}), models_in({"asks.estimates": 1.0})
+    (3, 1)
+    """
+    asked = asked_of(down)
+    if "apart" in asked:
+        return max(1, len(np.atleast_2d(down.get("at", 0.0))))
+    return 2 if "calibration" in asked else 1  # a line, and one with the slope 1
 
 
 def sums_of(objective: Any, down: Payload, least: int = 1) -> Payload:

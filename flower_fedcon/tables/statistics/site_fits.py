@@ -73,14 +73,15 @@ def apart(objective: Any, down: Payload, least: int = 1) -> Payload:
     ----------
     objective : object
     down : dict
-        "entries", shape (K,), the requested entries; and "at", shape (K, p), the model for each, in
-        which the requested entry is not used.
+        "entries", shape (K,), the requested entries, each once; and "at", shape (K, p), the model
+        for each, in which the requested entry is not used.
     least : int
 
     Raises
     ------
     ConfigError
-        If the loss is not squared, logistic or Poisson, or an entry is not in the model.
+        If the loss is not squared, logistic or Poisson, an entry is not in the model, or one is
+        requested twice.
     """
     f = unscaled(objective)
     own = type(f) is Profiled
@@ -89,6 +90,10 @@ def apart(objective: Any, down: Payload, least: int = 1) -> Payload:
     fits = at.shape == (len(entries), p) and (entries == np.floor(entries)).all()
     if not fits or not len(entries) or entries.min() < 0 or entries.max() >= p:
         raise ConfigError(f"entries of a model of {p} are asked about, got {at.shape}")
+    if len(np.unique(entries)) < len(entries):
+        raise ConfigError(
+            f"each entry of a model can be requested once in a message, got {entries.tolist()[:20]}"
+        )
     found = []
     for x, entry in zip(at, entries.astype(int).tolist(), strict=True):
         mine = Profiled(f.loss, (entry, -1)) if own else Profiled(f, (entry,))
