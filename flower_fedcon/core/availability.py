@@ -41,8 +41,8 @@ class Cyclic(Participation):
     count : int, optional
         The number of a group's clients that take part, drawn uniformly; by default all.
     unbiased : bool (default: False)
-        Whether means weigh uploads by 1/(N p_i), p_i the share of the rounds in which a client
-        takes part: over many rounds, not in each, everyone counts alike.
+        Whether means weight uploads by 1/(N p_i), where p_i is the share of the rounds in which a
+        client takes part. Over many rounds, though not in each, all clients then have equal weight.
 
     >>> rule, rng = Cyclic(groups=2), np.random.default_rng(0)
     >>> [rule.step(None, t, 5, rng)[0] for t in (1, 2, 3)]
@@ -104,8 +104,8 @@ class Markov(Participation):
     count : int, optional
         The largest number of available clients that take part, drawn uniformly.
     unbiased : bool (default: False)
-        Whether means weigh uploads by 1/(N p_i), p_i the share of the rounds in which a client
-        takes part: over many rounds, not in each, everyone counts alike.
+        Whether means weight uploads by 1/(N p_i), where p_i is the share of the rounds in which a
+        client takes part. Over many rounds, though not in each, all clients then have equal weight.
 
     >>> rule, rng = Markov(stay=0.75, back=0.25), np.random.default_rng(0)
     >>> there = rule.begin(6, rng)
@@ -185,8 +185,8 @@ class Available(Participation):
     count : int, optional
         The largest number of available clients that take part, drawn uniformly.
     unbiased : bool (default: False)
-        Whether means weigh uploads by 1/(N p_i), p_i the share of the rounds in which a client
-        takes part: over many rounds, not in each, everyone counts alike.
+        Whether means weight uploads by 1/(N p_i), where p_i is the share of the rounds in which a
+        client takes part. Over many rounds, though not in each, all clients then have equal weight.
 
     >>> rule = Available([[1, 1, 0], [0, 0, 1]])
     >>> [rule.step(None, t, 3, np.random.default_rng(0))[0] for t in (1, 2, 3)]

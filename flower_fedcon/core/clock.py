@@ -393,7 +393,7 @@ class Timekeeper:
         return {"seconds": self.seconds, "sizes": list(self.sizes), **counted}
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.seconds, (down, up) = snapshot["seconds"], snapshot["sizes"]
         self.sizes = down, up
         if self.counts_gradients and "gradients" in snapshot:

@@ -128,7 +128,7 @@ class Received:
         return self._mirror
 
     def resume(self, mirror: Mirror) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self._mirror = mirror
 
 

@@ -194,7 +194,7 @@ class Private:
         return found
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.spent, self.clip = snapshot["spent"], float(snapshot["clip"])
         if self._released is not None:
             self._released.resume(snapshot["released"])
@@ -432,7 +432,7 @@ def check_private(strategy: Method[Any]) -> None:
     Raises
     ------
     ConfigError
-        With the reason, and the remedy where there is one.
+        With the reason, and the remedy if there is one.
     """
     setup, rule, n = strategy.setup, strategy.participation, strategy.setup.num_clients
     assert strategy.privacy is not None  # noqa: S101  (the caller's case)

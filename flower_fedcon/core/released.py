@@ -99,7 +99,7 @@ class Released:
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint, with its coefficients."""
+        """Continue from a checkpoint, with its coefficients."""
         if snapshot["coefficients"]:
             self._encoder = Banded(self._encoder.separation, snapshot["coefficients"])
         self.rounds, self._before = snapshot["rounds"], list(snapshot["before"])

@@ -295,10 +295,11 @@ class Round:
         return False
 
     def _admitted(self, reply: Reply, names: tuple[str, ...]) -> Payload:
-        """Return the columns of a reply that can be used.
+        """Return the columns of a reply, if it can be used.
 
-        In a private run an upload that cannot be used counts as one that changes nothing: that it
-        is dropped, or ends the run, would tell of that client's data without noise.
+        In a private run an upload that cannot be used counts as one that changes nothing. If it
+        were dropped, or ended the run, this would reveal something about that client's data without
+        noise.
         """
         server = self._server
         try:

@@ -94,7 +94,7 @@ class StateColumns(Sequence[Versions]):
 
     def to_tree(self) -> dict[str, Any]:
         """Return the content of a state file, in which each form is a state without its arrays."""
-        forms = self.forms or [(ARRAY,) * len(self.state_type._fields)]  # it tells the type
+        forms = self.forms or [(ARRAY,) * len(self.state_type._fields)]  # it gives the type
         return {
             **{name: getattr(self, name) for name in (*_ROUNDS, "kind", "incarnation")},
             "forms": [self.state_type(*([] if v is ARRAY else v for v in form)) for form in forms],

@@ -96,7 +96,7 @@ def client_app(
                 own = load(context)
         except DataError as error:
             if private:
-                error.columns.clear()  # a loader of your own may have read cells as they are
+                error.columns.clear()  # your own loader may have read cells as they are
             raise
         return kind(own, context=context, policy=rules_of(context), **given)
 

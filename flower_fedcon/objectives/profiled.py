@@ -1,4 +1,4 @@
-"""The profile likelihood of a loss of rows, in which each site has some coefficients of its own."""
+"""The profile likelihood of a loss of rows in which each site has some own coefficients."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class FederatedProblem:
     names : sequence of str, optional
         Names of the clients, for error messages.
     metrics : dict of callables, optional
-        Functions of x that are recorded beside the objective. No other column may have their names.
-        A value of None is not recorded.
+        Functions of x that are recorded in addition to the objective. No other column may have
+        their names. A value of None is not recorded.
     optimum : Reference, optional
         The optimum, if known; by default a solver finds it at first use.
     preparation : Preparation, optional

@@ -42,9 +42,9 @@ PATIENCE = 1000
 SHRINK, GROW = 0.8, 0.9
 # A decrease of values counts only if it exceeds their rounding errors by this factor.
 CLEAR = 1e4
-# How much longer than the last a step is until one has been too long, where no unit is known.
+# Growth of steps until one has been too long, if the units are not known.
 _FAR, _MOST_FAR = 4.0, 100
-_SHORT = 1e4  # how much shorter than the longest steps get by curvature; by noise, its square
+_SHORT = 1e4  # curvature shortens steps by up to this factor; noise by its square
 CONSTANT_STEP = (
     "a constant step size needs an objective that states its smoothness: use backtracking=True"
 )
@@ -243,8 +243,8 @@ def _first_step(problem: LocalProblem, rules: Rules) -> Any:
 def _searching(problem: LocalProblem, rules: Rules, s: Descent) -> Any:
     """Return whether every step so far may have been far too short.
 
-    So it may be while none had to be shortened, where nothing tells how long a step can be but that
-    those longer than 1/shift are too long.
+    This is possible as long as no step had to be shortened and only one bound is known: steps
+    longer than 1/shift are too long.
     """
     if rules.step is not None or not rules.backtracking or nobody(untold := no(problem.tells)):
         return problem.each(False)
@@ -289,8 +289,8 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
         finite = going & (norm < math.inf)
         good = is_good(problem, stop, finite, x, g, norm, goal)
         if tolerance is not None and some(untold):
-            # Of an f that does not tell its sizes, a gradient so small is rounding error. Where
-            # gradients are noisy steps are short for that.
+            # If f does not state its sizes, such a small gradient is rounding error. With noisy
+            # gradients steps are short for that reason.
             small = larger(a, s.longest / _SHORT) * norm <= 50 * eps * length(x, axes)
             good = good | (finite & untold & small & no(_searching(problem, rules, s)))
         end = good | (going ^ finite)

@@ -113,7 +113,7 @@ def _each_alike(problem: LocalProblem, apart: dict[int, Array]) -> Solution:
 
 
 def _inverse_hessian(problem: LocalProblem) -> Inverses | None:
-    """Return (Hessian of h)^-1; None where it varies with the model."""
+    """Return (Hessian of h)^-1; None if it varies with the model."""
     if problem.many:
         return problem.objective.inverse_hessian(problem.shift)  # type: ignore[no-any-return]
     return inverses(problem.objective, problem.shift)
@@ -146,7 +146,7 @@ def _refined(problem: LocalProblem, inverse: Inverses) -> Solution:
 
 
 def _apart(problem: LocalProblem, inverse: Inverses, stop: Stop | None) -> Solution:
-    """Solve the problems of a cohort in closed form where they have one, the others by steps."""
+    """Solve a cohort's problems in closed form if they have one, the others by steps."""
     found = Solution.begun(problem)
     closed = np.flatnonzero(inverse.known)
     if closed.size:

@@ -106,7 +106,7 @@ class Spectra(NamedTuple):
 
 
 def inverses(objective: Any, shift: float) -> Inverses | None:
-    """Return (H + shift I)^-1 of an objective, or of a stack; None where H varies with the model.
+    """Return (H + shift I)^-1 of an objective, or of a stack; None if H varies with the model.
 
     It is kept for the next call with the same shift.
     """
@@ -122,7 +122,7 @@ def inverses(objective: Any, shift: float) -> Inverses | None:
 
 
 def spectra(stack: Stack) -> Spectra | None:
-    """Return the eigenvalues of a stack's Hessians; None where they vary with the model."""
+    """Return the eigenvalues of a stack's Hessians; None if they vary with the model."""
     found = _hessians(*unscaled(stack))
     if found is None:
         return None

@@ -19,7 +19,7 @@ _differ: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
 def units_apart(objective: Any, shift: float, shape: tuple[int, ...]) -> Array | None:
-    """Return sizes that make the curvatures of objective plus shift about 1; None if 1 will do.
+    """Return sizes that make the curvatures of objective plus shift about 1; None for 1.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class AlikeProblem(LocalProblem):
         return value, self.sizes * gradient, size
 
     def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
-        """Return the map v -> (Hessian of h in z) v; None where f has none."""
+        """Return the map v -> (Hessian of h in z) v; None if f has none."""
         product = self._given.hessian_products(self.sizes * x)
         return product and (lambda v: self.sizes * product(self.sizes * v))
 
@@ -140,7 +140,7 @@ class AlikeProblem(LocalProblem):
         )
 
     def beside(self, x: Array) -> Any:
-        """Return the size of the terms that h has in its gradient in z beside f's."""
+        """Return the size of the terms in the gradient of h in z other than f's."""
         _, linear, shift, center, *_ = self._given.added
         terms = 0.0 if linear is None else np.abs(linear)
         if shift:

@@ -123,7 +123,7 @@ class LocalProblem:
         return sum(terms), self._add(x, gradient), sum(map(abs, terms))
 
     def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
-        """Return the map v -> (Hessian of h at x) v; None where f has none."""
+        """Return the map v -> (Hessian of h at x) v; None if f has none."""
         products = getattr(self.objective, "hessian_products", None)
         product = None if products is None else products(x)
         if product is None or not self.shift:
@@ -207,9 +207,9 @@ class LocalProblem:
     def usual(self) -> tuple[Any, Any]:
         """The size of a usual gradient of f, and of its curvature: 1 for ordinary units.
 
-        See `flower_fedcon.objectives.curvatures.usual_sizes`. An f that does not tell may be in any
-        units: its gradient is taken to be as large as the terms beside it at the start, which are
-        0 where there are none, and its curvature as the shift, or 1 if that is larger.
+        See `flower_fedcon.objectives.curvatures.usual_sizes`. If f does not state them, its units
+        are not known. Its gradient is then taken to be as large as the other terms at the start (0
+        if there are none), and its curvature as large as the shift, but at least 1.
         """
         gradient, curvature = self._told
         tells = self.tells
@@ -220,18 +220,18 @@ class LocalProblem:
 
     @property
     def tells(self) -> Any:
-        """Whether f tells the size of its usual gradients."""
+        """Whether f states the size of its usual gradients."""
         gradient = self._told[0]
         return gradient == gradient  # not NaN
 
     @property
     def _told(self) -> tuple[Any, Any]:
-        """What f tells of the usual sizes, NaN where it does not."""
+        """The usual sizes that f states; NaN if it does not."""
         own: tuple[Any, Any] = self.objective.usual if self.many else usual_sizes(self.objective)
         return own
 
     def beside(self, x: Array) -> Any:
-        """Return the size of the terms that h has in its gradient beside f's."""
+        """Return the size of the terms in the gradient of h other than f's."""
         _, linear, shift, center, *_ = self.added
         total = 0.0 if linear is None else length(linear, self.axes)
         if shift:

@@ -67,7 +67,7 @@ class FileLedger(Ledger):
                     self._write(folder / SPENT)
 
     def _tell_of_others(self) -> None:
-        """Warn of a new ledger beside those of other rows: they may belong to the same people."""
+        """Warn of a new ledger next to those of other rows: they may belong to the same people."""
         if not (self._folder / SPENT).is_file() and not self._told:
             self._told = True
             others = [*self._folder.parent.glob(f"*/{SPENT}")]

@@ -89,7 +89,7 @@ def estimates_table(
     ratio : str
         The name of an estimate's exponential; "" if it has no meaning.
     of_ratio : bool
-        Whether the interval is that of the ratio, if it has a meaning, and stands beside it.
+        Whether the interval is that of the ratio (if this has a meaning), shown next to it.
     """
     letter = found.letter
     low, high = (f"{100 * share:.4g}%" for share in (alpha / 2, 1 - alpha / 2))
