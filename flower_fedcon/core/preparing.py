@@ -231,14 +231,14 @@ class Preparing:
             if name == "categories":
                 categories_of(payload[name], self._schema)
             else:
-                payload[name] = _numbers(name, payload[name], size)
+                payload[name] = _numbers(name, payload[name], size, partly=number == 2)
         if number != 3:
             self._up += payload_bytes(payload)
         return payload
 
 
-def _numbers(name: str, value: Any, size: int | None) -> Any:
-    """Return one number or a vector whose sums are finite."""
+def _numbers(name: str, value: Any, size: int | None, *, partly: bool = False) -> Any:
+    """Return one number or a vector whose sums are finite; counts may be NaN if `partly`."""
     array = np.asarray(value)
     scalar = name in ("rows", "weight", "width", "left_out")
     if array.dtype != np.float64 or array.shape != (() if scalar else (size,)):
@@ -255,6 +255,7 @@ def _numbers(name: str, value: Any, size: int | None) -> Any:
         usable = (array >= 0) & (array <= LARGEST)
     else:
         usable = (array >= 0) & (array <= 2**53) & (array == np.floor(array))
+        usable |= np.isnan(array) & (partly and name == "counts")
     if not usable.all():
         raise ConfigError(f"{name!r} holds numbers that cannot be used")
     return float(value) if scalar else array

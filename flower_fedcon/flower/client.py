@@ -49,7 +49,7 @@ from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.shares import Seen
-from flower_fedcon.tables.design import INTERVALS_OF, SQUARES
+from flower_fedcon.tables.design import SQUARES
 from flower_fedcon.tables.fitted import write_effects, write_held_out
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.noisy_sums import PrivateTable
@@ -299,8 +299,7 @@ class FlowerClient(NumPyClient):
         else:
             if request.round == 1:
                 log_notes([table])
-            cell = self.policy.min_cell if stage == INTERVALS_OF else 1  # at any resolution
-            answer = table.answer(stage, down, max(least, cell))
+            answer = table.answer(stage, down, least, self.policy.min_cell)
             if request.round == 2 and self._store is not None:
                 Surveys(self._store, table).asked(down)
             if stage == SQUARES and self._store is not None:

@@ -2,8 +2,10 @@
 
 Clients send nothing more for it: standardisation needs the same numbers of values, sums, and sums
 of squares about the pooled mean, see `flower_fedcon.tables.preparation`. A node does not send
-results from fewer rows than its `min_rows`: a mean is then empty, and a category has 0 rows. Shares
-are of all training rows, including those without a value.
+results from fewer rows than its `min_rows`: a mean is then empty, and so is the number of rows of a
+category, which may be 0. If only a few rows lack a value, they have the node's mean, or its most
+frequent category, as in the model. Shares are of all training rows, including those without a
+value.
 """
 
 from __future__ import annotations
@@ -128,8 +130,8 @@ class Descriptives:
             for client, n, of in zip(self.clients, counts, rows, strict=True):
                 yield (name, mark, client, float(n), *nothing, _share(n, of))
             told = ~np.isnan(counts)
-            n, of = counts[told].sum(), rows[told].sum()
-            yield (name, mark, TOGETHER, float(n), *nothing, _share(n, of))
+            every = float(counts[told].sum()) if told.any() else math.nan
+            yield (name, mark, TOGETHER, every, *nothing, _share(every, float(rows[told].sum())))
 
 
 def _moments(n: float, total: float, square: float, about: float) -> tuple[float, float]:

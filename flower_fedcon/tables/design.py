@@ -14,7 +14,9 @@ that have columns within a term depend on the other terms, as in patsy: see `cod
 
 If a combination of a term's categories occurs on a node, but in fewer rows than its policy's
 `min_rows`, the node sends nothing about the term's columns, and replaces them by their means over
-all nodes. The same holds for a column that is constant in all but a few rows.
+all nodes. The same holds for a column that is constant in all but a few rows, or in all but a few
+rows with one combination; and for a column of a polynomial or spline if it and those before it
+have a combination that is 0 in all but a few rows.
 """
 
 from __future__ import annotations
@@ -22,21 +24,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables.cells import all_but_few_alike, effective_counts, is_few
 from flower_fedcon.tables.encoding import (
     OTHER,
+    check_shares,
     codes,
     dummies,
+    hidden_places,
     is_wide,
-    known_numbers,
     level_block,
-    merged_rare,
-    unknown_here,
 )
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.quantiles import (
@@ -109,7 +112,7 @@ class Design:
         Raises
         ------
         ConfigError
-            If the form is another.
+            If the form is another, or a share is outside [0, 1].
         """
         try:
             powers = {
@@ -123,6 +126,8 @@ class Design:
                 for kind in ("shares", "knots")
             }
             fill = {str(name): float(value) for name, value in stated["fill"].items()}
+            for shares in lists["shares"].values():
+                check_shares(np.array(shares))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"a preparation whose terms are in another form ({error!r}): run one version of "
@@ -335,20 +340,23 @@ class Rows:
     ) -> None:
         self._table, self._design, self._categories = table, design, categories
         self._least = least
-        schema, known = table.schema, known_numbers(table, least)
+        schema, known = table.schema, table.known_numbers(least)
         self._absent: dict[str, Array] = {}
         self._values: dict[str, Array] = {}
         self._places: dict[str, Any] = {}
+        self._classes: dict[str, Any] = {}  # of each row, before a server's categories
+        self._rare: dict[str, AbstractSet[str]] = {}
         for j, feature in enumerate(schema.numeric):
             self._absent[feature.name] = np.isnan(table.numeric[:, j])
             column = known[:, j]
             self._values[feature.name] = np.where(
                 np.isnan(column), design.fill[feature.name], column
             )
-        for feature, marks in zip(schema.categorical, table.categories.T, strict=True):
+        own = zip(schema.categorical, table.known_categories(least), strict=True)
+        for feature, (marks, self._rare[feature.name]) in own:
             self._absent[feature.name] = marks == ""
-            own = codes(marks, categories[feature.name])
-            self._places[feature.name] = merged_rare(table, own, categories[feature.name], least)
+            self._places[feature.name] = codes(marks, categories[feature.name])
+            self._classes[feature.name] = marks
 
     def values(self, feature: str) -> Array:
         """Return a numeric column, filled in."""
@@ -357,27 +365,71 @@ class Rows:
     def term(self, columns: Sequence[Sequence[Part]]) -> Array:
         """Return a term's columns, shape (m, columns); NaN where a column is unknown here."""
         factors = list(dict.fromkeys(part.factor for parts in columns for part in parts))
-        blocks = {factor: self._block(factor, columns) for factor in factors}
+        blocks = {factor: self._block(factor) for factor in factors}
         found = np.stack([self._product(parts, blocks) for parts in columns], axis=1)
         if self._least > 1:
-            if self._few_in_a_cell(factors):
+            cells = self._cells(factors)
+            few = effective_counts(cells, int(cells.max(initial=-1)) + 1, self._weights)
+            if (few < self._least).any() and len(few) > 1:
                 return np.full_like(found, np.nan)
-            for column in found.T:
-                own = column[self._table.training_rows]
-                usual = np.unique(own, return_counts=True)[1].max(initial=0)
-                if 0 < len(own) - usual < self._least:
-                    column[:] = np.nan
+            shown = {factor: self.shown(factor, cells) for factor in factors}
+            hidden: dict[tuple[Part, ...], bool] = {}
+            for place, parts in enumerate(columns):
+                numbers = tuple(part for part in parts if not self._is_mark(part.factor))
+                if numbers not in hidden:
+                    alone = self._product(numbers, blocks)[self._table.training_rows]
+                    tells = any(part.place >= shown[part.factor] for part in numbers)
+                    hidden[numbers] = tells or self._alike(alone, cells)
+                if hidden[numbers]:
+                    found[:, place] = np.nan
         return found
 
-    def levels(self, columns: Sequence[Sequence[Part]]) -> tuple[Any, Any, list[int]]:
-        """Return categories of a wide feature: each row's, the columns', and the hidden ones."""
-        places = self._places[columns[0][0].factor.feature]
+    def levels(self, columns: Sequence[Sequence[Part]]) -> tuple[Any, Any]:
+        """Return categories of a wide feature: each row's, and the columns'."""
         own = [parts[0].place for parts in columns]
-        return (
-            places,
-            np.array(own),
-            unknown_here(places, own, self._table.training_rows, self._least),
+        return self._places[columns[0][0].factor.feature], np.array(own)
+
+    def shown(self, factor: Factor, cells: Any = None) -> int:
+        """Return how many columns of a polynomial or spline tell no few rows apart.
+
+        With q of them, and the intercept, a function can vanish at q values, and a natural spline
+        below its last two knots, above its first two ones, or but between five.
+
+        Parameters
+        ----------
+        factor : Factor
+        cells : array of int, shape (training rows,), optional
+            Within each of these cells.
+        """
+        if self._least <= 1 or factor.basis not in (SPLINE, POLYNOMIAL):
+            return 2**31  # all
+        x = self._values[factor.feature][self._table.training_rows]
+        cells = np.zeros(len(x), np.intp) if cells is None else cells
+        most = factor.number - (factor.basis == SPLINE)
+        if factor.basis == SPLINE:
+            t = self._design.knots[factor.text]
+            ends = [(-np.inf, t[2]), (t[-3], np.inf), *zip(t, t[4:], strict=False)]
+            for own in (cells == cell for cell in range(int(cells.max(initial=-1)) + 1)):
+                tails = [own & (x > low) & (x < high) for low, high in ends]
+                if any(is_few(self._weights, rows, self._least) for rows in tails):
+                    return 1
+        return next((q - 1 for q in range(2, most + 1) if self._alike(x, cells, q)), most)
+
+    @property
+    def _weights(self) -> Array | None:
+        own = self._table.weights
+        return None if own is None else own[self._table.training_rows]
+
+    def _alike(self, x: Array, cells: Any, most: int = 1) -> bool:
+        """Return whether in a cell all but a few training rows have one value, or `most`."""
+        own, w = [cells == cell for cell in range(int(cells.max(initial=-1)) + 1)], self._weights
+        return any(
+            all_but_few_alike(x[rows], None if w is None else w[rows], self._least, most)
+            for rows in own
         )
+
+    def _is_mark(self, factor: Factor) -> bool:
+        return factor.feature in self._places and factor.basis == PLAIN
 
     def _product(self, parts: Sequence[Part], blocks: Mapping[Factor, Array]) -> Array:
         found = np.ones(len(self._table.targets))
@@ -385,13 +437,13 @@ class Rows:
             found = found * blocks[part.factor][:, part.place]
         return found
 
-    def _block(self, factor: Factor, columns: Sequence[Sequence[Part]]) -> Array:
+    def _block(self, factor: Factor) -> Array:
         """Return the columns of one factor, by the place of its parts."""
         name, text = factor.feature, factor.text
         if factor.basis == MISSING:
             return self._absent[name][:, None].astype(np.float64)
         if name in self._places:
-            return self._dummies(factor, columns)
+            return self._dummies(factor)
         x = self._values[name]
         if factor.basis == PLAIN:
             return x[:, None]
@@ -404,27 +456,27 @@ class Rows:
         whole: Array = np.polynomial.polynomial.polyval(z, np.array(rows).T).T
         return whole
 
-    def _dummies(self, factor: Factor, columns: Sequence[Sequence[Part]]) -> Array:
+    def _dummies(self, factor: Factor) -> Array:
         name = factor.feature
         known, places = self._categories[name], self._places[name]
         block: Array = (places[:, None] == np.arange(len(known))).astype(np.float64)
         shares = np.array(self._design.shares[name])
         block[places < 0] = shares
-        used = {part.place for parts in columns for part in parts if part.factor == factor}
-        hidden = unknown_here(places, sorted(used), self._table.training_rows, self._least)
-        if self._least > 1 and hidden:
-            block[:, hidden] = shares[hidden]
+        hidden = hidden_places(known, self._rare[name])
+        block[:, hidden] = shares[hidden]
         return block
 
-    def _few_in_a_cell(self, factors: Sequence[Factor]) -> bool:
-        """Return whether a combination of categories holds only a few rows."""
+    def _cells(self, factors: Sequence[Factor]) -> Any:
+        """Return the combination of a term's categories of each training row, by number."""
         rows = self._table.training_rows
-        kinds = [self._places[f.feature][rows] for f in factors if f.feature in self._places
-                 and f.basis == PLAIN]  # fmt: skip
-        if len(kinds) < 2:
-            return False
-        counts = np.unique(np.stack(kinds, axis=1), axis=0, return_counts=True)[1]
-        return bool((counts < self._least).any())
+        kinds = [
+            np.unique(self._classes[factor.feature][rows], return_inverse=True)[1]
+            for factor in factors
+            if self._is_mark(factor)
+        ]
+        if not kinds:
+            return np.zeros(len(rows), np.intp)
+        return np.unique(np.stack(kinds, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def spline(x: Array, knots: Sequence[float]) -> Array:
@@ -454,7 +506,9 @@ def spline(x: Array, knots: Sequence[float]) -> Array:
     return np.stack(columns, axis=1)
 
 
-def told_of_terms(table: Table, stage: str, down: Mapping[str, Any], least: int) -> Any:
+def told_of_terms(
+    table: Table, stage: str, down: Mapping[str, Any], least: int, cell: int = 1
+) -> Any:
     """Return a node's answer in an exchange of terms; see the module.
 
     Parameters
@@ -464,16 +518,20 @@ def told_of_terms(table: Table, stage: str, down: Mapping[str, Any], least: int)
     down : dict
         "about": the design and categories so far; "ends" of intervals, or "means" of columns.
     least : int
+    cell : int
+        Intervals hold groups of as many rows, too.
     """
     schema, rows, about = table.schema, table.training_rows, unpacked_text(down["about"])
     design = Design.of(about["design"])
     if stage == INTERVALS_OF:
         names = [feature.name for feature in schema.numeric]
         ends = np.asarray(down["ends"], dtype=np.float64).reshape(-1, INTERVALS)
-        told = []
+        told, numbers, w = [], table.known_numbers(least)[rows], table.weights
         for name, own in zip(of_quantiles(schema), ends, strict=True):
-            column = table.numeric[rows, names.index(name)]
-            told.append(told_counts(column[~np.isnan(column)], own, least))
+            column = numbers[:, names.index(name)]
+            there = ~np.isnan(column)
+            weights = None if w is None else w[rows][there]
+            told.append(told_counts(column[there], own, max(least, cell), weights))
         return {"counts": np.concatenate(told)}
     categories = {name: tuple(own) for name, own in about["categories"].items()}
     made = Rows(table, design, categories, least)
@@ -483,22 +541,21 @@ def told_of_terms(table: Table, stage: str, down: Mapping[str, Any], least: int)
             mean, spread, _ = design.powers[factor.text]
             z = (made.values(factor.feature)[rows] - mean) / spread
             powers = range(2 * factor.number + 1)
-            few = len(rows) < least
+            few = is_few(table.weights, rows, least) or made.shown(factor) < factor.number
             sums += [0.0 if few else math.fsum((z**k).tolist()) for k in powers]
         return {"sums": np.array(sums)}
     columns, n = term_columns(schema, categories), float(len(rows))
     observed, found = np.zeros(len(columns)), np.zeros(len(columns))
     means = np.asarray(down["means"]) if stage == SQUARES else found
-    few = len(rows) < least
+    few = is_few(table.weights, rows, least)
     for places, parts in _by_term(columns) if not few else ():
         if _is_wide(parts, categories):
-            levels, own, hidden = made.levels(parts)
+            levels, own = made.levels(parts)
             counts = np.bincount(levels[rows], minlength=int(own.max()) + 1)[own].astype(float)
             at = means[places]
             spread = counts * (1.0 - at) ** 2 + (n - counts) * at**2
-            known = n * ~np.isin(own, hidden)
-            observed[places] = known
-            found[places] = np.where(known > 0, spread if stage == SQUARES else counts, 0.0)
+            observed[places] = n
+            found[places] = spread if stage == SQUARES else counts
             continue
         for place, column in zip(places, made.term(parts)[rows].T, strict=True):
             if np.isnan(column).any():
@@ -538,8 +595,8 @@ def matrix(
             continue
         own = [there[places[j]] for j in used]
         if _is_wide(parts, categories):
-            levels, of, hidden = made.levels(parts)
-            blocks.append(level_block(levels, of[used], hidden, means[own], scales[own]))
+            levels, of = made.levels(parts)
+            blocks.append(level_block(levels, of[used], (), means[own], scales[own]))
             continue
         whole = made.term(parts)[:, used]
         blocks.append((np.where(np.isnan(whole), means[own], whole) - means[own]) / scales[own])

@@ -9,12 +9,13 @@ changes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.schema import Feature
 from flower_fedcon.validation import Array
 
@@ -56,79 +57,62 @@ def codes(marks: np.ndarray[Any, Any], categories: tuple[str, ...]) -> Any:
     return np.array([places.get(mark, otherwise) for mark in marks.tolist()], dtype=np.intp)
 
 
-def unknown_here(places: Any, columns: Sequence[int], rows: Any, least: int) -> list[int]:
-    """Return the categories with too few rows on a node, whose columns count as unknown there.
-
-    A column that is 1 in one row reveals this row, since the column's part of a gradient is the
-    row's outcome. Such a column is replaced by its mean over all nodes, so that the row looks like
-    those without a category column. If these rows, or those without a value, are still few, the
-    columns of the next smallest categories become unknown, too: otherwise the sums of all others
-    would reveal them.
-
-    Parameters
-    ----------
-    places : array of int
-        The category of each row; -1 without one.
-    columns : sequence of int
-        The categories that have a column.
-    rows : array of int
-        The training rows.
-    least : int
-        The least number of rows of a category.
-
-    Examples
-    --------
-    >>> places = np.array([0, 0, 0, 0, 1, 1, 1, 2])
-    >>> unknown_here(places, [1, 2], np.arange(8), 2), unknown_here(places, [0, 1], np.arange(8), 2)
-    ([2], [1])
-    """
-    own, missing = places[rows], int((places[rows] < 0).sum())
-    counts = {column: int((own == column).sum()) for column in columns}
-    hidden = [column for column, n in counts.items() if 0 < n < least]
-    lacks = 0 < missing < least
-    if lacks:
-        hidden += [column for column, n in counts.items() if n == 0]
-    shown = sorted((n, column) for column, n in counts.items() if column not in hidden)
-    while shown:
-        others = len(own) - missing - sum(n for n, _ in shown)
-        if not 0 < others < least and not (lacks and others == 0):
-            break
-        hidden.append(shown.pop(0)[1])
-    return sorted(hidden)
-
-
 def encoded(table: Table, preparation: Preparation, least: int = 1) -> Any:
     """Return all rows of a table, shape (m, columns), as an array or a sparse matrix.
 
     Columns with fewer than `least` training rows are unknown and replaced by their mean.
+
+    Raises
+    ------
+    ConfigError
+        If the mean of a category's column is not a share.
     """
     schema, known = table.schema, preparation.categories
+    of_marks = np.asarray(preparation.kept) >= len(schema.numeric)
+    check_shares(preparation.means[of_marks])
     found = []
-    for feature, marks in zip(schema.categorical, table.categories.T, strict=True):
+    for feature, (marks, rare) in zip(
+        schema.categorical, table.known_categories(least), strict=True
+    ):
         categories = known[feature.name]
-        places = merged_rare(table, codes(marks, categories), categories, least)
-        found.append((feature, categories, places))
-    if any(is_wide(categories) for _, categories, _ in found):
+        hidden = hidden_places(categories, rare)
+        found.append((feature, categories, codes(marks, categories), hidden))
+    if any(is_wide(categories) for _, categories, _, _ in found):
         return _sparse(table, found, preparation, least)
-    columns = [known_numbers(table, least)]
-    for feature, categories, places in found:
+    columns = [table.known_numbers(least)]
+    for feature, categories, places, hidden in found:
         block = (places[:, None] == np.arange(len(categories))).astype(np.float64)
         block[places < 0] = np.nan
-        own = _with_column(feature, categories)
-        block[:, unknown_here(places, own, table.training_rows, least)] = np.nan
-        columns.append(block[:, own])
+        block[:, hidden] = np.nan
+        columns.append(block[:, _with_column(feature, categories)])
     whole = np.concatenate(columns, axis=1)[:, preparation.kept]
     whole = np.where(np.isnan(whole), preparation.means, whole)
     return (whole - preparation.centers) / preparation.scales
 
 
-def merged_rare(table: Table, places: Any, categories: tuple[str, ...], least: int) -> Any:
-    """Return each row's category; rare ones of a wide feature count as `OTHER`."""
-    if least == 1 or not is_wide(categories):
-        return places
-    counts = np.bincount(places[table.training_rows], minlength=len(categories))
-    rare = np.flatnonzero((counts > 0) & (counts < least))
-    return np.where(np.isin(places, rare), categories.index(OTHER), places)
+def check_shares(shares: Array) -> None:
+    """Raise unless these numbers, which stand for an unknown category, are shares.
+
+    Raises
+    ------
+    ConfigError
+    """
+    wrong = shares[~((shares >= 0.0) & (shares <= 1.0))]
+    if len(wrong):
+        raise ConfigError(
+            f"a preparation in which the share of a category is {wrong[0]:g}, expected one in "
+            f"[0, 1]: let the server send what the exchanges give"
+        )
+
+
+def hidden_places(categories: tuple[str, ...], rare: AbstractSet[str]) -> list[int]:
+    """Return which categories' columns are their means in all rows of a node.
+
+    Of a feature with many categories there are none: a rare one's rows have another category.
+    """
+    if is_wide(categories):
+        return []
+    return [place for place, category in enumerate(categories) if category in rare]
 
 
 def _with_column(feature: Feature, categories: tuple[str, ...]) -> list[int]:
@@ -137,58 +121,9 @@ def _with_column(feature: Feature, categories: tuple[str, ...]) -> list[int]:
     return [place for place, category in enumerate(categories) if category in having]
 
 
-def known_numbers(table: Table, least: int) -> Any:
-    """Return the numeric columns, without those unknown on a node with this threshold.
-
-    A column is unknown if it has no value, or one value in all but a few rows. If only a few rows
-    lack a value, they get the mean of this node's other rows: a mean chosen by the server would
-    reveal them.
-    """
-    found = table.numeric
-    if least == 1:
-        return found
-    found = found.copy()
-    for column in found.T:
-        own = column[table.training_rows]
-        values = own[~np.isnan(own)]
-        _, counts = np.unique(values, return_counts=True)
-        if 0 < len(values) < least or 0 < len(values) - counts.max(initial=0) < least:
-            column[:] = np.nan
-        elif 0 < len(own) - len(values) < least and len(values):
-            column[np.isnan(column)] = math.fsum(values) / len(values)
-    return found
-
-
-def of_enough_rows(A: Any, rows: Any, least: int) -> Any:
-    """Return a sparse matrix without columns that separate few rows from all others.
-
-    A column becomes 0 if only a few training rows have a value other than 0, or differ from the
-    others.
-
-    Examples
-    --------
-    >>> from scipy.sparse import csr_array
-    >>> A = csr_array([[1.0, 2.0, 0.0], [1.0, 0.0, 3.0], [1.0, 2.0, 0.0]])
-    >>> of_enough_rows(A, np.arange(3), 2).toarray().tolist()
-    [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
-    """
-    if least == 1:
-        return A
-    from scipy import sparse
-
-    columns = sparse.csc_array(A[rows])
-    there = np.diff(columns.indptr)
-    hidden = (there > 0) & (there < least)
-    for j in np.flatnonzero((there >= least) & (len(rows) - there < least)).tolist():
-        values = columns.data[columns.indptr[j] : columns.indptr[j + 1]]
-        usual = np.unique(values, return_counts=True)[1].max()
-        hidden[j] = 0 < len(rows) - usual < least
-    return sparse.csr_array(A @ sparse.diags_array((~hidden).astype(np.float64)))
-
-
 def _sparse(
     table: Table,
-    found: list[tuple[Feature, tuple[str, ...], Any]],
+    found: list[tuple[Feature, tuple[str, ...], Any, list[int]]],
     preparation: Preparation,
     least: int,
 ) -> Any:
@@ -198,13 +133,12 @@ def _sparse(
     p = table.numeric.shape[1]
     scales, means, kept = preparation.scales, preparation.means, preparation.kept
     ours = kept < p
-    dense = known_numbers(table, least)[:, kept[ours]]
+    dense = table.known_numbers(least)[:, kept[ours]]
     dense = np.where(np.isnan(dense), means[ours], dense)
     dense = (dense - means[ours]) / scales[ours]
     blocks, first = [sparse.csr_array(dense)], p
-    for feature, categories, places in found:
+    for feature, categories, places, hidden in found:
         having = np.array(_with_column(feature, categories), dtype=np.intp)
-        hidden = unknown_here(places, list(map(int, having)), table.training_rows, least)
         first += len(having)
         mine = np.flatnonzero((kept >= first - len(having)) & (kept < first))
         levels = having[kept[mine] - (first - len(having))]

@@ -565,8 +565,9 @@ def categories_of(packed: Any, schema: Schema) -> dict[str, list[str]]:
 
 
 def _total(answers: Sequence[Payload], name: str) -> Array:
-    """Return the sum over the clients, rounded once: the same in any order."""
+    """Return the sum over the clients of what they tell, rounded once: the same in any order."""
     columns = np.stack([answer[name] for answer in answers], axis=1)
+    columns = np.where(np.isnan(columns), 0.0, columns)  # few rows count as none
     return np.array([math.fsum(column) for column in columns.tolist()])
 
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flower_fedcon.tables.cells import effective_rows
 from flower_fedcon.validation import Array
 
 INTERVALS = 2500
@@ -50,23 +51,46 @@ def round_ends(low: float, high: float) -> Array:
     return found
 
 
-def told_counts(values: Array, ends: Array, least: int) -> Array:
+def told_counts(values: Array, ends: Array, least: int, weights: Array | None = None) -> Array:
     """Return a node's rows in each interval, shape (INTERVALS + 1,), in groups of at least `least`.
 
+    Parameters
+    ----------
+    values, ends : array
+    least : int
+    weights : array, optional
+        By which the rows of a group count; see `tables.cells`.
+
+    Examples
+    --------
     >>> ends = np.arange(1.0, INTERVALS + 1)
     >>> told_counts(np.array([0.5, 3.0, 3.5, 9.0]), ends, 1)[:10].astype(int).tolist()
     [1, 0, 1, 1, 0, 0, 0, 0, 1, 0]
     >>> told_counts(np.array([0.5, 9.0, 3.5, 3.0, 8.0]), ends, 2)[:10].astype(int).tolist()
     [0, 2, 0, 0, 0, 0, 3, 0, 0, 0]
     """
+    order = np.argsort(values, kind="stable")
+    values = values[order]
     groups = len(values) // least
-    if not groups:
-        return np.zeros(len(ends) + 1)
     starts = least * np.arange(groups)
+    if weights is not None and least > 1:
+        starts = _starts(weights[order], least)
+    if not len(starts):
+        return np.zeros(len(ends) + 1)
     sizes = np.diff(starts, append=len(values)).astype(np.float64)
-    means = np.sort(values) if least == 1 else np.add.reduceat(np.sort(values), starts) / sizes
+    means = values if least == 1 else np.add.reduceat(values, starts) / sizes
     places = np.searchsorted(ends, means, side="left")
     return np.bincount(places, sizes, minlength=len(ends) + 1)
+
+
+def _starts(weights: Array, least: int) -> Array:
+    """Return where groups of rows begin, which count as `least` or more each by their weights."""
+    starts, first = [0], 0
+    for end in range(1, len(weights) + 1):
+        if effective_rows(weights, np.arange(first, end)) >= least:
+            first = end
+            starts.append(first)
+    return np.array(starts[:-1], dtype=np.intp)
 
 
 def quantiles(counts: Array, ends: Array, shares: Sequence[float]) -> list[float]:

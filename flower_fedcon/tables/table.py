@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -25,8 +26,17 @@ from flower_fedcon.objectives import (
     WithDispersion,
     WithOffset,
 )
+from flower_fedcon.tables.cells import (
+    Marks,
+    effective_counts,
+    effective_rows,
+    is_few,
+    known_marks,
+    known_numbers,
+    of_enough_rows,
+)
 from flower_fedcon.tables.design import OF_TERMS, matrix, told_of_terms
-from flower_fedcon.tables.encoding import codes, encoded, of_enough_rows
+from flower_fedcon.tables.encoding import codes, encoded, is_wide
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
@@ -159,11 +169,18 @@ class Table:
     @property
     def effective_rows(self) -> float:
         """The effective number of training rows by weight: (sum w)^2 / sum w^2."""
-        own = self.weights
-        if own is None:
-            return float(self.num_examples)
-        w = own[self.training_rows] / (np.max(own[self.training_rows], initial=0.0) or 1.0)
-        return math.fsum(w) ** 2 / (math.fsum(w * w) or 1.0)
+        return effective_rows(self.weights, self.training_rows)
+
+    def known_numbers(self, least: int) -> Array:
+        """Return the numeric columns as a node of this threshold uses them; see `tables.cells`."""
+        return known_numbers(self.numeric, self.training_rows, self.weights, least)
+
+    def known_categories(self, least: int) -> list[tuple[Marks, AbstractSet[str]]]:
+        """Return of each categorical feature the rows' categories, and those unknown here."""
+        return [
+            known_marks(marks, self.training_rows, self.weights, least)
+            for marks in self.categories.T
+        ]
 
     @property
     def total_weight(self) -> float:
@@ -173,7 +190,9 @@ class Table:
 
     # --- sums before round 1 ---------------------------------------------------
 
-    def answer(self, stage: str, down: dict[str, Any], least: int = 1) -> dict[str, Any]:
+    def answer(
+        self, stage: str, down: dict[str, Any], least: int = 1, cell: int = 1
+    ) -> dict[str, Any]:
         """Return the sums for the server, over the training rows.
 
         Parameters
@@ -185,6 +204,8 @@ class Table:
         least : int
             Nothing based on fewer rows leaves the node: a column with fewer values, or a category
             with fewer rows, counts as absent.
+        cell : int
+            Counts in intervals rest on no fewer rows, either.
         """
         rows = self._split[0]
         if stage == SUMMARY:
@@ -194,7 +215,7 @@ class Table:
         if stage == CURVES and self.schema.curve_times:
             return self._curves(rows, down, least)
         if stage in OF_TERMS and self.schema.design:
-            found: dict[str, Any] = told_of_terms(self, stage, down, least)
+            found: dict[str, Any] = told_of_terms(self, stage, down, least, cell)
             return found
         raise ConfigError(
             f"the server asks for the unknown preparation step {stage!r}: run one "
@@ -215,17 +236,16 @@ class Table:
         if self.sparse is not None:
             return answer | {"width": float(self.sparse.shape[1])}
         observed, sums = [], []
-        for column in self.numeric[rows].T:
+        for column in self.known_numbers(least)[rows].T:
             known = column[~np.isnan(column)]
-            told = len(known) >= least
-            observed.append(float(len(known)) if told else 0.0)
-            sums.append(math.fsum(known) if told else 0.0)
+            observed.append(float(len(known)))
+            sums.append(math.fsum(known))
         own = {}
-        for feature, column in zip(self.schema.categorical, self.categories.T, strict=True):
+        for feature, (marks, _) in zip(
+            self.schema.categorical, self.known_categories(least), strict=True
+        ):
             if not feature.categories:
-                marks, counts = np.unique(column[rows], return_counts=True)
-                known_marks = zip(marks.tolist(), counts.tolist(), strict=True)
-                own[feature.name] = [mark for mark, n in known_marks if mark and n >= least]
+                own[feature.name] = [mark for mark in np.unique(marks[rows]).tolist() if mark]
         return answer | {
             "observed": np.array(observed),
             "sums": np.array(sums),
@@ -241,13 +261,15 @@ class Table:
             counts = np.array([(own < 0).sum(), (own > 0).sum()])
         else:
             counts = np.array([(own > 0).sum()])
-        rest = len(own) - counts
-        told = least == 1 or min(counts.min(), rest.min()) >= least
+        each = own.astype(np.intp) if loss == "multinomial" else (own > 0).astype(np.intp)
+        weights = None if self.weights is None else self.weights[rows]
+        by_class = effective_counts(each, max(2, len(counts)), weights)
+        told = least == 1 or by_class.min() >= least
         return counts.astype(np.float64) if told else np.full(len(counts), np.nan)
 
     def _level(self, rows: Any, least: int) -> Array:
         """Return the weighted sums of outcomes, exposures and squared outcomes."""
-        if len(rows) < least:
+        if is_few(self.weights, rows, least):
             return np.zeros(3)
         y, exposure = self.targets[rows], np.ones(len(rows))
         if self.offset is not None:
@@ -262,15 +284,18 @@ class Table:
             part = of_enough_rows(self._widened(int(down["width"])), rows, least)[rows]
             return {"squares": np.asarray(part.multiply(part).sum(axis=0)).reshape(-1)}
         squares, counts = [], []
-        for column, mean in zip(self.numeric[rows].T, down["means"], strict=True):
+        for column, mean in zip(self.known_numbers(least)[rows].T, down["means"], strict=True):
             known = column[~np.isnan(column)] - mean
-            squares.append(math.fsum(known * known) if len(known) >= least else 0.0)
+            squares.append(math.fsum(known * known))
         agreed = unpacked_text(down["categories"])
-        for feature, column in zip(self.schema.categorical, self.categories[rows].T, strict=True):
+        own_marks = zip(self.schema.categorical, self.known_categories(least), strict=True)
+        for feature, (marks, _) in own_marks:
             known = tuple(agreed[feature.name])
-            places = codes(column, known)
+            places = codes(marks[rows], known)
             own = np.bincount(places[places >= 0], minlength=len(known)).astype(np.float64)
-            counts.append(np.where(own >= least, own, 0.0))
+            if least > 1 and not is_wide(known):
+                own[own == 0] = math.nan  # none, or a few
+            counts.append(own)
         return {"squares": np.array(squares), "counts": np.concatenate([[], *counts])}
 
     def _curves(self, rows: Any, down: dict[str, Any], least: int) -> dict[str, Any]:
@@ -280,10 +305,9 @@ class Table:
             known = tuple(unpacked_text(down["categories"])[schema.curve_by])
             # Intervals are merged for all arms of this node, whatever arms the server requests:
             # otherwise two answers could reveal another.
-            marks, counts = np.unique(self.categories[rows, place], return_counts=True)
-            pairs = zip(marks.tolist(), counts.tolist(), strict=True)
-            own = tuple(mark for mark, n in pairs if mark and n >= least)
-            arm = codes(self.categories[rows, place], own)
+            marks = self.known_categories(least)[place][0][rows]
+            own = tuple(mark for mark in np.unique(marks).tolist() if mark)
+            arm = codes(marks, own)
         time, event = self.targets[rows].T
         size, times = max(1, len(own)), np.array(schema.curve_times)
         told = risk_counts(time, event == 1, arm, size, times, least)

@@ -19,8 +19,8 @@ from flower_fedcon.flower import codec
 from flower_fedcon.layout import Layout
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.cells import of_enough_rows
 from flower_fedcon.tables.design import INTERVALS_OF
-from flower_fedcon.tables.encoding import of_enough_rows
 from flower_fedcon.tables.packed_text import packed_text
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.quantiles import INTERVALS
@@ -182,7 +182,7 @@ def test_intervals_of_the_server_s_choice_hold_no_single_row(path, monkeypatch, 
         down = {"about": about, "ends": 19.5 + np.arange(INTERVALS) / fine}
         (reply,) = node.answer(Request([0], stage, none, down, none, phase=PREPARE))
         counts = reply.payload["counts"][0]
-        assert counts.sum() == 99  # one row has no age
+        assert counts.sum() == (99 if least == 1 else 100)  # one row has no age, or the mean
         assert counts[counts > 0].min() >= cell
 
 

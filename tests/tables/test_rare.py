@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems import tables
+from flower_fedcon.problems.tables import prepare
 from flower_fedcon.tables import Schema, read_table
-from flower_fedcon.tables.encoding import unknown_here
+from flower_fedcon.tables.cells import effective_counts
+from flower_fedcon.tables.design import Design
+from flower_fedcon.tables.encoding import dummies
 from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.schema import Feature
+from flower_fedcon.tables.table import Table
 
 LEAST = 5
 FEATURES = {"age": "numeric", "flag": "numeric", "dx": "categorical"}
@@ -58,7 +66,7 @@ def test_no_outcome_can_be_solved_for_from_the_first_gradient(tmp_path, min_rows
 
 
 def test_a_server_s_own_preparation_tells_no_more(tmp_path):
-    found = problem(tmp_path, min_rows=LEAST).preparation
+    found = problem(tmp_path).preparation  # as if no node withheld a thing
     names, p = list(found.names), len(found.names)
     made = Preparation.from_payload({**found.payload, "means": np.zeros(p), "scales": np.ones(p)})
     schema = Schema.load({"target": "effect", "features": FEATURES})
@@ -66,22 +74,99 @@ def test_a_server_s_own_preparation_tells_no_more(tmp_path):
     assert not rows[:, [names.index("dx=hiv"), names.index("flag")]].any()
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(-1, 4), min_size=1, max_size=40), st.integers(2, 6), st.integers(0, 4))
-def test_no_few_rows_are_told_apart_by_columns(places, least, reference):
-    """No combination of columns and intercept is 1 in few rows and 0 in all others."""
-    places = np.array(places)
-    columns = [k for k in range(5) if k != reference]
-    block = (places[:, None] == np.array(columns)).astype(float)
-    hidden = unknown_here(places, columns, np.arange(len(places)), least)
-    means = np.array([0.1, 0.2, 0.15, 0.3])
-    block[places < 0] = means
-    for column in hidden:
-        block[:, columns.index(column)] = means[columns.index(column)]
-    seen = np.column_stack([block, np.ones(len(block))])
-    kinds, counts = np.unique(seen, axis=0, return_counts=True)
-    if len(places) < least:
+def test_the_few_rows_without_a_category_look_like_others_whatever_a_server_s_shares(tmp_path):
+    """Before, the row with hiv had the server's share alone, and its outcome was one gradient."""
+    rows = [f"{i % 50 + 20},{'hiv' if i == 37 else 'ab'[i % 2]},{i}" for i in range(100)]
+    (tmp_path / "a.csv").write_text("\n".join(["age,dx,effect", *rows]))
+    for terms in ((), ("age", "dx")):
+        own = {"target": "effect", "features": {"age": "numeric", "dx": "categorical"}}
+        schema = Schema.load(own | ({"terms": list(terms)} if terms else {}))
+        table = read_table(tmp_path / "a.csv", schema)
+        found = prepare([table], ["a"], LEAST)
+        j = next(j for j, name in enumerate(found.names) if name.startswith("dx"))
+        seen = []
+        for share in (0.0, 1.0):
+            means = found.means.copy()
+            means[j] = share
+            design = found.design and replace(found.design, shares={"dx": (share, share)})
+            made = replace(found, means=means, scales=np.ones(len(means)), design=design)
+            seen.append((table.matrix(made, LEAST) + made.centers)[:, j])
+        np.testing.assert_allclose(seen[0], seen[1], atol=1e-12)
+        assert np.unique(seen[0], return_counts=True)[1].min() >= LEAST
+
+
+@pytest.mark.parametrize("share", [-0.1, 1e6, np.nan])
+def test_what_is_no_share_is_refused_as_the_mean_of_a_category(tmp_path, share):
+    found = problem(tmp_path).preparation
+    means = np.where([name.startswith("dx") for name in found.names], share, found.means)
+    schema = Schema.load({"target": "effect", "features": FEATURES})
+    with pytest.raises(ConfigError, match=r"share of a category is .*, expected one in \[0, 1\]"):
+        read_table(tmp_path / "north.csv", schema).matrix(replace(found, means=means), LEAST)
+    with pytest.raises(ConfigError, match=r"expected one in \[0, 1\]"):
+        Design.of({"fill": {}, "shares": {"dx": [share]}, "knots": {}, "powers": {}})
+
+
+MARKS = st.lists(st.sampled_from(["", *"abcde"]), min_size=1, max_size=40)
+
+
+@settings(max_examples=100, deadline=None)
+@given(MARKS, st.integers(2, 6), st.data())
+def test_no_few_rows_are_told_apart_by_any_preparations(marks, least, data):
+    """All columns of all references, orders, shares together: rows that differ at all are many."""
+    m = len(marks)
+    weights = data.draw(
+        st.none() | st.lists(st.sampled_from([0.0, 0.1, 1.0, 30.0]), min_size=m, max_size=m)
+    )
+    weights = None if weights is None else np.array(weights)
+    table = in_memory(np.array(marks, dtype=str), weights)
+    columns = []
+    for _ in range(4):
+        known = data.draw(st.permutations("abcde"))[: data.draw(st.integers(1, 5))]
+        reference = data.draw(st.sampled_from(["", *"abcde"]))
+        schema = Schema("y", (Feature("dx", "categorical", reference=reference),))
+        own, share = replace(table, schema=schema), data.draw(st.floats(0, 1))
+        names = dummies(schema.features[0], known)
+        if not names:
+            continue
+        made = Preparation(
+            schema.digest, tuple(names), (0,) * len(names), np.full(len(names), share),
+            np.ones(len(names)), np.arange(len(names)), {"dx": tuple(known)}, {}, stated=schema,
+        )  # fmt: skip
+        columns.append(own.matrix(made, least))
+    if not columns or not m or table.effective_rows < least:
         return  # such a node takes no part
-    for k in np.flatnonzero(counts < least):
-        others = np.delete(kinds, k, axis=0)
-        assert np.linalg.matrix_rank(kinds) == np.linalg.matrix_rank(others)
+    _, kinds = np.unique(np.concatenate(columns, axis=1), axis=0, return_inverse=True)
+    assert effective_counts(kinds.reshape(-1), kinds.max() + 1, weights).min() >= least
+
+
+def in_memory(marks, weights=None, numeric=None):
+    m = len(marks)
+    numeric = np.empty((m, 0)) if numeric is None else numeric
+    schema = Schema("y", {"dx": "categorical"})
+    return Table("a.csv", schema, np.zeros(m), weights, numeric, marks[:, None])
+
+
+@settings(max_examples=100, deadline=None)
+@given(MARKS)
+def test_without_a_threshold_nothing_is_unknown(marks):
+    table = in_memory(np.array(marks, dtype=str))
+    assert table.known_categories(1)[0][0] is not None
+    assert table.known_categories(1)[0][0].tolist() == marks
+    assert not table.known_categories(1)[0][1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 1e-9, 0.3, 1.0, 1e9]))))
+def test_rows_count_by_weight_as_many_as_equally_heavy_ones(rows):
+    codes = np.array([code for code, _ in rows], dtype=np.intp)
+    weights = np.array([w for _, w in rows])
+    found = effective_counts(codes, 4, weights)
+    for cell in range(4):
+        own = weights[codes == cell]
+        there = int((own > 0).sum())
+        assert 0.0 <= found[cell] <= there * (1 + 1e-12)
+        if there and len(set(own[own > 0])) == 1:
+            assert found[cell] == there  # to the last bit: it is compared with a threshold
+        elif there:
+            assert found[cell] == pytest.approx(own.sum() ** 2 / (own**2).sum())
+    np.testing.assert_array_equal(effective_counts(codes, 4), np.bincount(codes, minlength=4))

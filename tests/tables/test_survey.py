@@ -426,7 +426,7 @@ def test_an_outcome_of_one_value_is_said(tmp_path, run_command):
 
 def test_few_rows_of_a_class_are_not_told(tmp_path):
     """Nor whether there are any: no number of the outcome leaves a node then."""
-    (tmp_path / "a.csv").write_text("y,x\n" + "0,1\n" * 9 + "1,2\n" * 3)
+    (tmp_path / "a.csv").write_text("y,x\n" + "0,1\n" * 5 + "0,2\n" * 4 + "1,2\n" * 3)
     schema = Schema("y", {"x": "numeric"}, positive=[1])
     table = read_table(tmp_path / "a.csv", schema)
     assert table.answer("summary", {}, 3)["outcomes"].tolist() == [9, 3]

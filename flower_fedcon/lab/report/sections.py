@@ -183,7 +183,7 @@ def descriptives(curves: Sequence[Curves]) -> Html:
     said = (
         "Of the rows trained on: mean (standard deviation) of numbers, rows (share) of categories "
         "and outcomes, of all these rows, also those without a value. Where a site has fewer rows "
-        "of a kind than its min_rows it tells nothing of them, and 0 stands for it"
+        "of a kind than its min_rows it tells nothing of them"
     )
     return tag("section", tag("h2", "Rows by site"), _note(said), *parts) if parts else Html("")
 
