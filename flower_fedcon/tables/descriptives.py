@@ -130,8 +130,8 @@ class Descriptives:
             for client, n, of in zip(self.clients, counts, rows, strict=True):
                 yield (name, mark, client, float(n), *nothing, _share(n, of))
             told = ~np.isnan(counts)
-            every = float(counts[told].sum()) if told.any() else math.nan
-            yield (name, mark, TOGETHER, every, *nothing, _share(every, float(rows[told].sum())))
+            known = float(counts[told].sum()) if told.any() else math.nan
+            yield (name, mark, TOGETHER, known, *nothing, _share(known, float(rows[told].sum())))
 
 
 def _moments(n: float, total: float, square: float, about: float) -> tuple[float, float]:
