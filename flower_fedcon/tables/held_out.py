@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.tables.cells import effective_rows
 from flower_fedcon.tables.schema import LOG_LINK
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import LATER
@@ -42,6 +43,8 @@ class HeldOut:
         it is infinite, nothing is sent.
     cell : int
         The least number of rows of a class in a bin of `tables.quality`, except 0.
+    weights : array, shape (m,), optional
+        By which rows count for `least` and `cell`; metrics ignore them.
     """
 
     loss: str
@@ -51,6 +54,16 @@ class HeldOut:
     offset: Array | None = field(default=None, metadata={LATER: True})
     own: Any = field(default=None, metadata={LATER: True})
     cell: int = field(default=1, metadata={LATER: True})
+    weights: Array | None = field(default=None, metadata={LATER: True})
+
+    def counted(self, rows: Any) -> float:
+        """Return the effective number of some of the rows, by their weights."""
+        return effective_rows(self.weights, rows)
+
+    @property
+    def rarer(self) -> float:
+        """The effective number of rows of the rarer class, of a logistic loss."""
+        return min(self.counted(self.y > 0), self.counted(self.y <= 0))
 
     def scores(self, x: Array) -> Array:
         """Return the linear predictors of a model: see `__call__`."""
@@ -72,14 +85,15 @@ class HeldOut:
             return dict.fromkeys(names(self.loss), (0.0, 0.0))
         scores = self.scores(x)
         if self.loss == "cox":
-            return {"test_concordance": self._told(*concordance(scores, y[:, 0], y[:, 1]), n)}
+            events = self.counted(y[:, 1] != 0)
+            return {"test_concordance": self._told(*concordance(scores, y[:, 0], y[:, 1]), events)}
+        rows = self.counted(np.arange(len(y)))
         means: dict[str, Array] = {}
         found: dict[str, tuple[float, float]] = {}
         if self.loss == "logistic":
             means = {"accuracy": (scores > 0) == (y > 0), "loss": np.logaddexp(0, -y * scores)}
             value, pairs = auc(scores, y > 0)
-            rarer = float(min((y > 0).sum(), (y <= 0).sum()))
-            found["test_auc"] = self._told(value, pairs, rarer)
+            found["test_auc"] = self._told(value, pairs, self.rarer)
         elif self.loss == "multinomial":
             own = scores[np.arange(len(y)), y.astype(np.intp)]
             top = scores.max(axis=1)
@@ -90,7 +104,7 @@ class HeldOut:
         else:
             means = {"mse": (y - scores) ** 2, "mae": np.abs(y - scores)}
         for name, values in means.items():
-            found[f"test_{name}"] = self._told(float(np.mean(values)), n, n)
+            found[f"test_{name}"] = self._told(float(np.mean(values)), n, rows)
         return found
 
     def _told(self, value: float, weight: float, rows: float) -> tuple[float, float]:

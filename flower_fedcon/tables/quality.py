@@ -41,6 +41,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, RefusedError, first_few
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.private_objective import is_private
+from flower_fedcon.tables.cells import is_few
 from flower_fedcon.tables.held_out import HeldOut, alpha_of, auc, deviances, expected
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, area_error, as_binned
 from flower_fedcon.tables.schema import LOG_LINK
@@ -118,9 +119,9 @@ def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
                   "in_the_large": line.in_the_large, "calibrated": 1.0}  # fmt: skip
     if binned:
         found["auc"] = auc(scores, y > 0)[0]
-        few = min(int((y > 0).sum()), int((y <= 0).sum())) < held.cell
-        if not few:
-            counts["counts"] = binned_counts(mean, y > 0, max(held.least, held.cell))
+        if held.rarer >= held.cell:
+            most = max(held.least, held.cell)
+            counts["counts"] = binned_counts(mean, y > 0, most, held.weights)
     return {"numbers": np.array([found.get(name, 0.0) for name in NUMBERS]), **counts}
 
 
@@ -176,7 +177,9 @@ def _held_out(objective: Any, least: int) -> HeldOut:
     return replace(held, least=max(held.least, least))
 
 
-def binned_counts(probabilities: Array, event: Any, least: int) -> Array:
+def binned_counts(
+    probabilities: Array, event: Any, least: int, weights: Array | None = None
+) -> Array:
     """Return rows without and with the event, the sums of probabilities, and where bins begin.
 
     >>> found = binned_counts(np.array([0.1, 0.2, 0.2, 0.7]), np.array([0, 0, 1, 1], bool), 2)
@@ -187,10 +190,17 @@ def binned_counts(probabilities: Array, event: Any, least: int) -> Array:
     raw = np.zeros((3, BINS))
     for row, weight in enumerate((~event, event, probabilities)):
         raw[row] = np.bincount(places, weight, minlength=BINS)
+
+    def enough(begin: int, end: int) -> bool:
+        if weights is None:
+            return all(n == 0 or n >= least for n in raw[:2, begin:end].sum(axis=1).tolist())
+        own = (places >= begin) & (places < end)
+        return not any(is_few(weights, own & rows, least) for rows in (event, ~event))
+
     found, first, last = np.zeros((4, BINS)), 0, -1
     for end in range(BINS):
         sums = raw[:, first : end + 1].sum(axis=1)
-        if sums[:2].any() and all(n == 0 or n >= least for n in sums[:2].tolist()):
+        if sums[:2].any() and raw[:2, end].any() and enough(first, end + 1):
             # A bin that began at the first of few rows would reveal its place.
             found[:3, end], found[3, end] = sums, end if least == 1 else first
             first, last = end + 1, end
@@ -200,7 +210,7 @@ def binned_counts(probabilities: Array, event: Any, least: int) -> Array:
         first = int(found[3, last])
         found[:, last] = 0.0
         before = np.flatnonzero(found[:2].any(axis=0))
-        if all(n == 0 or n >= least for n in rest[:2].tolist()):
+        if enough(first, BINS):
             found[:3, -1], found[3, -1] = rest, first
             break
         last = int(before[-1])
@@ -213,11 +223,10 @@ def deviance(loss: str, y: Array, mean: Array, alpha: float = 0.0) -> float:
 
 
 def _tells(held: HeldOut) -> bool:
-    n = len(held.y)
-    if held.loss not in LOSSES or not held.usable or n < held.least:
+    if held.loss not in LOSSES or not held.usable:
         return False
-    rarer = min(int((held.y > 0).sum()), int((held.y <= 0).sum()))
-    return held.loss != "logistic" or rarer >= held.least
+    fewest = held.rarer if held.loss == "logistic" else held.counted(np.arange(len(held.y)))
+    return fewest >= held.least
 
 
 def _outcomes(held: HeldOut) -> Array:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flower_fedcon.tables.cells import is_few
 from flower_fedcon.validation import Array
 
 
@@ -44,7 +45,13 @@ class Curves:
 
 
 def risk_counts(
-    time: Array, event: Array, arm: Array, arms: int, grid: Array, min_rows: int = 1
+    time: Array,
+    event: Array,
+    arm: Array,
+    arms: int,
+    grid: Array,
+    min_rows: int = 1,
+    weights: Array | None = None,
 ) -> tuple[Array, Array]:
     """Return a site's numbers at risk and of events, each of shape (intervals, arms).
 
@@ -59,6 +66,8 @@ def risk_counts(
         Ascending.
     min_rows : int
         >= 1: the smallest number that is sent, except 0.
+    weights : array, shape (rows,), optional
+        By which rows count for `min_rows`; see `flower_fedcon.tables.cells`.
 
     Examples
     --------
@@ -79,6 +88,14 @@ def risk_counts(
         enough = (total == 0) | (total >= min_rows)
         enough &= (size == 0) | (size >= min_rows)
         open_arm = start[first] >= min_rows
+        if weights is not None and min_rows > 1:
+            begin, end = grid[first - 1] if first else -np.inf, grid[last]
+            for k in range(arms):
+                own, died = arm == k, event & (time > begin) & (time <= end)
+                left = own & (time >= end)
+                few = [own & died, *([left] * bool(left.any() and not total[k]))]
+                enough[k] &= not any(is_few(weights, rows, min_rows) for rows in few)
+                open_arm[k] &= not is_few(weights, own & (time > begin), min_rows)
         if enough[open_arm].all() or last == len(grid) - 1:
             told = enough & open_arm
             at_risk[block] = np.where(told, size, 0)

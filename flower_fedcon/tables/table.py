@@ -310,7 +310,8 @@ class Table:
             arm = codes(marks, own)
         time, event = self.targets[rows].T
         size, times = max(1, len(own)), np.array(schema.curve_times)
-        told = risk_counts(time, event == 1, arm, size, times, least)
+        w = None if self.weights is None else self.weights[rows]
+        told = risk_counts(time, event == 1, arm, size, times, least, w)
         found = []
         for counted in told:
             columns = dict(zip(own, counted.T, strict=False))  # without any arm, one without rows
@@ -347,7 +348,8 @@ class Table:
         if self.schema.test_fraction:
             kind, offset = self.schema.loss, self.offset
             known = None if offset is None else offset[test]
-            held = HeldOut(kind, A[test], self.targets[test], least, known, own)
+            w = None if self.weights is None else self.weights[test]
+            held = HeldOut(kind, A[test], self.targets[test], least, known, own, weights=w)
             objective.metrics = held  # type: ignore[attr-defined]
         return objective
 

@@ -32,6 +32,7 @@ import numpy as np
 
 from flower_fedcon.errors import RefusedError
 from flower_fedcon.objectives.random_intercepts import RandomIntercepts, group_sums
+from flower_fedcon.tables.cells import effective_counts
 from flower_fedcon.tables.statistics.site_sums import (
     Fitted,
     RowScores,
@@ -49,8 +50,9 @@ RATIO_NUMBERS = ("n", "groups", "logs", "shares", "squares")
 def marginal(objective: Any, down: Payload, least: int = 1) -> Payload:
     """Return the sums of a likelihood with the random intercepts integrated out."""
     x = down["x"]
-    f = random_intercepts(objective, x, int(down["nodes"]))
-    _expect_sizes(f.group_weights, f.group_rows, least)
+    at = fitted(objective, x[:-1])
+    f = RandomIntercepts(at.f, clusters_of(at.f), int(down["nodes"]))
+    _expect_sizes(at, f.group_weights, least)
     score, curvatures = f.derivatives(x)
     loglik = float(f.logliks(x).sum())
     numbers = [
@@ -65,14 +67,17 @@ def marginal(objective: Any, down: Payload, least: int = 1) -> Payload:
     return {"information": packed(-curvatures), "score": score, "numbers": np.array(numbers)}
 
 
-def _expect_sizes(weights: Array, rows: Array, least: int) -> None:
+def _expect_sizes(at: Fitted, weights: Array, least: int) -> None:
     """Raise if all groups of one weight together have fewer rows than `least`.
 
     Answers for several ratios give the sums over the groups of each weight.
     """
     sizes, place, found = np.unique(weights[weights > 0], return_inverse=True, return_counts=True)
-    few = np.bincount(place, rows[weights > 0], len(sizes)) < least
-    if few.any():
+    of_group = np.full(len(weights), -1)
+    of_group[weights > 0] = place
+    of_row = of_group[_groups(at)]
+    few = effective_counts(of_row[of_row >= 0], len(sizes), at.w[of_row >= 0]) < least
+    if least > 1 and few.any():
         raise RefusedError(
             f"refused: sums over groups reveal those of each size, and the {found[few][0]} groups "
             f"of one size have fewer than {least} rows here (policy.min-rows and min-cell): use "
@@ -88,9 +93,10 @@ def random_intercepts(objective: Any, x: Array, nodes: int) -> RandomIntercepts:
 
 def variance_ratio(objective: Any, down: Payload, least: int = 1) -> Payload:
     """Return the sums of a linear model whose intercepts have r times the residuals' variance."""
-    rows = grouped(fitted(objective, down["x"]))
+    at = fitted(objective, down["x"])
+    rows = grouped(at)
     r, t, n = float(down["ratio"]), rows.sums, rows.counts
-    _expect_sizes(n, rows.rows, least)
+    _expect_sizes(at, n, least)
     shrunk = 1.0 / (1.0 + n * r)
 
     def outer(counts: Array) -> Array:
@@ -152,13 +158,11 @@ class Grouped(NamedTuple):
     products: Array  # Z'Z, by weight
     sums: Array  # by group, shape (groups, p + 1)
     counts: Array  # the sum of each group's weights
-    rows: Array  # the number of each group's rows with a weight
 
 
 def grouped(at: Fitted) -> Grouped:
     """Return the sums over groups (the clusters) of a linear model's rows at x."""
-    codes = clusters_of(at.f)
-    codes = np.zeros(len(at.w), np.intp) if codes is None else codes
+    codes = _groups(at)
     rows = at.loss.rows[:, kept_columns(at)]
     left = at.loss.targets - at.scores
     by, weighted = group_sums(codes, at.w), at.w * left
@@ -166,5 +170,10 @@ def grouped(at: Fitted) -> Grouped:
     own = RowScores(at.w, np.ones(len(at.w)), rows).squares()
     products = np.block([[own, across], [across.T, np.array([[weighted @ left]])]])
     sums = sums if isinstance(sums, np.ndarray) else sums.toarray()
-    return Grouped(products, np.column_stack([sums, by @ left]), by @ np.ones(len(at.w)),
-                   group_sums(codes) @ (at.w > 0).astype(np.float64))  # fmt: skip
+    return Grouped(products, np.column_stack([sums, by @ left]), by @ np.ones(len(at.w)))
+
+
+def _groups(at: Fitted) -> Array:
+    """Return the group of each row: its cluster, or one for all."""
+    codes = clusters_of(at.f)
+    return np.zeros(len(at.w), np.intp) if codes is None else codes

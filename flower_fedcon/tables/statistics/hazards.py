@@ -25,6 +25,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, RefusedError, pandas
 from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.survival import CoxRegression
+from flower_fedcon.tables.cells import is_few
 from flower_fedcon.tables.risk_counts import risk_counts
 from flower_fedcon.tables.statistics.site_sums import most_numbers, packed, unpacked
 from flower_fedcon.validation import Array
@@ -95,7 +96,7 @@ def in_time(objective: Any, down: Payload, least: int = 1) -> Payload:
     if not 0 <= place < len(TRANSFORMS) or not np.isfinite(center):
         raise ConfigError(f"a function of time must be one of {TRANSFORMS} by number, got {place}")
     events = int(f.events.sum())
-    if 0 < events < least:
+    if is_few(f.given_weights, f.events.astype(bool), least):
         raise RefusedError(
             f"refused: this node has fewer than {least} events, the least by its policy.min-rows "
             f"and policy.min-cell"
@@ -141,7 +142,7 @@ def baseline(objective: Any, down: Payload, least: int = 1) -> Payload:
     if len(np.unique(f.strata)) > 1:
         raise ConfigError("baseline hazards can only be sent by a site that is one stratum")
     alike = np.zeros(f.num_examples, dtype=np.intp)
-    _, events = risk_counts(f.times, f.events, alike, 1, grid, least)
+    _, events = risk_counts(f.times, f.events, alike, 1, grid, least, f.given_weights)
     ((times, hazard),) = (own.T for own in f.baseline(down["x"]).values())
     whole = np.concatenate([[0.0], hazard])[np.searchsorted(times, grid, side="right")]
     last = np.maximum.accumulate(np.where(events[:, 0] > 0, np.arange(len(grid)), -1))

@@ -33,6 +33,7 @@ from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.survival import CoxRegression
+from flower_fedcon.tables.cells import effective_counts, effective_rows
 from flower_fedcon.tables.statistics.families import FAMILIES, Family
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -144,7 +145,7 @@ def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
     if method == CLUSTER:
         codes = clusters_of(at.f)
         if codes is not None:
-            _expect_clusters(np.bincount(codes), at.size, least)
+            _expect_clusters(codes, at.w, at.size, least)
         sums = answer["score"][None] if codes is None else scores.by(codes)
         total = float(len(sums))
         answer["meat"] = packed(sums.T @ sums)
@@ -152,7 +153,7 @@ def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
     return answer if at.told else {name: np.zeros_like(value) for name, value in answer.items()}
 
 
-def _expect_clusters(rows: Array, size: int, least: int) -> None:
+def _expect_clusters(codes: Array, w: Array, size: int, least: int) -> None:
     """Raise if the sums of a few clusters would reveal one with fewer rows than `least`.
 
     With two clusters the sum of their scores and the sum of squares give each one's score, and a
@@ -163,9 +164,14 @@ def _expect_clusters(rows: Array, size: int, least: int) -> None:
     ------
     RefusedError
     """
-    if len(rows) > 1 and rows.min() < least and len(rows) < _CLUSTERS * size:
+    cells = int(codes.max(initial=-1)) + 1
+    sums, rows = np.bincount(codes, w, cells), np.bincount(codes, minlength=cells)
+    there = np.flatnonzero(sums > 0)  # others add nothing
+    smallest = effective_counts(codes, cells, w)[there].min(initial=np.inf)
+    heavy = effective_rows(sums / np.maximum(rows, 1), there)  # light clusters hide no other
+    if len(there) > 1 and smallest < least and heavy < _CLUSTERS * size:
         raise RefusedError(
-            f"refused: of {len(rows)} clusters here the smallest has fewer than {least} rows "
+            f"refused: of {len(there)} clusters here the smallest has fewer than {least} rows "
             f"(policy.min-rows and min-cell), and with {size} parameters their sums could reveal "
             f"it: use larger clusters, {_CLUSTERS * size} of them or more, or the site as one"
         )
