@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.tables.cells import all_but_few_alike, effective_counts, is_few
 from flower_fedcon.tables.encoding import (
     OTHER,
     check_shares,
@@ -41,6 +40,7 @@ from flower_fedcon.tables.encoding import (
     is_wide,
     level_block,
 )
+from flower_fedcon.tables.few_rows import all_but_few_alike, effective_counts, is_few
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.quantiles import (
     INTERVALS,

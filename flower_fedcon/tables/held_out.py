@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.tables.cells import effective_rows
+from flower_fedcon.tables.few_rows import effective_rows
 from flower_fedcon.tables.schema import LOG_LINK
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import LATER

@@ -41,7 +41,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, RefusedError, first_few
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.private_objective import is_private
-from flower_fedcon.tables.cells import is_few
+from flower_fedcon.tables.few_rows import is_few
 from flower_fedcon.tables.held_out import HeldOut, alpha_of, auc, deviances, expected
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, area_error, as_binned
 from flower_fedcon.tables.schema import LOG_LINK

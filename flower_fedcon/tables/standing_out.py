@@ -119,8 +119,8 @@ def standing_out(
     listed_own = [categories_of(own["categories"], schema) for own in told]
     for feature in schema.categorical:
         known = first.categories[feature.name]
-        told_counts = [own["counts"][place : place + len(known)] for own in spread]
-        counts = np.nan_to_num(np.array(told_counts))  # a few count as none
+        each_told = [own["counts"][place : place + len(known)] for own in spread]
+        counts = np.nan_to_num(np.array(each_told))  # a few count as none
         place += len(known)
         named = [j for j, category in enumerate(known) if category]  # without `OTHER`
         known, counts = tuple(known[j] for j in named), counts[:, named]

@@ -26,7 +26,9 @@ from flower_fedcon.objectives import (
     WithDispersion,
     WithOffset,
 )
-from flower_fedcon.tables.cells import (
+from flower_fedcon.tables.design import OF_TERMS, matrix, told_of_terms
+from flower_fedcon.tables.encoding import codes, encoded, is_wide
+from flower_fedcon.tables.few_rows import (
     Marks,
     effective_counts,
     effective_rows,
@@ -35,8 +37,6 @@ from flower_fedcon.tables.cells import (
     known_numbers,
     of_enough_rows,
 )
-from flower_fedcon.tables.design import OF_TERMS, matrix, told_of_terms
-from flower_fedcon.tables.encoding import codes, encoded, is_wide
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
@@ -172,7 +172,7 @@ class Table:
         return effective_rows(self.weights, self.training_rows)
 
     def known_numbers(self, least: int) -> Array:
-        """Return the numeric columns as a node of this threshold uses them; see `tables.cells`."""
+        """Return the numeric columns as a node of this threshold uses them; see `tables.few_rows`."""
         return known_numbers(self.numeric, self.training_rows, self.weights, least)
 
     def known_categories(self, least: int) -> list[tuple[Marks, AbstractSet[str]]]:

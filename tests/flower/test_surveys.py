@@ -19,8 +19,8 @@ from flower_fedcon.flower import codec
 from flower_fedcon.layout import Layout
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.tables import Schema, read_table
-from flower_fedcon.tables.cells import of_enough_rows
 from flower_fedcon.tables.design import INTERVALS_OF
+from flower_fedcon.tables.few_rows import of_enough_rows
 from flower_fedcon.tables.packed_text import packed_text
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.quantiles import INTERVALS

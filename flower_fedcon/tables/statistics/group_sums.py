@@ -32,7 +32,7 @@ import numpy as np
 
 from flower_fedcon.errors import RefusedError
 from flower_fedcon.objectives.random_intercepts import RandomIntercepts, group_sums
-from flower_fedcon.tables.cells import effective_counts
+from flower_fedcon.tables.few_rows import effective_counts
 from flower_fedcon.tables.statistics.site_sums import (
     Fitted,
     RowScores,

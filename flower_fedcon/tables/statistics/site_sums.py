@@ -33,7 +33,7 @@ from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.survival import CoxRegression
-from flower_fedcon.tables.cells import effective_counts, effective_rows
+from flower_fedcon.tables.few_rows import effective_counts, effective_rows
 from flower_fedcon.tables.statistics.families import FAMILIES, Family
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
