@@ -172,7 +172,7 @@ class Table:
         return effective_rows(self.weights, self.training_rows)
 
     def known_numbers(self, least: int) -> Array:
-        """Return the numeric columns without those unknown at a threshold; see `tables.few_rows`."""
+        """Return the numeric columns, without those unknown here; see `tables.few_rows`."""
         return known_numbers(self.numeric, self.training_rows, self.weights, least)
 
     def known_categories(self, least: int) -> list[tuple[Marks, AbstractSet[str]]]:
