@@ -15,10 +15,14 @@ Rounds of the stage k = 0, 1, ..., with the anchor w_k, from w_0 = x0 and mu_j =
 
 Here P_j(w) = f_j(w)/N + ([mu_j + beta c_j(w)]_+^2 - mu_j^2)/(2 beta) + (kappa/2) ||w - w_k||^2. A
 stage is a proximal step of the method of multipliers; its rounds are ADMM steps for psi + sum P_j.
-kappa = 1/((N+1) beta). At the limit mu_j >= 0, mu_j c_j(w) = 0, and 0 lies in mean grad f_j + sum
-mu_j grad c_j + the subdifferential of psi. FedSGM is the alternative: it satisfies the mean of the
-constraints up to a tolerance, and has no multipliers. Symbols: beta = penalty, rho = coupling,
-s = accuracy.
+kappa = 1/((N+1) beta) for a given beta. At the limit mu_j >= 0, mu_j c_j(w) = 0, and 0 lies in mean
+grad f_j + sum mu_j grad c_j + the subdifferential of psi. FedSGM is the alternative: it satisfies
+the mean of the constraints up to a tolerance, and has no multipliers.
+
+Symbols: beta = penalty, rho = coupling, s = accuracy. The default of rho is L/N. If penalty is left
+out, beta = G^2/L, kappa = L/(100 (N+1)) and s = G/20, where G = max_i ||grad f_i(x0)||. The run is
+then the same in any unit of F and of x. Only the unit of the c_j matters: clear violations should
+be about 1.
 
 State: u_j, lambda_j and w_k on the client; w, w_k and the mu_j (N numbers) on the server.
 Wire: 1 vector and 2 numbers down; 1 vector and 2 numbers up.
@@ -46,10 +50,12 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scales import UNIT
 from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.errors import ConfigError, UnknownScaleError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
-from flower_fedcon.validation import Array, chosen, positive
+from flower_fedcon.validation import AUTO, Array, chosen, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 _CLEARLY = 1e-3  # a constraint above this value causes a warning at the end of a run
@@ -68,8 +74,10 @@ class FedProxALState(NamedTuple):
 class FedProxALConstants(NamedTuple):
     """Constants that follow from the setup."""
 
+    penalty: float  # beta
     coupling: float  # rho
     pull: float  # kappa
+    accuracy: float  # s
 
 
 class FedProxAL(LocalMinimization[FedProxALState]):
@@ -84,12 +92,15 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     ----------
     regularizer : Regularizer or ConstraintSet, optional
         psi, on the server only.
-    penalty : float (default: 10.0)
-        beta > 0. A larger value needs fewer stages, but more rounds in each.
+    penalty : float, optional
+        beta > 0, in the unit of F over that of c_j squared. A larger value needs fewer stages, but
+        more rounds in each. Without it beta and kappa follow from L and the clients' gradients at
+        the start.
     coupling : float or "auto", optional
         rho > 0; by default L/N.
-    accuracy : float (default: 1.0)
-        s > 0, the accuracy of the first stage.
+    accuracy : float, optional
+        s > 0, the accuracy of the first stage, in the unit of gradients. By default 1 with a
+        penalty, else a twentieth of the longest gradient at the start.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -98,7 +109,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range, or coupling is None and L unknown.
+        If an argument is out of range, or L or gradients that a default needs are unknown.
     ParticipationError
         If the participation leaves clients out.
 
@@ -138,16 +149,21 @@ class FedProxAL(LocalMinimization[FedProxALState]):
         self,
         regularizer: Any = None,
         *,
-        penalty: float = 10.0,
+        penalty: float | str | None = None,
         coupling: float | str | None = None,
-        accuracy: float = 1.0,
+        accuracy: float | None = None,
         **common: Unpack[MinimisationOptions],
     ) -> None:
         super().__init__(**common)
         self.regularizer = as_regularizer(regularizer)
-        self.penalty = positive("penalty", penalty)
+        if penalty == AUTO:
+            raise ConfigError(
+                f'{self.title} takes no penalty="auto": a race compares objectives, and here a '
+                "lower one may break the constraints. Give a number, or leave it out for the rule"
+            )
+        self.penalty = optional(positive, "penalty", penalty)
         self.coupling = chosen(positive, "coupling", coupling)
-        self.accuracy = positive("accuracy", accuracy)
+        self.accuracy = optional(positive, "accuracy", accuracy)
 
     def rules(self) -> dict[str, Callable[[], Any]]:
         """Return the rule for rho: L/N."""
@@ -157,9 +173,18 @@ class FedProxAL(LocalMinimization[FedProxALState]):
         return self.smoothness_for("coupling", "about L/N") / self.setup.num_clients
 
     def derive(self) -> FedProxALConstants:
-        """Settle kappa."""
-        kappa = 1 / ((self.setup.num_clients + 1) * self.penalty)
-        return FedProxALConstants(self.coupling, kappa)
+        """Settle beta, kappa and s."""
+        parts, given, s = self.setup.num_clients + 1, self.penalty, self.accuracy
+        if given is not None:
+            return FedProxALConstants(given, self.coupling, 1 / (parts * given), s or 1.0)
+        L = self.smoothness_for("penalty", "about ||grad f(x0)||^2/L")
+        if self.setup.scales is None:
+            raise UnknownScaleError(
+                f"{self.title}: the clients' gradients at the start are unknown, so penalty has no "
+                f"default: give penalty, about max_i ||grad f_i(x0)||^2 / {L:.3g}"
+            )
+        G = self.setup.scales.steepest or UNIT
+        return FedProxALConstants(G * G / L, self.coupling, L / (100 * parts), s or G / 20)
 
     def initialize(self, x0: Array) -> FedProxALState:
         """Start at x0, with mu_j = 0."""
@@ -177,10 +202,10 @@ class FedProxAL(LocalMinimization[FedProxALState]):
         """Step 4."""
         residuals, c = uploads["residual"], np.array(uploads["constraint"])
         worst = float(c.max())
-        if min(residuals) >= 0 and sum(residuals) <= self.accuracy / (state.k + 1) ** 2:
-            multipliers = np.maximum(0.0, state.multipliers + self.penalty * c)
+        beta, rho, kappa, s = self.constants
+        if min(residuals) >= 0 and sum(residuals) <= s / (state.k + 1) ** 2:
+            multipliers = np.maximum(0.0, state.multipliers + beta * c)
             return FedProxALState(state.w, state.w, state.k + 1, multipliers, worst)
-        rho, kappa = self.constants
         weight = kappa + rho * uploads.num_clients
         center = (kappa * state.anchor + rho * uploads.sum("z")) / weight
         return state._replace(w=self.regularizer.prox(center, 1 / weight), worst=worst)

@@ -24,7 +24,7 @@ def test_second_round():
 
 
 def test_multipliers_are_those_of_the_optimum():
-    run = OpenRun(FedProxAL(coupling=1.0), two_walls()).play(400)
+    run = OpenRun(FedProxAL(penalty=10.0, coupling=1.0), two_walls()).play(400)
     assert run.x == pytest.approx([0.5, 1.0], abs=2e-4)
     assert run.state.multipliers == pytest.approx([0.75, 0.5], abs=1e-2)
     report = run.server.strategy.report(run.state)

@@ -9,6 +9,7 @@ import pytest
 from contract import EACH, FIRST, build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nightly import nightly
 from problems import q6_objectives
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
@@ -23,10 +24,12 @@ from flower_fedcon.objectives import (
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import algorithms
-from flower_fedcon.regularizers import L1, ElasticNet, L2Squared
+from flower_fedcon.regularizers import L1, ElasticNet, Indicator, L2Squared
+from flower_fedcon.regularizers.rescaled import rescaled
 from flower_fedcon.runs import scouting
 from flower_fedcon.sets import Box, L1Ball, L2Ball
 from flower_fedcon.strategies import (
+    SDANE,
     APDAInexact,
     FedAvg,
     FedDyn,
@@ -34,11 +37,12 @@ from flower_fedcon.strategies import (
     FedLin,
     FedPD,
     FedProx,
+    FedProxAL,
     Scaffnew,
     Scaffold,
 )
 
-SEVERAL = (FedAvg, Scaffold, FedLin, FedPD, FedDyn, FedProx, Scaffnew, APDAInexact)
+SEVERAL = (FedAvg, Scaffold, FedLin, FedPD, FedDyn, FedProx, Scaffnew, APDAInexact, SDANE)
 
 
 class Plain:
@@ -90,6 +94,69 @@ def test_rules_follow_the_units_where_constants_are_estimated(kind, scale, unit)
     first = simulate(kind(), plain_problem(), 4, evaluate_every=0).x
     other = simulate(kind(), plain_problem(scale, unit), 4, evaluate_every=0).x
     np.testing.assert_allclose(other / unit, first, rtol=1e-3, atol=1e-6)
+
+
+class InUnits(Plain):
+    """c f(x / u), with all that f states."""
+
+    def __init__(self, inner, scale, unit):
+        super().__init__(inner, scale, unit)
+        bend = scale / unit**2
+        self.smoothness = bend * inner.smoothness
+        self.strong_convexity = bend * inner.strong_convexity
+        self.hessian = lambda x: bend * inner.hessian(x / unit)
+        if hasattr(inner, "constraint_value"):
+            self.constraint_value = lambda x: inner.constraint_value(x / unit)
+            self.constraint_gradient = lambda x: inner.constraint_gradient(x / unit) / unit
+
+
+def in_units(given, scale, unit):
+    """Return scale * F(x / unit), with the set or the regularizer in the same units."""
+
+    def carried(psi):
+        return rescaled(psi, np.full(given.start.shape, 1 / unit))[1]
+
+    more = {}
+    if given.regularizer is not None:
+        more["regularizer"] = carried(given.regularizer).scaled(scale)
+    if given.constraint is not None:
+        more["constraint"] = carried(Indicator(given.constraint)).constraint
+    if given.has_functional_constraint:
+        more["constraints"] = given.constraints
+    clients = [InUnits(f, scale, unit) for f in given.objectives]
+    return FederatedProblem(clients, x0=given.start * unit, **more)
+
+
+@pytest.mark.parametrize("examples", [2, nightly(30)])
+@EACH
+def test_every_rule_follows_the_units(name, examples):
+    """Units that are powers of 2 change no digit of a run by rules, whatever the method."""
+
+    def run(scale, unit):
+        problem = in_units(FIRST[name].problem(), scale, unit)
+        return simulate(build(name, problem), problem, 6, evaluate_every=0).x / unit
+
+    first = run(1.0, 1.0)
+
+    @settings(max_examples=examples, deadline=None, derandomize=True)
+    @given(st.integers(-80, 80), st.integers(-40, 40))
+    def the_same(scale, unit):
+        near = {"rtol": 0, "atol": 1e-9 * np.abs(first).max()}
+        np.testing.assert_allclose(run(2.0**scale, 2.0**unit), first, **near)
+
+    the_same()
+
+
+def test_what_fedproxal_has_with_numbers_is_as_it_was():
+    """kappa and s follow from a given penalty, and no gradient at the start is asked for."""
+    walls = FIRST["fedproxal"].problem()
+    one = simulate(FedProxAL(penalty=10.0, accuracy=1.0), walls, 20)
+    other = simulate(FedProxAL(penalty=10.0), walls, 20)
+    assert one.x.tobytes() == other.x.tobytes()
+    by_rule = simulate(FedProxAL(), walls, 60)
+    assert 1e-5 < np.abs(by_rule.x - walls.optimum.x).max() < 5e-3
+    with pytest.raises(ConfigError, match='FedProxAL takes no penalty="auto"'):
+        FedProxAL(penalty="auto")
 
 
 def test_the_penalty_of_frank_wolfe_is_the_rule_of_its_card(tmp_path):

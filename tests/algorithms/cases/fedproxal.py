@@ -30,12 +30,12 @@ def multipliers_are_nonnegative(run: OpenRun) -> None:
 
 CONTRACT = Contract(
     cases=[
-        Case("two walls", two_walls, {"coupling": 1.0}, 60, 1e-4, 6e-3),
+        Case("two walls", two_walls, {"penalty": 10.0, "coupling": 1.0}, 60, 1e-4, 6e-3),
         Case("six walls", q6_walls, GIVEN, 100, 1e-4, 3e-3),
     ],
     sampled=[],
     first_rounds=[first_of_a_stage],
-    small={"coupling": 1.0},
+    small={"penalty": 10.0, "coupling": 1.0},
     lost="heals",
     refuses=[HALF["participation"], Bernoulli(0.5)],
     invariant=multipliers_are_nonnegative,
