@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +31,7 @@ NAME = "checkpoint"
 _COMPUTE = ("python", "flower-fedcon", "numpy", "scipy", "numba")  # numbers depend on these
 _ESSENTIAL = (
     "algorithm",
+    "rivals",
     "model",
     "states",
     "privacy",
@@ -121,6 +123,11 @@ def load(
     except FileNotFoundError:
         return None
     except state_files.DamagedError as error:
+        # Another method's state, most often: what has changed is said in its own words.
+        with suppress(state_files.DamagedError):
+            then = state_files.read(path, {}, "fingerprint")
+            if isinstance(then, dict) and all(map(_is_entry, then.values())):
+                _check_changes(folder, strategy, setup, then, now, allow_changes)
         raise FedConError(
             f"cannot resume: {error}. Was it a run of another algorithm than {strategy.title}? "
             "Start again in another run directory"
@@ -131,7 +138,25 @@ def load(
             f"version of flower-fedcon: did the run have another number of clients? Start again in "
             f"another run directory"
         )
-    then: Fingerprint = content["fingerprint"]
+    _check_changes(folder, strategy, setup, content["fingerprint"], now, allow_changes)
+    _tell_versions(content["versions"], versions())
+    return dict(content)
+
+
+def _check_changes(
+    folder: Path,
+    strategy: Method[Any],
+    setup: Setup,
+    then: Fingerprint,
+    now: Fingerprint,
+    allow_changes: Sequence[str],
+) -> None:
+    """Raise for the first change that is not allowed.
+
+    Raises
+    ------
+    FedConError
+    """
     # The privacy cost of rounds follows from how their cohorts were drawn.
     essential = _ESSENTIAL if strategy.privacy is None else (*_ESSENTIAL, "participation")
     for name in allow_changes:
@@ -139,7 +164,7 @@ def load(
             raise ConfigError(
                 f"allow_changes has the unknown name {name!r}: {nearest(name, {*now, *then})}"
             )
-    for name in [*now, *(then.keys() - now.keys())]:
+    for name in _in_order(then, now):
         if name in _SINCE and name not in then:
             continue
         change = _change(name, then.get(name), now.get(name), setup.names)
@@ -151,8 +176,17 @@ def load(
                 f"cannot resume {folder}: {change}. Set it back, {allow}or use another run "
                 "directory"
             )
-    _tell_versions(content["versions"], versions())
-    return dict(content)
+
+
+def _in_order(then: Fingerprint, now: Fingerprint) -> list[str]:
+    """Return the names of a fingerprint: those first from whose changes others follow."""
+    if ("rivals" in then) != ("rivals" in now):
+        first = ["rivals"]
+    elif "rivals" in now:  # the methods that race depend on who takes part
+        first = ["participation", "rivals"]
+    else:
+        first = ["algorithm"]
+    return list(dict.fromkeys([*first, *now, *sorted(then.keys() - now.keys())]))
 
 
 def _is_argument(name: str) -> bool:
@@ -253,6 +287,9 @@ def _change(
     name: str, then: dict[str, Any] | None, now: dict[str, Any] | None, clients: Sequence[str]
 ) -> str:
     """Return a text of what has changed, or ""."""
+    if name == "rivals" and (then is None) != (now is None):
+        before, after = ("one method" if one is None else "a race" for one in (then, now))
+        return f'strategy was {before}, is {after} ("auto" is a race of methods)'
     if then is None or now is None:
         before, after = ("not set" if one is None else one["text"] for one in (then, now))
         return f"{name} was {before}, is {after}"

@@ -57,6 +57,8 @@ class Contest:
         The packed start.
     options : dict
         Further arguments of each server of the run.
+    certificates : bool
+        Whether the run records certificates, which then decide the race.
 
     Attributes
     ----------
@@ -76,9 +78,11 @@ class Contest:
         engine: Engine,
         x0: Array,
         options: Mapping[str, Any],
+        *,
+        certificates: bool = False,
     ) -> None:
         self._strategy, self._rivals, self._engine = strategy, rivals, engine
-        self._start, self._options = x0, options
+        self._start, self._options, self._certificates = x0, options, certificates
         self.plain: Method[Any] = left_to_rules(strategy)
         self.race: Race | None = None
         self._ended: dict[str, Any] = {}  # the winner, the next one, and a row for each
@@ -150,9 +154,26 @@ class Contest:
         if "won" in known:
             self._take(found, known)
         else:
+            self._check_scores(known)
             first = _METHODS_FIRST if self._rivals else self.plain.bind(setup).first_stage()
             self.race = begin(found, setup, self._start, known or None, first, **self._options)
         return setup
+
+    def _check_scores(self, known: Mapping[str, Any]) -> None:
+        """Refuse to compare certificates with objectives in a race that goes on.
+
+        Raises
+        ------
+        ConfigError
+        """
+        then, now = known.get("certificates", self._certificates), self._certificates
+        if then != now:
+            kinds = {True: "certificates", False: "objectives"}
+            raise ConfigError(
+                f"cannot resume: the race under way compares {kinds[then]}, and with "
+                f"certificates={now} it would go on with {kinds[now]}. Set certificates={then} "
+                f"until it is decided, or use another run directory"
+            )
 
     def _take(self, found: Sequence[Entry], ended: Mapping[str, Any]) -> None:
         """Hand the run to the winner."""
@@ -174,7 +195,9 @@ class Contest:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the part of a checkpoint; empty if there is no race."""
-        return self._ended if self.race is None else self.race.snapshot()
+        if self.race is None:
+            return self._ended
+        return {"certificates": self._certificates, **self.race.snapshot()}
 
     def play(self, run: Stage, history: History) -> bool:
         """Play the race, within the run's rounds; return whether the run continues.

@@ -84,7 +84,9 @@ class Run:
         self._restarts = 0
         self._interrupted: list[int] = []
         self.server: Server
-        self._contest = Contest(strategy, rivals, engine, x0, self._options)
+        self._contest = Contest(
+            strategy, rivals, engine, x0, self._options, certificates=plan.certificates
+        )
         if plan.certificates and strategy.privacy is not None:
             raise ConfigError(
                 "certificates use the clients' gradients, which no noise protects: with "

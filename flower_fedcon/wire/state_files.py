@@ -75,13 +75,17 @@ def pack(tree: Any) -> tuple[str, dict[str, Array]]:
     return json.dumps(encode(tree)), arrays
 
 
-def unpack(text: str, arrays: Mapping[str, Array], types: Mapping[str, type[Any]]) -> Any:
+def unpack(
+    text: str, arrays: Mapping[str, Array], types: Mapping[str, type[Any]], part: str | None = None
+) -> Any:
     """Return the tree written by `pack`.
 
     Parameters
     ----------
     types : dict
         The named tuples and saveable types that may occur, by name.
+    part : str, optional
+        The entry of the tree, a dictionary, that alone is read.
 
     Raises
     ------
@@ -106,7 +110,8 @@ def unpack(text: str, arrays: Mapping[str, Array], types: Mapping[str, type[Any]
         return types[value["n"]](**fields)
 
     try:
-        return decode(json.loads(text))
+        tree = json.loads(text)
+        return decode(tree if part is None else tree["d"][part])
     except Exception as error:  # a text that is not a state can make the types raise anything
         raise DamagedError(f"a state that cannot be read ({error!r:.200})") from None
 
@@ -162,8 +167,8 @@ class _After:
         return self._file.read(size)
 
 
-def read(path: Path, types: Mapping[str, type[Any]]) -> Any:
-    """Return the tree in a file.
+def read(path: Path, types: Mapping[str, type[Any]], part: str | None = None) -> Any:
+    """Return the tree in a file, or one part of it; see `unpack`.
 
     Raises
     ------
@@ -178,10 +183,10 @@ def read(path: Path, types: Mapping[str, type[Any]]) -> Any:
     """
     check_file(path)
     with storage(f"read {path}"), path.open("rb") as file:
-        return _content(path, file, types)
+        return _content(path, file, types, part)
 
 
-def _content(path: Path, file: BinaryIO, types: Mapping[str, type[Any]]) -> Any:
+def _content(path: Path, file: BinaryIO, types: Mapping[str, type[Any]], part: str | None) -> Any:
     head = file.readline(_LINE)
     found = _HEAD.fullmatch(head)
     if found is None:
@@ -202,4 +207,4 @@ def _content(path: Path, file: BinaryIO, types: Mapping[str, type[Any]]) -> Any:
         text = arrays.pop("json").tobytes().decode()
     except Exception as error:  # a complete file of another program: zip and NumPy raise anything
         raise DamagedError(f"{path} holds no state ({error!r:.200})") from None
-    return unpack(text, arrays, types)
+    return unpack(text, arrays, types, part)
