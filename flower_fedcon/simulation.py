@@ -51,7 +51,9 @@ def simulate(
     strategy : FedConStrategy or "auto"
         "auto" races the methods that fit the problem and the participation, each with its default
         settings: three rounds each, then nine for the best quarter, and so on, until the best
-        continues from its own state. The cost of the race counts, and `history.race` shows it. The
+        continues from its own state. With everyone in a round this takes 15 rounds for 5 methods
+        and 54 for 12, with 1 of 20 clients about ten times as many; in fewer rounds the run ends
+        with the best model so far. The cost of the race counts, and `history.race` shows it. The
         log says why each other method is left out.
     problem : FederatedProblem
     num_rounds : int

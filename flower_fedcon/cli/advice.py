@@ -160,7 +160,7 @@ def _try(
     problem: FederatedProblem, found: list[Candidate], rounds: int, by_bytes: bool
 ) -> list[Candidate]:
     """Run the candidates, show their results, and return those that ran, best first."""
-    from flower_fedcon.lab.advice.trial import try_out
+    from flower_fedcon.lab.advice.trial import UNDECIDED, WORTH, try_out
 
     trials = try_out(problem, found, rounds, by_bytes=by_bytes, say=say)
     rows = table("Method", "Chosen", "Objective", "F - F*", "Infeasible by", "MB", "Seconds",
@@ -174,8 +174,14 @@ def _try(
         gap = f"{last['residual']:.3g}" if "residual" in last else ""
         rows.add_row(name, trial.chosen, f"{last['objective']:.6g}", gap,
                      f"{trial.infeasible:.2g}", f"{size:.4g}", f"{trial.seconds:.2f}")  # fmt: skip
-    say(f"after {rounds} rounds, those of the races for steps among them:")
+    if rounds < WORTH:
+        say(f"after {rounds} rounds with the first settings; from --try {WORTH} on races choose "
+            f"the steps:")  # fmt: skip
+    else:
+        say(f"after {rounds} rounds, those of the races for steps among them:")
     console().print(rows)
+    if any(trial.chosen == UNDECIDED for trial in trials):
+        say(f'"{UNDECIDED}": the race for the step takes more than {rounds} rounds; try more')
     ran = [trial.candidate for trial in trials if not trial.error]
     if not ran:
         raise ConfigError(f"no method ran for {rounds} rounds: {trials[0].error}")

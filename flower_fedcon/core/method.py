@@ -55,6 +55,11 @@ class Method(ABC, Generic[State]):
     needs_everyone: ClassVar[str] = ""
     """Why every client must take part in every round; "" if cohorts are allowed."""
 
+    bias: ClassVar[str] = ""
+    """Why its limit is not the optimum where clients differ; "" where it is."""
+    sampling_bias: ClassVar[str] = ""
+    """Why its limit is not the optimum in rounds that leave clients out; "" where it is."""
+
     needs_mean: ClassVar[str] = "it does not declare that another rule than the mean is right"
     """Why the server step must be the plain mean; "" if `aggregation` may replace it."""
     needs_uniform: ClassVar[str] = "it does not declare that weights are right"

@@ -26,7 +26,7 @@ def why_unfit(
     kind: type[Method[Any]],
     *,
     strongly_convex: bool,
-    convex: bool,
+    convex: bool | None,
     each: bool,
     sampled: bool,
     functional: bool = True,
@@ -37,8 +37,10 @@ def why_unfit(
     ----------
     card : Card
     kind : type
-    strongly_convex, convex : bool
+    strongly_convex : bool
         Whether the clients' objectives are known to be so.
+    convex : bool, optional
+        Whether they are; None if that is unknown.
     each : bool
         Whether each client has its own constraint.
     sampled : bool
@@ -53,7 +55,10 @@ def why_unfit(
     if "strongly" in card.problem and not strongly_convex and "or not" not in card.problem:
         return "is for strongly convex objectives, and mu is not known to be > 0"
     if not convex and not _allows_nonconvex(card, kind):
-        return "is stated for convex objectives, and these are not"
+        known = (
+            "are not" if convex is False else "state no strong_convexity (0.0 if they are convex)"
+        )
+        return f"is stated for convex objectives, and these {known}"
     if kind.constraints and not (each or functional):
         return "is for a constraint on the objectives' own values"
     if kind.constraints == "each" and not each:
@@ -69,15 +74,14 @@ def _allows_nonconvex(card: Card, kind: type[Method[Any]]) -> bool:
     return "nonconvex" in card.problem or "convex" not in card.problem
 
 
-def is_exact(card: Card, *, sampled: bool) -> bool:
-    """Return whether a method's limit is the optimum, by its card.
+def why_inexact(kind: type[Method[Any]], *, sampled: bool) -> str:
+    """Return why a method's limit is not the optimum; "" if it is.
 
-    A card's sentence beginning with "Under sampling" is about rounds that leave clients out.
+    >>> from flower_fedcon.strategies import SDANE, Scaffold
+    >>> why_inexact(Scaffold, sampled=True), why_inexact(SDANE, sampled=False)
+    ('', '')
     """
-    said = (
-        card.participation if sampled else re.sub(r"Under sampling[^.]*\.", "", card.participation)
-    )
-    return not re.search("biased|floor", said)
+    return kind.bias or (kind.sampling_bias if sampled else "")
 
 
 def contenders(
@@ -102,7 +106,7 @@ def contenders(
     (['FedFW', 'FedFW+', 'Scaffnew'], 'uses neither a constraint nor a regularizer')
     """
     mu = setup.strong_convexity
-    fitting: list[tuple[bool, Method[Any]]] = []
+    fitting: list[tuple[str, Method[Any]]] = []
     others: dict[str, str] = {}
     for kind in (*algorithms().values(), *own_algorithms().values()):
         try:
@@ -111,7 +115,7 @@ def contenders(
                 card,
                 kind,
                 strongly_convex=bool(mu),
-                convex=mu is not None,
+                convex=None if mu is None else True,
                 each=problem.has_functional_constraint and problem.constraints == "each",
                 sampled=setup.sampled,
                 functional=problem.has_functional_constraint,
@@ -127,13 +131,13 @@ def contenders(
         if reason:
             others[kind.__name__] = _brief(reason, kind)
         else:
-            fitting.append((is_exact(card, sampled=setup.sampled), made))
-    exact = [made for right, made in fitting if right]
+            fitting.append((why_inexact(kind, sampled=setup.sampled), made))
+    exact = [made for bias, made in fitting if not bias]
     if exact:
         others |= {
-            type(made).__name__: "does not reach the optimum, by its card"
-            for right, made in fitting
-            if not right
+            type(made).__name__: f"does not reach the optimum: {bias}"
+            for bias, made in fitting
+            if bias
         }
     found = exact or [made for _, made in fitting]
     if not found:

@@ -96,7 +96,8 @@ class History:
         For clients with tables: coefficients by name, and how they were found; `report.text`.
     race : list of dict
         If "auto" was given: each value that was tried, its rounds, bytes and gradients, its result,
-        and whether it was chosen. Their cost counts in the columns.
+        and whether it was chosen. Their cost counts in the columns. Result and objective are
+        infinite for a value that diverged, and for one that was not tried, which has 0 rounds.
     """
 
     report: Report | None = None

@@ -77,6 +77,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     """
 
     name = "averagedfw"
+    bias = "its limit, where there is one, is another point where clients differ"
     needs_exact = "a compressed upload would take the model out of the set"
     uplink = ("delta",)
     needs_gradient = "its oracle uses only a gradient's direction, which clipping does not change"

@@ -102,6 +102,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     """
 
     name = "fedavg"
+    bias = "several local steps move the fixed point where clients differ"
     title = "FedAvg (subgradient)"
     uplink = ("delta",)
     needs_gradient = ""

@@ -106,6 +106,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     """
 
     name = "feddualavg"
+    bias = "several local steps leave a floor where clients differ"
     uplink = ("delta",)
     needs_gradient = ""
     needs_mean = needs_uniform = ""

@@ -103,6 +103,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     """
 
     name = "fedexprox"
+    bias = "where no minimiser is shared, it has FedProx's floor or does not converge"
     uplink = ("delta", "gap")
     numbers = ("gap",)
     needs_exact = "its extrapolation is computed for exact proximal steps"

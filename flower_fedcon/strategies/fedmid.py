@@ -91,6 +91,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     """
 
     name = "fedmid"
+    bias = "its prox on the clients moves the fixed point where clients differ"
     uplink = ("delta",)
     needs_gradient = ""
     needs_mean = needs_uniform = ""

@@ -78,6 +78,7 @@ class FedProx(LocalMinimization[FedProxState]):
     """
 
     name = "fedprox"
+    bias = "its fixed point is another where clients differ, nearer for a larger proximal"
     uplink = ("v",)
     needs_mean = needs_uniform = ""
     needs_exact = ""

@@ -102,6 +102,7 @@ class SDANE(LocalMinimization[SDANEState]):
     """
 
     name = "sdane"
+    sampling_bias = "a cohort's gradient and steps leave a floor where clients differ"
     title = "S-DANE"
     uplink = ("gradient", "delta", "end_gradient")
     needs_gradient = "its clients minimise with corrections from exact gradients"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,12 +16,13 @@ from problems import q6, q6_ball, q6_l1, q6_objectives
 
 from flower_fedcon import Bernoulli, EarlyStopping, FederatedProblem, Sample, simulate
 from flower_fedcon.core.clock import Clock
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.runner import play
 from flower_fedcon.lab.papers.quadratics import quadratics
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import Zero
 from flower_fedcon.runs.race import Entry, Race, Runner
 from flower_fedcon.strategies import (
@@ -174,6 +176,79 @@ def test_certificates_decide_where_there_are_any():
     history = played("fedfw", certificates=True)
     assert all(row["score"] != row["objective"] for row in history.race if row["rounds"])
     assert "fw_gap" in history
+
+
+@pytest.mark.parametrize("certain", [False, True])
+@pytest.mark.parametrize("cut", [1, 3])
+def test_a_race_goes_on_with_scores_of_one_kind(cut, certain, tmp_path):
+    """What is decided is decided: then certificates may come and go."""
+
+    def go(rounds, certificates):
+        return played(
+            "compositefl", rounds, run_dir=tmp_path, resume=True, certificates=certificates
+        )
+
+    go(cut, certain)
+    kinds = "certificates", "objectives"
+    then, now = kinds if certain else kinds[::-1]
+    with pytest.raises(ConfigError, match=f"compares {then}, .* go on with {now}. Set cert"):
+        go(ROUNDS, not certain)
+    whole = played("compositefl", certificates=certain)
+    assert go(ROUNDS, certain).race == whole.race
+    assert "kkt" in go(ROUNDS + 1, certificates=True)
+
+
+def test_what_is_another_run_is_named(tmp_path):
+    """By what the user has changed, and not by the states that a file holds."""
+
+    def resumed(strategy, **more):
+        simulate(strategy, q6(), 9, run_dir=tmp_path, resume=True, **more)
+
+    resumed("auto")
+    for strategy, more, said in (
+        (Scaffold(), {}, "strategy was a race, is one method"),
+        ("auto", THREE, r"participation was Full\(\), is Sample"),
+        ("auto", {**THREE, "allow_changes": ["participation"]}, r"rivals was .*'fedlin'.*, is"),
+    ):
+        with pytest.raises(FedConError, match=f"cannot resume .*: {said}"):
+            resumed(strategy, **more)
+
+
+@pytest.mark.parametrize("after", [FedDyn(), FedDyn(proximal="auto"), FedAvg(), "auto"])
+def test_another_method_is_named_at_resume(after, tmp_path):
+    simulate(Scaffold(client_lr="auto"), q6(), 3, run_dir=tmp_path)
+    said = "strategy was one method, is a race" if after == "auto" else "algorithm was 'scaffold'"
+    with pytest.raises(FedConError, match=f"cannot resume .*: {said}"):
+        simulate(after, q6(), 9, run_dir=tmp_path, resume=True)
+
+
+def test_methods_left_out_where_convexity_is_unknown(caplog):
+    """Objectives that state no mu may well be convex."""
+
+    class Own:
+        def __init__(self, f):
+            self.value, self.gradient, self.shape = f.value, f.gradient, f.shape
+
+    clients = [Own(f) for f in q6_objectives()]
+    with caplog.at_level(logging.INFO):
+        simulate("auto", FederatedProblem(clients), 1)
+    assert "SDANE, which is stated for convex objectives, and these state no strong" in caplog.text
+    assert "these are not" not in caplog.text
+    for client in clients:
+        client.strong_convexity = 0.0
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        simulate("auto", FederatedProblem(clients), 1)
+    assert "stated for convex" not in caplog.text
+
+
+def test_a_bias_is_declared_and_the_card_says_the_same():
+    for kind in algorithms().values():
+        said = kind.card().participation
+        everyone = re.sub(r"Under sampling[^.]*\.", "", said)
+        assert bool(kind.bias) == bool(re.search("biased|floor", everyone)), kind
+        if kind.sampling_bias:
+            assert re.search("Under sampling[^.]*floor", said), kind
 
 
 def test_a_clock_counts_the_race():

@@ -171,6 +171,23 @@ def test_a_trial_of_some_length_chooses_steps_by_a_race():
     assert trials["CompositeFL"].last["objective"] < problem.optimum.value + 1e-6
 
 
+def test_a_trial_races_for_steps_also_where_nothing_is_stated():
+    class Own:
+        def __init__(self, f):
+            self.value, self.gradient, self.shape = f.value, f.gradient, f.shape
+
+    problem = FederatedProblem([Own(f) for f in small().objectives], regularizer=L1(0.1))
+    found = [each for each in advised(problem)[2] if each.kind.__name__ in ("FedDR", "CompositeFL")]
+    for trial in try_out(problem, found, 20):
+        assert trial.chosen.startswith(("step_size=", "client_lr=")), trial
+    rare = FederatedProblem(problem.objectives * 5, regularizer=L1(0.1))
+    few = advised(rare, Sample(count=1))[2]
+    (trial,) = try_out(rare, [each for each in few if each.kind.__name__ == "FedDR"], 20)
+    assert trial.chosen == "not decided"  # with 1 of 20 clients a turn takes 10 rounds
+    (trial,) = try_out(problem, found[:1], 19)
+    assert trial.chosen == ""
+
+
 # --- the figures ---------------------------------------------------------------------------------
 
 

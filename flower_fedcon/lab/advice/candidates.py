@@ -16,7 +16,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.lab.advice.facts import Facts, setup_of
 from flower_fedcon.lab.advice.studies import Measured, Study
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.problems.fitting import LARGE, is_exact, why_unfit
+from flower_fedcon.problems.fitting import LARGE, why_inexact, why_unfit
 from flower_fedcon.problems.mismatch import kept_constraints, oracles, why_mismatched
 from flower_fedcon.registry import algorithms, own_algorithms
 from flower_fedcon.strategies.base import FedConStrategy
@@ -123,7 +123,7 @@ def candidates(
             continue
         measured = None if study is None else study.best(kind.__name__)
         burden = strategy.most_entries(problem.layout) / problem.layout.size
-        exact = card is None or is_exact(card, sampled=facts.sampled)
+        exact = not why_inexact(kind, sampled=facts.sampled)
         why = list(_why(card, kind, facts, burden)) if card else ["an algorithm of your own"]
         fitting.append(Candidate(kind, settings, strategy, why, exact, burden, measured))
     fitting.sort(key=lambda each: each.rank(by_bytes=by_bytes))

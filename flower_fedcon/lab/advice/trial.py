@@ -18,7 +18,9 @@ from flower_fedcon.validation import AUTO
 
 _FEASIBLE = 1e-6
 _RACED = ("client_lr", "step_size", "proximal", "penalty", "primal_lr", "damping")
-_WORTH = 20  # rounds from which on a race for a step is worth its cost
+WORTH = 20
+"""Rounds from which on a race for a step is worth its cost."""
+UNDECIDED = "not decided"
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Trial:
     seconds : float
         Wall-clock time of the whole run.
     chosen : str
-        The values that the race chose, or "".
+        The values that the race chose; "not decided" if it did not end, "" if there was none.
     """
 
     candidate: Candidate
@@ -85,13 +87,14 @@ def try_out(
     refuse_private(problem, "recommend --try")
     found = []
     for given in candidates:
-        candidate = _racing(given) if rounds >= _WORTH else given
+        candidate = _racing(given) if rounds >= WORTH else given
         began, last, error, chosen = time.perf_counter(), Record(), "", ""
         try:
             with quiet(active=True):
                 history = simulate(candidate.strategy, problem, rounds, evaluate_every=0)
             last = history.rows[-1]
-            chosen = next((row["label"] for row in history.race if row["chosen"]), "")
+            open_ = UNDECIDED if candidate.strategy.raced() else ""
+            chosen = next((row["label"] for row in history.race if row["chosen"]), open_)
         except FedConError as failed:
             error = str(failed)
         trial = Trial(candidate, last, error, time.perf_counter() - began, chosen)
@@ -102,9 +105,12 @@ def try_out(
 
 
 def _racing(candidate: Candidate) -> Candidate:
-    """Return a candidate whose step a race chooses, if it would follow a rule."""
-    names = [n for n in candidate.strategy.rules() if n in _RACED and n not in candidate.settings]
-    if not names:
+    """Return a candidate whose step a race chooses, in place of its first value.
+
+    If objectives have a constraint of their own, a lower objective tells nothing.
+    """
+    names = [name for name in candidate.strategy.rules() if name in _RACED]
+    if not names or candidate.kind.constraints:
         return candidate
     added = {names[0]: AUTO}
     strategy = candidate.strategy.with_arguments(added)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from flower_fedcon.engines.jax import jax_engine
 from flower_fedcon.errors import FedConError, MissingExtraError
-from flower_fedcon.lab.experiments.console import console, results, say
+from flower_fedcon.lab.experiments.console import console, results, say, table
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.figures import plot_histories
 from flower_fedcon.lab.experiments.folders import is_there, label_slug, write
@@ -38,13 +39,25 @@ def run_one(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> Non
     label = experiment.labels[0]
     history = _play(experiment, 0, label, folder, plan, tracking)
     show(experiment, {label: history.rows}, [folder / FIGURE])
+    _tell_race(history)
+    if history.report is not None:
+        console().print(history.report.text, markup=False, highlight=False, soft_wrap=True)
+    say(f"directory: {folder}")
+
+
+def _tell_race(history: History) -> None:
+    """Print who took part in the race of a run, if there was one, and who was chosen."""
+    if not history.race:
+        return
+    rows = table("In the race", "Rounds", "Reached", right_from=1)
+    for row in history.race:
+        reached = f"{row['score']:.6g}" if math.isfinite(row["score"]) else "diverged"
+        rows.add_row(row["label"], str(row["rounds"]), reached if row["rounds"] else "not tried")
+    console().print(rows)
     for row in history.race:
         if row["chosen"]:
             others = sum(one["rounds"] for one in history.race if not one["chosen"])
             say(f"chosen:    {row['label']}, in a race in which {others} rounds went to others")
-    if history.report is not None:
-        console().print(history.report.text, markup=False, highlight=False, soft_wrap=True)
-    say(f"directory: {folder}")
 
 
 def run_all(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> None:
