@@ -156,7 +156,7 @@ class FlowerClient(NumPyClient):
                 "restarts forgets how much privacy it has spent"
             )
         objective = self._own_objective
-        folders = self._store.ledgers(self._notes.rows, self._notes.former_rows())
+        folders = self._store.ledgers(self._notes.rows, *self._notes.former_rows())
         ledger = self._ledger = FileLedger(privacy, *folders)
         notes = self._notes
         if isinstance(objective, Table):

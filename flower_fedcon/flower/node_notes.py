@@ -13,7 +13,7 @@ from flower_fedcon.flower.stores import Store
 from flower_fedcon.privacy.ledger import NOISY_SUMS, SumsLedger
 from flower_fedcon.privacy.shares import Seen
 from flower_fedcon.wire.digests import digest
-from flower_fedcon.wire.ledgers import key_of, rows_on_node
+from flower_fedcon.wire.ledgers import former_on_node, rows_on_node
 from flower_fedcon.wire.payloads import Payload
 
 _REQUESTS, _TOLD, _ROWS = "requests", "told", "rows"
@@ -43,9 +43,9 @@ class NodeNotes:
         """The digest that identifies the loaded rows in the node's ledgers, counts and runs."""
         return rows_on_node(self._loaded)
 
-    def former_rows(self) -> str:
-        """Return the digest that earlier versions used."""
-        return key_of(self._loaded)
+    def former_rows(self) -> tuple[str, ...]:
+        """Return the digests that earlier versions used."""
+        return former_on_node(self._loaded)
 
     def told(self, question: str) -> str:
         """Return the noisy sums that have answered a question before; "" if there are none."""
@@ -70,7 +70,12 @@ class NodeNotes:
         if self._store is None:
             return
         part = digest((run, self._name))  # clients may share a state-dir
-        if self._store.revise(_ROWS, part, lambda known: known or self.rows) != self.rows:
+
+        def with_rows(known: str) -> str:
+            begun_before = known != self.rows and known in self.former_rows()
+            return self.rows if begun_before or not known else known
+
+        if self._store.revise(_ROWS, part, with_rows) != self.rows:
             raise RefusedError(
                 "refused: this node's rows have changed during the run, and each choice of "
                 "rows would have a separate privacy ledger: load the same rows for every message, "

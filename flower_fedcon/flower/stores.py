@@ -6,7 +6,7 @@ import hashlib
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,15 +70,15 @@ class Store(ABC):
         kind: str,
         data: str,
         change: Callable[[str], str],
-        former: Callable[[], str] | None = None,
+        former: Callable[[], Sequence[str]] = tuple,
     ) -> str:
         """Replace a note by `change(note)` and return it, locked against other processes.
 
-        If there is no note under `data`, the one under the digest of `former` is taken over.
+        If there is no note under `data`, the first under a digest of `former` is taken over.
         """
         with self.noting(kind):
             noted = self.note(kind, data)
-            known = noted or (self.note(kind, former()) if former else "")
+            known = noted or next(filter(None, (self.note(kind, one) for one in former())), "")
             text = change(known)
             if text != noted:
                 self.keep_note(kind, data, text)

@@ -68,8 +68,8 @@ class Cells:
         return replace(self, columns=columns, rows=self.rows[places])
 
 
-def read_cells(path: Path, wanted: Sequence[str], *, cut: bool = False) -> Cells:
-    """Return the wanted columns of a file, without those that it lacks.
+def read_cells(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cells:
+    """Return the wanted columns of a file, without those that it lacks; all of them for None.
 
     With `cut` no row decides whether a file can be read: each line of a text is a row, whatever
     quotes it has, and one with more or fewer cells than the header has no value in any column.
@@ -137,8 +137,10 @@ def opened(path: Path, read: Callable[[], Any]) -> Any:
         ) from None
 
 
-def _places(path: Path, names: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
+def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> dict[str, int]:
     """Return the places of the wanted columns."""
+    if wanted is None:  # a name that occurs again with a sign that no name has
+        return {name + "\0" * names[:j].count(name): j for j, name in enumerate(names)}
     found: dict[str, int] = {}
     twice = []
     for name in dict.fromkeys(wanted):
@@ -161,7 +163,7 @@ def _numbered(path: Path, names: Sequence[str], columns: dict[str, Any], rows: i
 # --- text --------------------------------------------------------------------------------------
 
 
-def _csv(path: Path, wanted: Sequence[str], *, cut: bool = False) -> Cells:
+def _csv(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cells:
     """Return the cells of a file of text."""
     open_: Any = gzip.open if path.name.lower().endswith(".gz") else open
     errors = "replace" if cut else "strict"
@@ -183,7 +185,7 @@ def _csv(path: Path, wanted: Sequence[str], *, cut: bool = False) -> Cells:
             if not places:
                 second: list[str] = next((row for row in reader if not _is_blank(row)), [])
                 shown = delimiter.join(header)
-                if _NO_HEADER.match(shown) or {*wanted} <= {name.strip() for name in second}:
+                if _NO_HEADER.match(shown) or {*(wanted or ())} <= {name.strip() for name in second}:
                     raise DataError(
                         f"{path}: line 1 is not the header: found {printable(shown, 60)!r}, "
                         "expected the names of the columns: remove the lines above them"
@@ -289,7 +291,7 @@ def _misshapen(
 # --- arrays ------------------------------------------------------------------------------------
 
 
-def _parquet(path: Path, wanted: Sequence[str]) -> Cells:
+def _parquet(path: Path, wanted: Sequence[str] | None) -> Cells:
     """Return the cells of a Parquet file, including an index that pandas has saved."""
     with needing("Parquet files are read by pyarrow", "tables"):
         import pyarrow as pa
@@ -308,7 +310,7 @@ def _parquet(path: Path, wanted: Sequence[str]) -> Cells:
     return _numbered(path, names, columns, file.metadata.num_rows)
 
 
-def _npz(path: Path, wanted: Sequence[str]) -> Cells:
+def _npz(path: Path, wanted: Sequence[str] | None) -> Cells:
     """Return a file's columns: its arrays of one axis."""
     with np.load(path, allow_pickle=False) as content:
         raw = list(content.files)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from flower_fedcon.errors import FedConError, nearest, needing
+from flower_fedcon.tables.cell_digests import digest_of_cells, digest_of_content
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.decimals import with_points
 from flower_fedcon.tables.marks import canonical, folded, text_of, unfit_mark
@@ -59,7 +58,7 @@ def read_table(
         check_public(schema)
     if column is None:
         table = guarded(path, lambda: _table(columns_of(path, schema)))
-        return replace(table, rows_digest=_digest_of(path))
+        return _recognised(table, path)
     parts, notes = guarded(path, columns_by_client, path, schema, column)
     name = canonical(client)
     if name not in parts:
@@ -67,7 +66,7 @@ def read_table(
             f"{path}: no row has {name!r} in the column {column!r}: {nearest(name, parts)}"
         )
     table = guarded(path, _table, parts[name], notes)
-    return replace(table, rows_digest=_digest_of(path, name))
+    return _recognised(table, path, column, name)
 
 
 @contextmanager
@@ -85,19 +84,11 @@ def cells_cut() -> Iterator[None]:
         _cut.reset(before)
 
 
-def _digest_of(path: Path, client: str = "") -> str:
-    """Return a digest of a file's content, and of the client whose rows are read.
-
-    The order of a text's lines, and their line endings, do not matter.
-    """
-    content = path.read_bytes()
-    if path.suffix.lower() == ".gz":
-        content = gzip.decompress(content)
-    if suffix_of(path) not in (".npz", ".parquet"):
-        content = b"\n".join(sorted(filter(None, content.splitlines())))
-    found = sha256(content)
-    found.update(client.encode())
-    return found.hexdigest()[:16]
+def _recognised(table: Table, path: Path, column: str = "", client: str = "") -> Table:
+    """Return the table with what recognises its rows; only a node that counts by it needs it."""
+    content = digest_of_content(path, client)
+    of_cells = partial(digest_of_cells, path, content, column, client)
+    return replace(table, rows_digest=content, digest_of_cells=of_cells)
 
 
 def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Table]:

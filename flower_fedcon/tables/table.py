@@ -75,14 +75,16 @@ class Table:
         Added to the rows' linear predictors: the schema's offset, and the logarithm of its
         exposure.
     rows_digest : str
-        A digest of these rows in the file, including columns that the schema does not use; "" for
-        rows without a file.
+        A digest of the file's content, by which earlier versions recognised the rows; "" for rows
+        without a file.
     places : array of int, optional
         With a schema of complete cases each row's number, from 0, among all rows of the node.
     left_out : int
         With a schema of complete cases the number of rows left out.
     notes : callable
         Returns remarks on the rows, for readers who may see cells. A node logs them once in a run.
+    digest_of_cells : callable, optional
+        Returns the digest of these rows in the file, of all its columns; see `tables.cell_digests`.
     """
 
     file: str
@@ -99,6 +101,7 @@ class Table:
     places: Any = field(default=None, metadata={LATER: True})
     left_out: int = field(default=0, metadata={LATER: True})
     cluster_names: Sequence[str] = field(default=(), metadata={LATER: True})
+    digest_of_cells: Callable[[], str] | None = field(default=None, metadata={LATER: True})
 
     @cached_property
     def _split(self) -> tuple[Any, Any]:

@@ -166,11 +166,27 @@ def rows_on_node(objective: Any) -> str:
     objective : object
         A table, or a loss, as the node has loaded it.
     """
+    if (of_cells := getattr(objective, "digest_of_cells", None)) is not None:
+        return str(of_cells())
     if known := getattr(objective, "rows_digest", ""):
         return str(known)
-    linear = isinstance(objective, LinearModel)
-    rows = objective.A if linear else getattr(objective, "own_rows", None)
+    rows = _rows_of(objective)
     return key_of(objective) if rows is None else digest_of_rows(rows)
+
+
+def former_on_node(objective: Any) -> tuple[str, ...]:
+    """Return the digests by which earlier versions recognised a node's rows."""
+    rows = _rows_of(objective)
+    single = "" if rows is None else digest_of_rows(rows, single=True)
+    known = (str(getattr(objective, "rows_digest", "")), single, key_of(objective))
+    return tuple(filter(None, known))
+
+
+def _rows_of(objective: Any) -> Any:
+    """Return the rows of a loss, as a node has loaded them; None if they are unknown."""
+    if isinstance(objective, LinearModel):
+        return objective.A
+    return getattr(objective, "own_rows", None)
 
 
 def spent_in(folder: Path, least: int = 1) -> dict[str, dict[str, Any]]:
