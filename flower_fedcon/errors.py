@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+_DIGEST = re.compile(r"\b[0-9a-f]{16}\b")
 _SHOWN = 80  # characters of a value
 _MOST = 40  # valid words listed in addition to a hint
 
@@ -58,6 +59,11 @@ class AlgorithmError(FedConError):
 
 class StorageError(FedConError):
     """A file or folder that cannot be read or written, or that another process is using."""
+
+    @property
+    def told(self) -> str:
+        """The text without digests of rows, by which ledgers are named; this machine's has them."""
+        return _DIGEST.sub("...", str(self))
 
 
 class RefusedError(FedConError):

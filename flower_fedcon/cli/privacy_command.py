@@ -34,9 +34,10 @@ def spent(
 ) -> None:
     """Show the epsilon that each client's examples have spent, over all runs.
 
-    A ledger belongs to rows, which it knows by their digest. So it continues under another name of
-    client or run, and adds up studies with different noise. Where clients add noise to sums over
-    whole clients, a node's ledger also counts these sums, with the least noise that the keys
+    A ledger belongs to rows, which it recognises. So it continues under another name of client or
+    run, and adds up studies with different noise. The ledgers have numbers, since their names in
+    the folder are digests of the rows, which no noise protects. Where clients add noise to sums
+    over whole clients, a node's ledger also counts these sums, with the least noise that the keys
     guarantee. For a run with noise for whole clients (GaussianDP) the command shows what its rounds
     so far have spent.
     """
@@ -46,7 +47,7 @@ def spent(
     from flower_fedcon.runs.asked_rounds import account
     from flower_fedcon.wire.ledgers import spent_in, understood
 
-    shown = table("data", "gradients", "noise", "epsilon", "delta", "budget", right_from=1)
+    shown = table("ledger", "gradients", "noise", "epsilon", "delta", "budget", right_from=1)
     clients = account(folder)
     if "sums" in clients:
         at = delta or clients["target_delta"]
@@ -61,17 +62,17 @@ def spent(
             f"{at:g}",
             "" if most is None else f"{most:g}",
         )
-    sums = sorted((folder / NOISY_SUMS).glob("*"))
-    for path in sums:
-        if path.is_file() and not path.name.startswith("."):
+    sums = sorted((folder / NOISY_SUMS).glob("[!.]*"))
+    for number, path in enumerate(sums, 1):
+        if path.is_file():
             known, at = SumsLedger(path.read_text(), str(path)), delta or 1e-5
             least = ", ".join(f"{noise:.4g}" for noise in sorted(known.sums))
             shown.add_row(
-                f"a client, {path.name}", f"{known.sums.total()} sums", f"{least} by clients",
+                f"a client, {number}", f"{known.sums.total()} sums", f"{least} by clients",
                 f"{known.epsilon(at):.4g}", f"{at:g}", "",
             )  # fmt: skip
     found = spent_in(folder, least=0 if "sums" in clients or sums else 1)
-    for data, entries in sorted(found.items()):
+    for number, (_, entries) in enumerate(sorted(found.items()), 1):
         with understood(folder):
             at = delta or entries.get("target_delta") or 1e-5
             ledger = Ledger(ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=at))
@@ -79,7 +80,7 @@ def spent(
         noises = ", ".join(f"{noise:g}" for noise in sorted({z for z, _ in ledger.gradients}))
         budget = entries.get("budget")
         shown.add_row(
-            data,
+            f"rows {number}",
             str(ledger.gradients.total()),
             noises,
             f"{ledger.epsilon:.4g}",

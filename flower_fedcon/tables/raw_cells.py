@@ -185,7 +185,8 @@ def _csv(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cell
             if not places:
                 second: list[str] = next((row for row in reader if not _is_blank(row)), [])
                 shown = delimiter.join(header)
-                if _NO_HEADER.match(shown) or {*(wanted or ())} <= {name.strip() for name in second}:
+                below = {name.strip() for name in second}
+                if _NO_HEADER.match(shown) or {*(wanted or ())} <= below:
                     raise DataError(
                         f"{path}: line 1 is not the header: found {printable(shown, 60)!r}, "
                         "expected the names of the columns: remove the lines above them"

@@ -340,6 +340,7 @@ def test_a_node_counts_its_sums_itself(tmp_path):
     assert printed.exit_code == 0, printed.output
     assert printed.output.count("3 sums") == 4
     assert f"{ledgers[0].epsilon(DELTA):.4g}" in printed.output
+    assert not any(path.name in printed.output for path in files)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "7", '{"sums": [[2.0, 0]], "distance": 0}', "\0"])

@@ -490,6 +490,8 @@ def test_a_resumed_simulation_goes_on_with_its_ledgers(tmp_path, capsys):
     assert main(["privacy", "spent", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert f"{LOUD.epsilon({1.0: 15}):.4g}" in said
+    assert "rows 1" in said
+    assert not any(digest in said for digest in json.loads((tmp_path / "privacy.json").read_text()))
     assert main(["privacy", "spent", str(tmp_path / "nothing")]) == 2
 
 

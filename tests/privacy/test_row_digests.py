@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flower_fedcon.objectives import HuberRegression, LeastSquares, LogisticRegression
-from flower_fedcon.wire.ledgers import rows_on_node
+from flower_fedcon.wire.ledgers import former_on_node, rows_on_node
 from flower_fedcon.wire.row_digests import digest_of_rows
 
 
@@ -30,6 +30,33 @@ def test_order_type_and_form_do_not_matter_and_every_entry_does(seed, m, d):
         assert digest_of_rows(swapped) != known or sorted(map(tuple, A)) == sorted(
             map(tuple, swapped)
         )
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(-6, 6))
+def test_copies_in_half_precision_are_recognised(seed, size):
+    """But for one made from double precision that rounds to other numbers than by way of single."""
+    A = 10.0**size * np.random.default_rng(seed).standard_normal((20, 3))
+    with np.errstate(over="ignore"):
+        half = A.astype("float16")
+        by_single = A.astype("float32").astype("float16")
+    if not np.isfinite(half).all():
+        return
+    assert digest_of_rows(by_single) == digest_of_rows(A.astype("float32")) == digest_of_rows(A)
+    if np.array_equal(half, by_single):
+        assert digest_of_rows(half) == digest_of_rows(A)
+
+
+def test_numbers_that_half_precision_does_not_hold_keep_single_precision():
+    large = np.array([[70_000.0], [-1e30]])
+    assert digest_of_rows(large) == digest_of_rows(large.astype("float32"))
+    assert digest_of_rows(large) != digest_of_rows(large * (1 + 1e-5))
+
+
+def test_a_digest_of_an_earlier_version_stays_known():
+    A = np.random.default_rng(1).standard_normal((9, 4))
+    former = former_on_node(LeastSquares(A, A[:, 0]))
+    assert former[0] == "b99bb3abc19ae9cd"
+    assert rows_on_node(LeastSquares(A, A[:, 0])) not in former
 
 
 def test_every_study_of_the_same_rows_has_one_ledger():

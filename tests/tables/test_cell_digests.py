@@ -1,0 +1,132 @@
+"""A node recognises its rows by their cells: the same for any form of the file, no other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flower_fedcon.tables.misfits import DataError
+from flower_fedcon.tables.read import cells_cut, read_table
+from flower_fedcon.tables.schema import Schema
+from flower_fedcon.wire.ledgers import former_on_node, rows_on_node
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+SCHEMA = Schema("ill", {"age": {"range": [0, 120]}}, loss="logistic", positive=["yes"])
+
+
+def frame(seed, rows):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "age": rng.choice([20.0, 30.5, 41.25, np.nan], rows),
+            "weight": rng.normal(70.0, 9.0, rows),
+            "sex": rng.choice(["f", "m", None], rows),
+            "smokes": rng.random(rows) < 0.5,
+            "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 9, rows), "D"),
+            "ill": ["yes", "no", *rng.choice(["yes", "no"], rows - 2)],
+        }
+    )
+
+
+def key(folder, kind, table, **more):
+    path = folder / f"t{kind}"
+    if kind == ".parquet":
+        table.to_parquet(path, **more)
+    elif kind == ".npz":
+        columns = {str(name): table[name] for name in table.columns}
+        texts = {name: own.astype(str).str.replace("None|NaT|nan", "", regex=True)
+                 for name, own in columns.items() if own.dtype.kind not in "biuf"}  # fmt: skip
+        np.savez(path, **{name: np.array(texts.get(name, own).tolist()) for name, own in
+                          columns.items()})  # fmt: skip
+    else:
+        table.to_csv(path, **{"index": False, **more})
+    return rows_on_node(read_table(path, SCHEMA))
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 10**6), st.integers(3, 25))
+def test_any_form_of_the_same_rows_is_recognised(tmp_path_factory, seed, rows):
+    folder, table = tmp_path_factory.mktemp("forms"), frame(seed, rows)
+    names = ["ill", "smokes", "age", "seen", "weight", "sex"]
+    other = table.sample(frac=1, random_state=seed)[names]
+    single = other.assign(weight=other.weight.astype("float32"), age=other.age.astype("float16"))
+    known = key(folder, ".csv", table)
+    assert key(folder, ".csv", other, sep=";", decimal=",", na_rep="NA") == known
+    assert key(folder, ".csv.gz", other.assign(smokes=other.smokes.astype(int))) == known
+    assert key(folder, ".tsv", single, sep="\t", index=True, lineterminator="\r\n") == known
+    assert key(folder, ".parquet", other) == known
+    assert key(folder, ".parquet", single, compression="gzip") == known
+    assert key(folder, ".npz", single) == known
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.data())
+def test_a_row_more_less_or_changed_is_another_table(tmp_path_factory, seed, data):
+    folder, table = tmp_path_factory.mktemp("others"), frame(seed, 9)
+    known = key(folder, ".csv", table)
+    name, row = data.draw(st.sampled_from(list(table.columns))), data.draw(st.integers(0, 8))
+    changed = table.copy()
+    new = {"age": 99.0, "weight": 1.0, "sex": "d", "smokes": not table.smokes[row],
+           "seen": pd.Timestamp("2021-05-05"), "ill": "dead"}[name]  # fmt: skip
+    changed.loc[row, name] = new
+    if name != "ill":
+        assert key(folder, ".csv", changed) != known
+    assert key(folder, ".csv", table.drop(index=row).assign(ill=["yes", "no"] * 4)) != known
+    assert key(folder, ".csv", pd.concat([table, table.iloc[[row]]])) != known
+    assert key(folder, ".csv", table.rename(columns={"weight": "height"})) != known
+
+
+def test_only_the_client_s_own_rows_count(tmp_path):
+    one, two = frame(1, 6), frame(2, 5)
+    whole = pd.concat([one.assign(site="a"), two.assign(site="b")])
+
+    def keys():
+        whole.to_csv(tmp_path / "t.csv", index=False)
+        return [
+            rows_on_node(read_table(tmp_path / "t.csv", SCHEMA, column="site", client=c))
+            for c in "ab"
+        ]
+
+    first = keys()
+    whole.iloc[-1, 1] = 3.0  # a weight at b
+    assert [a == b for a, b in zip(first, keys(), strict=True)] == [True, False]
+    assert key(tmp_path, ".parquet", one) == first[0]  # a's rows in a file of their own
+
+
+def test_neither_the_schema_nor_the_way_it_is_read_counts(tmp_path):
+    known = key(tmp_path, ".csv", frame(3, 8))
+    other = Schema("ill", {"sex": {"type": "categorical", "categories": ["f"]},
+                           "weight": {"range": [69, 70]}}, positive=["yes"])  # fmt: skip
+    with cells_cut():
+        assert rows_on_node(read_table(tmp_path / "t.csv", other)) == known
+
+
+def test_a_file_that_changes_while_it_is_loaded_is_refused(tmp_path):
+    frame(4, 8).to_csv(tmp_path / "t.csv", index=False)
+    table = read_table(tmp_path / "t.csv", SCHEMA)
+    frame(5, 8).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError, match="has changed since it was read"):
+        rows_on_node(table)
+
+
+def test_lines_that_cannot_be_read_as_one_text_are_rows_of_their_own(tmp_path):
+    path = tmp_path / "t.csv"
+    schema = Schema("ill", {"age": {"range": [0, 120]}}, positive=["yes"])
+    found = []
+    for text in ("50,yes", '50,"yes', "50,yes,no", ""):
+        path.write_text(f"age,ill\n{text}\n30,no\n")
+        with cells_cut():
+            found.append(rows_on_node(read_table(path, schema)))
+    assert found[0] == found[1]
+    assert len({*found}) == 3
+
+
+def test_former_digests_stay_known(tmp_path):
+    frame(6, 8).to_csv(tmp_path / "t.csv", index=False)
+    table = read_table(tmp_path / "t.csv", SCHEMA)
+    assert table.rows_digest in former_on_node(table)
+    assert rows_on_node(table) not in former_on_node(table)
