@@ -191,7 +191,7 @@ def _csv(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cell
                         f"{path}: line 1 is not the header: found {printable(shown, 60)!r}, "
                         "expected the names of the columns: remove the lines above them"
                     )
-                raise DataError.lacking(path, list(dict.fromkeys(wanted)), names)
+                raise DataError.lacking(path, list(dict.fromkeys(wanted or ())), names)
             # For a single column `itemgetter` would not return a tuple.
             pick = itemgetter(*places.values(), *[0] * (2 - min(2, len(places))))
             picked, misshapen, broken = [], [], 0

@@ -37,7 +37,7 @@ def digest_of_rows(rows: Any, *, single: bool = False) -> str:
     --------
     >>> import scipy.sparse
     >>> A = np.arange(6.0).reshape(3, 2)
-    >>> digest_of_rows(A[::-1]) == digest_of_rows(scipy.sparse.csr_array(A.astype("float16")))
+    >>> digest_of_rows(A[::-1]) == digest_of_rows(scipy.sparse.csr_array(A.astype("float32")))
     True
     >>> digest_of_rows(A[:2]) == digest_of_rows(A)
     False
