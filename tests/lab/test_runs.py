@@ -379,3 +379,14 @@ def test_auto_stands_in_files_where_a_rule_does(fedcon: Command) -> None:
     code, _, error = fedcon("run", "auto.toml", "--run-dir", "two")
     assert code
     assert "relaxation must be a number, got 'auto'" in error
+
+
+def test_a_run_tells_who_was_in_its_race_and_who_was_not_tried(fedcon: Command) -> None:
+    Path("auto.toml").write_text(AUTO + '[algorithm]\nname = "FedMiD"\nclient_lr = "auto"\n')
+    code, out, error = fedcon("run", "auto.toml", "--run-dir", "one", "--rounds", "20")
+    assert code == 0, error
+    rows = [line.split() for line in out.splitlines() if line.strip().startswith("client_lr=")]
+    assert [row[1:] for row in rows if row[1] == "0"] == [["0", "not", "tried"]]
+    reached = [float(row[2]) for row in rows if row[1] != "0"]
+    assert len(reached) == len(rows) - 1 > 2
+    assert 0 < min(reached) <= max(reached) < 1
