@@ -109,10 +109,21 @@ def test_what_is_no_share_is_refused_as_the_mean_of_a_category(tmp_path, share):
 MARKS = st.lists(st.sampled_from(["", *"abcde"]), min_size=1, max_size=40)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(MARKS, st.integers(2, 6), st.data())
 def test_no_few_rows_are_told_apart_by_any_preparations(marks, least, data):
     """All columns of all references, orders, shares together: rows that differ at all are many."""
+    expect_many(marks, least, data)
+
+
+@pytest.mark.nightly
+@settings(max_examples=3000, deadline=None)
+@given(MARKS, st.integers(2, 6), st.data())
+def test_no_few_rows_are_told_apart_by_any_preparations_at_length(marks, least, data):
+    expect_many(marks, least, data)
+
+
+def expect_many(marks, least, data):
     m = len(marks)
     weights = data.draw(
         st.none() | st.lists(st.sampled_from([0.0, 0.1, 1.0, 30.0]), min_size=m, max_size=m)
