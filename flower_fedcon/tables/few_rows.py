@@ -18,6 +18,7 @@ import numpy as np
 from flower_fedcon.validation import Array
 
 Marks = np.ndarray[Any, Any]
+_SMALL = 0.1  # of a node's rows, that may count as having its most frequent category
 
 
 def effective_counts(codes: Any, cells: int, weights: Array | None = None) -> Array:
@@ -114,8 +115,9 @@ def known_marks(
     """Return each row's category as far as a node uses it, and the categories unknown there.
 
     A category of few rows is unknown, and its rows have none, "". If all rows without one are few,
-    they count as the node's most frequent category: columns that set them apart, or the difference
-    of columns that do not, would reveal their outcomes.
+    columns that set them apart, or the difference of columns that do not, would reveal their
+    outcomes. Up to a tenth of the node's rows they count as its most frequent category. If they are
+    more, that would be no small error: then the next smallest categories become unknown, too.
 
     Parameters
     ----------
@@ -132,18 +134,24 @@ def known_marks(
     ['a', 'a', 'a', 'b', 'b', '', '']
     >>> known, rare = known_marks(np.array(["a", "a", "a", "b", "b", "z"]), np.arange(6), None, 2)
     >>> known.tolist(), sorted(rare)
-    (['a', 'a', 'a', 'b', 'b', 'a'], ['z'])
+    (['a', 'a', 'a', '', '', ''], ['b', 'z'])
+    >>> known_marks(np.repeat(["a", "b", "z"], [9, 6, 1]), np.arange(16), None, 2)[0][-1].item()
+    'a'
     """
     if least <= 1 or not len(rows):
         return marks, frozenset()
     own, codes = np.unique(marks[rows], return_inverse=True)
     counts = effective_counts(codes, len(own), None if weights is None else weights[rows])
     known = (own != "") & (counts >= least)
+    w = np.ones(len(rows)) if weights is None else weights[rows]
+    usual = ""
+    while known.any() and is_few(weights, rows[~known[codes]], least):
+        if w[~known[codes]].sum() <= _SMALL * w.sum():
+            usual = own[known][np.argmax(counts[known])]
+            break
+        known[np.argmin(np.where(known, counts, np.inf))] = False
     rare = own[(own != "") & ~known]
-    found = np.where(np.isin(marks, rare), "", marks)
-    if known.any() and is_few(weights, rows[~known[codes]], least):
-        usual = own[known][np.argmax(counts[known])]
-        found = np.where(found == "", usual, found)
+    found = np.where(np.isin(marks, rare) | (marks == ""), usual, marks)
     return found, frozenset(rare.tolist())
 
 
