@@ -30,6 +30,10 @@ class MissingExtraError(ConfigError, ImportError):
     """A package that is not installed; the text has the command that installs it."""
 
 
+class NotFiniteError(ConfigError):
+    """A number in a computation that is not finite, for example after steps that are too long."""
+
+
 class UnknownScaleError(ConfigError):
     """A default needs a constant of the objectives that not all clients state.
 
@@ -72,6 +76,15 @@ class RefusedError(FedConError):
 
 class StateLostError(FedConError):
     """A client is asked to continue, but its state is lost."""
+
+
+def is_divergence(error: BaseException) -> bool:
+    """Return whether an error says that numbers are no longer finite.
+
+    >>> is_divergence(NotFiniteError("L1 got inf")), is_divergence(OverflowError("math range"))
+    (True, True)
+    """
+    return isinstance(error, NotFiniteError | DivergedError | OverflowError | FloatingPointError)
 
 
 @contextmanager

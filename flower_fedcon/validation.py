@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flower_fedcon.arrays import known
-from flower_fedcon.errors import ConfigError, nearest, repr_of
+from flower_fedcon.errors import ConfigError, NotFiniteError, nearest, repr_of
 
 Array: TypeAlias = npt.NDArray[Any]
 Parameters: TypeAlias = dict[str, inspect.Parameter]
@@ -307,7 +307,7 @@ def expect_array(
 def finite(name: str, array: Array) -> Array:
     """Return `array` if all its values are finite."""
     if not np.isfinite(array).all():
-        raise ConfigError(f"{name!r} holds values that are not finite")
+        raise NotFiniteError(f"{name!r} holds values that are not finite")
     return array
 
 

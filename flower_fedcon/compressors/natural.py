@@ -9,7 +9,7 @@ import numpy as np
 
 from flower_fedcon.compressors.base import Compressor
 from flower_fedcon.compressors.values import Compressed, DType, Shape
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, NotFiniteError
 from flower_fedcon.validation import Array, expect_array, expect_names, finite
 
 _LEVELS = 127  # levels of a signed byte
@@ -77,7 +77,7 @@ class Natural(Compressor):
         largest = float(wide.max(initial=0.0))
         top = int(np.frexp(largest)[1]) if largest else 0  # all entries are below 2^top
         if top >= np.finfo(x.dtype).maxexp:
-            raise ConfigError(
+            raise NotFiniteError(
                 "Natural cannot round x: the power of two above it overflows. If the run diverges, "
                 "use smaller steps"
             )

@@ -10,7 +10,7 @@ import numpy as np
 
 from flower_fedcon.compressors.base import Compressor
 from flower_fedcon.compressors.values import DType, Quantized, Shape
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, NotFiniteError
 from flower_fedcon.validation import Array, count, expect_array, expect_names, finite
 
 
@@ -54,7 +54,7 @@ class QSGD(Compressor):
         with np.errstate(over="ignore"):
             scale = float(np.linalg.norm(wide.reshape(-1)))
         if not math.isfinite(scale):
-            raise ConfigError(
+            raise NotFiniteError(
                 "QSGD cannot quantise x: its norm overflows. If the run diverges, use smaller steps"
             )
         # Rounding up with probability equal to the fraction makes the mean exact.

@@ -13,7 +13,7 @@ import numpy as np
 
 from flower_fedcon.arrays import exact_sum
 from flower_fedcon.core.compressing import Remembering
-from flower_fedcon.errors import ConfigError, RoundError, printable
+from flower_fedcon.errors import ConfigError, DivergedError, printable
 from flower_fedcon.objectives.curvatures import entry_curvatures
 from flower_fedcon.validation import Array
 
@@ -31,10 +31,6 @@ _EACH = 100  # so many clients' own values are recorded at most
 LARGEST = 5e102
 """The largest number accepted from a client: its square can still be summed and weighted."""
 _METRICS, _LETTERS = 100, 100  # metrics of one evaluation; characters of a metric's name
-
-
-class DivergedError(RoundError):
-    """A loss that is not a finite number, or so large that the run has diverged."""
 
 
 def usable(value: object) -> bool:

@@ -65,7 +65,7 @@ class Gate:
         RoundError
         """
         if reply.error:
-            raise RoundError(reply.error)
+            raise (DivergedError if reply.diverged else RoundError)(reply.error)
         if reply.round != server_round:
             raise RoundError(f"it is for round {reply.round}")
 

@@ -157,6 +157,8 @@ class Reply:
     remote : bool
         Whether it came over a wire. Its values are then arrays that have yet to be decoded, and
         nothing in it is trusted.
+    diverged : bool
+        Whether the reason is that numbers are no longer finite. `error` says so too.
     silent : bool
         Whether these clients did not answer at all, for the reason in `error`.
     left : NamedTuple, optional
@@ -173,6 +175,7 @@ class Reply:
     work: Sequence[Mapping[str, float]] = ()
     remote: bool = False
     silent: bool = False
+    diverged: bool = False
     left: Any = None
 
     def single(self) -> Iterator[Reply]:

@@ -95,7 +95,7 @@ class Round:
         self._quorum = self._server.strategy.quorum(len(self.cohort))
         self._attempt, self._ask_again = 0, False
         self._faults: dict[int, str] = {}
-        self._diverged = False
+        self._diverged: set[int] = set()
         self._refusing: set[int] = set()
 
     def _forget_replies(self) -> None:
@@ -329,7 +329,10 @@ class Round:
         self._server.counts["dropped"] += 1
         reason = printable(str(error), _REASON)
         self._faults[client] = self._dropped[client] = reason
-        self._diverged |= isinstance(error, DivergedError)
+        if isinstance(error, DivergedError):
+            self._diverged.add(client)
+        else:
+            self._diverged.discard(client)
         self._server.audit.dropped(client, reason)
         self._refusing.add(client)
 
@@ -378,6 +381,13 @@ class Round:
             return True
         if self._ask_again or self._attempt == 0:
             return False
+        if self._overflows():
+            reasons = "; ".join(self._server.in_words(self.missing()))
+            raise DivergedError(
+                f"round {self.number}: the numbers of {len(self._diverged)} of "
+                f"{len(self.cohort)} clients are no longer finite ({reasons}): the run diverges. "
+                f"Use smaller steps"
+            )
         if not self.lacking:
             return True
         if self._is_hopeless():
@@ -393,6 +403,21 @@ class Round:
         most, deadline = self._server.max_retries, self._server.round_deadline
         late = time.monotonic() >= self._began + deadline
         return late or (most is not None and self._attempt > most) or self._is_everyones()
+
+    def _overflows(self) -> bool:
+        """Return whether steps are too long for the clients, so that asking again is no help.
+
+        No single node is the cause if half of the cohort answers so, three times. If L is an
+        estimate, once is enough, and so is one client without which the round cannot end.
+        """
+        lost, estimated = self._diverged & self._refusing, self._server.setup.estimated
+        half = 1 < len(self.cohort) <= 2 * len(lost)
+        if not lost or self._server.private is not None:
+            return False
+        blocked = self.lacking > 0 and lost.issuperset(self._unanswered())
+        if estimated:
+            return half or blocked
+        return half and blocked and self._attempt >= _BUGS
 
     def _is_everyones(self) -> bool:
         """Return whether all clients have repeatedly answered with the same error.

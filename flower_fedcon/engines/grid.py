@@ -376,4 +376,6 @@ def _as_reply(client: int, found: Reply | Fault, server_round: int) -> Reply:
     """Return a fault as a reply, which the round counts."""
     if isinstance(found, Reply):
         return found
-    return Reply([client], server_round, error=found.reason, remote=True, silent=found.silent)
+    reply = Reply([client], server_round, error=found.reason, remote=True, silent=found.silent)
+    reply.diverged = found.diverged
+    return reply

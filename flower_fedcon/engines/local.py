@@ -10,6 +10,7 @@ import numpy as np
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
 from flower_fedcon.engines.base import InProcess
+from flower_fedcon.errors import is_divergence
 from flower_fedcon.objectives import ManyClients
 from flower_fedcon.registry import client_class
 from flower_fedcon.wire.payloads import Payload
@@ -100,7 +101,8 @@ def served(
             client = known(index)
             payload = client.serve(request, index, acknowledged, kept, down, given)
         except Exception as error:  # a reply with the error, as from a node
-            others.append(Reply([index], server_round, error=told(index, error)))
+            why, diverged = told(index, error), is_divergence(error)
+            others.append(Reply([index], server_round, error=why, diverged=diverged))
             continue
         if payload is None:
             others.append(Reply([index], server_round, lost=True))

@@ -21,7 +21,7 @@ from flower_fedcon.core.protocol import CERTIFY, STATISTICS, Reply, Request, Run
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.selected import Selected
 from flower_fedcon.engines.stacked_states import States, as_rows, every
-from flower_fedcon.errors import AlgorithmError
+from flower_fedcon.errors import AlgorithmError, is_divergence
 from flower_fedcon.objectives.client_axis import Stackable
 from flower_fedcon.objectives.cohorts import (
     Stack,
@@ -166,7 +166,8 @@ class StackedEngine(InProcess):
         except Exception as error:  # perhaps from the user's own objective
             if len(request.clients) == 1:
                 told = self._told(request.clients[0], error)
-                yield Reply(request.clients, request.round, error=told)
+                diverged = is_divergence(error)
+                yield Reply(request.clients, request.round, error=told, diverged=diverged)
                 return
         else:
             yield from self._after(request, passes)
@@ -259,7 +260,12 @@ class StackedEngine(InProcess):
             payload, after = client.step(state, down)
         except ClientsError as failed:
             told = [
-                Reply([numbers[place]], request.round, error=str(error))
+                Reply(
+                    [numbers[place]],
+                    request.round,
+                    error=str(error),
+                    diverged=is_divergence(error),
+                )
                 for place, error in sorted(failed.errors.items())
             ]
             rest = np.delete(np.arange(len(clients)), list(failed.errors))

@@ -33,6 +33,7 @@ from flower_fedcon.errors import (
     ConfigError,
     FedConError,
     RefusedError,
+    is_divergence,
     printable,
 )
 from flower_fedcon.flower import codec
@@ -233,7 +234,8 @@ class FlowerClient(NumPyClient):
                 if store is not None and phase in (TRAIN, QUERY) and not reply.lost:
                     store.save(run, self.versions)
         except Exception as error:
-            reply = Reply([-1], 0, error=self._answer(error))
+            diverged = is_divergence(error)
+            reply = Reply([-1], 0, error=self._answer(error), diverged=diverged)
         return codec.encode_reply(reply)
 
     def _handled(self, run: RunInfo, request: Request, seen: Seen) -> Reply:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DESCRIBE = "describe"
 ERROR = "error"
+DIVERGED = "diverged"
 SCALAR, WORK_PREFIX, _RESTORE, _SETTINGS = "scalar.", "work.", "restore.", "settings."
 _PREPARATION = "preparation."
 Config = dict[str, Any]
@@ -145,6 +146,8 @@ def encode_reply(reply: Reply) -> tuple[list[Array], int, Config]:
         config["lost"] = True
     if reply.error:
         config[ERROR] = reply.error
+    if reply.diverged:
+        config[DIVERGED] = True
     return list(arrays.values()), int(reply.num_examples), config
 
 

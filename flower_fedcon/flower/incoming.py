@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 from flower_fedcon.core import evaluation as evaluations
 from flower_fedcon.core.gate import WORK
 from flower_fedcon.core.protocol import ClientInfo, Reply
-from flower_fedcon.errors import ConfigError, FedConError, printable
-from flower_fedcon.flower.codec import ERROR, SCALAR, WORK_PREFIX, named
+from flower_fedcon.errors import ConfigError, DivergedError, FedConError, printable
+from flower_fedcon.flower.codec import DIVERGED, ERROR, SCALAR, WORK_PREFIX, named
 from flower_fedcon.layout import Layout
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, load_array
@@ -38,7 +38,7 @@ class Fault:
     silent : bool
         Whether no message came at all.
     diverged : bool
-        Whether it is a loss that shows divergence, such as NaN.
+        Whether the node's numbers are no longer finite: a loss such as NaN, or those of a step.
     """
 
     reason: str
@@ -190,7 +190,7 @@ def _description(fields: _Fields, node: int | str) -> Description:
 def _reply(client: int, most: int, parts: Parts) -> Reply:
     fields = _Fields(parts.config)
     if fields.error():
-        raise ConfigError(fields.error())
+        raise (DivergedError if fields.flag(DIVERGED) else ConfigError)(fields.error())
     server_round = fields.whole("round", None, 0, _WHOLE)
     if server_round is None:
         raise ConfigError("it does not name a round")
@@ -229,6 +229,6 @@ def guarded(parse: Callable[[], Value]) -> Value | Fault:
     try:
         return parse()
     except FedConError as error:
-        return Fault(readable(error), diverged=isinstance(error, evaluations.DivergedError))
+        return Fault(readable(error), diverged=isinstance(error, DivergedError))
     except Exception as error:  # an unforeseen form is a fault, too
         return Fault(f"it is not in this package's form: {readable(repr(error))}")

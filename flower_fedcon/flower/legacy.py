@@ -288,7 +288,9 @@ class _Legacy(Strategy):
         found = incoming.reply(client, most, heard)
         if isinstance(found, Reply):
             return found
-        return Reply([client], self._server.round, error=found.reason, remote=True)
+        fault = Reply([client], self._server.round, error=found.reason, remote=True)
+        fault.diverged = found.diverged
+        return fault
 
     def _parameters(self) -> Parameters:
         x = self._server.setup.layout.unpack(self._server.x)

@@ -193,6 +193,20 @@ class Contest:
             if row["chosen"]:
                 row |= {"chosen": False, "why": "given up"}
 
+    def abandon(self) -> Server:
+        """End the race without a choice, since everyone in it diverges.
+
+        Returns
+        -------
+        Server
+            The run with all costs of the race.
+        """
+        race = self.race
+        assert race is not None  # noqa: S101  (the caller's case)
+        ended = {"won": 0, "next": 0, "rows": race.rows(None)}
+        self._take([runner.entry for runner in race.runners], ended)
+        return race.standing()
+
     def snapshot(self) -> dict[str, Any]:
         """Return the part of a checkpoint; empty if there is no race."""
         if self.race is None:

@@ -218,6 +218,8 @@ class Run:
             last = history.rows[-1] if history.rows else {}
             for text in server.strategy.doubts(server.state, last, unheard):
                 _strategies_log.warning("%s", text)
+            if self._guard is not None and (doubt := self._guard.doubt(server, last)):
+                _strategies_log.warning("%s: %s", server.strategy.title, doubt)
         reached = None if history.report is None else history.report.reached
         if reached is not None and (reached.separated or not reached.converged):
             _strategies_log.warning("%s", reached.text)
@@ -260,9 +262,15 @@ class Run:
             ledgers = RunLedgers(self._engine.ledgers(), self._directory.path)
         self._checkpoint(history)  # in a resumed run, too: each start is a new incarnation
         if self._contest.race is not None:
-            if not self._contest.play(self, history):
-                return
-            self._guard = self._guarded(self.server.setup)
+            try:
+                if not self._contest.play(self, history):
+                    return
+                self._guard = self._guarded(self.server.setup)
+            except DivergedError as error:  # in everyone who takes part
+                if self._guard is None:
+                    raise
+                self.server, history.race = self._contest.abandon(), self._contest.rows
+                self._shortened(error)
         server = self.server
         ended = time.perf_counter()
         stop_at = server.round

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from flower_fedcon.validation import Array
 _log = logging.getLogger("flwr.strategies")
 _TRIES = 3
 _GROWTH, _FACTOR = 10.0, 4.0
+_SHORT = 8  # rounds of a run in which a method may still be about to begin
 
 
 def with_scales(
@@ -126,7 +127,7 @@ class Guard:
     """
 
     def __init__(self, engine: Engine, first: float, fall: float) -> None:
-        self._engine, self._most = engine, first + _GROWTH * fall
+        self._engine, self._first, self._most = engine, first, first + _GROWTH * fall
 
     @classmethod
     def of_estimates(cls, setup: Setup, x0: Array, engine: Engine) -> Guard | None:
@@ -136,6 +137,21 @@ class Guard:
             return None
         fall = scales.steepest**2 / (max(scales.smoothnesses) or UNIT)
         return cls(engine, engine.evaluate(x0).get("objective", math.nan), fall)
+
+    def doubt(self, server: Server, last: Mapping[str, float]) -> str:
+        """Return a warning if the last record's objective is no lower than at x0; "" otherwise."""
+        if server.round < _SHORT or not last.get("objective", -math.inf) >= self._first:
+            return ""
+        found = server.setup
+        source = "a race chose its steps"
+        if found.estimated:
+            source = f"its steps follow from an estimate of the smoothness, {found.smoothness:.3g}"
+        return (
+            f"the objective ends at {last['objective']:.6g}, no lower than at the start "
+            f"({self._first:.6g}), and {source}. If the start is no solution, the steps are too "
+            f"long or too short: give others, take local_steps=1, or let the objectives state "
+            f"their smoothness"
+        )
 
     @staticmethod
     def is_due(server_round: int) -> bool:

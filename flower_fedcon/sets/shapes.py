@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.arrays import known
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, NotFiniteError
 from flower_fedcon.validation import Array, expect_array, expect_names, squared_norm
 
 
@@ -49,7 +49,7 @@ def expect_finite(owner: object, x: Array) -> None:
     expect_floats(type(owner).__name__, x)
     if not np.isfinite(x).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
-        raise ConfigError(
+        raise NotFiniteError(
             f"{type(owner).__name__} got a value that is not finite ({x[where]}) at {where}: has "
             f"the run diverged? Check the data and the step sizes"
         )

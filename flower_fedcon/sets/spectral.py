@@ -9,7 +9,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, NotFiniteError
 from flower_fedcon.sets.atoms import Atom, each_atom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import RankOneAtom, SquareAtom
@@ -179,7 +179,9 @@ class NuclearNormBall(ConstraintSet):
         if isinstance(g, MatrixOperator):
             level = g.bound()
             if not math.isfinite(level):
-                raise ConfigError(f"{self!r} was given an operator with values that are not finite")
+                raise NotFiniteError(
+                    f"{self!r} was given an operator with values that are not finite"
+                )
             return self._vertex(g, level, tolerance)
         return each_atom(
             g, batch, lambda model: self._vertex(model, largest_entry(self, model), tolerance)

@@ -29,7 +29,7 @@ from flower_fedcon.arrays import (
     some,
     wide,
 )
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, NotFiniteError
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.solvers.loop import ended, holds, is_good, play, put, some_of, taken, told
 from flower_fedcon.solvers.problem import ClientsError, LocalProblem, Solution, Stop, target
@@ -195,7 +195,7 @@ def finish(
 
 def diverged(k: int) -> FedConError:
     """Return the error of a solve that diverges in iteration k."""
-    return FedConError(
+    return NotFiniteError(
         f"the local solver diverged in iteration {k}: is the objective convex and bounded "
         "below, with a correct smoothness? If not, pass a smaller lr, or backtracking=True"
     )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.arrays import dot, keep, known, length, nobody, placed, repeat, some, wide
-from flower_fedcon.errors import FedConError
+from flower_fedcon.errors import FedConError, NotFiniteError
 from flower_fedcon.solvers.descent import CLEAR, Rules, finish
 from flower_fedcon.solvers.loop import Point, ended, is_good, play, told
 from flower_fedcon.solvers.problem import LocalProblem, Solution, Stop, remaining, target
@@ -110,7 +110,7 @@ class LineSearch(NamedTuple):
 
 def diverged(k: int = 0) -> FedConError:
     """Return the error of a solve that diverges."""
-    return FedConError(
+    return NotFiniteError(
         "L-BFGS diverged: is the objective convex and bounded below? If not, add a shift"
     )
 

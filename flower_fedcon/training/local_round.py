@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from flower_fedcon.clients.families.declared import LocalPassClient
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, NotFiniteError
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.validation import Array
@@ -122,7 +122,7 @@ class LocalTraining:
         except ConfigError:
             for place, layer in enumerate(layers):
                 if not np.isfinite(layer).all():
-                    raise ConfigError(
+                    raise NotFiniteError(
                         f"the {what} of the train loop is not finite (its array {place}): take "
                         "smaller steps (a lower learning rate), or clip the gradients"
                     ) from None
