@@ -65,7 +65,8 @@ class Gate:
         RoundError
         """
         if reply.error:
-            raise (DivergedError if reply.diverged else RoundError)(reply.error)
+            told = reply.diverged and self._strategy.privacy is None
+            raise (DivergedError if told else RoundError)(reply.error)
         if reply.round != server_round:
             raise RoundError(f"it is for round {reply.round}")
 

@@ -157,10 +157,14 @@ class Run:
         """Return the guard against growth, if steps are estimates or come from a race."""
         falls = [row["objective"] for row in self._contest.rows if self._contest.chosen]
         falls = [value for value in falls if math.isfinite(value)]
+        guard = Guard.of_estimates(setup, self._start, self._engine)
         if not falls:
-            return Guard.of_estimates(setup, self._start, self._engine)
+            return guard
         first = self._engine.evaluate(self._start).get("objective", math.nan)
-        return Guard(self._engine, first, abs(first - min(falls)))
+        fall = first - min(falls)
+        if fall < 0:  # no value fell, perhaps since all diverge
+            fall = -fall if guard is None else min(-fall, guard.fall)
+        return Guard(self._engine, first, fall)
 
     def _checkpoint_to_resume(
         self, strategy: Method[Any], setup: Setup, x0: Array

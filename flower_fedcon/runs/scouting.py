@@ -127,7 +127,8 @@ class Guard:
     """
 
     def __init__(self, engine: Engine, first: float, fall: float) -> None:
-        self._engine, self._first, self._most = engine, first, first + _GROWTH * fall
+        self.fall, self._engine = fall, engine
+        self._first, self._most = first, first + _GROWTH * fall
 
     @classmethod
     def of_estimates(cls, setup: Setup, x0: Array, engine: Engine) -> Guard | None:

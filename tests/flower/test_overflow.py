@@ -1,0 +1,174 @@
+"""Clients whose numbers overflow within a local step: shorter steps, the same in every engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fake_grid import FakeGrid, on_grid
+
+from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon.core.protocol import Reply, Request
+from flower_fedcon.engines.blocks import _told as told_by_worker
+from flower_fedcon.engines.local import served
+from flower_fedcon.errors import ConfigError, DivergedError, NotFiniteError, RoundError
+from flower_fedcon.flower.codec import encode_reply
+from flower_fedcon.flower.incoming import Fault, Parts, reply
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.regularizers import L1
+from flower_fedcon.runs import scouting
+from flower_fedcon.sets import L2Ball
+from flower_fedcon.strategies import (
+    CFedDA,
+    CompositeFL,
+    FastFedDA,
+    FedAvg,
+    FedDualAvg,
+    FedMiD,
+    MCFedDA,
+    Scaffold,
+)
+
+PSI = L1(1e-2)
+PROX = FedMiD, FedDualAvg, FastFedDA, CFedDA, MCFedDA, CompositeFL
+ENGINES = pytest.mark.parametrize("engine", ["local", "stacked"])
+
+
+class Quartic:
+    """x^4/4 + x^2/200 - b'x, which states no L: it bends more and more."""
+
+    shape = (2,)
+
+    def __init__(self, b):
+        self.b = np.array(b)
+
+    def value(self, x):
+        return float((x**4 / 4 + x**2 / 200 - self.b * x).sum())
+
+    def gradient(self, x):
+        return x**3 + x / 100 - self.b
+
+
+def problem(psi=PSI):
+    clients = [Quartic([0.2, b]) for b in (0.1, 0.3, 0.5, 0.7)]
+    return FederatedProblem(clients, regularizer=psi)
+
+
+@pytest.fixture
+def too_small(monkeypatch):
+    """Let every estimate be so small that a local pass overflows."""
+    right = scouting.estimate
+    small = lambda *of, **how: right(*of, **how).sharper(1e-4)  # noqa: E731
+    monkeypatch.setattr(scouting, "estimate", small)
+
+
+@pytest.mark.parametrize("kind", [*PROX, FedAvg, Scaffold])
+@pytest.mark.usefixtures("too_small")
+def test_steps_are_shortened(kind, caplog):
+    """Before, the prox's error ended the run."""
+    psi = PSI if kind in PROX else None
+    strategy = kind(psi, local_steps=8) if psi else kind(local_steps=8)
+    with np.errstate(all="ignore"):
+        history = simulate(strategy, problem(psi), 40)
+    assert "the run starts again from x0" in caplog.text
+    assert "no longer finite" in caplog.text
+    assert history["objective"].min() < -0.05
+    assert (history["objective"][-1] < 0) != ("no lower than at the start" in caplog.text)
+
+
+@pytest.mark.parametrize("race", [{"client_lr": "auto"}, {"local_steps": "auto"}], ids=str)
+@pytest.mark.usefixtures("too_small")
+def test_a_race_of_values_that_overflow_goes_on(race, tmp_path):
+    """If all of them do, the run goes on by its rules, with shorter steps; and so when resumed."""
+    strategy = FedMiD(PSI, **{"local_steps": 8} | race)
+    with np.errstate(all="ignore"):
+        whole = simulate(strategy, problem(), 80)
+        for rounds in (3, 9, 80):
+            part = simulate(strategy, problem(), rounds, run_dir=tmp_path, resume=True)
+    assert whole["objective"][-1] < -0.05
+    assert not any(row["chosen"] for row in whole.race)
+    assert part.x.tobytes() == whole.x.tobytes()
+    assert part.race == whole.race
+
+
+@on_grid
+@pytest.mark.usefixtures("too_small")
+def test_nodes_do_the_same(caplog):
+    with np.errstate(all="ignore"):
+        here = simulate(FedMiD(PSI, local_steps=8), problem(), 30, evaluate_every=0)
+        again = caplog.text.count("are no longer finite")
+        assert again
+        grid = FakeGrid(problem().objectives)
+        there = FedMiD(PSI, local_steps=8).start(grid, num_rounds=30, evaluate_every=0)
+    assert there.history.x.tobytes() == here.x.tobytes()
+    assert caplog.text.count("are no longer finite") == 2 * again
+
+
+@ENGINES
+def test_with_steps_of_ones_own_the_error_is_that_of_divergence(engine):
+    clients = [Quadratic(np.diag([1.0, 4.0]), np.array([b, 1.0])) for b in range(4)]
+    given = FederatedProblem(clients, regularizer=PSI)
+    strategy = FedMiD(PSI, client_lr=1e100, local_steps=9)
+    said = r"numbers of 4 of 4 clients are no longer finite \(.*L1 got a value.*smaller steps"
+    with np.errstate(all="ignore"), pytest.raises(DivergedError, match=said):
+        simulate(strategy, given, 5, engine=engine)
+
+
+def test_of_a_private_run_no_more_is_told():
+    clients = [Quadratic(np.diag([1.0, 4.0]), np.array([b, 1.0])) for b in range(4)]
+    given = FederatedProblem(clients, regularizer=PSI)
+    privacy = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
+    strategy = FedMiD(PSI, client_lr=1e100, local_steps=9, privacy=privacy)
+    with np.errstate(all="ignore"), pytest.raises(RoundError, match="usable replies") as found:
+        simulate(strategy, given, 5)
+    assert not isinstance(found.value, DivergedError)
+
+
+class Failing:
+    """A client that fails as it is told."""
+
+    work = {}  # noqa: RUF012
+
+    def __init__(self, error):
+        self.error = error
+
+    def serve(self, *_):
+        raise self.error
+
+
+FAULTS = [
+    (NotFiniteError("L1 got inf"), True),
+    (OverflowError("math range error"), True),
+    (FloatingPointError("overflow encountered in exp"), True),
+    (ConfigError("no such column"), False),
+    (ZeroDivisionError("division by zero"), False),
+]
+
+
+@pytest.mark.parametrize(("error", "diverged"), FAULTS)
+def test_the_mark_travels_with_the_reply(error, diverged):
+    """From a client to a worker's reply, over the wire, to what the server takes."""
+    kept = np.zeros(1, np.int64)
+    request = Request([0], 1, kept, {}, kept)
+    (made,) = served(request, lambda _: Failing(error), told_by_worker)
+    assert made.diverged is diverged
+    arrays, examples, config = encode_reply(made)
+    found = reply(0, 10, lambda: Parts(arrays, examples, 0.0, config))
+    assert isinstance(found, Fault)
+    assert found.diverged is diverged
+    assert str(error) in found.reason
+
+
+@pytest.mark.parametrize("mark", [1, "yes", None, 2.0])
+def test_a_mark_in_another_form_is_a_fault_as_well(mark):
+    _, _, config = encode_reply(Reply([0], 1, error="L1 got inf", diverged=True))
+    found = reply(0, 10, lambda: Parts([], 1, 0.0, config | {"diverged": mark}))
+    assert isinstance(found, Fault)
+    assert not found.diverged
+
+
+@pytest.mark.parametrize("owner", [PSI, L2Ball(1.0)], ids=repr)
+def test_oracles_say_which_values_are_not_finite(owner):
+    call = owner.prox if owner is PSI else lambda v, _: owner.project(v)
+    with pytest.raises(NotFiniteError, match="not finite"):
+        call(np.array([1.0, np.inf]), 1.0)
