@@ -407,17 +407,17 @@ class Round:
     def _overflows(self) -> bool:
         """Return whether steps are too long for the clients, so that asking again is no help.
 
-        No single node is the cause if half of the cohort answers so, three times. If L is an
-        estimate, once is enough, and so is one client without which the round cannot end.
+        No single node is the cause if all clients of the cohort answer so, three times. If L is an
+        estimate, once is enough, of half of the cohort or of all without which the round cannot
+        end.
         """
-        lost, estimated = self._diverged & self._refusing, self._server.setup.estimated
-        half = 1 < len(self.cohort) <= 2 * len(lost)
+        lost, cohort = self._diverged & self._refusing, len(self.cohort)
         if not lost or self._server.private is not None:
             return False
-        blocked = self.lacking > 0 and lost.issuperset(self._unanswered())
-        if estimated:
-            return half or blocked
-        return half and blocked and self._attempt >= _BUGS
+        if self._server.setup.estimated:
+            blocked = self.lacking > 0 and lost.issuperset(self._unanswered())
+            return blocked or 1 < len(lost) >= cohort / 2
+        return 1 < len(lost) == cohort and self._attempt >= _BUGS
 
     def _is_everyones(self) -> bool:
         """Return whether all clients have repeatedly answered with the same error.
