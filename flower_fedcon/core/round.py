@@ -407,17 +407,14 @@ class Round:
     def _overflows(self) -> bool:
         """Return whether steps are too long for the clients, so that asking again is no help.
 
-        No single node is the cause if all clients of the cohort answer so, three times. If L is an
-        estimate, once is enough, of half of the cohort or of all without which the round cannot
-        end.
+        So it is if L is an estimate, and half of the cohort says so, or all clients without which
+        the round cannot end.
         """
-        lost, cohort = self._diverged & self._refusing, len(self.cohort)
-        if not lost or self._server.private is not None:
+        lost = self._diverged & self._refusing
+        if not lost or not self._server.setup.estimated or self._server.private is not None:
             return False
-        if self._server.setup.estimated:
-            blocked = self.lacking > 0 and lost.issuperset(self._unanswered())
-            return blocked or 1 < len(lost) >= cohort / 2
-        return 1 < len(lost) == cohort and self._attempt >= _BUGS
+        blocked = self.lacking > 0 and lost.issuperset(self._unanswered())
+        return blocked or 1 < len(lost) >= len(self.cohort) / 2
 
     def _is_everyones(self) -> bool:
         """Return whether all clients have repeatedly answered with the same error.
@@ -425,7 +422,8 @@ class Round:
         Then no single node is at fault, and another attempt does not help.
         """
         faults = set(self._faults.values())
-        everyone = 1 < len(self.cohort) == len(self._refusing) and len(faults) == 1
+        alike = len(faults) == 1 or self._diverged.issuperset(self.cohort)
+        everyone = 1 < len(self.cohort) == len(self._refusing) and alike
         enough = _BUGS if any(map(_LINE.search, faults)) else _ALIKE
         return everyone and self._attempt >= enough
 

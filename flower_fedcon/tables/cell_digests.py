@@ -77,9 +77,7 @@ def digest_of_cells(path: Path, content: str, column: str = "", client: str = ""
     if column:
         owners = [canonical(text_of(cell) or "") for cell in cells.columns[column].tolist()]
         cells = cells.of_rows(np.flatnonzero([owner == client for owner in owners]))
-    return digest_of_columns(
-        {name: _parsed(own) for name, own in _named(cells) if name != column}
-    )
+    return digest_of_columns({name: _parsed(own) for name, own in _named(cells) if name != column})
 
 
 def _named(cells: Cells) -> Iterable[tuple[str, Any]]:

@@ -109,7 +109,7 @@ def test_with_steps_of_ones_own_the_error_is_that_of_divergence(engine):
     clients = [Quadratic(np.diag([1.0, 4.0]), np.array([b, 1.0])) for b in range(4)]
     given = FederatedProblem(clients, regularizer=PSI)
     strategy = FedMiD(PSI, client_lr=1e100, local_steps=9)
-    said = r"numbers of 4 of 4 clients are no longer finite \(.*L1 got a value.*smaller steps"
+    said = r"0 usable replies of 4.*L1 got a value that is not finite"
     with np.errstate(all="ignore"), pytest.raises(DivergedError, match=said):
         simulate(strategy, given, 5, engine=engine)
 
