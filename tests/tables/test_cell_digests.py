@@ -7,6 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flower_fedcon import Policy
+from flower_fedcon.flower.node_notes import NodeNotes
+from flower_fedcon.flower.stores import FileStore
+from flower_fedcon.tables.cell_digests import digest_of_cells
 from flower_fedcon.tables.misfits import DataError
 from flower_fedcon.tables.read import cells_cut, read_table
 from flower_fedcon.tables.schema import Schema
@@ -123,6 +127,17 @@ def test_lines_that_cannot_be_read_as_one_text_are_rows_of_their_own(tmp_path):
             found.append(rows_on_node(read_table(path, schema)))
     assert found[0] == found[1]
     assert len({*found}) == 3
+
+
+def test_a_node_parses_a_file_once_for_all_its_processes(tmp_path, monkeypatch):
+    frame(7, 8).to_csv(tmp_path / "t.csv", index=False)
+    table = read_table(tmp_path / "t.csv", SCHEMA)
+    store = FileStore(tmp_path / "state", "north", Policy())
+    known = NodeNotes(store, table, Policy(), "north").rows
+    assert known == rows_on_node(table)
+    digest_of_cells.cache_clear()  # as in another process
+    monkeypatch.setattr("flower_fedcon.tables.cell_digests.read_cells", None)
+    assert NodeNotes(store, table, Policy(), "south").rows == known
 
 
 def test_former_digests_stay_known(tmp_path):
