@@ -207,6 +207,21 @@ def test_the_median_over_seeds_is_judged_where_a_claim_says_so(median: bool, ver
         assert found.measured == "0.5 (0.25 to 9)"
 
 
+def test_the_table_says_of_how_many_seeds_an_exponent_is_the_means() -> None:
+    claim = {
+        "what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "scaling",
+        "algorithm": "a", "column": "c", "of_mean": True, "near": 1.0, "within": 0.1,
+    }  # fmt: skip
+    runs = {
+        ("a", seed, x): [{"round": 1, "c": x * (1 + seed)}] for seed in range(3) for x in (1.0, 4.0)
+    }
+    sweep = Sweep.of({"problem.clients": [1, 4]})
+    assert verdicts.judge(claim, runs, [0, 1, 2], "file", sweep).measured.endswith(
+        ", of the mean of 3 seeds"
+    )
+    assert "mean" not in verdicts.judge(claim, runs, [0], "file", sweep).measured
+
+
 @pytest.mark.parametrize(("expected", "verdict"), [(0.9, "not explained"), (0.5, "fail")])
 @pytest.mark.parametrize("threshold", [{"above": 1.0}, {"near": 2.0, "within": 0.1}])
 def test_an_explanation_can_expect_the_worst_alone(
@@ -403,6 +418,7 @@ def test_other_refusals(fedcon: Command) -> None:
         ({"name": "Scaffnew", "client_lr": 0.1}, True),
         ({"problem": {"gradient_noise": 0.1}}, True),
         ({"problem": {"name": "lasso"}}, True),
+        ({"problem": {"name": "six_quadratics"}}, True),
     ],
 )
 def test_what_is_drawn(change: dict[str, object], expected: bool) -> None:

@@ -123,5 +123,9 @@ def test_the_six_quadratics_are_those_of_the_tests():
         np.testing.assert_array_equal(f.constraint_gradient(np.ones(8)), g.a)
     assert six_quadratics().optimum.value == pytest.approx(Q6_VALUE, rel=1e-14)
     assert six_quadratics(l1=0.6).metrics["error"](Q6_L1_X) < 2e-6
+    one, other = six_quadratics(walls=True, seed=2), six_quadratics(walls=True)
+    for f, g in zip(one.objectives, other.objectives, strict=True):
+        assert f.value(np.ones(8)) != g.value(np.ones(8))
+        assert not np.array_equal(f.normal, g.normal)
     with pytest.raises(ConfigError, match="give one of shared, walls and l1"):
         six_quadratics(shared=True, l1=0.1)

@@ -47,7 +47,8 @@ An algorithm whose experiment file has a grid for it must lie inside that, not a
 
 A file can give `source` and `bound` for all its claims. If a claim covers several rounds,
 algorithms or seeds, the worst of them counts. With `median = true` the median over the seeds
-counts, and the table shows the range as well. For each claim that depends on random draws (data,
+counts, and the table shows the range as well. With `of_mean = true` an exponent is that of the
+mean over the seeds, and the table says so. For each claim that depends on random draws (data,
 cohorts, batches or a method's own coins), the table states over how many seeds it was judged. A
 claim with an explanation fails if a number differs from what the explanation expects. Columns are
 those of the history, and "relative" (residual / |F*|), "bytes" and "megabytes" (up and down).

@@ -99,6 +99,8 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
         claimed = f"{'<' if sign < 0 else '>'} {_many(as_list(claim[name]))}"
         worst = min(zip(room, values, strict=True), key=lambda pair: pair[0])[1]
         text = _shown(claim, values, worst, spread)
+    if claim.get("of_mean") and len(seeds) > 1:
+        text += f", of the mean of {len(seeds)} seeds"
     verdict, note = "pass" if holds else "fail", ""
     if "explained" in claim:
         table = claim["explained"]

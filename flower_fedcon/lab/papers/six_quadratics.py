@@ -13,7 +13,7 @@ from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1
-from flower_fedcon.validation import Array, nonnegative
+from flower_fedcon.validation import Array, count, nonnegative
 
 CLIENTS, COLUMNS = 6, 8
 
@@ -36,7 +36,7 @@ class WalledQuadratic(Quadratic):
 
 @stated
 def six_quadratics(
-    *, shared: bool = False, walls: bool = False, l1: float = 0.0
+    *, shared: bool = False, walls: bool = False, l1: float = 0.0, seed: int = 1
 ) -> FederatedProblem:
     """Return f_j = x'Q_j x/2 - <b_j, x> for six clients that differ much, from 0.
 
@@ -53,11 +53,13 @@ def six_quadratics(
         without walls.
     l1 : float
         Weight of an l1 regularizer.
+    seed : int
+        Draws the eigenbases, the eigenvalues, the b_j and the walls.
 
     Raises
     ------
     ConfigError
-        If more than one of `shared`, `walls` and `l1` is given, or `l1` is negative.
+        If more than one of `shared`, `walls` and `l1` is given, or `l1` or `seed` is negative.
 
     >>> problem = six_quadratics()
     >>> round(problem.optimum.value, 12), problem.metrics["error"](problem.optimum.x)
@@ -65,7 +67,7 @@ def six_quadratics(
     """
     if shared + walls + (nonnegative("l1", l1) > 0) > 1:
         raise ConfigError(f"give one of shared, walls and l1: got {shared!r}, {walls!r}, {l1!r}")
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(count("seed", seed, minimum=0))
     pairs = []
     for _ in range(CLIENTS):
         basis = np.linalg.qr(rng.standard_normal((COLUMNS, COLUMNS)))[0]
@@ -76,8 +78,8 @@ def six_quadratics(
     objectives: list[Quadratic] = [Quadratic(Q, Q @ free if shared else b) for Q, b in pairs]
     normals, levels = np.zeros((0, COLUMNS)), np.zeros(0)
     if walls:
-        draws = [np.random.default_rng(20 + j).standard_normal(COLUMNS) for j in range(CLIENTS)]
-        normals = np.array(draws)
+        rngs = [np.random.default_rng(20 * seed + j) for j in range(CLIENTS)]
+        normals = np.array([each.standard_normal(COLUMNS) for each in rngs])
         levels = normals @ free - np.linalg.norm(normals, axis=1) / 20
         parts = zip(pairs, normals, levels, strict=True)
         objectives = [WalledQuadratic(*pair, normal, float(level)) for pair, normal, level in parts]
