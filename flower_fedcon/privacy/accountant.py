@@ -263,7 +263,11 @@ def _by_distribution(items: _Items, delta: float, about: float) -> float:
     for kind, n in items:
         composed = _composed(kind, _rounded(n), step)
         found = composed if found is None else found.compose(composed)
-    return float(found.get_epsilon_for_delta(delta))
+    try:
+        with np.errstate(all="ignore"):
+            return float(found.get_epsilon_for_delta(delta))
+    except OverflowError:  # almost no noise: losses beyond exp's range
+        return math.inf
 
 
 def _rounded(n: int) -> int:

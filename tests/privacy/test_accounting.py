@@ -113,6 +113,12 @@ def test_no_sampling_is_stated_to_cost_more_than_none(z, count):
         assert spent_epsilon({poisson: rounds}, DELTA) <= alone * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("z", [0.02, 0.03, 0.05])
+def test_almost_no_noise_has_a_large_epsilon_that_can_be_computed(z):
+    sampled = spent_epsilon({NoisySum(z, Sampling("fixed", 4, 2)): 1}, 1e-4)
+    assert 1 / (2 * z**2) < sampled < math.inf
+
+
 def test_the_distance_from_continuous_noise_is_paid_for_and_never_too_far():
     kind = NoisySum(1.0, Sampling("full", 1, 1.0))
     plain = spent_epsilon({kind: 10}, DELTA)
