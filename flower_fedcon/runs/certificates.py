@@ -11,7 +11,7 @@ import numpy as np
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.gate import NUMBERS
 from flower_fedcon.core.protocol import CERTIFY, Request
-from flower_fedcon.errors import FedConError, printable
+from flower_fedcon.errors import DivergedError, FedConError, printable
 from flower_fedcon.regularizers import Indicator, Zero
 from flower_fedcon.solvers.units import Units, units_of
 from flower_fedcon.validation import Array
@@ -105,8 +105,13 @@ def _answers(server: Server, engine: Engine, x: Array | None, units: bool) -> di
     return answers_to(server.certificate_request(x, units=units), server, engine)
 
 
-def answers_to(request: Request, server: Server, engine: Engine) -> dict[int, Payload]:
-    """Return the usable answers to a request for gradients, by client."""
+def answers_to(
+    request: Request, server: Server, engine: Engine, outside: set[int] | None = None
+) -> dict[int, Payload]:
+    """Return the usable answers to a request for gradients, by client.
+
+    Clients whose numbers are not finite are added to `outside`, if it is given, without a warning.
+    """
     found: dict[int, Payload] = {}
     everyone = frozenset(server.everyone)
     server.audit.asked(request)
@@ -120,7 +125,10 @@ def answers_to(request: Request, server: Server, engine: Engine) -> dict[int, Pa
                 columns = server.gate.admit(one, CERTIFY, names)
             except FedConError as error:
                 name, reason = server.client_name(client), printable(str(error))
-                _log.warning("no certificate by %s: %s", name, reason)
+                if outside is not None and isinstance(error, DivergedError):
+                    outside.add(client)
+                else:
+                    _log.warning("no certificate by %s: %s", name, reason)
                 if one.silent:
                     server.audit.silent([client], reason)
                 else:

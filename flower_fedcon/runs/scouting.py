@@ -74,22 +74,28 @@ def with_scales(
         strategy, trial, x0, max_retries=engine.max_retries, round_deadline=engine.round_deadline
     )
     engine.open(server.info)
-    rng = stream(setup.seed, SCALES, 0)
+    rng, at_start = stream(setup.seed, SCALES, 0), True
 
     def gradients(points: Sequence[Array]) -> list[Array]:
-        """Return each client's gradient at its point."""
+        """Return each client's gradient at its point, NaN if it is not finite; x0 is the first."""
+        nonlocal at_start
         request = server.certificate_request(points[0])
         if any(point is not points[0] for point in points):
             request.personal = {c: {"x": point} for c, point in enumerate(points)}
         found: dict[int, Any] = {}
         for _ in range(_TRIES):
-            found |= answers_to(request, server, engine)
+            outside: set[int] | None = None if at_start else set()
+            found |= answers_to(request, server, engine, outside)
+            for client in outside or ():  # the point left its objective's domain, or overflows it
+                found[client] = {"gradient": np.full_like(x0, math.nan)}
             if len(found) == n:
+                at_start = False
                 return [found[c]["gradient"] for c in range(n)]
         missing = [name for c, name in enumerate(setup.names) if c not in found]
+        where, names = "at" if at_start else "near", ", ".join(missing)
         raise RoundError(
-            f"no gradient at the start from {', '.join(missing)}, which {strategy.title} needs for "
-            f"its default settings: give the settings, or wait for these clients"
+            f"no gradient {where} the start from {names}, which {strategy.title} needs for its "
+            f"default settings: give the settings, or wait for these clients"
         )
 
     scales = estimate(gradients, x0, n, rng, smoothness=unknown, alone=several)

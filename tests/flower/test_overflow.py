@@ -104,6 +104,91 @@ def test_nodes_do_the_same(caplog):
     assert caplog.text.count("are no longer finite") == 2 * again
 
 
+class Wall:
+    """c x - log x, which states no L, and has no gradient where x <= 0."""
+
+    shape = (2,)
+
+    def __init__(self, c):
+        self.c = c
+
+    def value(self, x):
+        return float((self.c * x - np.log(x)).sum())
+
+    def gradient(self, x):
+        return self.c - 1 / x if (x > 0).all() else np.full_like(x, np.nan)
+
+
+class Steep:
+    """A sum of cosh(a x), whose units of x are tiny: it overflows within 1e-8 of the start."""
+
+    shape = (2,)
+
+    def __init__(self, a):
+        self.a = a
+
+    def value(self, x):
+        return float((np.cosh(self.a * x) - self.a * x / 2).sum())
+
+    def gradient(self, x):
+        return self.a * (np.sinh(self.a * x) - 0.5)
+
+
+BEYOND = pytest.mark.parametrize(
+    ("clients", "start"),
+    [
+        ([Wall(c) for c in (1.0, 2.0, 3.0)], 1.0),
+        ([Wall(c) for c in (1.0, 2.0, 3.0)], 100.0),
+        ([Steep(1e11 * a) for a in (1.0, 0.5, 2.0)], 0.0),
+    ],
+    ids=["wall", "far from it", "steep"],
+)
+
+
+@pytest.mark.parametrize("name", ["auto", Scaffold, FedAvg])
+@BEYOND
+def test_points_without_a_gradient_are_steps_that_are_too_far(clients, start, name, caplog):
+    """L is estimated from nearer points; before, the run ended with an error about the start."""
+    given = FederatedProblem(clients, x0=np.full(2, start))
+    with np.errstate(all="ignore"):
+        history = simulate(name if name == "auto" else name(local_steps=5), given, 20)
+    assert history["objective"].max() <= given.objective(given.x0)
+    assert history["objective"][-1] < given.objective(given.x0)
+    assert "no certificate" not in caplog.text
+
+
+@on_grid
+@BEYOND
+def test_so_they_are_on_nodes(clients, start, caplog):
+    given = FederatedProblem(clients, x0=np.full(2, start))
+    with np.errstate(all="ignore"):
+        here = simulate(FedAvg(local_steps=5), given, 5, evaluate_every=0)
+        strategy = FedAvg(local_steps=5)
+        there = strategy.start(FakeGrid(clients), given.x0, num_rounds=5, evaluate_every=0)
+    assert there.history.x.tobytes() == here.x.tobytes()
+    assert "no certificate" not in caplog.text
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 5])
+def test_a_client_that_fails_is_still_named(fails_at, caplog):
+    """Its point is not at fault, be it at the start or later."""
+
+    class Failing(Wall):
+        calls = 0
+
+        def gradient(self, x):
+            self.calls += 1
+            if self.calls >= fails_at:
+                raise OSError("the disk is full")
+            return super().gradient(x)
+
+    given = FederatedProblem([Wall(1.0), Failing(2.0)], x0=np.ones(2))
+    where = "at" if fails_at == 1 else "near"
+    with pytest.raises(RoundError, match=f"no gradient {where} the start from 1, which"):
+        simulate(Scaffold(), given, 5)
+    assert "no certificate by client 1: OSError" in caplog.text
+
+
 @ENGINES
 def test_with_steps_of_ones_own_the_error_is_that_of_divergence(engine):
     clients = [Quadratic(np.diag([1.0, 4.0]), np.array([b, 1.0])) for b in range(4)]
