@@ -207,6 +207,22 @@ class Contest:
         self._take([runner.entry for runner in race.runners], ended)
         return race.standing()
 
+    def doubt(self) -> str:
+        """Return a warning if the run ends before the race is decided; "" otherwise."""
+        race = self.race
+        if race is None:
+            return ""
+        leader = race.leader
+        what, instead = what_is_raced(self._strategy), "give numbers"
+        if self._rivals:
+            what, instead = f"{len(race.runners)} methods", "name a method"
+        return (
+            f"the race of {what} was not decided: it takes up to about {race.until_decided} "
+            f"rounds, and the run ends after {race.rounds}. The model is that of "
+            f"{leader.entry.label}, the best so far, after {leader.server.round} of its own "
+            f"rounds. Give more rounds, or {instead}"
+        )
+
     def snapshot(self) -> dict[str, Any]:
         """Return the part of a checkpoint; empty if there is no race."""
         if self.race is None:

@@ -121,10 +121,35 @@ class Race:
     @property
     def goal(self) -> int:
         """The number of rounds that each has by the end of the stage."""
+        return self._goal(self.rung)
+
+    def _goal(self, rung: int) -> int:
         rate: float = self.runners[0].server.setup.rate
         longer = LONGER_IN_LINE if self._line else LONGER
-        rounds: float = self.first * longer**self.rung * rate**-0.75
+        rounds: float = self.first * longer**rung * rate**-0.75
         return math.ceil(rounds - 1e-9)
+
+    @property
+    def until_decided(self) -> int:
+        """The rounds of all runners at the end of the race, if no two of them are equally good.
+
+        Of ordered values this is the most, since not every value needs to play.
+        """
+        rounds, rung, left = self.rounds, self.rung, len(self.alive)
+        rounds += sum(max(0, self.goal - runner.server.round) for runner in self.alive)
+        while (rung := rung + 1) < self._stages and (left := self._kept(rung, left)) > 1:
+            rounds += left * (self._goal(rung) - self._goal(rung - 1))
+        return rounds
+
+    @property
+    def _stages(self) -> int:
+        return STAGES_IN_LINE if self._line else STAGES
+
+    def _kept(self, rung: int, count: int) -> int:
+        """Return how many of `count` runners are kept for a stage, unless some are equally good."""
+        if self._line:
+            return min(count, KEPT_IN_LINE if rung < STAGES_IN_LINE else 1)
+        return max(1, count // KEPT)
 
     @property
     def rounds(self) -> int:
@@ -138,8 +163,7 @@ class Race:
 
     def next(self) -> Runner | None:
         """Return the runner that plays next; None if the race is decided."""
-        stages = STAGES_IN_LINE if self._line else STAGES
-        while self.rung < stages and len(self.alive) > 1:
+        while self.rung < self._stages and len(self.alive) > 1:
             waiting = [runner for runner in self.alive if runner.server.round < self.goal]
             if self._line and not self.rung and waiting and not self._tied():
                 waiting = self._towards_the_best()
@@ -174,9 +198,7 @@ class Race:
     def _drop(self) -> None:
         """Keep the best quarter, or the best two of ordered values."""
         scores = sorted(runner.score for runner in self.alive)
-        in_line = KEPT_IN_LINE if self.rung < STAGES_IN_LINE else 1
-        kept = in_line if self._line else max(1, len(scores) // KEPT)
-        last = scores[min(kept, len(scores)) - 1]
+        last = scores[self._kept(self.rung, len(scores)) - 1]
         for runner in self.alive:
             played = runner.server.round
             if runner.score > last or not played:

@@ -222,6 +222,8 @@ class Run:
             last = history.rows[-1] if history.rows else {}
             for text in server.strategy.doubts(server.state, last, unheard):
                 _strategies_log.warning("%s", text)
+            if not history.stopped and (undecided := self._contest.doubt()):
+                _strategies_log.warning("%s", undecided)
             if self._guard is not None and (doubt := self._guard.doubt(server, last)):
                 _strategies_log.warning("%s: %s", server.strategy.title, doubt)
         reached = None if history.report is None else history.report.reached

@@ -222,6 +222,26 @@ def test_another_method_is_named_at_resume(after, tmp_path):
         simulate(after, q6(), 9, run_dir=tmp_path, resume=True)
 
 
+@pytest.mark.parametrize("sampled", [False, True], ids=["full", "sampled"])
+@pytest.mark.parametrize("name", ["methods", "fedavg", "feddyn", "scaffold"])
+def test_a_race_that_is_not_decided_says_how_many_rounds_it_takes(name, sampled, caplog):
+    """Before, such a run ended with nothing said, even above the objective at the start."""
+    more = THREE if sampled else {}
+    strategy = "auto" if name == "methods" else CASES[name][0](**more)
+    options = more if name == "methods" else {}
+
+    def said(rounds, **callbacks):
+        caplog.clear()
+        history = simulate(strategy, q6(), rounds, **options, **callbacks)
+        assert bool(history.race) != ("was not decided" in caplog.text) or history.stopped
+        return re.findall(r"not decided: it takes up to about (\d+) rounds", caplog.text)
+
+    (needed,) = said(1)
+    assert said(int(needed)) == []
+    assert len(said(2)) == 1
+    assert said(int(needed), callbacks=[lambda record: True]) == []
+
+
 def test_methods_left_out_where_convexity_is_unknown(caplog):
     """Objectives that state no mu may well be convex."""
 
