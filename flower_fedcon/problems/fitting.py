@@ -12,6 +12,7 @@ from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.scales import UNIT, Scales
 from flower_fedcon.errors import ConfigError, FedConError, UnknownScaleError
+from flower_fedcon.objectives.many import representatives
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import kept_constraints, oracles, why_mismatched
 from flower_fedcon.registry import algorithms, own_algorithms
@@ -30,6 +31,7 @@ def why_unfit(
     each: bool,
     sampled: bool,
     functional: bool = True,
+    twice: bool = True,
 ) -> str:
     """Return why a method does not solve the problem; "" if it does.
 
@@ -47,6 +49,8 @@ def why_unfit(
         Whether rounds leave clients out.
     functional : bool
         Whether the objectives have functional constraints.
+    twice : bool
+        Whether the objectives have second derivatives.
     """
     if card.source.startswith("refuted"):
         return f"is {card.paper}"
@@ -54,6 +58,8 @@ def why_unfit(
         return f"is for objectives {card.problem.partition('convex, ')[2] or card.problem}"
     if "strongly" in card.problem and not strongly_convex and "or not" not in card.problem:
         return "is for strongly convex objectives, and mu is not known to be > 0"
+    if "twice differentiable" in card.problem and not twice:
+        return "is for objectives with hessian(x), the matrix of second derivatives"
     if not convex and not _allows_nonconvex(card, kind):
         known = (
             "are not" if convex is False else "state no strong_convexity (0.0 if they are convex)"
@@ -66,6 +72,16 @@ def why_unfit(
     if sampled and kind.needs_everyone:
         return f"needs every client in every round ({kind.needs_everyone})"
     return ""
+
+
+def has_hessians(problem: FederatedProblem) -> bool:
+    """Return whether all objectives have `hessian`.
+
+    >>> from flower_fedcon.problems import digits
+    >>> has_hessians(digits())
+    True
+    """
+    return all(hasattr(f, "hessian") for f in representatives(problem.clients))
 
 
 def _allows_nonconvex(card: Card, kind: type[Method[Any]]) -> bool:
@@ -119,6 +135,7 @@ def contenders(
                 each=problem.has_functional_constraint and problem.constraints == "each",
                 sampled=setup.sampled,
                 functional=problem.has_functional_constraint,
+                twice=has_hessians(problem),
             )
             if not reason:
                 given = {**oracles(kind, problem), **kept_constraints(kind, problem)}

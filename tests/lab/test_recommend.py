@@ -135,6 +135,26 @@ def test_a_functional_constraint_has_its_own_methods():
     assert studies.nearest(facts_of(problem, rule)) is None
 
 
+def test_methods_that_need_more_of_the_objectives_do_not_fit_without_it():
+    """Before, they were counted, and failed when they were tried."""
+
+    class Squares:
+        shape = (2,)
+        smoothness = strong_convexity = 1.0
+
+        def value(self, x):
+            return float(x @ x / 2)
+
+        def gradient(self, x):
+            return x
+
+    names, others, _ = advised(small())
+    assert "FedNewton" in names
+    assert others["FedSGM"] == "is for a constraint on the objectives' own values"
+    _, others, _ = advised(FederatedProblem([Squares(), Squares()], x0=np.ones(2)))
+    assert others["FedNewton"].startswith("is for objectives with hessian(x)")
+
+
 def test_a_bias_and_large_uploads_come_last():
     names, _, found = advised(l1_logistic(clients=4, rows=8, columns=60))
     biased = [each.exact for each in found]

@@ -16,7 +16,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.lab.advice.facts import Facts, setup_of
 from flower_fedcon.lab.advice.studies import Measured, Study
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.problems.fitting import LARGE, why_inexact, why_unfit
+from flower_fedcon.problems.fitting import LARGE, has_hessians, why_inexact, why_unfit
 from flower_fedcon.problems.mismatch import kept_constraints, oracles, why_mismatched
 from flower_fedcon.registry import algorithms, own_algorithms
 from flower_fedcon.strategies.base import FedConStrategy
@@ -108,6 +108,8 @@ def candidates(
                 convex=facts.convex,
                 each=facts.term == "each",
                 sampled=facts.sampled,
+                functional=problem.has_functional_constraint,
+                twice=has_hessians(problem),
             )
         )
         if not reason:
