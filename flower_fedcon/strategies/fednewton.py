@@ -10,10 +10,10 @@ Round, for a cohort S:
 
 With everyone present all m_i are models around x, and (1/N) sum_i f_i(x) + psi(x) is known. While
 it is higher than at the last accepted point w, the server takes x := (x + w) / 2 instead. Under
-sampling m_i is that of the client's last round (m is the mean over clients that have replied so
-far), without this safeguard. The method converges quadratically. Under sampling it converges
-superlinearly once all clients have replied, from a start that is near enough; for quadratic f_i it
-has then converged.
+sampling m_i is that of the client's last round, without this safeguard, and x stays at the start
+until all clients have replied, so that all first m_i are models around it. The method converges
+quadratically. Under sampling it then converges superlinearly, from a start that is near enough; for
+quadratic f_i it converges in that round.
 
 State: none on the client; x, w, m, the first m and, under sampling, all m_i on the server (N d^2/2
 numbers).
@@ -22,7 +22,7 @@ The m_i of least squares are the client's moments A'A and A'b themselves.
 Participation: any; exact.
 Lost state: nothing to lose.
 
-Not for: models of more than some thousand entries, and nonconvex losses.
+Not for: models of more than some thousand entries, nonconvex losses, and clients that never reply.
 
 Source: Jason D. Lee, Yuekai Sun, Michael A. Saunders, "Proximal Newton-type methods for minimizing
 composite functions", SIAM Journal on Optimization 2014 (arXiv:1206.1623); under sampling Anton
@@ -39,6 +39,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.participation import Only
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
@@ -198,8 +199,12 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         return after
 
     def renew(self, state: FedNewtonState) -> FedNewtonState:
-        """Minimise m + psi, with a new psi if one is given."""
-        if state.t == 1:
+        """Minimise m + psi, with a new psi if one is given.
+
+        While m is the model of some clients alone it may have no minimiser, or one far away.
+        """
+        awaited = 1 if isinstance(self.participation, Only) else self.setup.num_clients
+        if state.t == 1 or (state.mirror is not None and state.heard.sum() < awaited):
             return state
         found = [minimizer(*block) for block in self._blocks(state.m, state.x)]
         return state._replace(x=np.stack(found).reshape(state.x.shape))

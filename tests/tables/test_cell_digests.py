@@ -117,6 +117,16 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(tmp_path):
         rows_on_node(table)
 
 
+def test_rows_of_a_temporary_file_are_recognised_by_its_content(tmp_path):
+    keys = []
+    for name in ("one.csv", "two.csv"):
+        frame(4, 8).to_csv(tmp_path / name, index=False)
+        table = read_table(tmp_path / name, SCHEMA)
+        (tmp_path / name).unlink()
+        keys.append(rows_on_node(table))
+    assert keys[0] == keys[1] == table.rows_digest
+
+
 def test_lines_that_cannot_be_read_as_one_text_are_rows_of_their_own(tmp_path):
     path = tmp_path / "t.csv"
     schema = Schema("ill", {"age": {"range": [0, 120]}}, positive=["yes"])

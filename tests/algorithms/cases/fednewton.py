@@ -6,7 +6,7 @@ import numpy as np
 from contract import Case, Contract
 from problems import HALF, q6, q6_l1, two_clients
 
-from flower_fedcon import Bernoulli, Only
+from flower_fedcon import Bernoulli, Cyclic, Only
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedNewton
 
@@ -18,13 +18,19 @@ def fednewton():
     return FedNewton(problem.regularizer), problem, [0.8, 0.8]
 
 
+def one_after_the_other():
+    # x stays at 1 until both have replied; then 3/2 x - 3/2 + .3 = 0
+    problem = two_clients(regularizer=L1(0.3))
+    return FedNewton(problem.regularizer, participation=Cyclic(2)), problem, [1.0, 0.8, 0.8]
+
+
 def one_of_two():
     # m = m_2 alone: x = -1, and again
     return FedNewton(participation=Only(1)), two_clients(), [-1.0, -1.0]
 
 
 def invariant(run):
-    """Under sampling m is the mean of what has been heard."""
+    """Under sampling m is the mean of the m_i of all clients that have replied."""
     server = run.state
     if server.mirror is not None:
         heard = server.mirror.rows["m"][server.heard > 0]
@@ -41,7 +47,7 @@ CONTRACT = Contract(
         Case("half", q6_l1, HALF, 20, 0, 5e-11),
         Case("coin", q6, {"participation": Bernoulli(0.5)}, 20, 0, 1e-13),
     ],
-    first_rounds=[fednewton, one_of_two],
+    first_rounds=[fednewton, one_after_the_other, one_of_two],
     small={},
     oracle="regularizer",
     invariant=invariant,
