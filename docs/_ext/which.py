@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mathematics import cell, table
 
-from flower_fedcon.card import first_sentence, one_line
+from flower_fedcon.card import first_sentence
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.validation import parameters
 
@@ -57,17 +57,14 @@ def measured(study):
     return found
 
 
-def convexity(method, card):
+def convexity(method):
     """Return what a method asks of the objectives' curvature, as it is declared."""
-    if "mu >= 0" in one_line(card.problem):
-        return "mu >= 0 is an argument"
+    need = method.scope.convexity
     if "strong_convexity" in parameters(method):
-        return "mu > 0 is an argument"
-    if "strongly convex" in one_line(card.problem):
+        return "mu is an argument" if need == "convex" else "mu > 0 is an argument"
+    if need == "strong":
         return "assumed, mu > 0"
-    if "nonconvex" in one_line(card.problem):
-        return "not needed, nor is convexity"
-    return "not needed"
+    return "not needed, nor is convexity" if need == "none" else "not needed"
 
 
 def first_clause(text):
@@ -89,7 +86,7 @@ def row(method, figures):
     card = method.card()
     cells = [
         f"[{method.title}](methods/{method.name}.rst)",
-        convexity(method, card),
+        convexity(method),
         "everyone" if method.needs_everyone else cell(first_clause(card.participation)),
         state(method),
         cell(first_sentence(card.wire)),

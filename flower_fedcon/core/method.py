@@ -20,6 +20,7 @@ from flower_fedcon.core.participation import Draws, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COHORT, stream
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import StateLostError
 from flower_fedcon.layout import Layout
@@ -52,6 +53,8 @@ class Method(ABC, Generic[State]):
     queries: tuple[str, ...] = ()
     """The names of values that a query asks for before the step; empty for one exchange a round."""
 
+    scope: ClassVar[Scope] = Scope()
+    """Which objectives it is for."""
     needs_everyone: ClassVar[str] = ""
     """Why every client must take part in every round; "" if cohorts are allowed."""
 

@@ -95,6 +95,11 @@ class Participation(ABC):
         """
         return None
 
+    def reached(self, num_clients: int) -> int:
+        """Return how many clients take part in some round: all, unless `inclusion` knows better."""
+        shares = self.inclusion(num_clients)
+        return num_clients if shares is None else int(np.count_nonzero(shares))
+
     def is_full(self, num_clients: int) -> bool:
         """Return whether every cohort is everyone."""
         return self.rate(num_clients) == 1.0
@@ -228,6 +233,10 @@ class Only(Participation):
         count("Only(client)", self.client, minimum=0)
 
     def size(self, num_clients: int) -> int:
+        """Return 1."""
+        return 1
+
+    def reached(self, num_clients: int) -> int:
         """Return 1."""
         return 1
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from flower_fedcon.card import Card
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.scales import UNIT, Scales
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.errors import ConfigError, FedConError, UnknownScaleError
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import kept_constraints, oracles, why_mismatched
-from flower_fedcon.registry import algorithms, own_algorithms
+from flower_fedcon.registry import algorithms, names, own_algorithms
 from flower_fedcon.validation import parameters
 
 LARGE = 20
@@ -52,15 +53,18 @@ def why_unfit(
     twice : bool
         Whether the objectives have second derivatives.
     """
-    if card.source.startswith("refuted"):
+    scope = kind.scope
+    if kind.name not in names() and "scope" not in vars(kind):
+        scope = scope_in(card, kind)
+    if scope.refuted:
         return f"is {card.paper}"
-    if "minimiser" in card.problem:
-        return f"is for objectives {card.problem.partition('convex, ')[2] or card.problem}"
-    if "strongly" in card.problem and not strongly_convex and "or not" not in card.problem:
+    if scope.shared_minimiser:
+        return "is for objectives with a minimiser that (nearly) all share"
+    if scope.convexity == "strong" and not strongly_convex:
         return "is for strongly convex objectives, and mu is not known to be > 0"
-    if "twice differentiable" in card.problem and not twice:
+    if scope.hessians and not twice:
         return "is for objectives with hessian(x), the matrix of second derivatives"
-    if not convex and not _allows_nonconvex(card, kind):
+    if scope.convexity in ("convex", "strong") and not convex:
         known = (
             "are not" if convex is False else "state no strong_convexity (0.0 if they are convex)"
         )
@@ -74,6 +78,24 @@ def why_unfit(
     return ""
 
 
+def scope_in(card: Card, kind: type[Method[Any]]) -> Scope:
+    """Return the scope that a card states in words, for own algorithms that declare none."""
+    words = card.problem
+    convexity: Literal["", "none", "convex", "strong"] = ""
+    if "strongly" in words and "or not" not in words:
+        convexity = "strong"
+    elif "nonconvex" in words or "schedule" in parameters(kind):  # of Frank-Wolfe methods
+        convexity = "none"
+    elif "convex" in words:
+        convexity = "convex"
+    return Scope(
+        convexity,
+        hessians="twice differentiable" in words,
+        shared_minimiser="minimiser" in words,
+        refuted=card.source.startswith("refuted"),
+    )
+
+
 def has_hessians(problem: FederatedProblem) -> bool:
     """Return whether all objectives have `hessian`.
 
@@ -82,12 +104,6 @@ def has_hessians(problem: FederatedProblem) -> bool:
     True
     """
     return all(hasattr(f, "hessian") for f in representatives(problem.clients))
-
-
-def _allows_nonconvex(card: Card, kind: type[Method[Any]]) -> bool:
-    if "schedule" in parameters(kind):  # of Frank-Wolfe methods: "convex" or "nonconvex"
-        return True
-    return "nonconvex" in card.problem or "convex" not in card.problem
 
 
 def why_inexact(kind: type[Method[Any]], *, sampled: bool) -> str:

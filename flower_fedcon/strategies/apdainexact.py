@@ -39,6 +39,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
 from flower_fedcon.validation import Array, chosen, positive
@@ -96,6 +97,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
 
     name = "apdainexact"
     title = "APDA-Inexact"
+    scope = Scope("strong")
     uplink = ("u",)
     needs_exact = "its dual steps amplify errors, and with error feedback it diverged in tests"
     needs_mean = "the dual variables sum to 0 only if m is the mean of the u_i"

@@ -33,6 +33,7 @@ from __future__ import annotations
 from typing import NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.strategies.base import Common, FedConStrategy
@@ -77,6 +78,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     """
 
     name = "averagedfw"
+    scope = Scope("convex", refuted=True)
     bias = "its limit, where there is one, is another point where clients differ"
     needs_exact = "a compressed upload would take the model out of the set"
     uplink = ("delta",)

@@ -68,6 +68,7 @@ from typing import TypeAlias
 import numpy as np
 
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.families.dual import DualProximalGradient
 from flower_fedcon.strategies.families.dual_states import AcceleratedState, PlainState
@@ -135,6 +136,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     """
 
     name = "dualfl"
+    scope = Scope("convex")  # and `regularization` makes them strongly convex
     uplink = ("theta",)
     needs_exact = (
         "its dual variables need the exact local solutions, and with compression it "

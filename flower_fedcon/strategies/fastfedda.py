@@ -55,6 +55,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.solvers.dual_model import model_minimizer, step_weight
@@ -122,6 +123,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     """
 
     name = "fastfedda"
+    scope = Scope("strong")
     uplink = ("z",)
     needs_mean = needs_uniform = ""
     needs_convex = (

@@ -53,6 +53,7 @@ from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
@@ -117,6 +118,7 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
     """
 
     name = "feddr"
+    scope = Scope("none")
     penalty_name = "step_size"
     constants: FedDRConstants
     uplink = ("delta",)

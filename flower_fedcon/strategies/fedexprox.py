@@ -41,6 +41,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, UnknownScaleError
 from flower_fedcon.solvers.moreau import constant_extrapolation, square
@@ -103,6 +104,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     """
 
     name = "fedexprox"
+    scope = Scope("convex", shared_minimiser=True)
     bias = "where no minimiser is shared, it has FedProx's floor or does not converge"
     uplink = ("delta", "gap")
     numbers = ("gap",)

@@ -39,8 +39,8 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
-from flower_fedcon.core.participation import Only
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
@@ -106,6 +106,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     """
 
     name = "fednewton"
+    scope = Scope("convex", hessians=True)
     uplink = ("m",)
     needs_gradient = "its models consist of exact gradients and second derivatives"
     needs_exact = "it is exact by its second derivatives, which errors would spoil"
@@ -203,7 +204,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
 
         While m is the model of some clients alone it may have no minimiser, or one far away.
         """
-        awaited = 1 if isinstance(self.participation, Only) else self.setup.num_clients
+        awaited = self.participation.reached(self.setup.num_clients)
         if state.t == 1 or (state.mirror is not None and state.heard.sum() < awaited):
             return state
         found = [minimizer(*block) for block in self._blocks(state.m, state.x)]

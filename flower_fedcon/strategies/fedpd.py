@@ -43,6 +43,7 @@ from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COIN
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.balancing import Balance, Balanced, number_or_balanced
@@ -101,6 +102,7 @@ class FedPD(Balanced[FedPDState]):
     """
 
     name = "fedpd"
+    scope = Scope("none")
     penalty_name = "step_size"
     constants: FedPDConstants
     uplink = ("u",)

@@ -51,6 +51,7 @@ import numpy as np
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.scales import UNIT
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, UnknownScaleError
 from flower_fedcon.regularizers import as_regularizer
@@ -131,6 +132,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     """
 
     name = "fedproxal"
+    scope = Scope("convex")
     uplink = ("z", "residual", "constraint")
     numbers = ("residual", "constraint")
     needs_exact = "its multipliers follow each client's own constraint, for exact steps"

@@ -75,6 +75,7 @@ import numpy as np
 
 from flower_fedcon.compressors import dense
 from flower_fedcon.core.rng import COMPRESS
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.families.switching import Switch, Switching, WeightedMean
 from flower_fedcon.validation import Array
@@ -155,6 +156,7 @@ class FedSGM(Switching[FedSGMState]):
     """
 
     name = "fedsgm"
+    scope = Scope("convex")
     uplink = ("delta",)
     needs_mean = ""
     needs_gradient = "its bound on the violation is for the gradients of objective and constraint"

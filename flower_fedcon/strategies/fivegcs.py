@@ -44,6 +44,7 @@ import numpy as np
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.participation import Sample
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
@@ -109,6 +110,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
 
     name = "fivegcs"
     title = "5GCS"
+    scope = Scope("strong")
     uplink = ("delta",)
     needs_mean = "v must stay the sum of all u_m"
     needs_uniform = "its theory needs uniform cohorts"

@@ -43,6 +43,7 @@ import numpy as np
 from flower_fedcon.compressors import Compressor, as_compressor, dense
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.random_rounds import CoinOptions, RandomRounds
@@ -107,6 +108,7 @@ class LoCoDL(RandomRounds[LoCoDLState]):
     """
 
     name = "locodl"
+    scope = Scope("strong")
     uplink = ("d",)
     needs_gradient = "its steps subtract g's gradient, a share of f_i's, from the whole gradient"
     needs_constant_lr = "its duals move by the step length of the round before"

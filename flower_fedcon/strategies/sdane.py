@@ -44,6 +44,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.solvers import Exact
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
@@ -102,6 +103,7 @@ class SDANE(LocalMinimization[SDANEState]):
     """
 
     name = "sdane"
+    scope = Scope("convex")
     sampling_bias = "a cohort's gradient and steps leave a floor where clients differ"
     title = "S-DANE"
     uplink = ("gradient", "delta", "end_gradient")

@@ -47,6 +47,7 @@ from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.participation import Sample
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COMPRESS
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.random_rounds import CoinOptions, RandomRounds
@@ -105,6 +106,7 @@ class TAMUNA(RandomRounds[TAMUNAState]):
     """
 
     name = "tamuna"
+    scope = Scope("strong")
     uplink = ("x",)
     needs_constant_lr = "the h_i move by the step length of the round before"
     needs_gradient = ""

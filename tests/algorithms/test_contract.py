@@ -21,6 +21,7 @@ from harness import OpenRun
 
 from flower_fedcon import registry, simulate
 from flower_fedcon.errors import AlgorithmError, FedConError, ParticipationError
+from flower_fedcon.problems.fitting import scope_in
 from flower_fedcon.registry import client_class, strategy_class
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
@@ -138,6 +139,13 @@ def test_the_card_has_all_its_parts(name):
     }  # fmt: skip
     assert [key for key, text in parts.items() if not text.strip()] == []
     assert "broadcast" in parts["update"] or name == "mcfedda"  # whose rounds are CFedDA's
+
+
+@EACH
+def test_the_card_says_which_objectives_it_is_for(name):
+    """In words that are read for algorithms without a declared scope."""
+    kind = strategy_class(name)
+    assert scope_in(kind.card(), kind) == kind.scope
 
 
 @EACH

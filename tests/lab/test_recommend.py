@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from pages import ROOT, blocks
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.core.scales import MARGIN
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.advice import ask, studies
 from flower_fedcon.lab.advice.candidates import candidates
@@ -22,6 +24,7 @@ from flower_fedcon.lab.advice.trial import try_out
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import LogisticRegression, Quadratic
 from flower_fedcon.problems import l1_logistic, low_rank, quadratics
+from flower_fedcon.problems.fitting import why_unfit
 from flower_fedcon.registry import algorithms, own_algorithms
 from flower_fedcon.regularizers import L1, NuclearNorm
 from flower_fedcon.runs.toml import write_value
@@ -153,6 +156,25 @@ def test_methods_that_need_more_of_the_objectives_do_not_fit_without_it():
     assert others["FedSGM"] == "is for a constraint on the objectives' own values"
     _, others, _ = advised(FederatedProblem([Squares(), Squares()], x0=np.ones(2)))
     assert others["FedNewton"].startswith("is for objectives with hessian(x)")
+
+
+def test_own_algorithms_are_for_what_they_declare_or_their_card_says():
+    class Silent(FedAvg):
+        name = "silent"
+
+    class Declared(FedAvg):
+        name = "declared"
+        scope = Scope("convex")
+
+    def why(kind, problem, **known):
+        card = replace(FedAvg.card(), problem=problem)
+        known = {"strongly_convex": False, "convex": True, **known}
+        return why_unfit(card, kind, **known, each=False, sampled=False)
+
+    assert why(Silent, "min F, f_i mu-strongly convex").startswith("is for strongly convex")
+    assert why(Silent, "min F") == why(Silent, "min F", convex=False) == ""
+    assert why(Declared, "min F, f_i mu-strongly convex") == ""
+    assert why(Declared, "min F", convex=False).startswith("is stated for convex objectives")
 
 
 def test_a_bias_and_large_uploads_come_last():

@@ -10,6 +10,7 @@ import numpy as np
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.scales import UNIT
+from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, UnknownScaleError
 from flower_fedcon.sets import Atom, ConstraintSet
@@ -60,6 +61,7 @@ class FrankWolfe(Mirrored[State]):
     """
 
     uplink = ("atom",)
+    scope = Scope("none")  # by schedule="nonconvex"
     compact = True
     needs_exact = "an atom is compact already, and a compressed one would leave the set"
     needs_mean = "x_bar must stay the mean of all x_i, and each step moves it by eta_t/N at most"

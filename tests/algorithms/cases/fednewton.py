@@ -6,7 +6,7 @@ import numpy as np
 from contract import Case, Contract
 from problems import HALF, q6, q6_l1, two_clients
 
-from flower_fedcon import Bernoulli, Cyclic, Only
+from flower_fedcon import Available, Bernoulli, Cyclic, Only
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedNewton
 
@@ -29,6 +29,11 @@ def one_of_two():
     return FedNewton(participation=Only(1)), two_clients(), [-1.0, -1.0]
 
 
+def one_of_two_by_a_trace():
+    # the other client never comes, and is not waited for
+    return FedNewton(participation=Available([[0, 1]])), two_clients(), [-1.0, -1.0]
+
+
 def invariant(run):
     """Under sampling m is the mean of the m_i of all clients that have replied."""
     server = run.state
@@ -47,7 +52,7 @@ CONTRACT = Contract(
         Case("half", q6_l1, HALF, 20, 0, 5e-11),
         Case("coin", q6, {"participation": Bernoulli(0.5)}, 20, 0, 1e-13),
     ],
-    first_rounds=[fednewton, one_after_the_other, one_of_two],
+    first_rounds=[fednewton, one_after_the_other, one_of_two, one_of_two_by_a_trace],
     small={},
     oracle="regularizer",
     invariant=invariant,
