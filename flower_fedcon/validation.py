@@ -144,6 +144,15 @@ def choice(name: str, value: object, valid: tuple[str, ...]) -> str:
     return str(value)
 
 
+def word_or_number(name: str, value: object, valid: tuple[str, ...]) -> str | float:
+    """Return one of the strings in `valid`, or a number > 0.
+
+    >>> word_or_number("extrapolation", 2, ("constant",))
+    2.0
+    """
+    return choice(name, value, valid) if isinstance(value, str) else positive(name, value)
+
+
 def expect_unmasked(name: str, value: object) -> None:
     """Raise if entries of an array, or of a list of arrays, are masked: NumPy drops the mask."""
     parts = value if isinstance(value, list | tuple) else (value,)

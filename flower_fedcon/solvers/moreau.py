@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flower_fedcon.errors import UnknownScaleError
 from flower_fedcon.validation import Array
 
 
@@ -17,13 +18,23 @@ def constant_extrapolation(gamma: float, smoothness: Sequence[float], cohort: in
     gamma : float
         The proximal steps' length, > 0.
     smoothness : sequence of float
-        L_i of each of the N clients, not all 0.
+        L_i of each of the N clients; empty if they are unknown.
     cohort : int
         From 1 to N.
+
+    Raises
+    ------
+    UnknownScaleError
+        If the L_i are unknown, or all 0.
 
     >>> constant_extrapolation(1.0, [1.0, 1.0], 2), constant_extrapolation(1.0, [0.0, 1.0], 1)
     (2.0, 2.0)
     """
+    if not smoothness or max(smoothness) == 0:
+        raise UnknownScaleError(
+            "the clients' smoothness L_i is unknown: give extrapolation a number, at most "
+            '1/(gamma L_gamma), or take "diversity"'
+        )
     n, c = len(smoothness), cohort
     envelopes = [L / (1 + gamma * L) for L in smoothness]
     largest, mean = max(envelopes), float(np.mean(envelopes))

@@ -238,6 +238,20 @@ class FedConStrategy(Method[State], FlowerStrategy):
             )
         return L or UNIT
 
+    def steepest_for(self, about: str) -> float:
+        """Return max_i ||grad f_i(x0)|| for a rule, which `about` replaces; 1 if it is 0.
+
+        Raises
+        ------
+        UnknownScaleError
+            If the clients' gradients at the start are unknown.
+        """
+        if self.setup.scales is None:
+            raise UnknownScaleError(
+                f"{self.title}: the clients' gradients at the start are unknown: give {about}"
+            )
+        return self.setup.scales.steepest or UNIT
+
     def modulus_for(self, given: float | None) -> float:
         """Return mu for a method that needs it: the given one, or that of the clients.
 

@@ -48,8 +48,7 @@ from typing import Any, NamedTuple, Unpack
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers.constrained import norm_ball
-from flower_fedcon.solvers.dual_model import model_minimizer
-from flower_fedcon.strategies.families.dual_averaging import Damping, DampingOptions, DualAveraging
+from flower_fedcon.strategies.families.dual_averaging import DampingOptions, DualAveraging
 from flower_fedcon.validation import Array, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -97,9 +96,8 @@ class CFedDA(DualAveraging[CFedDAState]):
     >>> from flower_fedcon import FederatedProblem, simulate
     >>> from flower_fedcon.objectives import Quadratic
     >>> from flower_fedcon.regularizers import L1
-    >>> problem = FederatedProblem(
-    ...     [Quadratic(np.eye(1), np.array([b])) for b in (1.0, 5.0)], regularizer=L1(1.0)
-    ... )
+    >>> clients = [Quadratic(np.eye(1), np.array([b])) for b in (1.0, 5.0)]
+    >>> problem = FederatedProblem(clients, regularizer=L1(1.0))
     >>> strategy = CFedDA(problem.regularizer, strong_convexity=1.0, local_steps=2, radius=1.5)
     >>> simulate(strategy, problem, num_rounds=300).x.round(4)  # soft(3, 1) is outside
     array([1.5])
@@ -108,13 +106,8 @@ class CFedDA(DualAveraging[CFedDAState]):
     name = "cfedda"
     uplink = ("g",)
     needs_mean = needs_uniform = ""
-    needs_convex = (
-        "its models contain psi once for every step, and have one minimiser only if psi is convex"
-    )
     release = Release()
     needs_independent = ""
-
-    constants: Damping
 
     def __init__(
         self, regularizer: Any, *, radius: float | None = None, **options: Unpack[DampingOptions]
@@ -124,13 +117,9 @@ class CFedDA(DualAveraging[CFedDAState]):
         if self.radius is not None:
             norm_ball(self.regularizer, self.radius)  # raises here rather than in round 1
 
-    def derive(self) -> Damping:
-        """Return gamma."""
-        return Damping(self.damping)
-
     def initialize(self, x0: Array) -> CFedDAState:
         """Start at w_0 = x0, with no gradient yet."""
-        pull = self.constants.damping + 0.5 * self.strong_convexity * self.local_steps
+        pull = self.damping + 0.5 * self.strong_convexity * self.local_steps
         return CFedDAState(w=x0, z=pull * x0, total=x0, anchor=x0, r=1)
 
     def broadcast(self, state: CFedDAState) -> Payload:
@@ -140,16 +129,9 @@ class CFedDA(DualAveraging[CFedDAState]):
 
     def aggregate(self, state: CFedDAState, uploads: Uploads) -> CFedDAState:
         """Step 4."""
-        z, ball = state.z - uploads.mean("g"), self.radius is not None
-        w = model_minimizer(
-            self.regularizer,
-            z,
-            state.r * self.local_steps,
-            damping=self.constants.damping,
-            strong_convexity=self.strong_convexity,
-            anchor=state.anchor if ball else None,
-            radius=self.radius,
-        )
+        z = state.z - uploads.mean("g")
+        anchor = None if self.radius is None else state.anchor
+        w = self.minimizer(z, state.r * self.local_steps, anchor=anchor, radius=self.radius)
         z = z + (0.5 * self.strong_convexity * self.local_steps) * w
         return CFedDAState(w, z, state.total + w, state.anchor, state.r + 1)
 

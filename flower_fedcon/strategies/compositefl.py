@@ -48,8 +48,8 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
-from flower_fedcon.strategies.families.mirrored import Mirrored
+from flower_fedcon.strategies.families.control_variates import CorrectedSteps
+from flower_fedcon.strategies.families.local_steps import StepOptions
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -62,7 +62,7 @@ class CompositeFLState(NamedTuple):
     mirror: Mirror | None  # the clients' c_i, by the name "c"
 
 
-class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
+class CompositeFL(CorrectedSteps[CompositeFLState]):
     """Composite federated learning with heterogeneous data.
 
     Parameters
@@ -118,7 +118,6 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     )
     release = Release("with everyone and without mirror")
     needs_independent = "its server takes a prox in each round, and its clients build on the result"
-    usual_steps = 5
     own_loop_decides = ()
 
     def __init__(
@@ -127,14 +126,6 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         super().__init__(**steps)
         self.regularizer = as_regularizer(regularizer)
         self.mirror = bool(mirror)
-
-    def safe_share(self) -> float:
-        """Return eta L: a quarter, divided by K and the server's step."""
-        return float(1 / (4 * self.local_steps * max(1.0, self.server_lr)))
-
-    def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return the values that a race tries for an argument."""
-        return self.safe_ladder(value) if name == "client_lr" else super().ladder(name, value)
 
     def _longest_rate(self) -> float:
         """Return the rule's eta, such that psi has a prox at T."""

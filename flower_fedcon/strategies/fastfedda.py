@@ -22,13 +22,12 @@ q = 0 is the method above; q > 0 forgets the first steps. With output="average" 
 mean of all points, (1/A_t) sum_s alpha_s w_s over steps and clients, for which the theory holds.
 
 Each step adds a gradient together with its own point. (The authors' code also adds the server's
-point to the clients' last one, K + 1 points for K gradients, and does not converge exactly.)
+point to the clients' last one, K + 1 points for K gradients, and does not converge exactly.) The
+paper keeps the sums G of the gradients and W of the points apart, and sends w, G, W down and G, W
+up. P needs them only as z = gamma w_0 + (mu/2) W - G: z alone is sent, for the same iterates.
 
 Symbols: mu = strong_convexity, gamma = damping, K = local_steps, psi = regularizer, q =
 weight_power, a = weight_shift.
-
-The paper keeps the sums G of the gradients and W of the points apart, and sends w, G, W down and G,
-W up. P needs them only as z = gamma w_0 + (mu/2) W - G: z alone is sent, for the same iterates.
 
 State: none on the client; w and z on the server, and the sum of the points for the average.
 Wire: 2 vectors and 1 number down (2 numbers with weights); 1 vector up (2 for the average).
@@ -58,7 +57,7 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.solvers.dual_model import model_minimizer, step_weight
+from flower_fedcon.solvers.dual_model import step_weight
 from flower_fedcon.strategies.families.dual_averaging import DampingOptions, DualAveraging
 from flower_fedcon.validation import Array, choice, nonnegative, optional
 from flower_fedcon.wire.payloads import Payload
@@ -72,13 +71,6 @@ class FastFedDAState(NamedTuple):
     r: float  # the coming round, from 1; or step, if clients choose K
     A: float  # sum of the weights alpha_t of the steps so far
     points: Array | None  # sum of the points times alpha_t, shape of x0; for the average
-
-
-class Weights(NamedTuple):
-    """Constants that follow from the setup."""
-
-    damping: float  # gamma
-    weight_shift: float  # a
 
 
 class FastFedDA(DualAveraging[FastFedDAState]):
@@ -114,9 +106,8 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     >>> from flower_fedcon import FederatedProblem, simulate
     >>> from flower_fedcon.objectives import Quadratic
     >>> from flower_fedcon.regularizers import L1
-    >>> problem = FederatedProblem(
-    ...     [Quadratic(np.eye(1), np.array([b])) for b in (1.0, 5.0)], regularizer=L1(1.0)
-    ... )
+    >>> clients = [Quadratic(np.eye(1), np.array([b])) for b in (1.0, 5.0)]
+    >>> problem = FederatedProblem(clients, regularizer=L1(1.0))
     >>> strategy = FastFedDA(problem.regularizer, strong_convexity=1.0, local_steps=1)
     >>> simulate(strategy, problem, num_rounds=300).x.round(2)  # soft(3, 1)
     array([2.])
@@ -126,14 +117,9 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     scope = Scope("strong")
     uplink = ("z",)
     needs_mean = needs_uniform = ""
-    needs_convex = (
-        "its models contain psi once for every step, and have one minimiser only if psi is convex"
-    )
     release = Release(about={"z": "z"})
     needs_independent = ""
     own_loop_decides = ("local_steps",)
-
-    constants: Weights
 
     def __init__(
         self,
@@ -154,14 +140,13 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         """Whether the weighted average is the output."""
         return self.output == "average"
 
-    def derive(self) -> Weights:
-        """Return gamma and a."""
+    def derive(self) -> None:
+        """Refuse a number of steps that is needed and not known."""
         if self.local_steps is None and (self.weight_power or self.average):
             raise ConfigError(
                 "FastFedDA with weights, or with the average as output, counts its steps: give "
                 "local_steps"
             )
-        return Weights(self.damping, self.weight_shift)
 
     def rules(self) -> dict[str, Callable[[], Any]]:
         """Return the rules; that of a (2 q L/mu) comes before that of gamma."""
@@ -171,15 +156,17 @@ class FastFedDA(DualAveraging[FastFedDAState]):
 
     def _shift(self) -> float:
         q = self.weight_power
-        if not q:
-            return 0.0
         about = f"about {2 * q:g} L/mu"
-        return float(2 * q * self.smoothness_for("weight_shift", about) / self.strong_convexity)
+        L = self.smoothness_for("weight_shift", about) if q else 0.0
+        return float(2 * q * L / self.strong_convexity)
 
     def usual_damping(self) -> float:
         """Return 5 L (1 + a)^q."""
-        L = self.smoothness_for("damping", "about 5 L")
-        return 5 * L * step_weight(1, self.weight_power, self.weight_shift)
+        return 5 * self.smoothness_for("damping", "about 5 L") * self._weight(1)
+
+    def _weight(self, t: int) -> float:
+        """Return alpha_t."""
+        return step_weight(t, self.weight_power, self.weight_shift)
 
     def expects(self, state: FastFedDAState) -> tuple[str, ...]:
         """Return the names of step 3's uploads."""
@@ -188,7 +175,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     def initialize(self, x0: Array) -> FastFedDAState:
         """Start at w_0 = x0, with no gradient yet."""
         points = np.zeros_like(x0) if self.average else None
-        return FastFedDAState(x0, self.constants.damping * x0, 1, 0.0, points)
+        return FastFedDAState(x0, self.damping * x0, 1, 0.0, points)
 
     def broadcast(self, state: FastFedDAState) -> Payload:
         """Step 1."""
@@ -202,24 +189,12 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         z, done = uploads.mean("z", about=state.z), state.r - 1 + self.units(uploads)
         A, points = done * self.unit, state.points
         if self.weight_power:
-            weights = (
-                step_weight(t, self.weight_power, self.constants.weight_shift)
-                for t in range(round((state.r - 1) * self.unit) + 1, round(A) + 1)
-            )
-            A = sum(weights, start=state.A)
+            steps = range(round((state.r - 1) * self.unit) + 1, round(A) + 1)
+            A = sum(map(self._weight, steps), start=state.A)
         if points is not None:
             points = points + uploads.mean("points")
-        w = model_minimizer(
-            self.regularizer,
-            z,
-            A,
-            damping=self.constants.damping,
-            strong_convexity=self.strong_convexity,
-        )
-        return FastFedDAState(w, z, done + 1, A, points)
+        return FastFedDAState(self.minimizer(z, A), z, done + 1, A, points)
 
     def model(self, state: FastFedDAState) -> Array:
         """Return w, or the average of the points."""
-        if state.points is None or state.A == 0:
-            return state.w
-        return state.points / state.A
+        return state.w if state.points is None or state.A == 0 else state.points / state.A

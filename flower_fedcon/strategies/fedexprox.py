@@ -18,8 +18,7 @@ Extrapolation, with M_i = f_i(p_i) + ||x - p_i||^2/(2 gamma), the Moreau envelop
 L_gamma is the smoothness of the mean of the Moreau envelopes; the default uses its bound. Cohorts
 of varying size use the alpha of C = 1, which is valid for every size. alpha = 1 is FedProx with mu
 = 1/gamma. Once M_i - inf f_i is at the level of rounding (1e-12 |inf f_i|), "polyak" becomes
-"diversity". On quadratics the guarantee is no better than that of gradient descent, as later work
-found.
+"diversity". On quadratics, the guarantee is no better than that of gradient descent.
 Symbols: gamma = step_size, alpha = extrapolation, inf f_i = infimum.
 
 State: none on the client; x on the server.
@@ -43,13 +42,14 @@ from typing import Any, NamedTuple, Unpack
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError, UnknownScaleError
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.solvers.moreau import constant_extrapolation, square
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
-from flower_fedcon.validation import Array, choice, chosen, optional, positive, real
+from flower_fedcon.validation import Array, chosen, optional, positive, real, word_or_number
 from flower_fedcon.wire.payloads import Payload
 
 _log = logging.getLogger("flwr.strategies")
+RULES = ("constant", "diversity", "polyak")
 
 
 class FedExProxState(NamedTuple):
@@ -93,13 +93,11 @@ class FedExProx(LocalMinimization[FedExProxState]):
 
     Examples
     --------
-    Two clients that share the minimiser 1:
-
     >>> from flower_fedcon import FederatedProblem, simulate
     >>> from flower_fedcon.objectives import Quadratic
     >>> clients = [Quadratic(q * np.eye(1), np.array([q])) for q in (1.0, 3.0)]
     >>> strategy = FedExProx(step_size=0.1, extrapolation="diversity")
-    >>> simulate(strategy, FederatedProblem(clients), num_rounds=150).x.round(9)
+    >>> simulate(strategy, FederatedProblem(clients), num_rounds=150).x.round(9)  # minimises both
     array([1.])
     """
 
@@ -126,11 +124,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     ) -> None:
         super().__init__(**common)
         self.step_size = chosen(positive, "step_size", step_size)
-        self.extrapolation: float | str = (
-            choice("extrapolation", extrapolation, ("constant", "diversity", "polyak"))
-            if isinstance(extrapolation, str)
-            else positive("extrapolation", extrapolation)
-        )
+        self.extrapolation = word_or_number("extrapolation", extrapolation, RULES)
         self.infimum = optional(real, "infimum", infimum)
         self.max_extrapolation = positive("max_extrapolation", max_extrapolation)
 
@@ -157,14 +151,8 @@ class FedExProx(LocalMinimization[FedExProxState]):
                 'train loops do not give: take "diversity" or a number'
             )
         if alpha == "constant":
-            known = self.setup.smoothnesses
-            if not known or max(known) == 0:
-                raise UnknownScaleError(
-                    "the clients' smoothness L_i is unknown: give extrapolation a number, at most "
-                    '1/(gamma L_gamma), or take "diversity"'
-                )
-            size = self.participation.size(len(known)) or 1
-            alpha = constant_extrapolation(self.step_size, known, size)
+            size = self.participation.size(self.setup.num_clients) or 1
+            alpha = constant_extrapolation(self.step_size, self.setup.smoothnesses, size)
         return FedExProxConstants(None if isinstance(alpha, str) else alpha, polyak)
 
     def why_single(self) -> str:
@@ -192,8 +180,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
             if capped == 1:
                 _log.warning(
                     'FedExProx: the extrapolation is above max_extrapolation=%g: "%s" is for '
-                    'clients that share a minimiser; for others give '
-                    "extrapolation a number",
+                    "clients that share a minimiser; for others give extrapolation a number",
                     alpha, self.extrapolation,
                 )  # fmt: skip
         return FedExProxState(state.x + alpha * mean, alpha, capped)

@@ -42,25 +42,14 @@ from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
-from flower_fedcon.layout import Layout
-from flower_fedcon.regularizers import Each, Regularizer, as_regularizer
-from flower_fedcon.solvers.quadratic_models import (
-    QuadraticModel,
-    apart,
-    hardly_apart,
-    minimizer,
-    packed_size,
-    unpack,
-)
-from flower_fedcon.solvers.runaway import runaway
-from flower_fedcon.strategies.base import Common, FedConStrategy
+from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.solvers.quadratic_models import hardly_apart, minimizer
+from flower_fedcon.strategies.base import Common
+from flower_fedcon.strategies.families.second_order import SecondOrder
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 _log = logging.getLogger("flwr")
-_LOOKED_AT = 1000  # entries up to which collinearity is checked
-_LARGEST = 2000  # entries of a model: 16 megabytes for each client's upload
 _ROUNDING = 1000  # machine epsilons: rounding of a sum of values
 
 
@@ -77,7 +66,7 @@ class FedNewtonState(NamedTuple):
     first: Array | None = None  # the m of round 1, without sampling
 
 
-class FedNewton(FedConStrategy[FedNewtonState]):
+class FedNewton(SecondOrder[FedNewtonState]):
     """Proximal Newton on the clients' second-order models; NIM under sampling.
 
     Parameters
@@ -120,22 +109,6 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         super().__init__(**common)
         self.regularizer = as_regularizer(regularizer)
 
-    def derive(self) -> None:
-        """Refuse models whose Hessians do not fit."""
-        shape = self.setup.layout.shape
-        size = math.prod(shape[1:] if isinstance(self.regularizer, Each) else shape)
-        if size > _LARGEST:
-            raise ConfigError(
-                f"FedNewton sends Hessians, for models of at most {_LARGEST} entries, got {size}: "
-                f"use FedMiD with server_optimizer=Momentum(0.9), server_lr=10, local_steps=1, "
-                "server_prox_only=True and client_lr=1/L, the default of an experiment on tables "
-                "without [algorithm]; or, for cohorts, CompositeFL"
-            )
-
-    def upload_shape(self, name: str, layout: Layout) -> tuple[int, ...]:
-        """Return the shape of a packed m_i."""
-        return (self._packed(layout.shape),)
-
     def why_single(self) -> str:
         """Return why the server needs each upload in this run; "" if the sum suffices."""
         return (
@@ -148,13 +121,9 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         """Return why the method cannot use noisy sums of uploads."""
         return "with noise in its Hessian the model of the objective may have no minimiser"
 
-    def _packed(self, shape: tuple[int, ...]) -> int:
-        blocks = shape[0] if isinstance(self.regularizer, Each) else 1
-        return blocks * packed_size(math.prod(shape) // blocks)
-
     def initialize(self, x0: Array) -> FedNewtonState:
         """Start at x0."""
-        n, m = self.setup.num_clients, np.zeros(self._packed(x0.shape), x0.dtype)
+        n, m = self.setup.num_clients, np.zeros(self.packed_size(x0.shape), x0.dtype)
         mirror = Mirror.of(n, m=m) if self.setup.sampled else None
         return FedNewtonState(x0, w=x0, value=0.0, m=m, t=1, heard=np.zeros(n), mirror=mirror)
 
@@ -167,7 +136,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         if state.mirror is not None:
             return self._incremental(state, uploads)
         m, psi, x = uploads.mean("m"), self.regularizer, state.x
-        blocks = self._blocks(m, x)
+        blocks = self.blocks(m, x)
         value = math.fsum(model.value(own) for model, _, own in blocks)
         if state.t > 1:
             size = math.fsum(model.size(own) for model, _, own in blocks)
@@ -207,45 +176,5 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         awaited = self.participation.reached(self.setup.num_clients)
         if state.t == 1 or (state.mirror is not None and state.heard.sum() < awaited):
             return state
-        found = [minimizer(*block) for block in self._blocks(state.m, state.x)]
+        found = [minimizer(*block) for block in self.blocks(state.m, state.x)]
         return state._replace(x=np.stack(found).reshape(state.x.shape))
-
-    def apart(self, state: FedNewtonState) -> Array | None:
-        """Return the share of each entry that is not a combination of other active entries.
-
-        See `flower_fedcon.solvers.quadratic_models.apart`. None before round 1, for models side by
-        side, and above 1000 entries.
-        """
-        weights, H = self.regularizer.entrywise(state.x.shape), self._hessian(state, state.m)
-        return None if H is None or weights is None else apart(H, weights, state.x)
-
-    def runaway(self, state: FedNewtonState, **more: float) -> Array:
-        """Return the entries along which the clients' mean objective decreases forever.
-
-        They show that an outcome is separated: see `flower_fedcon.solvers.runaway`. None are found
-        under sampling, for models side by side, and above 1000 entries.
-        """
-        H = self._hessian(state, state.first)
-        if H is None:
-            return np.empty(0, dtype=np.int64)
-        return runaway(H, unpack(state.m, state.x.size), state.w, **more)
-
-    def hessian(self, state: FedNewtonState) -> Array | None:
-        """Return the mean of the clients' Hessians at the start, or with cohorts their last ones.
-
-        None before round 1, for models side by side, and above 1000 entries.
-        """
-        return self._hessian(state, state.m if state.first is None else state.first)
-
-    def _hessian(self, state: FedNewtonState, packed: Array | None) -> Array | None:
-        """Return the Hessian of a model that is looked at, if there is one."""
-        many = isinstance(self.regularizer, Each) or state.x.size > _LOOKED_AT
-        return None if packed is None or state.t == 1 or many else unpack(packed, state.x.size).H
-
-    def _blocks(self, m: Array, x: Array) -> list[tuple[QuadraticModel, Regularizer, Array]]:
-        """Return m, psi and x, for each of several models side by side."""
-        psi = self.regularizer
-        if not isinstance(psi, Each):
-            return [(unpack(m, x.size), psi, x)]
-        parts = zip(m.reshape(len(x), -1), x, strict=True)
-        return [(unpack(part, own.size), psi.inner, own) for part, own in parts]

@@ -44,22 +44,16 @@ solver sets the local accuracy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple
 
 import numpy as np
 
 from flower_fedcon.core.release import Release
-from flower_fedcon.core.scales import UNIT
 from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError, UnknownScaleError
-from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
-from flower_fedcon.validation import AUTO, Array, chosen, optional, positive
+from flower_fedcon.strategies.families.multipliers import Multipliers
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
-
-_CLEARLY = 1e-3  # a constraint above this value causes a warning at the end of a run
 
 
 class FedProxALState(NamedTuple):
@@ -72,16 +66,7 @@ class FedProxALState(NamedTuple):
     worst: float  # the largest c_j(w) of the last round's broadcast
 
 
-class FedProxALConstants(NamedTuple):
-    """Constants that follow from the setup."""
-
-    penalty: float  # beta
-    coupling: float  # rho
-    pull: float  # kappa
-    accuracy: float  # s
-
-
-class FedProxAL(LocalMinimization[FedProxALState]):
+class FedProxAL(Multipliers[FedProxALState]):
     """The proximal augmented Lagrangian method.
 
     An objective's constraint is `constraint_value(x)` <= 0, with `constraint_gradient(x)`. Each
@@ -136,57 +121,10 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     uplink = ("z", "residual", "constraint")
     numbers = ("residual", "constraint")
     needs_exact = "its multipliers follow each client's own constraint, for exact steps"
-    needs_mean = "w minimises a sum over all clients"
     needs_convex = "its multipliers are those of a convex problem"
     release = Release(single="each client has a multiplier of its own")
-    needs_everyone = "w minimises a sum over all clients"
+    needs_mean = needs_everyone = "w minimises a sum over all clients"
     constraints = "each"
-    constants: FedProxALConstants
-
-    def why_no_epochs(self) -> str:
-        """Return why SGD is refused."""
-        return "its clients minimise an augmented Lagrangian, which is not a mean over rows"
-
-    def __init__(
-        self,
-        regularizer: Any = None,
-        *,
-        penalty: float | str | None = None,
-        coupling: float | str | None = None,
-        accuracy: float | None = None,
-        **common: Unpack[MinimisationOptions],
-    ) -> None:
-        super().__init__(**common)
-        self.regularizer = as_regularizer(regularizer)
-        if penalty == AUTO:
-            raise ConfigError(
-                f'{self.title} takes no penalty="auto": a race compares objectives, and here a '
-                "lower one may break the constraints. Give a number, or leave it out for the rule"
-            )
-        self.penalty = optional(positive, "penalty", penalty)
-        self.coupling = chosen(positive, "coupling", coupling)
-        self.accuracy = optional(positive, "accuracy", accuracy)
-
-    def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return the rule for rho: L/N."""
-        return {"coupling": self._coupling}
-
-    def _coupling(self) -> float:
-        return self.smoothness_for("coupling", "about L/N") / self.setup.num_clients
-
-    def derive(self) -> FedProxALConstants:
-        """Settle beta, kappa and s."""
-        parts, given, s = self.setup.num_clients + 1, self.penalty, self.accuracy
-        if given is not None:
-            return FedProxALConstants(given, self.coupling, 1 / (parts * given), s or 1.0)
-        L = self.smoothness_for("penalty", "about ||grad f(x0)||^2/L")
-        if self.setup.scales is None:
-            raise UnknownScaleError(
-                f"{self.title}: the clients' gradients at the start are unknown, so penalty has no "
-                f"default: give penalty, about max_i ||grad f_i(x0)||^2 / {L:.3g}"
-            )
-        G = self.setup.scales.steepest or UNIT
-        return FedProxALConstants(G * G / L, self.coupling, L / (100 * parts), s or G / 20)
 
     def initialize(self, x0: Array) -> FedProxALState:
         """Start at x0, with mu_j = 0."""
@@ -215,19 +153,6 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     def report(self, state: FedProxALState) -> dict[str, float]:
         """Return the stage, and the largest c_j at the round's broadcast model."""
         return {"stage": float(state.k), "worst_constraint": state.worst}
-
-    def doubts(
-        self, state: FedProxALState, record: Mapping[str, float], unheard: Sequence[str]
-    ) -> list[str]:
-        """Warn if a c_j is clearly above 0."""
-        worst = record.get("constraint", state.worst)
-        if not worst > _CLEARLY:
-            return []
-        return [
-            f"a client's constraint is {worst:.3g} at the end, above 0: try more rounds or another "
-            f"penalty. If no model satisfies the bounds, the multipliers grow without end; "
-            f"FederatedProblem.least_violation says by how much the bounds are violated"
-        ]
 
     def readmit(self, state: FedProxALState, client: int) -> tuple[FedProxALState, Payload]:
         """Return w_k."""

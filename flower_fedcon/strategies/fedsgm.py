@@ -20,20 +20,8 @@ Theorem: with D = ||w_0 - w*||, Lipschitz constants G, and q of C_j (E||C(x) - x
     Gamma = 2 E^2 + E q/(2 N),   eta = D / (G sqrt(2 E T Gamma)),   eps = D G sqrt(2 Gamma/(E T))
 (twice that eps for soft) give f(w_bar) - f* <= eps and g(w_bar) <= eps: of order D G sqrt(E/T).
 
-Several constraints g_k <= 0 are one, g = max_k g_k. Each client's own has k = j, s_jj = g_j and
-n_jj = 1; of groups, g_k = sum_j s_jk / sum_j n_jk, n_jk the group's rows on client j. With C = |S|:
-    1*. client j answers with all s_jk(w_t) and n_jk
-    2*. ghat_k = sum_S s_jk/n_k, n_k = sum_S n_jk; sigma_t as above from ghat = max_k ghat_k;
-        lambda_k = sigma_t for one k with ghat_k = ghat, 0 for others (hard)
-                   or  sigma_t sigma(z_k) / sum_l sigma(z_l), z_k = ghat_k - eps (soft)
-    3*. omega_j = (1 - sigma_t)/C + sum_k lambda_k n_jk/n_k; with it, E times
-        v := v - (eta/omega_j) ((1 - sigma_t) grad f_j(v)/C + sum_k lambda_k grad s_jk(v)/n_k)
-    4*. upload Delta_j = C_j(C omega_j (w_t - v)/eta), which is 0 where omega_j = 0
-The omega_j sum to 1: clients move on means of f_j and their own losses, as Lipschitz as these are,
-and together on (1 - sigma_t) f + sum lambda_k g_k. The theorem holds, with q instead of q/N. Its
-proof uses only that sigma_t g(w_t) is at least sigma_t (eps - 1/beta), and so is sum lambda_k
-g_k(w_t) for any lambda_k >= 0 that sum to sigma_t and are 0 where sigma(z_k) is 0. With hard
-switching on the clients' own constraints, only the client with the largest violation moves.
+Several constraints g_k <= 0 are one, g = max_k g_k: `flower_fedcon.strategies.families.switching`
+has their steps, 1* to 4*.
 
 Error feedback, whenever C_j is not unbiased or C_0 is not the identity: the server also keeps an
 exact x, from x_0 = w_0; client j keeps the error of compression e_j, 0 at first, and
@@ -197,15 +185,10 @@ class FedSGM(Switching[FedSGMState]):
             w = state.w + dense(m)
             increment, _ = flatten({"increment": m})
         violations = state.switch.violations + (state.switch.estimate > self.constants.tolerance)
-        return FedSGMState(
-            x=x,
-            w=w,
-            t=state.t + 1,
-            increment=increment,
-            used=np.array(uploads.clients),
-            average=state.average.add(state.w, 1.0 - state.switch.sigma),
-            switch=state.switch._replace(violations=violations),
-        )
+        switch = state.switch._replace(violations=violations)
+        average = state.average.add(state.w, 1.0 - switch.sigma)
+        used = np.array(uploads.clients)
+        return FedSGMState(x, w, state.t + 1, increment, used, average, switch)
 
     def model(self, state: FedSGMState) -> Array:
         """Return the last w, or w_bar."""

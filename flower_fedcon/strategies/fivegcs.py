@@ -116,9 +116,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     needs_uniform = "its theory needs uniform cohorts"
     needs_exact = ""
     release = Release("without mirror")
-    needs_independent = (
-        "its model combines the last round and the sum of all rounds with different weights"
-    )
+    needs_independent = "its model weighs the last round and the sum of all rounds differently"
     constants: FiveGCSConstants
 
     def __init__(

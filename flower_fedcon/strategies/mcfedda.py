@@ -60,7 +60,6 @@ class MCFedDAState(NamedTuple):
 class MCFedDAConstants(NamedTuple):
     """Constants that follow from the setup."""
 
-    damping: float  # gamma
     stages: tuple[Stage, ...]
     methods: tuple[CFedDA, ...]  # one for each stage
 
@@ -96,9 +95,8 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     >>> from flower_fedcon import FederatedProblem, simulate
     >>> from flower_fedcon.objectives import Quadratic
     >>> from flower_fedcon.regularizers import L1
-    >>> problem = FederatedProblem(
-    ...     [Quadratic(np.eye(1), np.array([b])) for b in (1.0, 5.0)], regularizer=L1(1.0)
-    ... )
+    >>> clients = [Quadratic(np.eye(1), np.array([b])) for b in (1.0, 5.0)]
+    >>> problem = FederatedProblem(clients, regularizer=L1(1.0))
     >>> stages = [(2.0, None, 100), (1.0, None, 300)]
     >>> strategy = MCFedDA(
     ...     problem.regularizer, strong_convexity=1.0, local_steps=1, stages=stages
@@ -110,9 +108,6 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     name = "mcfedda"
     uplink = ("g",)
     needs_mean = needs_uniform = ""
-    needs_convex = (
-        "its models contain psi once for every step, and have one minimiser only if psi is convex"
-    )
     release = Release()
     needs_independent = "each stage begins anew, without the sums of earlier stages"
 
@@ -129,25 +124,25 @@ class MCFedDA(DualAveraging[MCFedDAState]):
         self.uses_num_rounds = stages is None
         self.stages = None if stages is None else as_stages(stages)
         for stage in self.stages or ():
-            self._cfedda(stage, self.damping)  # raises here rather than in round 1
+            self._cfedda(stage)  # raises here rather than in round 1
 
-    def _cfedda(self, stage: Stage, damping: float | None) -> CFedDA:
+    def _cfedda(self, stage: Stage) -> CFedDA:
         return CFedDA(
             self.regularizer.scaled(stage.multiple),
             strong_convexity=self.strong_convexity,
-            damping=damping,
+            damping=self.damping,
             local_steps=self.local_steps,
             radius=stage.radius,
         )
 
     def derive(self) -> MCFedDAConstants:
-        """Set gamma and the stages."""
-        damping, stages = self.damping, self.stages
+        """Set the stages."""
+        stages = self.stages
         if stages is None:
             eighth = max(1, self.setup.num_rounds // 8)
             stages = as_stages([(4.0, None, eighth), (2.0, None, eighth), (1.0, None, 1)])
-        methods = tuple(self._cfedda(stage, damping).bind(self.setup) for stage in stages)
-        return MCFedDAConstants(damping, tuple(stages), methods)
+        methods = tuple(self._cfedda(stage).bind(self.setup) for stage in stages)
+        return MCFedDAConstants(tuple(stages), methods)
 
     def initialize(self, x0: Array) -> MCFedDAState:
         """Start the first stage at x0."""
@@ -162,7 +157,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
 
     def aggregate(self, state: MCFedDAState, uploads: Uploads) -> MCFedDAState:
         """Do CFedDA's step, and start the next stage when it is due."""
-        _, stages, methods = self.constants
+        stages, methods = self.constants
         s = state.stage
         inner = methods[s].aggregate(state.inner, uploads)
         if inner.r > stages[s].rounds and s + 1 < len(stages):

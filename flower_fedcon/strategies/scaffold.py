@@ -34,7 +34,7 @@ Theertha Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learni
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -43,8 +43,8 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.server.optimizers import OptimizerState
-from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
-from flower_fedcon.strategies.families.mirrored import Mirrored
+from flower_fedcon.strategies.families.control_variates import CorrectedSteps
+from flower_fedcon.strategies.families.local_steps import StepOptions
 from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.payloads import Payload
 
@@ -59,7 +59,7 @@ class ScaffoldState(NamedTuple):
     optimizer: OptimizerState | None = None  # of server_optimizer; None without
 
 
-class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
+class Scaffold(CorrectedSteps[ScaffoldState]):
     """Stochastic controlled averaging.
 
     Parameters
@@ -106,7 +106,6 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     needs_exact = ""
     release = Release("without mirror")
     needs_independent = "its control variates also keep the noise of each round"
-    usual_steps = 5
 
     def __init__(
         self, *, option: str = "II", mirror: bool = True, **steps: Unpack[StepOptions]
@@ -114,14 +113,6 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         super().__init__(**steps)
         self.option = choice("option", option, ("I", "II"))
         self.mirror = bool(mirror)
-
-    def safe_share(self) -> float:
-        """Return eta_l L: a quarter, divided by K and the server's step."""
-        return float(1 / (4 * self.local_steps * max(1.0, self.server_lr)))
-
-    def ladder(self, name: str, value: Any) -> list[Any]:
-        """Return the values that a race tries for an argument."""
-        return self.safe_ladder(value) if name == "client_lr" else super().ladder(name, value)
 
     def initialize(self, x0: Array) -> ScaffoldState:
         """Start at x0, with c = c_i = 0."""

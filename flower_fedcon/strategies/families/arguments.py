@@ -110,6 +110,20 @@ def _known(kind: type[FedConStrategy[Any]]) -> tuple[Parameters, list[str]]:
     return parameters(kind), in_place
 
 
+def refuse_race(title: str, name: str, value: Any) -> None:
+    """Refuse "auto" for an argument of a method with constraints on values.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if isinstance(value, str) and value == AUTO:
+        raise ConfigError(
+            f'{title} takes no {name}="auto": a race compares objectives, and here a lower one may '
+            "break the constraints. Give a number, or leave it out for the rule"
+        )
+
+
 def check_convexity(strategy: FedConStrategy[Any]) -> None:
     """Refuse a weakly convex regularizer if the method needs a convex one, or smaller steps.
 

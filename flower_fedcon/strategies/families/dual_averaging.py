@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack
 
 from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.solvers.dual_model import model_minimizer
 from flower_fedcon.strategies.base import Common
 from flower_fedcon.strategies.families.local_steps import OwnSteps
-from flower_fedcon.validation import chosen, count, positive
+from flower_fedcon.validation import Array, chosen, count, positive
 
 State = TypeVar("State")
 
@@ -19,12 +20,6 @@ class DampingOptions(Common, total=False):
     strong_convexity: float | str | None
     damping: float | str | None
     local_steps: int | str | None
-
-
-class Damping(NamedTuple):
-    """Constants that follow from the setup."""
-
-    damping: float  # gamma
 
 
 class DualAveraging(OwnSteps[State]):
@@ -46,6 +41,9 @@ class DualAveraging(OwnSteps[State]):
     own_loop_decides: ClassVar[tuple[str, ...]] = ()
     needs_exact = "its rounds get larger and larger weights, and so do compression errors"
     needs_gradient = "its model of f assumes gradients of a strongly convex function"
+    needs_convex = (
+        "its models contain psi once for every step, and have one minimiser only if psi is convex"
+    )
 
     def __init__(
         self,
@@ -69,6 +67,12 @@ class DualAveraging(OwnSteps[State]):
             "strong_convexity": self._modulus,
             "damping": self.usual_damping,
         }
+
+    def minimizer(self, z: Array, steps: float, **ball: Any) -> Array:
+        """Return P(z, A), the minimiser of the model after A steps."""
+        mu, gamma = self.strong_convexity, self.damping
+        psi = self.regularizer
+        return model_minimizer(psi, z, steps, damping=gamma, strong_convexity=mu, **ball)
 
     def _modulus(self) -> float:
         mu = self.setup.strong_convexity

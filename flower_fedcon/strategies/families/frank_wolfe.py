@@ -12,7 +12,7 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.scales import UNIT
 from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError, UnknownScaleError
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets import Atom, ConstraintSet
 from flower_fedcon.strategies.base import Common
 from flower_fedcon.strategies.families.mirrored import HasMirror, Mirrored
@@ -101,15 +101,9 @@ class FrankWolfe(Mirrored[State]):
 
     def _balanced(self) -> float:
         """Return max_i ||grad f_i(x0)|| / (N diameter), which balances the terms of the bound."""
-        scales, size = self.setup.scales, self.constraint.diameter_for(self.setup.layout.shape)
-        if scales is None:
-            raise UnknownScaleError(
-                f"{self.title}: the clients' gradients at the start are unknown, so penalty has no "
-                f"default: give penalty, about max_i ||grad f_i(x0)|| / "
-                f"{self.setup.num_clients * size:.3g}"
-            )
-        found = scales.steepest / (self.setup.num_clients * size) if size else 0.0
-        return found or UNIT  # all gradients are 0, or the set is one point: any value works
+        widths = self.setup.num_clients * self.constraint.diameter_for(self.setup.layout.shape)
+        steepest = self.steepest_for(f"penalty, about max_i ||grad f_i(x0)|| / {widths:.3g}")
+        return steepest / widths if widths else UNIT  # the set is one point: any value works
 
     @property
     def stochastic(self) -> bool:

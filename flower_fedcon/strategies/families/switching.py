@@ -1,4 +1,23 @@
-"""Switching between the objective and one or several constraints, by their values."""
+"""Switching between the objective and one or several constraints, by their values.
+
+FedSGM has the steps for one constraint, and the symbols. Several constraints g_k <= 0 are one,
+g = max_k g_k. Each client's own has k = j, s_jj = g_j and n_jj = 1; of groups, g_k = sum_j s_jk /
+sum_j n_jk, n_jk the group's rows on client j. With C = |S|, instead of steps 1 to 4:
+
+    1*. client j answers with all s_jk(w_t) and n_jk
+    2*. ghat_k = sum_S s_jk/n_k, n_k = sum_S n_jk; sigma_t as there from ghat = max_k ghat_k;
+        lambda_k = sigma_t for one k with ghat_k = ghat, 0 for others (hard)
+                   or  sigma_t sigma(z_k) / sum_l sigma(z_l), z_k = ghat_k - eps (soft)
+    3*. omega_j = (1 - sigma_t)/C + sum_k lambda_k n_jk/n_k; with it, E times
+        v := v - (eta/omega_j) ((1 - sigma_t) grad f_j(v)/C + sum_k lambda_k grad s_jk(v)/n_k)
+    4*. upload Delta_j = C_j(C omega_j (w_t - v)/eta), which is 0 where omega_j = 0
+
+The omega_j sum to 1: clients move on means of f_j and their own losses, as Lipschitz as these are,
+and together on (1 - sigma_t) f + sum lambda_k g_k. The theorem holds, with q instead of q/N. Its
+proof uses only that sigma_t g(w_t) is at least sigma_t (eps - 1/beta), and so is sum lambda_k
+g_k(w_t) for any lambda_k >= 0 that sum to sigma_t and are 0 where sigma(z_k) is 0. With hard
+switching on the clients' own constraints, only the client with the largest violation moves.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +29,11 @@ from typing import Any, NamedTuple, Self, TypeVar, Unpack
 import numpy as np
 
 from flower_fedcon.compressors import Compressor
-from flower_fedcon.core.scales import UNIT
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError, UnknownScaleError, clients_by_name
+from flower_fedcon.errors import ConfigError, clients_by_name
+from flower_fedcon.strategies.families.arguments import refuse_race
 from flower_fedcon.strategies.families.compression import CompressedMessages, CompressionOptions
-from flower_fedcon.validation import AUTO, Array, choice, chosen, count, optional, positive
+from flower_fedcon.validation import Array, choice, chosen, count, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
@@ -107,11 +126,7 @@ class Switching(CompressedMessages[State]):
         **common: Unpack[CompressionOptions],
     ) -> None:
         super().__init__(**common)
-        if client_lr == AUTO:
-            raise ConfigError(
-                f'{self.title} takes no client_lr="auto": a race compares objectives, and here a '
-                "lower one may break the constraint. Give a number, or leave it to the theorem"
-            )
+        refuse_race(self.title, "client_lr", client_lr)
         self.client_lr = self.step_length(client_lr)
         self.local_steps = chosen(count, "local_steps", local_steps)
         self.tolerance = optional(positive, "tolerance", tolerance)
@@ -146,12 +161,10 @@ class Switching(CompressedMessages[State]):
 
     def _steepness(self) -> float:
         """Return an estimate of G: the longest gradient of an objective at the start."""
-        if self.setup.scales is None:
-            raise UnknownScaleError(
-                f"{self.title}: the clients' gradients at the start are unknown: give lipschitz "
-                "(of every f_j and g_j) and distance (||w_0 - w*||), or client_lr and tolerance"
-            )
-        return self.setup.scales.steepest or UNIT
+        return self.steepest_for(
+            "lipschitz (of every f_j and g_j) and distance (||w_0 - w*||), or client_lr and "
+            "tolerance"
+        )
 
     def _reach(self) -> float:
         """Return a guess of D: the length of a gradient step of 1/L, a lower bound."""
