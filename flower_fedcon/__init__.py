@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
+
+from flower_fedcon.errors import refuse_name
 
 if TYPE_CHECKING:
     from flower_fedcon.core.availability import Available, Cyclic, Markov
@@ -116,56 +116,13 @@ _HOMES = {
 }
 
 
-# The modules with a page of the interface, other than this one.
-_PUBLIC = (
-    "strategies", "problems", "regularizers", "sets", "objectives", "estimators", "tables",
-    "survival", "compressors", "privacy", "aggregation", "optimizers", "schedules", "paths",
-    "solvers", "testing", "torch", "training",
-)  # fmt: skip
-
-
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        _refuse(name, sys._getframe(1).f_code.co_name == "_handle_fromlist")
+        refuse_name(__name__, name, sys._getframe(1))
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
-
-
-def _refuse(name: str, imported: bool) -> NoReturn:
-    """Raise for a name that is not here, and say which public module has it.
-
-    `from flower_fedcon import name` asks first whether the name is here, and makes an error of its
-    own of an AttributeError: there the error is the ImportError that it would end in.
-    """
-    said = f"module {__name__!r} has no attribute {name!r}"
-    here = Path(__file__).parent
-    if not name.startswith("_") and not any(
-        (here / f"{name}{end}").exists() for end in ("", ".py")
-    ):
-        for module in _PUBLIC:
-            if name in _names_of(here, module):
-                there = f"{__name__}.{module}"
-                said = f"{name} is in {there}: write `from {there} import {name}`"
-                if imported:
-                    raise ImportError(said, name=__name__)
-                break
-    raise AttributeError(said)
-
-
-def _names_of(here: Path, module: str) -> list[str]:
-    """Return a module's public names, read from its source: it may need an extra."""
-    path = here / f"{module}.py"
-    try:
-        text = (path if path.exists() else here / module / "__init__.py").read_text("utf-8")
-    except OSError:  # an archive, or compiled files alone
-        return []
-    if whole := re.search(r"^from flower_fedcon\.(\S+) import \*$", text, re.MULTILINE):
-        return _names_of(here, whole[1].replace(".", "/"))
-    listed = re.search(r"^__all__ = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)
-    named = re.findall(r'"(\w+)"', listed[1] if listed else "")
-    return named or re.findall(r"^from \S+ import (?:\(\s+)?(\w+) as \1\b", text, re.MULTILINE)

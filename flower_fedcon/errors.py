@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from opcode import opmap
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
 
 _DIGEST = re.compile(r"\b[0-9a-f]{16}\b")
 _SHOWN = 80  # characters of a value
 _MOST = 40  # valid words listed in addition to a hint
+# The modules with a page of the interface; "" is the package itself.
+_PUBLIC = (
+    "", "strategies", "problems", "regularizers", "sets", "objectives", "estimators", "tables",
+    "survival", "compressors", "privacy", "aggregation", "optimizers", "schedules", "paths",
+    "solvers", "testing", "torch", "training",
+)  # fmt: skip
 
 
 class FedConError(Exception):
@@ -228,3 +238,62 @@ def grouped(reasons: Mapping[str, str]) -> list[str]:
     for name, reason in reasons.items():
         names.setdefault(reason, []).append(name)
     return [f"{clients_by_name(with_it)}: {reason}" for reason, with_it in names.items()]
+
+
+def point_elsewhere(room: str) -> None:
+    """Let a module whose names are all set say where those of other public modules are.
+
+    Unlike a `__getattr__` in its source, this does not tell type checkers that it has every name.
+    """
+
+    def asked(name: str) -> NoReturn:
+        refuse_name(room, name, sys._getframe(1))
+
+    vars(sys.modules[room])["__getattr__"] = asked
+
+
+def refuse_name(room: str, name: str, caller: FrameType) -> NoReturn:
+    """Raise for a name that a module does not have, and say which public module has it.
+
+    An import statement makes an error of its own of an AttributeError, so there the error is the
+    ImportError in which it would end.
+    """
+    said = f"module {room!r} has no attribute {name!r}"
+    if not name.startswith("_") and not _is_module(room, name):
+        for module in _PUBLIC:
+            if name in _names_of(module):
+                there = f"flower_fedcon.{module}".rstrip(".")
+                said = f"{name} is in {there}: write `from {there} import {name}`"
+                if _imports(caller):
+                    raise ImportError(said, name=room)
+                break
+    raise AttributeError(said)
+
+
+def _imports(frame: FrameType) -> bool:
+    """Return whether a name is asked by `from module import name`, of a package or a file."""
+    code = frame.f_code
+    return code.co_name == "_handle_fromlist" or (
+        code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
+    )
+
+
+def _is_module(room: str, name: str) -> bool:
+    """Return whether a package has a module of this name, which is imported next."""
+    folders = getattr(sys.modules[room], "__path__", ())
+    return any((Path(f) / f"{name}{end}").exists() for f in folders for end in ("", ".py"))
+
+
+def _names_of(module: str) -> list[str]:
+    """Return a module's public names, read from its source: it may need an extra."""
+    here = Path(__file__).parent
+    path = here / f"{module}.py"
+    try:
+        text = (path if path.exists() else here / module / "__init__.py").read_text("utf-8")
+    except OSError:  # an archive, or compiled files alone
+        return []
+    if whole := re.search(r"^from flower_fedcon\.(\S+) import \*$", text, re.MULTILINE):
+        return _names_of(whole[1].replace(".", "/"))
+    listed = re.search(r"^__all__ = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)
+    named = re.findall(r'"(\w+)"', listed[1] if listed else "")
+    return named or re.findall(r"^from \S+ import (?:\(\s+)?(\w+) as \1\b", text, re.MULTILINE)

@@ -1,3 +1,6 @@
+from flower_fedcon.errors import point_elsewhere
 from flower_fedcon.server.schedules import *
 from flower_fedcon.server.schedules import __all__ as __all__
 from flower_fedcon.server.schedules import __doc__ as __doc__
+
+point_elsewhere(__name__)

@@ -72,6 +72,28 @@ def test_a_name_asked_of_the_package_is_told_with_its_module():
         exec("from flower_fedcon import nonsense")
 
 
+@pytest.mark.parametrize("room", sorted({*INTERFACE, "flower_fedcon.clients"} - {"flower_fedcon"}))
+def test_a_name_asked_of_a_wrong_module_is_told_with_its_own(room):
+    found = import_module(room)
+    modules = {
+        path.stem for folder in getattr(found, "__path__", ()) for path in Path(folder).iterdir()
+    }
+    for names in INTERFACE.values():
+        others = [name for name in names if name not in modules and not hasattr(found, name)]
+        if not others:  # its own
+            continue
+        name = others[0]
+        with pytest.raises(AttributeError) as asked:
+            getattr(found, name)
+        with pytest.raises(ImportError) as imported:
+            exec(f"from {room} import {name}")
+        assert str(asked.value) == str(imported.value)
+        (module,) = re.findall(rf"write `from (\S+) import {name}`", str(asked.value))
+        assert name in INTERFACE[module]
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        found.nonsense  # noqa: B018
+
+
 def test_every_public_package_has_a_page():
     """What has `__all__`, and is neither the command nor what a run is made of."""
     packages = {

@@ -6,9 +6,11 @@ loaded at first use, since a node starts a process for every message.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from flower_fedcon.clients.base import FedConClient as FedConClient
+from flower_fedcon.errors import refuse_name
 from flower_fedcon.registry import client_class, names
 
 
@@ -16,9 +18,10 @@ def __getattr__(name: str) -> type[FedConClient[Any]]:
     if name == "__all__":
         return _all()  # type: ignore[return-value]
     key = name.removesuffix("Client").lower()
-    if name.endswith("Client") and key in names() and client_class(key).__name__ == name:
-        return client_class(key)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    known = name.endswith("Client") and key in names() and client_class(key).__name__ == name
+    if not known:
+        refuse_name(__name__, name, sys._getframe(1))
+    return client_class(key)
 
 
 def _all() -> list[str]:

@@ -12,6 +12,7 @@ from flower_fedcon.compressors.natural import Natural, Powers
 from flower_fedcon.compressors.qsgd import QSGD
 from flower_fedcon.compressors.signs import Sign, Signs
 from flower_fedcon.compressors.values import Compressed, Quantized, Sparse, dense
+from flower_fedcon.errors import point_elsewhere
 
 __all__ = [
     "EF21",
@@ -30,3 +31,5 @@ __all__ = [
     "as_compressor",
     "dense",
 ]
+
+point_elsewhere(__name__)

@@ -3,7 +3,7 @@
 `fit(X, y, groups=...)` takes each row's client; the coefficients equal those of the pooled rows.
 """
 
-from flower_fedcon.errors import needing
+from flower_fedcon.errors import needing, point_elsewhere
 
 with needing("flower_fedcon.estimators needs scikit-learn", "estimators"):
     import sklearn as sklearn
@@ -42,3 +42,5 @@ __all__ = [
     "FederatedPoissonRegressor",
     "FederatedPoissonRegressorCV",
 ]
+
+point_elsewhere(__name__)

@@ -6,6 +6,7 @@ The modules `packed` and `cohorts` are for the engines: they turn an objective o
 into one of a vector, and the objectives of many clients into one in arrays.
 """
 
+from flower_fedcon.errors import point_elsewhere
 from flower_fedcon.objectives.base import Objective as Objective
 from flower_fedcon.objectives.base import Scaled as Scaled
 from flower_fedcon.objectives.base import SmoothFunction as SmoothFunction
@@ -36,3 +37,5 @@ from flower_fedcon.objectives.softmax import SoftmaxRegression as SoftmaxRegress
 from flower_fedcon.objectives.survival import CoxRegression as CoxRegression
 
 __all__ = [name for name, value in list(globals().items()) if isinstance(value, type)]
+
+point_elsewhere(__name__)

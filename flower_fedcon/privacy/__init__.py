@@ -13,8 +13,11 @@ is public. For the same strategies `SecAggPlus` lets the server see nothing but 
 >>> strategy = FedDualAvg(L1(0.01), client_lr=0.1, local_steps=5, privacy=privacy)
 """
 
+from flower_fedcon.errors import point_elsewhere
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.gaussian import GaussianDP
 from flower_fedcon.privacy.secure_aggregation import SecAggPlus
 
 __all__ = ["ExampleDP", "GaussianDP", "SecAggPlus"]
+
+point_elsewhere(__name__)

@@ -8,9 +8,11 @@ file can name, belong to `flower_fedcon.lab`, which is loaded at first use.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from flower_fedcon.errors import refuse_name
 from flower_fedcon.problems.digits import digits
 from flower_fedcon.problems.federated import FederatedProblem as FederatedProblem
 from flower_fedcon.problems.files import files
@@ -60,5 +62,5 @@ __all__ = [  # noqa: F405
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        refuse_name(__name__, name, sys._getframe(1))
     return getattr(import_module("flower_fedcon.lab.papers"), name)

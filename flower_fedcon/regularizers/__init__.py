@@ -1,5 +1,6 @@
 """Regularizers psi: their values, proximal operators and subgradients."""
 
+from flower_fedcon.errors import point_elsewhere
 from flower_fedcon.regularizers.base import Regularizer
 from flower_fedcon.regularizers.each import Each
 from flower_fedcon.regularizers.elementwise import L1, ElasticNet, L2Squared, Nonnegative, Zero
@@ -35,3 +36,5 @@ __all__ = [
     "Zero",
     "as_regularizer",
 ]
+
+point_elsewhere(__name__)

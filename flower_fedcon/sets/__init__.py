@@ -4,6 +4,7 @@ Each set has `contains(x)`, `project(x)`, `lmo(g)` (an `Atom`, the compact form 
 `diameter` and `violation(x)`.
 """
 
+from flower_fedcon.errors import point_elsewhere
 from flower_fedcon.sets.affine import AffineSubspace
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom, StackedAtom
 from flower_fedcon.sets.balls import L1Ball, L2Ball, LInfBall
@@ -70,3 +71,5 @@ __all__ = [
     "SquareAtom",
     "StackedAtom",
 ]
+
+point_elsewhere(__name__)

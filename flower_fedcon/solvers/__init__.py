@@ -4,6 +4,7 @@ Each has `solve(problem, stop=None)`. "exact" uses a closed form if one exists, 
 tolerance otherwise.
 """
 
+from flower_fedcon.errors import point_elsewhere
 from flower_fedcon.objectives.local_pass import LocalPass as Correction
 from flower_fedcon.solvers.choose import as_solver, gap_tolerance
 from flower_fedcon.solvers.exact import Exact
@@ -25,3 +26,5 @@ __all__ = [
     "as_solver",
     "gap_tolerance",
 ]
+
+point_elsewhere(__name__)

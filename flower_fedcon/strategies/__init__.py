@@ -7,6 +7,7 @@ table and the contract test follow from these lines, in this order.
 # ruff: isort: skip_file
 # The order of `fedcon list`: related methods are neighbours.
 
+from flower_fedcon.errors import point_elsewhere
 from flower_fedcon.strategies.base import FedConStrategy as FedConStrategy
 
 from flower_fedcon.strategies.fedavg import FedAvg as FedAvg
@@ -38,3 +39,5 @@ from flower_fedcon.strategies.fivegcs import FiveGCS as FiveGCS
 from flower_fedcon.strategies.fednewton import FedNewton as FedNewton
 
 __all__ = [name for name, value in list(globals().items()) if isinstance(value, type)]
+
+point_elsewhere(__name__)

@@ -5,8 +5,11 @@ merged: `flower_fedcon.tables.risk_counts`. For regression on times, see
 `flower_fedcon.estimators.FederatedCoxRegression`.
 """
 
+from flower_fedcon.errors import point_elsewhere
 from flower_fedcon.survival.pooled import kaplan_meier, logrank
 from flower_fedcon.tables.log_rank import LogRank
 from flower_fedcon.tables.product_limit import KaplanMeier
 
 __all__ = ["KaplanMeier", "LogRank", "kaplan_meier", "logrank"]
+
+point_elsewhere(__name__)

@@ -3,7 +3,7 @@
 This needs the extra `flower-fedcon[torch]`; the rest of the package does not need PyTorch.
 """
 
-from flower_fedcon.errors import needing
+from flower_fedcon.errors import needing, point_elsewhere
 
 with needing("flower_fedcon.torch needs PyTorch", "torch"):
     import torch as torch
@@ -54,3 +54,5 @@ __all__ = [
     "separable",
     "train_step",
 ]
+
+point_elsewhere(__name__)

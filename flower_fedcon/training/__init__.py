@@ -4,6 +4,7 @@
 Flower app.
 """
 
+from flower_fedcon.errors import point_elsewhere
 from flower_fedcon.training.local_round import LocalTraining, current_method
 from flower_fedcon.training.loop_client import own_loop
 from flower_fedcon.training.numpy_loop import ArrayCorrection, ArraySteps, ArrayTraining
@@ -16,3 +17,5 @@ __all__ = [
     "current_method",
     "own_loop",
 ]
+
+point_elsewhere(__name__)
