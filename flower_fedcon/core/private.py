@@ -443,11 +443,9 @@ def check_private(strategy: Method[Any]) -> None:
             "info` says which methods do"
         )
     patterned = separation_of(strategy.privacy, rule, n) is not None
-    if patterned and strategy.privacy.quantile is not None:  # min_separation: refused before
-        raise ConfigError(
-            f"GaussianDP(quantile) changes the clip from round to round, and the accounting of "
-            f"{rule!r} needs one clip for all rounds: leave quantile out, or draw cohorts with "
-            f"Sample(...) or Bernoulli(...)"
+    if patterned:
+        strategy.privacy.check_one_clip(
+            f"the accounting of {rule!r}", "draw cohorts with Sample(...) or Bernoulli(...)"
         )
     sampling = sampling_of(rule, n, patterned=patterned)
     reasons = [

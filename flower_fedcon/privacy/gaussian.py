@@ -133,14 +133,31 @@ class GaussianDP:
                     f"GaussianDP({name}) is for mechanism={owner!r}, got {value} with "
                     f"{self.mechanism!r}: leave it out"
                 )
-        if self.quantile is not None and (self.mechanism != MECHANISMS[0] or self.min_separation):
-            raise ConfigError(
-                f"GaussianDP(quantile) changes the clip from round to round, and min_separation "
-                f"and mechanism={self.mechanism!r} need one clip for all rounds: leave one of them "
-                f"out"
-            )
-
+        if self.mechanism != MECHANISMS[0]:
+            self.check_one_clip(f"mechanism={self.mechanism!r}", "mechanism")
+        if self.min_separation is not None:
+            self.check_one_clip("min_separation", "min_separation")
         self._check_shares()
+
+    def check_one_clip(self, what: str, instead: str) -> None:
+        """Refuse a `quantile` beside something that needs one clip for all rounds.
+
+        Parameters
+        ----------
+        what : str
+            What needs it.
+        instead : str
+            What can be left out, or done, instead of leaving out the quantile.
+
+        Raises
+        ------
+        ConfigError
+        """
+        if self.quantile is not None:
+            raise ConfigError(
+                f"GaussianDP(quantile) changes the clip from round to round, and {what} needs one "
+                f"clip for all rounds: leave quantile out, or {instead}"
+            )
 
     def _check_shares(self) -> None:
         """Raise unless the settings are possible with noise that clients add."""

@@ -472,7 +472,8 @@ def test_what_else_is_refused_says_why():
         (lambda: fedavg(rule("banded", restart=2)), r"restart\) is for mechanism='tree'"),
         (lambda: fedavg(rule("tree", bands=2)), r"bands\) is for mechanism='banded'"),
         (lambda: fedavg(rule("banded", bands=0)), "must be a whole number >= 1"),
-        (lambda: fedavg(rule(quantile=0.5)), "need one clip for all rounds"),
+        (lambda: fedavg(rule(quantile=0.5)), "mechanism='tree' needs one clip for all rounds"),
+        (lambda: fedavg(rule("independent", min_separation=4, quantile=0.5)), "and min_separation"),
         (lambda: fedavg(rule("independent", quantile=0.5)), "of Cyclic.* needs one clip"),
         (
             lambda: Scaffold(client_lr=0.1, local_steps=1, mirror=False, participation=Cyclic(4),
