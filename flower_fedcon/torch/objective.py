@@ -38,6 +38,14 @@ def _own(name: str, data: Any) -> Tensor:
     return torch.as_tensor(data)
 
 
+def _on(device: torch.device, loss: Any) -> Any:
+    """Return a loss whose tensors, such as class weights, are on a device; a copy if they move."""
+    if not isinstance(loss, nn.Module):
+        return loss
+    here = all(t.device == device for t in (*loss.parameters(), *loss.buffers()))
+    return loss if here else copy.deepcopy(loss).to(device)
+
+
 def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
 
@@ -111,7 +119,7 @@ class TorchObjective(Objective, Stackable):
     l2 : float (default: 0.0)
         >= 0.
     device : str or torch.device, optional
-        Where the module and the data are; by default the module's device.
+        Where the module, the loss's tensors and the data are; by default the module's device.
     chunk : int (default: 4096)
         The largest number of rows in one pass.
     measures : dict of callables, optional
@@ -181,7 +189,7 @@ class TorchObjective(Objective, Stackable):
                 f"TorchObjective(data) must have as many inputs as targets, got "
                 f"{self.num_examples} and {len(self._targets)}"
             )
-        self._loss, self._measures = loss, dict(measures or {})
+        self._loss, self._measures = _on(self._like.device, loss), dict(measures or {})
         self._untouched = self._never_called()
         self._no_hooks = [
             found
@@ -335,12 +343,15 @@ class TorchObjective(Objective, Stackable):
 
         def told(inputs: Tensor, target: Tensor) -> Any:
             torch.set_rng_state(draws)
+            if on_gpu:
+                torch.cuda.set_rng_state(gpu_draws, device)
             module, loss, own = self._as_if_new(tensors)
             return read(loss(module(inputs.clone()), target.clone()), own)
 
-        found = []
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        found, on_gpu = [], device.type == "cuda"
+        with torch.random.fork_rng([device] if on_gpu else []):
             draws = torch.get_rng_state()
+            gpu_draws = torch.cuda.get_rng_state(device) if on_gpu else draws
             told(torch.zeros_like(self._inputs[:1]), torch.zeros_like(self._targets[:1]))
             for row in rows.tolist():
                 each = failed
@@ -365,6 +376,10 @@ class TorchObjective(Objective, Stackable):
         own = [name for name in _FORMS if owner_of(kind, name) not in (TorchObjective, Objective)]
         if own:
             return f"it defines its own {own[0]}, which gradients of single rows do not use"
+        if (device := self._like.device.type) not in ("cpu", "cuda"):
+            return (
+                f"a row's random numbers on {device!r} would depend on other rows: use cpu or cuda"
+            )
         for name, part in self._module.named_modules():
             said = f"its layer {name or 'itself'!r} ({type(part).__name__})"
             if isinstance(part, nn.modules.batchnorm._BatchNorm):

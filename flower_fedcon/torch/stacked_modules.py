@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from flower_fedcon.errors import FedConError
@@ -22,6 +22,10 @@ from flower_fedcon.validation import Array
 if TYPE_CHECKING:
     from flower_fedcon.torch.objective import TorchObjective
 
+_TF32 = (
+    ". On a GPU, PyTorch rounds convolutions to TF32, with errors of 1e-3: set "
+    "torch.backends.cudnn.allow_tf32 = False"
+)
 _FEW = 8  # clients, and rows of each, for a comparison of both ways
 
 
@@ -208,8 +212,14 @@ def why_not_together(objectives: Sequence[TorchObjective]) -> str | None:
     for f, value, gradient in zip(objectives[:few], values, gradients, strict=True):
         alone = f.packed_objective(layout)
         if not (_close(gradient, alone.batch_gradient(x, rows)) and _close(value, alone.value(x))):
-            return "torch.func.vmap finds another gradient or value than the client alone"
+            found = "torch.func.vmap finds another gradient or value than the client alone"
+            return found + (_TF32 if _rounds_to_tf32(f._module) else "")
     return None
+
+
+def _rounds_to_tf32(module: nn.Module) -> bool:
+    convolves = any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
+    return convolves and next(module.parameters()).is_cuda and torch.backends.cudnn.allow_tf32
 
 
 def _close(found: Any, alone: Any) -> bool:

@@ -47,8 +47,12 @@ from flower_fedcon.torch import (  # noqa: E402
     separable,
 )
 from flower_fedcon.torch.packed_modules import PackedTorch  # noqa: E402
+from flower_fedcon.torch.stacked_modules import why_not_together  # noqa: E402
 
 LR, K = 0.1, 3
+needs_a_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use"
+)
 STEPS = {"client_lr": LR, "local_steps": K}
 SOLVER = {"local_solver": GradientDescent(steps=K, lr=LR)}
 LOSS = nn.CrossEntropyLoss()
@@ -204,6 +208,7 @@ def fused(method, model, optimizer):
     return scaled(method, model, optimizer)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="nn.DataParallel moves its inputs to GPUs")
 @pytest.mark.parametrize("strategy", [FedProx(proximal=0.5), Scaffold(), FedDyn(proximal=0.5)])
 def test_an_optimizer_corrects_its_gradients(strategy):
     """As `apply_gradients` does, whatever wraps the model."""
@@ -661,9 +666,47 @@ def test_the_cpu_by_name():
     on_device("cpu")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+def test_the_class_weights_of_a_loss_follow_the_device():
+    """PyTorch's device "meta" stands for a GPU: the loss that was given stays where it was."""
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 4.0]))
+    f = TorchObjective(network(), loss, data(), device="meta")
+    assert f._loss.weight.device.type == "meta"
+    assert loss.weight.device.type == "cpu"
+
+
+@needs_a_gpu
 def test_a_gpu_by_name():
     on_device("cuda:0")
+
+
+@needs_a_gpu
+def test_a_row_s_random_numbers_on_a_gpu_are_its_own():
+    """Other rows before it must not change a row's gradient: noise covers one row."""
+
+    class Noisy(nn.Linear):
+        def forward(self, x):
+            return super().forward(x + torch.randn(x.shape, device=x.device))
+
+    inputs, targets = data()
+    f = TorchObjective(Noisy(6, 3), LOSS, (inputs, targets), device="cuda")
+    alone, among = (f.row_gradients(f.start(), np.array(rows)) for rows in ([4], [1, 3, 4]))
+    assert alone[0].tobytes() == among[2].tobytes()
+
+
+@needs_a_gpu
+def test_convolutions_of_many_clients_on_a_gpu():
+    """In TF32 both ways differ by 1e-3, which is said; in float32 they agree."""
+    net = nn.Sequential(nn.Conv1d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 198, 2))
+    rows, labels = torch.randn(64, 1, 200), torch.randint(2, (64,))
+    clients = [TorchObjective(net, LOSS, (rows, labels), device="cuda") for _ in range(8)]
+    before = torch.backends.cudnn.allow_tf32
+    try:
+        for tf32 in (True, False):
+            torch.backends.cudnn.allow_tf32 = tf32
+            reason = why_not_together(clients)
+            assert reason is None or (tf32 and "allow_tf32 = False" in reason)
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def test_what_does_not_fit_is_said():
