@@ -102,6 +102,7 @@ class Run:
             rule = strategy.participation.for_clients(setup.clients)
             check_rule(rule, setup.names, rng, weighed=strategy.weighs(rule))
         self._directory = None if plan.run_dir is None else RunDirectory(plan.run_dir)
+        self._ledgers: RunLedgers | None = None
         self._whole: dict[str, Any] | None = None  # during a round: the state that it began with
         try:
             self._found = self._checkpoint_to_resume(strategy, setup, x0)
@@ -243,8 +244,7 @@ class Run:
                 server, self._engine, self._start, ending.record, inference=self.inference,
                 alone=self.plan.heterogeneity, covered=self.recorder.covered,
             )  # fmt: skip
-            if self._directory is not None:  # noisy counts of private rows spend privacy, too
-                RunLedgers(self._engine.ledgers(), self._directory.path).save()
+        self._save_ledgers()  # noisy counts of private rows spend privacy, too
         history.x = unpack(ending.x)
         history.report = Report.of(server, ending)
         if self._directory is not None:
@@ -253,6 +253,11 @@ class Run:
             if history.report is not None:
                 history.report.write(self._directory.path)
                 fitted_model(server, ending, history.report).write(self._directory.path)
+
+    def _save_ledgers(self) -> None:
+        """Write what private examples have spent, before anything that they paid for."""
+        if self._ledgers is not None:
+            self._ledgers.save()
 
     def close(self) -> None:
         """Unlock the run directory."""
@@ -263,9 +268,8 @@ class Run:
         plan, recorder, private = self.plan, self.recorder, self.server.private
         if private is not None and self._directory is not None:
             asked_rounds.keep(private, self._directory.path)
-        ledgers = None
         if self._directory is not None:
-            ledgers = RunLedgers(self._engine.ledgers(), self._directory.path)
+            self._ledgers = RunLedgers(self._engine.ledgers(), self._directory.path)
         self._checkpoint(history)  # in a resumed run, too: each start is a new incarnation
         if self._contest.race is not None:
             try:
@@ -298,8 +302,7 @@ class Run:
                     try:
                         round_ = self.play_round()
                     finally:
-                        if ledgers is not None:
-                            ledgers.save()
+                        self._save_ledgers()
                 if self._guard is not None and self._guard.is_due(server.round):
                     self._guard.check(server)
             except DivergedError as error:
@@ -333,6 +336,7 @@ class Run:
 
         `seen` has the record for unsafe callbacks and the record for the others.
         """
+        self._save_ledgers()  # the gradients of a certificate, too
         history.rows.append(row)
         if self._directory is not None:
             self._directory.write(row)

@@ -495,6 +495,22 @@ def test_a_resumed_simulation_goes_on_with_its_ledgers(tmp_path, capsys):
     assert main(["privacy", "spent", str(tmp_path / "nothing")]) == 2
 
 
+def test_gradients_of_certificates_are_in_the_file_and_go_on(tmp_path):
+    """Each recorded certificate takes one noisy gradient of every client, the last one, too."""
+
+    def in_file():
+        return [n for _, _, n in next(iter(read_ledgers(tmp_path)))["gradients"]]
+
+    assert simulated(tmp_path, 1, certificates=True).spent == {1.0: 3 + 1}
+    assert in_file() == [4]
+    assert simulated(tmp_path, 2, certificates=True, resume=True).spent == {1.0: 2 * (3 + 1)}
+    assert in_file() == [8]
+
+
+def read_ledgers(folder):
+    return json.loads((folder / "privacy.json").read_text()).values()
+
+
 def test_what_was_spent_besides_is_added_to_the_ledger_of_a_run_that_goes_on(tmp_path):
     """Before it in a new process; or in this one, in another run's folder."""
 
@@ -509,7 +525,7 @@ def test_what_was_spent_besides_is_added_to_the_ledger_of_a_run_that_goes_on(tmp
     for folder, rounds, spent in (("b", 2, 6), ("c", 1, 9), ("b", 3, 12), ("c", 2, 15)):
         simulate(strategy, problem, rounds, run_dir=tmp_path / folder, resume=True)
         assert private[0].ledger.spent == {1.0: spent}
-    kept = json.loads((tmp_path / "c" / "privacy.json").read_text()).values()
+    kept = read_ledgers(tmp_path / "c")
     assert [[2.0, 1.0, 15]] in [one["gradients"] for one in kept]
 
 
@@ -518,7 +534,7 @@ def test_a_budget_holds_over_resumed_runs(tmp_path):
     for _ in range(3):
         with pytest.raises(FedConError, match="one more gradient would exceed it"):
             simulated(tmp_path, 20, rule, resume=True)
-    (kept, _) = json.loads((tmp_path / "privacy.json").read_text()).values()
+    (kept, _) = read_ledgers(tmp_path)
     ((_, _, gradients),) = kept["gradients"]
     assert LOUD.epsilon({1.0: gradients}) <= 9.0 < LOUD.epsilon({1.0: gradients + 1})
 
