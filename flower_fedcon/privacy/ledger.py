@@ -142,6 +142,20 @@ class Ledger:
         self._left = (0.0, 0)
         self._exchanged[place] = found
 
+    def covers(self, entries: Any, least: Any) -> bool:
+        """Return whether entries (None for no ledger) count all that `least` counts.
+
+        Raises
+        ------
+        ConfigError, TypeError, KeyError, ValueError
+            If the entries are not valid.
+        """
+        found, known = Ledger(self.privacy), Ledger(self.privacy)
+        if entries is not None:
+            found.take(entries)
+        known.take(least)
+        return not known.gradients - found.gradients and known.distance <= found.distance
+
     def written(self, place: Hashable) -> None:
         """Note that a place now has all the counts of this ledger."""
         self._exchanged[place] = found = Ledger(self.privacy)

@@ -202,7 +202,8 @@ def prepared_problem(
     r"""Return the problem of clients whose tables are available; see `tables`.
 
     With `privacy` each client's rows are private from the start, as on a private node: see
-    `flower_fedcon.tables.noisy_sums`. `problem.objectives[j].ledger` has what is spent.
+    `flower_fedcon.tables.noisy_sums`. Remarks on rows, such as rows held twice, are left out then.
+    `problem.objectives[j].ledger` has what is spent.
 
     Examples
     --------
@@ -224,13 +225,13 @@ def prepared_problem(
     if privacy is not None:
         clients = [PrivateTable.of(table, privacy, Ledger(privacy)) for table in clients]
     preparation = prepare(clients, names, min_rows, site_effects)
-    said = [
-        *scales_of_outcomes(names, clients),
-        *same_rows(names, clients),
-        *collinear(clients, preparation, work=_WORK),
-    ]
-    for line in said:
-        _log.warning("tables: %s", line)
+    if privacy is None:  # remarks on rows are exact, which private ones must not be
+        for line in (
+            *scales_of_outcomes(names, clients),
+            *same_rows(names, clients),
+            *collinear(clients, preparation, work=_WORK),
+        ):
+            _log.warning("tables: %s", line)
     objectives = [table.objective(preparation, min_rows) for table in clients]
     schema = clients[0].schema
     constants = (getattr(f, "smoothness", None) for f in objectives)

@@ -49,7 +49,7 @@ _SERVER_FORM: dict[str, Any] = {
 }  # fmt: skip
 
 
-_OPTIONAL = {"privacy", "compression", "participation", "clock", "scales", "race"}
+_OPTIONAL = {"privacy", "compression", "participation", "clock", "scales", "ledgers", "race"}
 
 Fingerprint: TypeAlias = dict[str, dict[str, Any]]
 """Settings that must not change when a run is resumed: name -> digest, and text to show."""
@@ -222,6 +222,7 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
         and all(map(_is_round, numbers))
         and (known or all(isinstance(client, Versions) for client in clients or ()))
         and _is_spent(server.get("privacy"))
+        and isinstance(content.get("ledgers", {}), dict)
         and isinstance(server.get("compression"), Mirror | None)
         and _is_time(server.get("clock"))
         and _are_scales(server.get("scales"), num_clients)

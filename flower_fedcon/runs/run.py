@@ -269,7 +269,8 @@ class Run:
         if private is not None and self._directory is not None:
             asked_rounds.keep(private, self._directory.path)
         if self._directory is not None:
-            self._ledgers = RunLedgers(self._engine.ledgers(), self._directory.path)
+            known = (self._found or {}).get("ledgers")
+            self._ledgers = RunLedgers(self._engine.ledgers(), self._directory.path, known)
         self._checkpoint(history)  # in a resumed run, too: each start is a new incarnation
         if self._contest.race is not None:
             try:
@@ -458,16 +459,18 @@ class Run:
     def _content(self, history: History) -> dict[str, Any]:
         """Return the content of the server's checkpoint."""
         race = self._contest.snapshot()
+        spent = {} if self._ledgers is None else self._ledgers.entries()
         return {
             "fingerprint": self._fingerprint,
             "server": self.server.snapshot(),
             "rows": len(history.rows),
             "seconds": self.recorder.seconds,
-        } | ({"race": race} if race else {})
+        } | {name: own for name, own in (("race", race), ("ledgers", spent)) if own}
 
     def _write(self, content: dict[str, Any]) -> None:
         """Write a checkpoint."""
         assert self._directory is not None  # noqa: S101  (the callers' case)
+        self._save_ledgers()  # never less than a checkpoint has
         self._directory.sync()
         self.server.audit.sync()
         states = {"clients": self._engine.save(), "versions": versions()}

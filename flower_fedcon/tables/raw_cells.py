@@ -12,7 +12,6 @@ import gzip
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -72,17 +71,17 @@ def read_cells(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -
     """Return the wanted columns of a file, without those that it lacks; all of them for None.
 
     With `cut` no row decides whether a file can be read: each line of a text is a row, whatever
-    quotes it has, and one with more or fewer cells than the header has no value in any column.
+    quotes it has, and one with more or fewer cells than the header has no value in any column. A
+    value of an array that Python cannot hold is none, and bytes that are not UTF-8 are other signs.
 
     Raises
     ------
     DataError
         If the file cannot be read, or has a wanted column twice.
     """
-    text = partial(_csv, cut=cut)
     readers: dict[str, Callable[..., Cells]] = {
-        ".csv": text,
-        ".tsv": text,
+        ".csv": _csv,
+        ".tsv": _csv,
         ".parquet": _parquet,
         ".npz": _npz,
     }
@@ -92,7 +91,7 @@ def read_cells(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -
         known = ", ".join([*readers, *SPARSE])
         saved = ": save it as CSV UTF-8" if suffix in _SPREADSHEETS else ""
         raise DataError(f"{path}: found {found}, expected {known}{saved}")
-    cells: Cells = opened(path, lambda: readers[suffix](path, wanted))
+    cells: Cells = opened(path, lambda: readers[suffix](path, wanted, cut=cut))
     return cells
 
 
@@ -292,7 +291,7 @@ def _misshapen(
 # --- arrays ------------------------------------------------------------------------------------
 
 
-def _parquet(path: Path, wanted: Sequence[str] | None) -> Cells:
+def _parquet(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cells:
     """Return the cells of a Parquet file, including an index that pandas has saved."""
     with needing("Parquet files are read by pyarrow", "tables"):
         import pyarrow as pa
@@ -307,11 +306,11 @@ def _parquet(path: Path, wanted: Sequence[str] | None) -> Cells:
         numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
         plain = numbers and column.null_count == 0
         # Integers beside missing values would become floats, in which long ones lose digits.
-        columns[name] = column.to_numpy() if plain else _objects(column.to_pylist())
+        columns[name] = column.to_numpy() if plain else _values(column.to_pylist, column, cut)
     return _numbered(path, names, columns, file.metadata.num_rows)
 
 
-def _npz(path: Path, wanted: Sequence[str] | None) -> Cells:
+def _npz(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cells:
     """Return a file's columns: its arrays of one axis."""
     with np.load(path, allow_pickle=False) as content:
         raw = list(content.files)
@@ -323,11 +322,30 @@ def _npz(path: Path, wanted: Sequence[str] | None) -> Cells:
     columns = {}
     for name, j in _places(path, names, wanted).items():
         array = arrays[j]
-        if array.dtype.kind == "S":
-            array = np.char.decode(array, "utf-8")
-        columns[name] = array if array.dtype.kind in "fiu" else _objects(array.tolist())
+        columns[name] = array if array.dtype.kind in "fiu" else _values(array.tolist, array, cut)
     return _numbered(path, names, columns, *lengths)
 
 
 def _objects(cells: Sequence[Any]) -> Any:
     return np.fromiter(cells, dtype=object, count=len(cells))
+
+
+def _values(every: Callable[[], list[Any]], column: Any, cut: bool) -> Any:
+    """Return a column's values; to be cut, one by one where Python cannot hold them all."""
+    try:
+        cells = every()
+    except Exception:  # whatever a library raises for a value
+        if not cut:
+            raise
+        cells = [_value_at(column, row) for row in range(len(column))]
+    errors = "replace" if cut else "strict"
+    return _objects([c.decode("utf-8", errors) if isinstance(c, bytes) else c for c in cells])
+
+
+def _value_at(column: Any, row: int) -> Any:
+    """Return a value of a column of NumPy or Arrow; None for one that Python cannot hold."""
+    try:
+        found = column[row]
+        return found.as_py() if hasattr(found, "as_py") else found.item()
+    except Exception:  # whatever a library raises for this value
+        return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -104,24 +104,35 @@ class RunLedgers:
         The ledgers by the digest of their data.
     folder : Path
         Ledgers that it already holds are counted.
+    known : dict, optional
+        What the run's checkpoint has of them (`entries`): the file must have no less.
 
     Raises
     ------
     StorageError
-        If a ledger there cannot be read.
+        If a ledger there cannot be read, or lacks what the checkpoint has.
     """
 
-    def __init__(self, ledgers: dict[str, Ledger], folder: Path) -> None:
+    def __init__(
+        self, ledgers: dict[str, Ledger], folder: Path, known: Mapping[str, Any] | None = None
+    ) -> None:
         self._ledgers, self._path = ledgers, folder.resolve() / RUN
         self._kept = _read(self._path) or {}
         with understood(self._path):
+            for key, least in (known or {}).items():
+                if key in ledgers and not ledgers[key].covers(self._kept.get(key), least):
+                    raise ValueError("it lacks gradients that the checkpoint has")
             for key, ledger in ledgers.items():
                 if key in self._kept:
                     ledger.go_on(self._kept[key], (self._path, key))
 
+    def entries(self) -> dict[str, Any]:
+        """Return what is spent, by the digest of the data, in JSON's types."""
+        return {key: ledger.entries() for key, ledger in self._ledgers.items()}
+
     def save(self) -> None:
         """Write what is spent, before any result of a round is shown."""
-        found = {key: ledger.entries() for key, ledger in self._ledgers.items()}
+        found = self.entries()
         if found and self._kept != self._kept | found:
             self._kept = self._kept | found
             with atomic(self._path, private=True) as temporary:

@@ -15,10 +15,11 @@ from flwr.app import Context, RecordDict
 from pages import blocks
 from scipy.stats import kstest
 
-from flower_fedcon import FederatedProblem, Policy, client_app, simulate
+from flower_fedcon import FederatedProblem, Full, Policy, client_app, simulate
 from flower_fedcon.cli import main
 from flower_fedcon.clients import FedAvgClient
 from flower_fedcon.errors import ConfigError, FedConError, RefusedError, StorageError
+from flower_fedcon.lab.advice.facts import facts_of
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import (
     LeastSquares,
@@ -554,6 +555,27 @@ def test_a_damaged_ledger_of_a_run_is_not_begun_anew(tmp_path):
         json.loads((tmp_path / "privacy.json").read_text())))))  # fmt: skip
     with pytest.raises(StorageError, match="does not say how much privacy"):
         simulated(tmp_path, 3, resume=True)
+
+
+@pytest.mark.parametrize("lost", ["the file", "its content", "the last rounds"])
+def test_a_run_whose_ledger_has_less_than_its_checkpoint_is_not_resumed(tmp_path, lost):
+    simulated(tmp_path, 1)
+    path = tmp_path / "privacy.json"
+    older = path.read_bytes()
+    simulated(tmp_path, 3, resume=True)
+    if lost == "the file":
+        path.unlink()
+    else:
+        path.write_bytes(older if lost == "the last rounds" else b"{}")
+    with pytest.raises(StorageError, match="lacks gradients that the checkpoint has"):
+        simulated(tmp_path, 4, resume=True)
+
+
+def test_advice_that_needs_gradients_of_private_examples_is_refused():
+    private = [PrivateObjective(regression(seed=j), LOUD) for j in range(2)]
+    with pytest.raises(ConfigError, match="recommend asks the clients for gradients"):
+        facts_of(FederatedProblem(private), Full())
+    assert private[0].ledger.spent == {}
 
 
 def test_a_node_needs_a_place_for_its_ledger():

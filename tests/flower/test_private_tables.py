@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fake_grid import on_grid
 from hypothesis import given, settings
@@ -22,8 +24,9 @@ from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.problems.tables import prepare, prepared_problem
 from flower_fedcon.regularizers import L1, WithIntercept
-from flower_fedcon.strategies import FedDualAvg
+from flower_fedcon.strategies import FedAvg, FedDualAvg
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.misfits import DataError
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, as_binned, bins_of, told_noisily
 from flower_fedcon.tables.noisy_sums import PrivateTable, bounds, check_public
 from flower_fedcon.tables.packed_text import packed_text
@@ -32,6 +35,7 @@ from flower_fedcon.tables.quality import BINS, Quality, pooled_auc
 from flower_fedcon.tables.read import cells_cut, log_notes
 from flower_fedcon.tables.schema import Feature
 from flower_fedcon.tables.table import Table
+from flower_fedcon.wire.ledgers import rows_on_node
 
 FEATURES = {
     "age": {"range": [0, 120]},
@@ -449,6 +453,62 @@ def test_no_row_decides_whether_a_private_table_fits(tmp_path, caplog, odd, mark
         log_notes([found])
         assert "odd.csv: " in caplog.text
         assert ("cells cut to fit: 1, expected" in caplog.text) | ("rows: 1" in caplog.text)
+
+
+def test_a_simulation_tells_nothing_exact_and_keeps_what_its_preparation_spent(tmp_path, caplog):
+    """Of rows that a and b both hold; also without a round."""
+    clients = [read_cut(written(tmp_path, name, seed=name == "c"), SCHEMA) for name in "abc"]
+    prepared_problem(clients, ["a", "b", "c"])
+    assert "a, b hold exactly the same rows" in caplog.text
+    caplog.clear()
+    problem = prepared_problem(clients, ["a", "b", "c"], privacy=RULE)
+    assert not caplog.text
+    simulate(FedAvg(client_lr=0.1, local_steps=1), problem, 0, run_dir=tmp_path / "run")
+    kept = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    assert [own["gradients"] for own in kept.values()] == [[[2.0, 1.0, 2]]] * 3
+
+
+LAST = b"HIV+ \xe9"  # the bytes of one private cell, which are not UTF-8
+ARRAYS = {
+    "bytes": ("parquet", pa.array([b"f"] * 30), pa.array([b"f"] * 29 + [LAST])),
+    "bytes in NPZ": ("npz", np.array([b"f"] * 30), np.array([b"f"] * 29 + [LAST])),
+    "text that is not UTF-8": (
+        "parquet",
+        pa.array(["f"] * 30),
+        pa.Array.from_buffers(pa.string(), 30, pa.array([b"f"] * 29 + [LAST]).buffers()),
+    ),
+    "a date beyond Python's": (
+        "parquet",
+        pa.array([0] * 30, pa.timestamp("us")),
+        pa.array([0] * 29 + [2**60], pa.timestamp("us")),
+    ),
+}
+
+
+@pytest.mark.parametrize("column", ["sex", "note"])  # of the schema, and unknown to it
+@pytest.mark.parametrize("case", ARRAYS)
+def test_no_cell_of_an_array_decides_whether_a_private_file_is_read(tmp_path, column, case):
+    kind, *both = ARRAYS[case]
+    features = {name: FEATURES[name] for name in ("age", "sex")}
+    schema = Schema.load({"target": "ill", "positive": ["yes"], "features": features})
+    found = []
+    for name, cells in zip(("plain", "odd"), both, strict=True):
+        columns = {"age": np.arange(30.0), "sex": ["m"] * 30, "ill": ["yes", "no"] * 15}
+        columns[column] = cells
+        path = tmp_path / f"{name}.{kind}"
+        if kind == "npz":
+            np.savez(path, **columns)
+        else:
+            pq.write_table(pa.table(columns), path)
+        found.append(read_cut(path, schema))
+    plain, odd = found
+    np.testing.assert_array_equal(odd.numeric, plain.numeric)
+    np.testing.assert_array_equal(odd.categories[:29], plain.categories[:29])
+    assert len(odd.targets) == 30
+    assert rows_on_node(odd) != rows_on_node(plain)
+    if column == "sex":
+        with pytest.raises(DataError, match="it cannot be read"):
+            read_table(path, schema)
 
 
 def test_a_row_without_an_outcome_has_no_gradient_no_loss_and_no_bin(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from flower_fedcon.core.protocol import ClientInfo, Setup
 from flower_fedcon.core.rng import SCALES, stream
 from flower_fedcon.core.scales import LOUD, estimate
 from flower_fedcon.engines.local import LocalEngine
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import is_zero
 from flower_fedcon.regularizers.base import norm as _norm
@@ -95,7 +96,17 @@ def facts_of(problem: FederatedProblem, participation: Participation) -> Facts:
     """Return the facts on a problem and its participation.
 
     L is estimated from gradients if clients do not state it.
+
+    Raises
+    ------
+    ConfigError
+        If the examples are private.
     """
+    if problem.private_examples:
+        raise ConfigError(
+            "recommend asks the clients for gradients, and private examples would spend privacy "
+            "for each of them: give it a problem of the same form with public data"
+        )
     setup = setup_of(problem, participation)
     mus = [info.strong_convexity for info in setup.clients]
     known = [mu for mu in mus if mu is not None]
