@@ -45,7 +45,7 @@ def invariant(run):
     s, (w, z, total, anchor, r) = run.server.strategy, run.state
     assert r == run.server.round + 1
     mu, k, steps = s.strong_convexity, s.local_steps, (r - 1) * s.local_steps
-    curvature = s.constants.damping + mu / 2 * steps
+    curvature = s.damping + mu / 2 * steps
     found = s.regularizer.prox((z - mu / 2 * k * w) / curvature, steps / curvature)
     assert abs(w - found).max() < 1e-14
     seen = run.__dict__.setdefault("seen", [anchor])

@@ -35,7 +35,7 @@ def invariant(run):
     assert r == run.server.round + 1
     steps = (r - 1) * s.local_steps
     assert steps == A or s.weight_power
-    curvature = s.constants.damping + s.strong_convexity / 2 * steps
+    curvature = s.damping + s.strong_convexity / 2 * steps
     assert abs(w - s.regularizer.prox(z / curvature, steps / curvature)).max() < 1e-15
 
 

@@ -40,7 +40,7 @@ def invariant(run):
     assert stage == max(k for k, begin in enumerate(begins) if begin <= done)
     assert inner.r == done - begins[stage] + 1
     if inner.r == 1:
-        pull = s.constants.damping + s.strong_convexity / 2 * s.local_steps
+        pull = s.damping + s.strong_convexity / 2 * s.local_steps
         assert (inner.z == pull * inner.w).all()
         assert (inner.anchor == inner.w).all()
         assert (inner.total == inner.w).all()
