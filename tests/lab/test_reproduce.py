@@ -481,6 +481,9 @@ def test_a_claim_re_cut_after_a_run_is_a_companion(tmp_path: Path) -> None:
     claim = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
     file.write_text(f'source = "text"\nbound = "measured"\n{claim}companion = true\n')
     assert claims.Claims(file).shown == ["n: x"]
+    quick = 'companion = true\nquick = {what = "y"}\n'
+    file.write_text(f'source = "text"\nbound = "measured"\n{claim}{quick}')
+    assert claims.Claims(file).shown == ["n: x", "n: y"]
     why = '[claim.explained]\nfault = "unknown"\nwhy = "y"\nexpected = 1.0\ntolerance = 0.1\n'
     file.write_text(f'source = "text"\nbound = "measured"\n{claim}companion = true\n{why}')
     with pytest.raises(ConfigError, match="does not hold cannot be a companion"):

@@ -381,7 +381,12 @@ def _shown(claims: Iterable[Table], path: Path) -> list[str]:
     ConfigError
         If one is not a claim that holds.
     """
-    shown = [f"{path.stem}: {claim['what']}" for claim in claims if claim.get("companion")]
+    shown = [
+        f"{path.stem}: {what}"
+        for claim in claims
+        if claim.get("companion")
+        for what in _names(claim)
+    ]
     own, siblings = _holding(claims), {file.stem: file for file in path.parent.glob("*.toml")}
     for claim in claims:
         ours = claim["source"] == "ours"  # a paper's statement remains the paper's
@@ -398,6 +403,13 @@ def _shown(claims: Iterable[Table], path: Path) -> list[str]:
             if not ours:
                 shown.append(f"{figure}: {text}")
     return shown
+
+
+def _names(claim: Table) -> list[str]:
+    """Return a claim's text, and that of the quick run, if it has its own there."""
+    quick = claim.get("quick")
+    own = quick.get("what") if isinstance(quick, dict) else None
+    return [claim["what"], own] if own else [claim["what"]]
 
 
 def _holding(claims: Iterable[Table]) -> list[str]:
