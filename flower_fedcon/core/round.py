@@ -128,13 +128,13 @@ class Round:
                 return None
             self._begin_training()
         self._refusing.clear()
+        server, repeated = self._server, self._attempt > 0 and not self._count
         self._attempt += not self._ask_again  # a re-entry is an answer, not a failed attempt
         self._ask_again = False
-        server = self._server
         if self._attempt > 1:
             server.counts["retries"] += 1
-            if server.private is not None and not self._count:
-                server.private.again()
+        if repeated and server.private is not None:
+            server.private.again()
         clients = self.cohort if self._count == 0 else self._unanswered()
         after_query = bool(server.strategy.queries) and self.phase == TRAIN
         acknowledged, kept = server.acknowledgements.of(clients)

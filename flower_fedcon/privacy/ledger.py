@@ -143,7 +143,7 @@ class Ledger:
         self._exchanged[place] = found
 
     def covers(self, entries: Any, least: Any) -> bool:
-        """Return whether entries (None for no ledger) count all that `least` counts.
+        """Return whether entries count all that `least` counts.
 
         Raises
         ------
@@ -151,8 +151,7 @@ class Ledger:
             If the entries are not valid.
         """
         found, known = Ledger(self.privacy), Ledger(self.privacy)
-        if entries is not None:
-            found.take(entries)
+        found.take(entries)
         known.take(least)
         return not known.gradients - found.gradients and known.distance <= found.distance
 

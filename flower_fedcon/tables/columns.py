@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -369,7 +370,8 @@ class Columns:
             long = np.flatnonzero(np.abs(self.numbers[name]) >= EXACT)
         for place in long.tolist():
             text = str(cells[place]).strip()
-            if _WHOLE.fullmatch(text) and int(text) != int(self.numbers[name][place]):
+            # Python's int refuses texts of more than 4,300 digits, and infinity.
+            if _WHOLE.fullmatch(text) and Decimal(text) != Decimal(self.numbers[name][place]):
                 self.notes.append(
                     f"column {name!r}: whole numbers of {len(text)} digits are rounded ({text}): "
                     "is it an identifier? Leave it out"
@@ -394,7 +396,7 @@ class Columns:
 
     def _marks(self, name: str, also: Sequence[str]) -> tuple[np.ndarray[Any, Any], Any]:
         """Return a column's cells as `canonical` text ("" if missing), and which are missing."""
-        cells = self._cells[name].tolist()
+        cells = [*map(_key, self._cells[name].tolist())]
         missing = {*self.schema.missing, *also}
         counts: dict[str, int] = {}
         known: dict[Any, str] = {}
@@ -431,6 +433,19 @@ class Columns:
             found = "nothing" if text_of(cell) is None else repr(str(cell))
             row = int(self._rows[place])
             self.misfits.append(Misfit(name, row, found, expected, remedy, wrong.size - 1))
+
+
+def _key(cell: Any) -> Any:
+    """Return a cell, or its text, so that cells which are equal have the same text.
+
+    For Python 0.0 equals -0.0, and True equals 1. Lists have no hash.
+
+    >>> [str(_key(cell)) for cell in (-0.0, 0.5, True, [1, 2], " a")]
+    ['0.0', '0.5', 'True', '[1, 2]', ' a']
+    """
+    if type(cell) is float:
+        return cell + 0.0
+    return cell if type(cell) in (str, int) or cell is None else text_of(cell)
 
 
 def _is_missing(cell: Any, marks: set[str], numbers: set[float | None]) -> bool:

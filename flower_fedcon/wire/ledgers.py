@@ -120,7 +120,8 @@ class RunLedgers:
         self._kept = _read(self._path) or {}
         with understood(self._path):
             for key, least in (known or {}).items():
-                if key in ledgers and not ledgers[key].covers(self._kept.get(key), least):
+                kept = self._kept.get(key)  # always written before the first checkpoint
+                if key in ledgers and (kept is None or not ledgers[key].covers(kept, least)):
                     raise ValueError("it lacks gradients that the checkpoint has")
             for key, ledger in ledgers.items():
                 if key in self._kept:

@@ -32,7 +32,7 @@ from flower_fedcon.privacy import GaussianDP, SecAggPlus
 from flower_fedcon.privacy.accountant import NoisySum, Sampling, spent_epsilon
 from flower_fedcon.privacy.ledger import SumsLedger
 from flower_fedcon.privacy.noise import Grid
-from flower_fedcon.strategies import FedAvg, FedProx
+from flower_fedcon.strategies import FedAvg, FedProx, Scaffold
 
 DELTA = 1e-5
 DAILY = "fedprox", "feddyn"  # of private methods: with a solver, and with state
@@ -160,6 +160,32 @@ def test_a_void_round_shows_no_sum_and_counts_all_the_same():
     assert history["replies"].tolist() == [6]
     assert len([c for c, now in grid.asked_for if now == "unmask"]) == 6  # of one attempt alone
     assert history["epsilon"][0] == pytest.approx(epsilon(2), rel=1e-6)
+
+
+@on_grid
+def test_a_round_that_is_repeated_for_a_lost_state_counts_again(tmp_path):
+    """Who kept a state sends a second masked vector: the server's count is that of the nodes."""
+    grid = FakeGrid(q6_objectives())
+    for j in range(6):
+        grid.nodes[1000 - j].node_config["state-dir"] = str(tmp_path / str(j))
+    answer, forgotten = grid.replies_to, []
+
+    def forgets(message):
+        if stage(message) == STAGES[2] and message.content["fitins.config"]["round"] == 2:
+            for state in () if forgotten else tmp_path.glob("0/*/*/state"):
+                forgotten.append(state)
+                state.unlink()
+        return answer(message)
+
+    grid.replies_to = forgets
+    privacy = GaussianDP(10.0, 1.0, DELTA, noise_by="clients", fewest=3)
+    strategy = Scaffold(client_lr=0.1, local_steps=2, mirror=False, privacy=privacy)
+    history = strategy.start(grid, num_rounds=2, secure_aggregation=SECURE).history
+    assert history["lost"][-1] == 1
+    (path,) = (tmp_path / "1" / "noisy-sums").iterdir()
+    sent = SumsLedger(path.read_text(), path.name).sums
+    assert sent == {1.0: 3}
+    assert history["epsilon"][-1] == pytest.approx(epsilon(3), rel=1e-6)
 
 
 @on_grid

@@ -557,16 +557,20 @@ def test_a_damaged_ledger_of_a_run_is_not_begun_anew(tmp_path):
         simulated(tmp_path, 3, resume=True)
 
 
-@pytest.mark.parametrize("lost", ["the file", "its content", "the last rounds"])
-def test_a_run_whose_ledger_has_less_than_its_checkpoint_is_not_resumed(tmp_path, lost):
-    simulated(tmp_path, 1)
+@pytest.mark.parametrize(
+    ("rounds", "lost"),
+    [(0, "the file"), (0, "its content"), (3, "the file"), (3, "its content"), (3, "two rounds")],
+)
+def test_a_run_whose_ledger_has_less_than_its_checkpoint_is_not_resumed(tmp_path, rounds, lost):
+    """Also with a checkpoint from before the first round, as a killed run leaves it."""
+    simulated(tmp_path, min(rounds, 1))
     path = tmp_path / "privacy.json"
     older = path.read_bytes()
-    simulated(tmp_path, 3, resume=True)
+    simulated(tmp_path, rounds, resume=True)
     if lost == "the file":
         path.unlink()
     else:
-        path.write_bytes(older if lost == "the last rounds" else b"{}")
+        path.write_bytes(older if lost == "two rounds" else b"{}")
     with pytest.raises(StorageError, match="lacks gradients that the checkpoint has"):
         simulated(tmp_path, 4, resume=True)
 

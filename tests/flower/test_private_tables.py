@@ -420,6 +420,8 @@ ODD = {
     "outside of a transform": ("40,-3,f,a,yes", "40,1,f,a,yes"),
     "no number": ("forty,10,f,a,yes", ",10,f,a,yes"),
     "infinite": ("inf,10,f,a,yes", ",10,f,a,yes"),
+    "of many digits": (f"{'0' * 5000}99999999999999999,10,f,a,yes", "120,10,f,a,yes"),
+    "beyond all floats": (f"{'9' * 5000},10,f,a,yes", ",10,f,a,yes"),
     "another category": ("40,10,x,a,yes", "40,10,,a,yes"),
     "a NUL": ("40,10,f\0,a,yes", "40,10,,a,yes"),
     "a quote": ('40,10,"f,a,yes', None),
@@ -477,6 +479,11 @@ ARRAYS = {
         pa.array(["f"] * 30),
         pa.Array.from_buffers(pa.string(), 30, pa.array([b"f"] * 29 + [LAST]).buffers()),
     ),
+    "a list": (
+        "parquet",
+        pa.array([None] * 30, pa.list_(pa.int64())),
+        pa.array([None] * 29 + [[1]]),
+    ),
     "a date beyond Python's": (
         "parquet",
         pa.array([0] * 30, pa.timestamp("us")),
@@ -507,8 +514,26 @@ def test_no_cell_of_an_array_decides_whether_a_private_file_is_read(tmp_path, co
     assert len(odd.targets) == 30
     assert rows_on_node(odd) != rows_on_node(plain)
     if column == "sex":
-        with pytest.raises(DataError, match="it cannot be read"):
+        with pytest.raises(DataError, match=r"it cannot be read|found '\[1\]', expected"):
             read_table(path, schema)
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+@pytest.mark.parametrize("column", ["sex", "ill"])
+@pytest.mark.parametrize("way", [read_cut, read_table])
+def test_a_zero_with_a_sign_changes_no_other_row(tmp_path, kind, column, way):
+    schema = Schema("ill", {"sex": {"type": "categorical", "categories": ["0", "1"]}},
+                    positive=["1"], negative=["0"])  # fmt: skip
+    columns = {"sex": np.arange(30.0) % 2, "ill": np.arange(30.0) // 2 % 2}
+    columns[column][0] = -0.0
+    path = tmp_path / f"a.{kind}"
+    if kind == "npz":
+        np.savez(path, **columns)
+    else:
+        pq.write_table(pa.table(columns), path)
+    found = way(path, schema)
+    assert found.targets.tolist() == (2 * columns["ill"] - 1).tolist()
+    assert found.categories[:, 0].tolist() == ["0", "1"] * 15
 
 
 def test_a_row_without_an_outcome_has_no_gradient_no_loss_and_no_bin(tmp_path, monkeypatch):
