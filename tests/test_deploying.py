@@ -165,14 +165,29 @@ def test_the_unit_states_options_that_there_are(tmp_path):
     parser.read_string(unit)
     service = parser["Service"]
     assert (service["Restart"], service["KillMode"]) == ("always", "control-group")
-    command, *options = shlex.split(service["ExecStart"])
+    assert of_a_node(service["ExecStart"])["state-dir"] == "/var/lib/flower/state"
+
+
+def of_a_node(line):
+    """Check a command's options; return a node's configuration, or None."""
+    command, *options = shlex.split(line)
+    words = [SCRIPTS / Path(command).name, *(options[:1] if command == "flwr" else ()), "--help"]
     shown = subprocess.run(
-        [SCRIPTS / Path(command).name, "--help"], capture_output=True, text=True, check=True
+        words, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "200"}
     ).stdout
     for option in [word for word in options if word.startswith("--")]:
         assert option in shown
-    config = parse_config_args([options[options.index("--node-config") + 1]])
-    assert config["state-dir"] == "/var/lib/flower/state"
+    if "--node-config" in options:
+        return parse_config_args([options[options.index("--node-config") + 1]])
+    return None
+
+
+def test_flower_s_own_commands_have_these_options():
+    (lines,) = blocks("text", DEPLOYMENT)
+    _, node, _ = map(of_a_node, lines.splitlines())
+    assert node == {"partition-id": 0, "num-partitions": 3, "data": "client-0.npz"}
+    (config,) = map(tomllib.loads, blocks("toml", DEPLOYMENT))
+    assert config == {"superlink": {"nodes": {"address": "127.0.0.1:9093", "insecure": True}}}
 
 
 def test_the_run_s_folder_and_the_nodes_files_reach_flower(run_command, tmp_path, monkeypatch):

@@ -42,6 +42,8 @@ PASTED = {
     "docs/deployment.md": [
         ("python", APP),
         ("bash", APP),
+        ("text", f"{NODES}test_flower_s_own_commands_have_these_options"),
+        ("toml", f"{NODES}test_flower_s_own_commands_have_these_options"),
         ("bash", f"{NODES}test_tls_and_keys_pasted_twice"),
         # No systemd in a test: its options are checked.
         ("ini", f"{NODES}test_the_unit_states_options_that_there_are"),

@@ -58,10 +58,11 @@ resume = false"""
 _README = Template("""\
 # $name
 
-$title with flower-fedcon. `flwr run .` starts it in Flower's simulation, `flwr build` makes a
-bundle of it. The nodes' data is loaded in `$data`. The method and its settings stand in
-`server_app.py`; `fedcon info $algorithm` explains them. Flower installs what `pyproject.toml`
-names; with FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 it takes the environment as it is.
+$title with flower-fedcon. `flwr run . --stream` starts it in Flower's simulation, and
+`flwr build` makes a bundle of it. The nodes' data is loaded in `$data`. The method and its
+settings stand in `server_app.py`; `fedcon info $algorithm` explains them. Flower installs what
+`pyproject.toml` names; with FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 it takes the
+environment as it is.
 """)
 _SERVER = Template('''\
 """The server's side: $title."""
@@ -416,4 +417,4 @@ def new(
     # From a clone there is no index that Flower could install this package from.
     own = metadata.distribution("flower-fedcon").read_text("direct_url.json") is not None
     first = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 " if own else ""
-    say(f"{folder}: {', '.join(found)}. Try it: {first}flwr run {folder}")
+    say(f"{folder}: {', '.join(found)}. Try it: {first}flwr run {folder} --stream")

@@ -152,7 +152,7 @@ class Nodes:
             self._nodes[node].told = True
         if late:  # in one line for all: many nodes may start slowly
             _log.warning(
-                "%d of %d nodes have not said in %.0f s which client they are: %s",
+                "%d of %d nodes have not answered in %.0f s, and may still be starting: %s",
                 len(late), len(self._nodes), _SILENCE, first_few([*map(str, late)], _SHOWN),
             )  # fmt: skip
 
