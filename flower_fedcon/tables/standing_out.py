@@ -23,8 +23,9 @@ NOTHING_TOLD = (
     'compared: use site_effects = "common"'
 )
 _FACTOR = 100.0  # scales that differ by this factor are in different units
-_ALIKE = 8.0  # and by this factor, if spread and mean differ by nearly the same
+_ALIKE = 6.0  # and by this factor, if spread and mean differ by nearly the same
 _APART = 1.5  # and by this factor, if values lie far apart compared with their spread
+_LOGS = ("log", "log1p")
 _STEADY = 3  # values: with fewer the size may be near 0 by chance
 _ROWS = 10  # fewer rows do not show an identifier
 _SHOWN = 6
@@ -175,9 +176,11 @@ def scales(
 ) -> list[str]:
     """Find clients whose values seem to be in a different unit.
 
-    Their values are a hundred times the others', or a hundredth. Or they are eight times, or an
-    eighth, and the spread differs by a similar factor and is at most the mean (months and years).
-    Or the means are far apart compared with both spreads (Fahrenheit and Celsius).
+    Their values are a hundred times the others', or a hundredth. Or their mean is six times, or a
+    sixth, and so is their spread within a factor of 2 (months and years), or of 3 in skewed
+    columns, whose spreads have large errors. Logarithms then have means that differ by log 6 and
+    spreads within a factor of 2. Or the means are far apart compared with both spreads (Fahrenheit
+    and Celsius).
 
     Parameters
     ----------
@@ -195,7 +198,7 @@ def scales(
             own = means[name] = float(total / n)
             if n >= _STEADY:
                 many.add(name)
-            if n >= _ROWS and feature.transform == "none":
+            if n >= _ROWS and feature.transform in ("none", *_LOGS):
                 spreads[name] = _spread(own, float(square / n), mean)
             if size := _size(feature.transform, own, float(square / n), mean):
                 sizes[name] = size
@@ -210,7 +213,7 @@ def scales(
         if ratio < 1 and (len(sizes) == 2 or name not in many):
             continue  # the remark on the other client says the same, or a value near 0 by chance
         within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
-        if within and not _another_unit(name, ratio, means, spreads):
+        if within and not _another_unit(name, ratio, means, spreads, feature.transform):
             continue
         digits = ".0f" if max(ratio, 1 / ratio) >= 10 else ".2g"
         said = f"{ratio:,{digits}}" if ratio > 1 else f"1/{1 / ratio:,{digits}}"
@@ -229,7 +232,11 @@ def _spread(own: float, square: float, mean: float) -> float:
 
 
 def _another_unit(
-    name: str, ratio: float, means: dict[str, float], spreads: dict[str, float]
+    name: str,
+    ratio: float,
+    means: dict[str, float],
+    spreads: dict[str, float],
+    transform: str = "none",
 ) -> bool:
     """Return whether the others' values times `ratio` look like a client's.
 
@@ -241,6 +248,8 @@ def _another_unit(
         The ratio of the size of its values to the others'.
     means, spreads : dict of float
         Means and spreads by client; spreads only for clients with several values.
+    transform : str
+        "none", or a logarithm, of which another unit moves the mean and leaves the spread.
 
     Examples
     --------
@@ -249,6 +258,8 @@ def _another_unit(
     True
     >>> _another_unit("a", 2.7, means, {"a": 30.0, "b": 9.0, "c": 11.0})
     False
+    >>> _another_unit("a", 9.4, {"a": 120.0, "b": 13.0}, {"a": 150.0, "b": 16.0})  # skewed
+    True
     """
     others = [other for other, spread in spreads.items() if other != name and spread]
     own = spreads.get(name)
@@ -257,8 +268,14 @@ def _another_unit(
     spread = float(np.median([spreads[other] for other in others]))
     mean = float(np.median([means[other] for other in others]))
     factor = max(ratio, 1 / ratio)
-    if own > abs(means[name]) or spread > abs(mean) or factor < _APART:
+    if transform in _LOGS:
+        return factor >= _ALIKE and 0.5 < own / spread < 2
+    if factor < _APART:
         return False
+    if own > abs(means[name]) or spread > abs(mean):  # skewed, or of both signs
+        of_means = means[name] / mean if mean else 0.0
+        apart = max(of_means, 1 / of_means) if of_means > 0 else 0.0
+        return apart >= _ALIKE and 1 / 3 < own / (spread * of_means) < 3
     scaled = factor >= _ALIKE and 0.5 < own / (spread * ratio) < 2
     return scaled or abs(means[name] - mean) > 3 * (own + spread)
 
@@ -276,7 +293,7 @@ def _size(transform: str, own: float, square: float, mean: float) -> float:
     mean : float
         The mean over all clients.
     """
-    if transform in ("log", "log1p"):
+    if transform in _LOGS:
         return math.exp(min(own, 700.0))
     # If the others are far away, only rounding is left of the difference.
     second = square + 2 * mean * own - mean * mean

@@ -336,6 +336,41 @@ def test_units_that_differ_by_less_than_a_hundred(unit, tmp_path, caplog):
     assert [words in line and "another unit?" in line for line in said] == [True] * bool(words)
 
 
+def skewed_sites(folder, rng, factor, sigma, between=1.0):
+    """Write four sites of a log-normal lab value, the first in another unit; no other has a limit.
+
+    The sites' own medians differ by up to `between`.
+    """
+    for site, rows in zip("abcd", (420, 900, 150, 1500), strict=True):
+        x = rng.lognormal(2.2 + rng.uniform(0, np.log(between)), sigma, rows)
+        x = x * (factor if site == "a" else 1.0)
+        body = [f"{rng.normal():.4f},{value:.9g},2" for value in x]
+        (folder / f"{site}.csv").write_text("\n".join(["y,x,grade", *body]))
+
+
+@pytest.mark.parametrize("transform", ["none", "log"])
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize("factor", [1 / 38.7, 1 / 18, 0.1, 10, 18])
+def test_another_unit_of_a_skewed_value(factor, sigma, transform, tmp_path, caplog):
+    """Its standard deviation may exceed its mean."""
+    skewed_sites(tmp_path, np.random.default_rng(4), factor, sigma)
+    features = {"x": {"transform": transform}}
+    tables(data=f"{tmp_path}/*.csv", schema={"target": "y", "features": features})
+    said = [r.message for r in caplog.records if "another unit?" in r.message]
+    assert len(said) == 1
+    assert "values at a are about" in said[0]
+
+
+@pytest.mark.parametrize("transform", ["none", "log"])
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 1.5])
+def test_skewed_values_of_unlike_sites_are_in_one_unit(sigma, transform, tmp_path, caplog):
+    features = {"x": {"transform": transform}}
+    for seed in range(5):
+        skewed_sites(tmp_path, np.random.default_rng(seed), 1.0, sigma, between=3.0)
+        tables(data=f"{tmp_path}/*.csv", schema={"target": "y", "features": features})
+    assert "another unit?" not in caplog.text
+
+
 def test_values_that_are_apart_for_their_spread_are_in_another_unit(tmp_path, caplog):
     for site, degrees in (("a", 37.0), ("b", 98.6)):
         body = [f"{RNG.normal()},{degrees + RNG.normal(0, 0.5)},2" for _ in range(40)]
