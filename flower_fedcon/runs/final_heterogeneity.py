@@ -13,6 +13,7 @@ from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import FedConError, first_few
 from flower_fedcon.runs.final_sums import asked
+from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.own_files import HETEROGENEITY as HEADER
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, found_by_sites
 from flower_fedcon.wire.payloads import Payload
@@ -46,9 +47,26 @@ def final_heterogeneity(server: Server, engine: Engine, pooled: Estimates) -> He
 
     x = np.asarray(server.x, dtype=np.float64)
     try:
-        return found_by_sites(ask, pooled, x, prepared.in_units(np.eye(len(x))))
+        units = prepared.in_units(np.eye(len(x)))
+        return found_by_sites(ask, pooled, x, units, _lacking(prepared.described))
     except FedConError as error:  # it must not end a finished run
         return f"heterogeneity is not known: {error}"
+
+
+def _lacking(described: Descriptives | None) -> dict[str, str]:
+    """Return the categories that a site has no row of, in words, for each such site."""
+    if described is None:
+        return {}
+    found = {}
+    known = np.nansum(described.counts, axis=0) > 0
+    for site, counts in zip(described.clients, described.counts, strict=True):
+        absent = [
+            f"{described.levels[j][0]}={described.levels[j][1]}"
+            for j in np.flatnonzero(known & (counts == 0)).tolist()
+        ]
+        if absent:
+            found[site] = f"no row has {first_few(absent)}"
+    return found
 
 
 def lines_of(found: Heterogeneity) -> list[str]:

@@ -95,6 +95,19 @@ def test_sites_that_cannot_be_fitted_alone_are_named(folder, tmp_path):
     assert "not fitted alone: s1" in report.text
 
 
+def test_a_site_without_a_category_is_named_with_the_category(tmp_path):
+    rng = np.random.default_rng(5)
+    for site in ("graz", "lyon", "porto"):
+        marks = ["flu", "cold", *["rare"] * (site == "lyon")]
+        rows = [f"{rng.normal():.4f},{rng.normal():.4f},{marks[k % len(marks)]}" for k in range(60)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["y,x,illness", *rows]))
+    schema = {"target": "y", "features": {"x": "numeric", "illness": "categorical"}}
+    asked_for = {"inference": "model", "heterogeneity": True}
+    text = run(tables(data=f"{tmp_path}/*.csv", schema=schema, **asked_for)).report.text
+    assert "got 1 (graz, porto: no row has illness=rare)" in text
+    assert "singular" not in text
+
+
 def test_what_it_is_not_for_is_refused(folder):
     with pytest.raises(ConfigError, match='give inference = "model", too'):
         asked(folder, "squared", inference=None)
@@ -120,13 +133,20 @@ def test_all_of_few_columns_are_in_the_report():
     assert "heterogeneity.csv has all" in lines(15)[0]
 
 
+def test_a_loss_without_comparison_is_refused_before_files_are_read(tmp_path):
+    schema = {"target": "months", "event": "died", "features": {"age": "numeric"}}
+    with pytest.raises(ConfigError, match=r"heterogeneity is for .*, and this one is cox"):
+        tables(
+            data=str(tmp_path / "none.csv"), schema=schema, inference="model", heterogeneity=True
+        )
+
+
 def test_a_loss_without_comparison_is_refused_before_round_1(tmp_path):
     pd.DataFrame({"t": [1, 2, 3, 4, 5], "d": [1, 1, 0, 1, 1], "x": [0, 1, 2, 1, 0]}).to_csv(
         tmp_path / "a.csv", index=False
     )
     schema = {"target": "t", "event": "d", "loss": "cox", "features": {"x": "numeric"}}
-    made = tables(
-        data=str(tmp_path / "a.csv"), schema=schema, inference="model", heterogeneity=True
-    )
+    made = tables(data=str(tmp_path / "a.csv"), schema=schema, inference="model")
+    made.heterogeneity = True
     with pytest.raises(ConfigError, match="this one is cox: leave it out"):
         run(made)

@@ -121,7 +121,10 @@ def heterogeneity_of(
 
     left_out = {} if left_out is None else dict(left_out)
     if len(sites) < 2:
-        why = "; ".join(f"{site}: {reason}" for site, reason in left_out.items())
+        sites_of: dict[str, list[str]] = {}
+        for site, reason in left_out.items():
+            sites_of.setdefault(reason, []).append(site)
+        why = "; ".join(f"{first_few(own)}: {reason}" for reason, own in sites_of.items())
         raise ConfigError(
             f"heterogeneity needs at least two sites that can be fitted alone, got {len(sites)}"
             + (f" ({why})" if why else "")
@@ -172,7 +175,11 @@ def check_heterogeneity(name: str) -> None:
 
 
 def found_by_sites(
-    ask: Ask, pooled: Estimates, x: Array, units: Array | None = None
+    ask: Ask,
+    pooled: Estimates,
+    x: Array,
+    units: Array | None = None,
+    lacking: Mapping[str, str] | None = None,
 ) -> Heterogeneity:
     """Test whether effects differ between sites, by their own fits.
 
@@ -188,6 +195,8 @@ def found_by_sites(
         The model of that fit, in the sites' units.
     units : array, shape (p, p), optional
         The matrix from coefficients in the sites' units to those shown.
+    lacking : dict of str, optional
+        For sites without a row of some category the reason why a fit to their rows is singular.
 
     Raises
     ------
@@ -209,7 +218,8 @@ def found_by_sites(
         try:
             found = _alone(pooled, own)
         except ConfigError as error:
-            left_out[site] = str(error)
+            singular = not own["step"].any()
+            left_out[site] = ((lacking or {}).get(site) if singular else None) or str(error)
             continue
         if units is not None:
             found = found.mapped(units, pooled.names)
