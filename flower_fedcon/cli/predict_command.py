@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -43,15 +44,15 @@ def predict(
     The file is checked against the run's schema, as by `fedcon data check`; it needs no outcome.
     Missing values are treated as in the run. The output has the row's number, the prediction, the
     linear predictor and the probabilities of classes. Where each site has its own intercept, the
-    output has the linear predictor alone, as the difference from a row of zeros of the same site.
+    output has the linear predictor alone, without the intercept.
     With random intercepts predictions are for a site, or group, with the mean intercept. Nothing is
     sent.
     """
     import numpy as np
 
     from flower_fedcon.tables.fitted import load_model
-    from flower_fedcon.tables.own_files import PREDICTIONS
-    from flower_fedcon.tables.schema import RANDOM
+    from flower_fedcon.tables.own_files import PREDICTIONS, WITHOUT_INTERCEPT
+    from flower_fedcon.tables.schema import OWN, RANDOM
     from flower_fedcon.wire.whole_files import write_csv
 
     if output.resolve() == file.resolve():
@@ -78,4 +79,13 @@ def predict(
     whose = ""
     if model.preparation.site_effects == RANDOM:
         whose = ", for a site, or group, with the mean random intercept"
+    if model.preparation.site_effects == OWN:
+        print(
+            "warning: each site keeps its own intercept, so these are no predictions: column "
+            f"{WITHOUT_INTERCEPT} lacks the intercept, and only differences between rows of one "
+            "site have a meaning",
+            file=sys.stderr,
+        )
+        say(f"linear predictors without intercept for {many} rows: {output}")
+        return
     say(f"predictions for {many} rows{whose}: {output}")

@@ -104,11 +104,11 @@ class Columns:
         wanted = schema.columns if outcome or schema.sparse else schema.predictors
         lacking = [name for name in wanted if name not in self._cells]
         if lacking:
-            error = DataError.lacking(self._path, lacking, self._names)
+            remedy = () if outcome else ("The model needs it: add it, or correct the header",)
+            error = DataError.lacking(self._path, lacking, self._names, *remedy)
             if not outcome and {*lacking} & {*schema.offsets}:
                 raise DataError(
-                    f"{error}, or add it to the rows: an exposure of 1 gives rates, an offset of 0 "
-                    "leaves it out",
+                    f"{error}; an exposure of 1 gives rates, an offset of 0 leaves it out",
                     columns=lacking,
                 )
             raise error

@@ -72,7 +72,7 @@ from flower_fedcon.tables.design import Design, described, term_columns
 from flower_fedcon.tables.encoding import dummies, is_wide
 from flower_fedcon.tables.held_out import alpha_of, linear_predictors
 from flower_fedcon.tables.misfits import DataError
-from flower_fedcon.tables.own_files import EFFECTS, PREDICTIONS
+from flower_fedcon.tables.own_files import EFFECTS, PREDICTIONS, WITHOUT_INTERCEPT
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.raw_cells import Cells
 from flower_fedcon.tables.read import columns_of, guarded
@@ -498,15 +498,15 @@ class FittedModel:
 
         The columns are "prediction", "linear_predictor" and "probability" (of a positive outcome);
         for a multinomial loss "prediction" and "probability [class]" for each class. If sites have
-        their own intercepts, there is only "linear_predictor". After a run with inference the last
-        one is "std_error", of the linear predictor.
+        their own intercepts, there is only "linear_predictor_without_intercept". After a run with
+        inference the last one is "std_error", of the linear predictor.
         """
         scores = self.linear_predictor(source, unknown=unknown)
         errors = {}
         if self._has_errors:
             errors["std_error"] = self.standard_errors(source, unknown=unknown)
         if self.preparation.site_effects == OWN:
-            return {"linear_predictor": scores, **errors}
+            return {WITHOUT_INTERCEPT: scores, **errors}
         found = {"prediction": self._predicted(scores)}
         if scores.ndim == 1:
             found["linear_predictor"] = scores

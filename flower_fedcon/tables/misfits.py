@@ -68,7 +68,13 @@ class DataError(ConfigError):
         return cls(f"{file}: {misfits[0]}{others}", misfits)
 
     @classmethod
-    def lacking(cls, file: str | Path, names: Sequence[str], known: Sequence[str]) -> DataError:
+    def lacking(
+        cls,
+        file: str | Path,
+        names: Sequence[str],
+        known: Sequence[str],
+        remedy: str = "Correct the schema or the header",
+    ) -> DataError:
         """Return the error of a file without these columns, in one line for any number of them."""
         if origin := written_by(known):
             return cls(
@@ -83,8 +89,7 @@ class DataError(ConfigError):
             found.append(f"{name!r} ({hint}?)" if hint else repr(name))
         has = printable(", ".join(known), 200)
         return cls(
-            f"{file}: no column{'s'[: len(names) - 1]} {', '.join(found)}: it has {has}. Correct "
-            "the schema or the header",
+            f"{file}: no column{'s'[: len(names) - 1]} {', '.join(found)}: it has {has}. {remedy}",
             columns=names,
         )
 

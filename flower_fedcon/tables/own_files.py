@@ -18,7 +18,9 @@ PROPORTIONALITY = ("column", "chi2", "df", "p_value")
 BASELINE = ("client", "time", "cumulative_hazard")
 PREDICTIONS = ("row", "prediction")
 EFFECTS = ("group", "rows", "random_intercept")
-PREDICTORS = ("row", "linear_predictor")
+WITHOUT_INTERCEPT = "linear_predictor_without_intercept"
+PREDICTORS = ("row", WITHOUT_INTERCEPT)
+_EARLIER_PREDICTORS = ("row", "linear_predictor")
 CURVES = ("arm", "time", "adjusted_at_risk", "events", "survival", "std_error", "lower", "upper")
 _EARLIER_CURVES = ("arm", "time", "at_risk", *CURVES[3:])
 
@@ -33,7 +35,7 @@ def written_by(names: Sequence[str]) -> str:
         return "`fedcon data check --output`"
     if tuple(names[1 : 1 + len(PATH)]) == PATH:
         return "`fedcon path --output`"
-    if tuple(names[: len(PREDICTIONS)]) in (PREDICTIONS, PREDICTORS):
+    if tuple(names[: len(PREDICTIONS)]) in (PREDICTIONS, PREDICTORS, _EARLIER_PREDICTORS):
         return "`fedcon predict`"
     if tuple(names) == EFFECTS:
         return "a node"

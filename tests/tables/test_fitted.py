@@ -195,6 +195,18 @@ def test_cells_that_do_not_fit_are_named(runs, tmp_path, column, cell, said, cap
     assert f"{path}: {said}" in capsys.readouterr().err
 
 
+def test_a_column_that_the_model_needs_is_named(runs, tmp_path, capsys):
+    """Whoever predicts has no schema to correct."""
+    folder, _ = runs
+    path = tmp_path / "short.csv"
+    pd.read_csv(folder / "new.csv").drop(columns="dose").to_csv(path, index=False)
+    assert main(["predict", str(folder / "squared"), str(path), "-o", str(tmp_path / "o.csv")]) == 2
+    said = capsys.readouterr().err
+    assert "no column 'dose'" in said
+    assert "The model needs it: add it, or correct the header" in said
+    assert "schema" not in said
+
+
 def test_an_unknown_category_is_missing_where_that_is_asked_for(runs):
     folder, _ = runs
     new = new_rows(folder)

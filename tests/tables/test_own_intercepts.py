@@ -156,7 +156,13 @@ def test_predictions_elsewhere_are_differences_within_a_site(folder, tmp_path):
         app, ["predict", str(tmp_path / "run"), str(folder / "s0.csv"), "-o", str(out)]
     )
     assert done.exit_code == 0, done.output
-    assert list(pd.read_csv(out)) == ["row", "linear_predictor", "std_error"]
+    assert list(pd.read_csv(out)) == [
+        "row",
+        "linear_predictor_without_intercept",
+        "std_error",
+    ]
+    assert "these are no predictions" in done.stderr
+    assert "predictions for" not in done.stdout
     assert written_by(list(pd.read_csv(out))) == "`fedcon predict`"
 
 
