@@ -144,10 +144,11 @@ class Schema:
         link) or "cox". By default "logistic" with `positive`, "multinomial" with `classes`, "cox"
         with `event`, and "squared".
     positive, negative : sequence, optional
-        The target's values that count as 1, and as 0, in a logistic regression. Without `negative`
-        all others count as 0; values that differ from a positive one only in case or signs are
-        refused. If the given values mean true and false ("yes" and "no", 1 and 0, "T" and "F",
-        ...), any such spelling is accepted, in any case. The same holds for `event_values`.
+        In a logistic regression the target's values that count as 1 (`positive`), and those that
+        count as 0 (`negative`). Without `negative` all others count as 0; values that differ from a
+        positive one only in case or signs are refused. If the given values mean true and false
+        ("yes" and "no", 1 and 0, "T" and "F", ...), any such spelling is accepted, in any case. The
+        same holds for `event_values`.
     classes : sequence, optional
         The target's values in a multinomial regression, in their order.
     event : str, optional

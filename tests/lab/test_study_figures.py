@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,9 @@ from harness import refusal
 
 from flower_fedcon import simulate
 from flower_fedcon.lab.report import study_figures
-from flower_fedcon.lab.report.contents import read_folders
+from flower_fedcon.lab.report.contents import Curves, RunContents, read_folders
 from flower_fedcon.lab.report.page import page
+from flower_fedcon.lab.report.sections import title
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
 
@@ -60,6 +62,27 @@ def test_a_page_of_tables_begins_with_the_model(runs):
     ends = [f"{float(row[f'odds_ratio{end}']):.4g}" for end in ("", "_lower", "_upper")]
     assert cells[0] == "age"
     assert cells[-2:] == [ends[0], f"{ends[1]} to {ends[2]}"]
+
+
+def test_the_words_on_a_cox_model_name_its_strata(runs):
+    """A partial likelihood has neither deviance nor dispersion."""
+    said = (runs / "days" / "report.txt").read_text()
+    assert "stratified by site: each site has its own baseline hazard" in said
+    assert not {"Deviance:", "Dispersion:"} & {*said.split()}
+    others = (runs / "ill" / "report.txt").read_text()
+    assert {"Deviance:", "Dispersion:"} <= {*others.split()}
+    assert "stratified by site" not in others
+
+
+def test_a_page_of_several_studies_is_headed_by_their_titles():
+    one, other = (
+        Curves(name, [RunContents(name, Path(name), settings={"title": f'"Study {name}"'})])
+        for name in "ab"
+    )
+    assert title([one, one]) == "Study a"
+    assert title([one, other]) == "Study a, Study b"
+    nameless = Curves("c", [RunContents("c", Path("c"))])
+    assert title([one, nameless]) == "Runs: a, c"
 
 
 def test_rows_by_site_are_those_of_pandas(runs):

@@ -34,10 +34,12 @@ def of_tables(curves: Sequence[Curves]) -> bool:
 
 
 def title(curves: Sequence[Curves]) -> str:
-    """Return the title of the page: the experiment's, if the runs share one."""
-    stated = {run.settings.get("title", "") for each in curves for run in each.runs}
-    if len(stated) == 1 and (found := stated.pop()):
-        return str(json.loads(found)) if found.startswith('"') else found
+    """Return the title of the page: the experiments' titles, if all have one."""
+    stated = {run.settings.get("title", ""): None for each in curves for run in each.runs}
+    if stated and all(stated):
+        return ", ".join(
+            str(json.loads(found)) if found.startswith('"') else found for found in stated
+        )[:200]
     return "Runs: " + ", ".join(each.label for each in curves)[:200]
 
 

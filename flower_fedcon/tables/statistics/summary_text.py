@@ -55,10 +55,13 @@ class Summary(str):
             ("Log-likelihood", _number(found.loglik)),
             ("AIC", _number(found.aic)),
             ("BIC", _number(found.bic)),
-            ("Deviance", _number(found.deviance)),
-            ("Dispersion", _number(found.dispersion)),
-            *facts,
         ]
+        if found.family.name == "cox":  # a partial likelihood has neither
+            said.append(("Strata", "sites"))
+        else:
+            said.append(("Deviance", _number(found.deviance)))
+            said.append(("Dispersion", _number(found.dispersion)))
+        said += facts
         if found.method == DEBIASED:  # not a maximum of a likelihood
             said = [(what, shown) for what, shown in said if shown]
         if math.isfinite(found.shape):
