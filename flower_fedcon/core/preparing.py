@@ -38,7 +38,12 @@ from flower_fedcon.tables.preparation import (
 )
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.schema import COMMON, Schema
-from flower_fedcon.tables.standing_out import check_comparable, check_outcomes, standing_out
+from flower_fedcon.tables.standing_out import (
+    check_comparable,
+    check_outcomes,
+    check_references,
+    standing_out,
+)
 from flower_fedcon.tables.table import CURVES, SPREAD, SUMMARY, Table
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload, payload_bytes
@@ -111,21 +116,22 @@ class Preparing:
         RoundError
             If a client's answer is missing; the error says whose and why.
         ConfigError
-            If a class of the outcome has no row over all clients.
+            If a class of the outcome has no row over all clients, or a reference is no category.
         """
         schema = self._schema
         told = self._exchange(1, {}, expected(schema, None))
         check_outcomes(schema, told)
         first = agree(schema, told)
+        check_references(schema, first)
         answers = self._exchange(2, first.payload, expected(schema, first))
-        said = standing_out(schema, self._names, first, told, answers)
+        said = [printable(o) for o in standing_out(schema, self._names, first, told, answers)]
         for line in said[:_SAID]:
-            _log.warning("tables: %s", printable(line))
+            _log.warning("tables: %s", line)
         if len(said) > _SAID:
             more = len(said) - _SAID
             _log.warning("tables: %s more remarks: see `fedcon data check`", more)
         found = conclude(schema, first, answers, self._ask)
-        found = replace(found, site_effects=self._site_effects)
+        found = replace(found, site_effects=self._site_effects, remarks=tuple(said))
         if not schema.sparse:
             described = Descriptives.of(
                 schema, self._names, first.rows, first.means, first.categories, told, answers

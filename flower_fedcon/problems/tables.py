@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from flower_fedcon.tables.read import log_notes, read_clients
 from flower_fedcon.tables.schema import COMMON, RANDOM
 from flower_fedcon.tables.standing_out import check_comparable
 from flower_fedcon.tables.statistics.estimates import DEBIASED
+from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
 from flower_fedcon.tables.statistics.site_sums import METHODS
 from flower_fedcon.tables.survey import collinear, same_rows, scales_of_outcomes
 from flower_fedcon.validation import Array, choice, count, nonnegative
@@ -127,11 +129,13 @@ def tables(
     """
     if inference is not None:  # before anything is read or solved
         choice("inference", inference, (*METHODS, DEBIASED))
-    read, names = clients_of(data, schema, client_column, partition)
     if heterogeneity and inference is None:
         raise ConfigError(
             'heterogeneity compares clients with pooled estimates: give inference = "model", too'
         )
+    if heterogeneity:
+        check_heterogeneity(Schema.load(schema).loss)
+    read, names = clients_of(data, schema, client_column, partition)
     if (inference is not None or site_effects == RANDOM) and weighting == UNIFORM:
         what = "inference" if inference is not None else f'site_effects = "{RANDOM}"'
         raise ConfigError(
@@ -225,13 +229,16 @@ def prepared_problem(
     if privacy is not None:
         clients = [PrivateTable.of(table, privacy, Ledger(privacy)) for table in clients]
     preparation = prepare(clients, names, min_rows, site_effects)
+    remarks, preparation = preparation.remarks, replace(preparation, remarks=())
     if privacy is None:  # remarks on rows are exact, which private ones must not be
-        for line in (
+        more = (
             *scales_of_outcomes(names, clients),
             *same_rows(names, clients),
             *collinear(clients, preparation, work=_WORK),
-        ):
+        )
+        for line in more:
             _log.warning("tables: %s", line)
+        remarks += more
     objectives = [table.objective(preparation, min_rows) for table in clients]
     schema = clients[0].schema
     constants = (getattr(f, "smoothness", None) for f in objectives)
@@ -247,7 +254,7 @@ def prepared_problem(
         names=names,
         metrics={"nonzeros": lambda x: float(np.count_nonzero(x[:columns].any(axis=-1)
                                              if x.ndim > 1 else x[:columns]))},
-        preparation=preparation,
+        preparation=replace(preparation, remarks=remarks),
         x0=preparation.start,
     )  # fmt: skip
 

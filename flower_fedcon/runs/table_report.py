@@ -92,6 +92,8 @@ class Report:
         For a Cox model with inference: tests of proportionality, and baselines.
     described : Descriptives, optional
         Descriptions of the columns by client, from answers without noise.
+    remarks : tuple of str
+        What stood out in the tables before round 1, from answers without noise.
     random : RandomFit, optional
         The fit of random intercepts, whose deviations are the last rows.
     """
@@ -111,6 +113,7 @@ class Report:
     hazards: Hazards | None = None
     random: RandomFit | None = None
     described: Descriptives | None = None
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, server: Server, ending: Ending) -> Report | None:
@@ -136,7 +139,7 @@ class Report:
         own = cls(rows, lines, ratio, ending.reached, preparation.standardized, doubts, curves)
         own = replace(own, quality=quality, hazards=hazards, random=ending.random)
         if server.strategy.privacy is None:
-            own = replace(own, described=preparation.described)
+            own = replace(own, described=preparation.described, remarks=preparation.remarks)
         lines += [] if hazards is None else hazards.lines
         lines += [why for why in (found, between) if isinstance(why, str)]
         if isinstance(between, Heterogeneity):
@@ -193,7 +196,9 @@ class Report:
             notes.append(f"coefficient 0: {first_few(unused, _SHOWN)}")
         facts = () if self.random is None else self.random.facts
         known = [] if self.estimates is None else ["", Summary.of(self.estimates, facts=facts)]
-        return "\n".join([*map(str.rstrip, table), *notes, *self.lines, *known]) + "\n"
+        stood_out = [f"- {remark}" for remark in self.remarks]
+        remarks = ["", "Remarks", *stood_out] if stood_out else []
+        return "\n".join([*map(str.rstrip, table), *notes, *self.lines, *known, *remarks]) + "\n"
 
     def write(self, folder: Path) -> None:
         """Write the text, and the coefficients with all digits, into a run's folder."""
@@ -392,6 +397,11 @@ def _lines(server: Server, ending: Ending) -> list[str]:
             "where the fit with them starts"
             + "; held-out rows are predicted for a site with the mean intercept"
             * bool(preparation.held_out)
+        )
+    if preparation.loss == "cox":
+        lines.append(
+            "stratified by site: each site has its own baseline hazard, and hazard ratios compare "
+            "rows of the same site"
         )
     lines += _columns_in_words(preparation)
     if preparation.left_out:

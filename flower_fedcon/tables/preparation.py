@@ -142,6 +142,8 @@ class Preparation:
         not send them, since they are few.
     described : Descriptives, optional
         The description of the clients' columns.
+    remarks : tuple of str
+        Conspicuous values and columns, one sentence each.
     site_effects : {"common", "own", "random"}
         Whether the model has an intercept, or each site has its own and never sends it. "random"
         means a common intercept in the rounds and normal intercepts about it afterwards, see
@@ -176,6 +178,7 @@ class Preparation:
     design: Design | None = None
     outcomes: tuple[tuple[float, ...], ...] = ()
     described: Descriptives | None = None
+    remarks: tuple[str, ...] = field(default=(), metadata={LATER: True})
 
     @property
     def start(self) -> Array | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
+from flower_fedcon.tables.encoding import is_wide
 from flower_fedcon.tables.marks import looks_missing, near_duplicates
 from flower_fedcon.tables.preparation import Agreed, categories_of
 from flower_fedcon.tables.schema import COMMON, OWN, Feature, Schema
@@ -55,6 +56,24 @@ def check_outcomes(schema: Schema, told: Sequence[Payload]) -> None:
             raise ConfigError(
                 f"no row of any client has {outcome}, so no model can be fitted: correct the "
                 f"schema or the tables; `fedcon data check` lists the values of each"
+            )
+
+
+def check_references(schema: Schema, first: Agreed) -> None:
+    """Refuse a reference that no client has, beside which the other categories' columns sum to 1.
+
+    Raises
+    ------
+    ConfigError
+        If the schema lists no categories of the column, and its reference is none of those told.
+    """
+    for feature in schema.categorical:
+        known = first.categories[feature.name]
+        listed = feature.categories or is_wide(known)
+        if feature.reference and known and not listed and feature.reference not in known:
+            raise ConfigError(
+                f"column {feature.name!r}: its reference {feature.reference!r} is no category of "
+                f"any client: name one that occurs ({first_few([repr(mark) for mark in known])})"
             )
 
 
@@ -319,7 +338,7 @@ def _categories(
                 "for a missing value, add it to missing in the schema"
             )
     reference = feature.reference or (feature.categories[0] if feature.categories else "")
-    if reference and present and not total.get(reference):
+    if reference in total and present and not total[reference]:
         found.append(
             f"{column}: its reference {reference!r} occurs in no row, so the columns of the other "
             f"categories sum to 1: name one that occurs ({first_few(present)})"

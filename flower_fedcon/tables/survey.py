@@ -25,7 +25,12 @@ from flower_fedcon.tables.marks import DATE, canonical, fills_in, number_in
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.schema import Feature, Schema
-from flower_fedcon.tables.standing_out import check_outcomes, scales, standing_out
+from flower_fedcon.tables.standing_out import (
+    check_outcomes,
+    check_references,
+    scales,
+    standing_out,
+)
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.validation import Array
 
@@ -130,6 +135,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     refusals = []
     try:
         check_outcomes(schema, told)
+        check_references(schema, first)
         preparation = conclude(
             schema, first, spread,
             lambda stage, down, _: [c.table.answer(stage, down, least) for c in clients],

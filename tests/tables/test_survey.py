@@ -10,8 +10,11 @@ from harness import refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.tables import tables
+from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.marks import near_duplicates
 from flower_fedcon.tables.survey import combinations
@@ -68,7 +71,7 @@ def sites(tmp_path):
     features |= {"x": "numeric", "twice": "numeric"}
     del features["reference"]
     lines = [f'{name} = "{kind}"' for name, kind in features.items()]
-    reference = 'reference = {type = "categorical", reference = "z"}'
+    reference = 'reference = {type = "categorical", categories = ["z", "u", "v"]}'
     text = "\n".join(['target = "y"', "[features]", *lines, reference])
     (tmp_path / "schema.toml").write_text(text)
     return tmp_path
@@ -95,6 +98,47 @@ def test_the_check_looks_across_sites(sites, run_command):
     females = (own.categories[:, 1] == "f").sum()
     assert lines["case", "a", "f"]["values"] == str(females)
     assert len([key for key in lines if key[:2] == ("id", "b")]) == ROWS + 1
+
+
+def test_a_reference_that_no_client_has_is_refused(sites, run_command):
+    """By the check and by a run: the other categories' columns would sum to 1."""
+    text = (sites / "schema.toml").read_text()
+    text = text.replace('categories = ["z", "u", "v"]', 'reference = "V"')
+    (sites / "schema.toml").write_text(text)
+    words = "its reference 'V' is no category of any client: name one that occurs ('u', 'v')"
+    code, out, _ = run_command("data", "check", "a.csv", "b.csv", "--schema", "schema.toml")
+    assert code == 1
+    assert out.count(words) == out.count("its reference") == 1
+    with pytest.raises(ConfigError, match="its reference 'V' is no category of any client"):
+        tables(data=f"{sites}/*.csv", schema=f"{sites}/schema.toml")
+
+
+def test_remarks_before_round_1_end_the_report(tmp_path, caplog):
+    two_sites(tmp_path, np.random.default_rng(6), change_x=lambda x: 12 * x)
+    problem = tables(data=f"{tmp_path}/*.csv", schema=SCHEMA)
+    told = [r.message.removeprefix("tables: ") for r in caplog.records]
+    assert len(told) == 1
+    simulate(FedNewton(), problem, num_rounds=1, run_dir=tmp_path / "run")
+    text = (tmp_path / "run" / "report.txt").read_text()
+    assert text.endswith(f"\n\nRemarks\n- {told[0]}\n")
+
+
+def test_a_report_without_remarks_has_no_section_for_them(tmp_path):
+    two_sites(tmp_path, np.random.default_rng(6))
+    problem = tables(data=f"{tmp_path}/*.csv", schema=SCHEMA)
+    report = simulate(FedNewton(), problem, num_rounds=1).report
+    assert "Remarks" not in report.text
+
+
+def test_remarks_are_not_in_the_report_of_a_private_run(tmp_path):
+    two_sites(tmp_path, np.random.default_rng(6), change_x=lambda x: 12 * x)
+    problem = tables(data=f"{tmp_path}/*.csv", schema=SCHEMA)
+    assert problem.preparation.remarks
+    private = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
+    method = FedAvg(client_lr=0.1, local_steps=1, regularizer=problem.regularizer, privacy=private)
+    report = simulate(method, problem, num_rounds=1).report
+    assert report.remarks == ()
+    assert "Remarks" not in report.text
 
 
 def test_a_file_of_all_clients_is_looked_at_client_by_client(sites, run_command):
