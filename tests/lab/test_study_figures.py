@@ -76,12 +76,12 @@ def test_the_words_on_a_cox_model_name_its_strata(runs):
 
 def test_a_page_of_several_studies_is_headed_by_their_titles():
     one, other = (
-        Curves(name, [RunContents(name, Path(name), settings={"title": f'"Study {name}"'})])
+        Curves(name, [RunContents(name, Path(name), settings={"title": f'"Study {name}"'})], [])
         for name in "ab"
     )
     assert title([one, one]) == "Study a"
     assert title([one, other]) == "Study a, Study b"
-    nameless = Curves("c", [RunContents("c", Path("c"))])
+    nameless = Curves("c", [RunContents("c", Path("c"))], [])
     assert title([one, nameless]) == "Runs: a, c"
 
 
