@@ -104,8 +104,8 @@ class Columns:
         wanted = schema.columns if outcome or schema.sparse else schema.predictors
         lacking = [name for name in wanted if name not in self._cells]
         if lacking:
-            remedy = () if outcome else ("The model needs it: add it, or correct the header",)
-            error = DataError.lacking(self._path, lacking, self._names, *remedy)
+            needed = () if outcome else ("The model needs it: add it, or correct the header",)
+            error = DataError.lacking(self._path, lacking, self._names, *needed)
             if not outcome and {*lacking} & {*schema.offsets}:
                 raise DataError(
                     f"{error}; an exposure of 1 gives rates, an offset of 0 leaves it out",
