@@ -11,7 +11,7 @@ import numpy as np
 
 from flower_fedcon.arrays import some
 from flower_fedcon.clients.families.compression import CompressingClient
-from flower_fedcon.core.acknowledgements import state_before
+from flower_fedcon.core.acknowledgements import state_before, stepped
 from flower_fedcon.core.batches import ORDER, Batches, EpochRows, rows_of_gradients
 from flower_fedcon.core.compressing import SETTING
 from flower_fedcon.core.evaluation import own_distance, spread_of
@@ -528,7 +528,7 @@ class FedConClient(FlowerClient, Generic[State]):
             down = {**versions.held, **down}
         self.begin_round(server_round, client)
         if not self.remembers and phase != QUERY:
-            return acting.step(None, down)[0]  # type: ignore[no-any-return]
+            return stepped(acting, None, down)[0]
         before: Any = None
         state: Any = None
         if self.remembers:
@@ -543,6 +543,6 @@ class FedConClient(FlowerClient, Generic[State]):
             payload, held = self.query(state, down)
             self.versions = versions.after_query(acknowledged, before, server_round, held, kept, at)
         else:
-            payload, after = acting.step(state, down)
+            payload, after = stepped(acting, state, down)
             self.versions = versions.after_step(acknowledged, before, server_round, after, kept, at)
         return payload

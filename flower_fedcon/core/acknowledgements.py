@@ -13,16 +13,37 @@ A server refers to a state by the round of the reply that came with it, 0 for no
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from flower_fedcon.errors import AlgorithmError
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 Rounds = TypeVar("Rounds", int, Array)
 """A round, or an array with one for each client."""
+
+
+def stepped(client: Any, state: Any, down: Payload) -> tuple[Payload, Any]:
+    """Return the upload and the next state of a client's step.
+
+    Raises
+    ------
+    AlgorithmError
+        If the step does not return a pair, as may happen in a client of one's own.
+    """
+    done = client.step(state, down)
+    if type(done) is tuple and len(done) == 2 and isinstance(done[0], Mapping):
+        return done
+    what = f"a tuple of {len(done)}" if isinstance(done, tuple) else f"a {type(done).__name__}"
+    if isinstance(done, tuple) and len(done) == 2:
+        what = f"a pair that begins with a {type(done[0]).__name__}"
+    raise AlgorithmError(
+        f"{type(client).__name__}.step returns {what}: let it return a pair, the upload as a dict "
+        f'and the state to keep (None without state), such as `return {{"delta": v - w}}, None`'
+    )
 
 
 def confirms(acknowledged: Rounds, pending: Rounds) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -26,6 +25,7 @@ from flower_fedcon.errors import (
     printable,
 )
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.own_code import names_a_place
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
@@ -33,7 +33,6 @@ _REASON = 1200  # characters of a reason in the log
 _LOGGED = 10  # reasons for dropped replies in one log line
 _ALIKE = 12  # attempts after which one fault of all clients ends a run: on nodes, six minutes
 _BUGS = 3  # such attempts, where the fault names a line of the clients' own code
-_LINE = re.compile(r"\.py:[0-9]+ in ")
 _NOBODY: frozenset[int] = frozenset()
 
 
@@ -392,10 +391,13 @@ class Round:
             return True
         if self._is_hopeless():
             reasons = "; ".join(self._server.in_words(self.missing()))
-            raise (DivergedError if self._diverged else RoundError)(
-                f"round {self.number}: {self._count} usable replies of {len(self.cohort)}, and "
-                f"{self._quorum} are needed, after {self._attempt} attempts ({reasons})"
+            count = (
+                f"{self._count} usable replies of {len(self.cohort)}, and {self._quorum} are needed"
             )
+            told = f"{count}, after {self._attempt} attempts ({reasons})"
+            if names_a_place(reasons):  # a bug of the clients' own code: the cause comes first
+                told = f"{reasons}; so after {self._attempt} attempts there are {count}"
+            raise (DivergedError if self._diverged else RoundError)(f"round {self.number}: {told}")
         return False
 
     def _is_hopeless(self) -> bool:
@@ -424,7 +426,7 @@ class Round:
         faults = set(self._faults.values())
         alike = len(faults) == 1 or self._diverged.issuperset(self.cohort)
         everyone = 1 < len(self.cohort) == len(self._refusing) and alike
-        enough = _BUGS if any(map(_LINE.search, faults)) else _ALIKE
+        enough = _BUGS if any(map(names_a_place, faults)) else _ALIKE
         return everyone and self._attempt >= enough
 
     def uploads(self) -> Uploads:

@@ -17,6 +17,7 @@ from flower_fedcon.objectives.many import representatives
 from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.ledgers import ledgers_of
+from flower_fedcon.wire.own_code import with_place
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
@@ -83,4 +84,4 @@ class InProcess(Engine):
         if not self._logged:
             _log.warning("client %d failed (reported once)", client, exc_info=error)
             self._logged = True
-        return f"{type(error).__name__}: {error}"
+        return with_place(error)

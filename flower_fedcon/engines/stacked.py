@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.arrays import as_column
-from flower_fedcon.core.acknowledgements import Versions, state_before
+from flower_fedcon.core.acknowledgements import Versions, state_before, stepped
 from flower_fedcon.core.evaluation import own_distance, spread_of
 from flower_fedcon.core.protocol import CERTIFY, STATISTICS, Reply, Request, RunInfo, Work
 from flower_fedcon.engines.base import InProcess
@@ -257,7 +257,7 @@ class StackedEngine(InProcess):
                     state = self._spread_state(settled, len(numbers))
         client.begin_round(request.round)  # a schedule depends on it
         try:
-            payload, after = client.step(state, down)
+            payload, after = stepped(client, state, down)
         except ClientsError as failed:
             told = [
                 Reply(

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from flower_fedcon.errors import AlgorithmError
+from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.testing import faults, run_checks
 from flower_fedcon.testing.expect import Strategy
 from flower_fedcon.testing.problems import default_problem
+from flower_fedcon.wire.own_code import with_place
 
 
 def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None) -> None:
@@ -40,17 +41,18 @@ def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None)
     >>> check_algorithm(Scaffold(client_lr=0.1, local_steps=2))
     """
     made = default_problem(strategy) if problem is None else problem
-    failed = []
+    failed: dict[str, list[str]] = {}  # reason -> checks: one cause may fail many of them
     for name, check in CHECKS.items():
         try:
             with _quiet():
                 check(strategy, made)
         except Exception as error:  # a failing algorithm may raise any error
-            failed.append(f"{name}: {error or type(error).__name__}")
+            ours = isinstance(error, FedConError)
+            failed.setdefault(str(error) if ours else with_place(error), []).append(name)
     if failed:
-        raise AlgorithmError(
-            f"{strategy.title} fails {len(failed)} of {len(CHECKS)} checks: {'; '.join(failed)}"
-        )
+        reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in failed.items())
+        number = sum(map(len, failed.values()))
+        raise AlgorithmError(f"{strategy.title} fails {number} of {len(CHECKS)} checks: {reasons}")
 
 
 @contextmanager

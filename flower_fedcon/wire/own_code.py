@@ -11,6 +11,7 @@ import ast
 import functools
 import hashlib
 import inspect
+import re
 import sys
 import sysconfig
 import textwrap
@@ -117,6 +118,25 @@ def own_places(error: BaseException) -> str:
         and not _is_installed(frame.f_code.co_filename)
     ]
     return ", ".join(found[-3:])
+
+
+def with_place(error: BaseException) -> str:
+    """Return an error's type and text, with its place if it arose in the user's own code.
+
+    >>> with_place(ValueError("raised nowhere"))
+    'ValueError: raised nowhere'
+    """
+    place = own_places(error)
+    return f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
+
+
+def names_a_place(text: str) -> bool:
+    """Return whether a text names a line of code in the form of `own_places`.
+
+    >>> names_a_place("no gradient (mine.py:7 in step)"), names_a_place("mine.py is missing")
+    (True, False)
+    """
+    return re.search(r"\.py:[0-9]+ in ", text) is not None
 
 
 def place_of(function: Callable[..., Any]) -> str:

@@ -10,7 +10,7 @@ from own_algorithm import Own, OwnClient
 from problems import q6, q6_ball
 
 from flower_fedcon import registry, simulate
-from flower_fedcon.errors import AlgorithmError, StateLostError
+from flower_fedcon.errors import AlgorithmError, RoundError, StateLostError
 from flower_fedcon.registry import register
 from flower_fedcon.schedules import Cosine
 from flower_fedcon.strategies import FedAvg, FedFW, FedProx
@@ -126,7 +126,7 @@ def grows(self, state, down):
         ({}, {"step": hoards}, "lost_replies: a reply that was lost and repeated changes"),
         ({"aggregate": widens}, {}, "single_precision: "),
         ({}, {"step": squares}, "any_shape: a matrix has other iterates"),
-        ({}, {"step": grows}, "finite_iterates: "),
+        ({}, {"step": grows}, "finite_iterates, seeded.*: round 2: "),
         ({"uplink": ("delte",)}, {}, r"fails (1\d|9) of 15 checks"),
     ],
 )
@@ -162,3 +162,32 @@ def test_it_says_what_does_not_fit():
         check_algorithm(Own(**STEPS))
     assert default_problem(FedProx(proximal=1.0)).constraint is None
     assert len(CHECKS) == 15
+
+
+def forgets_the_state(self, state, down):
+    return {"delta": -0.1 * self.gradient(down["w"])}
+
+
+def test_a_step_that_returns_no_pair_is_told_once_with_its_class():
+    words = r"MineClient\.step returns a dict: let it return a pair"
+    strategy = made({}, {"step": forgets_the_state})
+    for engine in ("local", "stacked"):
+        with pytest.raises(AlgorithmError, match=words):
+            simulate(strategy, q6(), 1, engine=engine)
+    with pytest.raises(AlgorithmError, match=words) as failed:
+        check_algorithm(strategy)
+    assert str(failed.value).count("returns a dict") == 1
+
+
+def misspells(self, state, down):
+    return {"delta": -0.1 * gradient(down["w"])}, None  # noqa: F821
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+def test_an_error_of_a_step_is_told_first_with_its_line(engine):
+    place = f"test_check_algorithm.py:{misspells.__code__.co_firstlineno + 1} in misspells"
+    with pytest.raises(RoundError) as failed:
+        simulate(made({}, {"step": misspells}), q6(), 1, engine=engine)
+    cause, _, count = str(failed.value).partition("; so after 3 attempts ")
+    assert cause.endswith(f": NameError: name 'gradient' is not defined ({place})")
+    assert count == "there are 0 usable replies of 6, and 1 are needed"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flower_fedcon.core.acknowledgements import stepped
 from flower_fedcon.core.compressing import SETTING, Form, Remembering
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.core.rng import COMPRESS
@@ -59,7 +60,7 @@ class CompressingClient:
         """Return the compressed upload, and the state to keep if it is used."""
         client, feedback = self._client, self.form.feedback
         before, memory = state if feedback else (state, {})
-        payload, after = client.step(before, down)
+        payload, after = stepped(client, before, down)
         kept: dict[str, Array] = {}
         upload, read = dict(payload), dict(payload)
         rng = client.rng(COMPRESS)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flower_fedcon.arrays import as_column, is_array
+from flower_fedcon.core.acknowledgements import stepped
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Reply
@@ -229,7 +230,7 @@ class RoundTracer:
             mine = client.on_acknowledged(mine, down)
             mine = _map(mine, lambda value: self._spread(value, len(clients)))
         client.begin_round(now)
-        payload, after = client.step(mine, down)
+        payload, after = stepped(client, mine, down)
         columns = {name: self._spread(value, len(clients)) for name, value in payload.items()}
         if columns.keys() != set(strategy.expects(state)):
             raise NotTraceableError(f"its clients upload {sorted(columns)}")

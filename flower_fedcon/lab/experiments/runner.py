@@ -31,7 +31,7 @@ from flower_fedcon.runs.history import EarlyStopping, History, Record
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.validation import AUTO, count
 from flower_fedcon.wire.digests import digest
-from flower_fedcon.wire.own_code import own_code
+from flower_fedcon.wire.own_code import names_a_place, own_code
 from flower_fedcon.wire.whole_files import read_bytes
 
 T = TypeVar("T")
@@ -270,6 +270,7 @@ def _play_job(job: Job) -> Played:
         raise
     except FedConError as problem:
         error = str(problem)
+        again = names_a_place(error)  # of the user's own code, too
     except MemoryError:  # a fault of this machine, too
         raise
     except Exception as bug:  # from the user's own code: the other runs continue
