@@ -353,14 +353,25 @@ def _weights(kind: type[Any]) -> str:
     )
 
 
+def _home(kind: type[Any]) -> tuple[type[Any], str]:
+    """Return the class that gives a strategy its name, and the docstring of its module."""
+    home = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
+    module = inspect.getmodule(home)
+    return home, (module and module.__doc__) or ""
+
+
+def source_of(kind: type[Any]) -> str:
+    """Return the paragraph "Source:" of a strategy class's module; "" without one."""
+    return _paragraph(inspect.cleandoc(_home(kind)[1]), "Source")
+
+
 def card_of(kind: type[Any], fields: Sequence[str]) -> Card:
     """Return a strategy class's card; a subclass without its own `name` has its parent's.
 
     `fields` are the fields of its client.
     """
-    home = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
-    module = inspect.getmodule(home)
-    card = read_card(kind.title, (module and module.__doc__) or "", home.__module__)
+    home, docstring = _home(kind)
+    card = read_card(kind.title, docstring, home.__module__)
     card = replace(
         card,
         release=str(kind.release) + _noise(kind),

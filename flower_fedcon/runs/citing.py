@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flower_fedcon.card import Paper
+from flower_fedcon.card import Paper, papers_in, source_of
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.registry import accepted, algorithms, strategy_class
 from flower_fedcon.runs.directory import CONFIG
@@ -54,8 +54,9 @@ def cite(*of: str | Path) -> str:
     str
         One entry for each paper that the methods' cards name as their source, in the order of `of`,
         and last the entry of the package, from CITATION.cff. Keys have the form of Google
-        Scholar's, "dadras2022federated". Your own method without a card, and a race of methods, get
-        a line that says so, which BibTeX skips.
+        Scholar's, "dadras2022federated". Of your own method the paragraph "Source:" in its module's
+        docstring is enough. Without it, and for a race of methods, a line that BibTeX skips says
+        so.
 
     Raises
     ------
@@ -81,11 +82,11 @@ def cite(*of: str | Path) -> str:
             entries["% auto: the method that a race has chosen is to be named"] = None
             continue
         kind = strategy_class(name)
-        try:
-            papers = kind.card().papers
-        except ConfigError:  # your own algorithm need not have a card
-            papers = []
-        said = f"% {kind.__name__}: its module names no paper in the form of a card's source"
+        papers = papers_in(source_of(kind))  # your own algorithm need not have a whole card
+        said = (
+            f"% {kind.__name__}: its module names no paper in the form that is read, a paragraph "
+            f'Source: First Last, Other Name, "Title", ICML 2022 (arXiv:2201.00001)'
+        )
         entries |= dict.fromkeys(map(_entry, papers) if papers else [said])
     return "\n\n".join([*entries, _own_entry()]) + "\n"
 

@@ -114,6 +114,22 @@ def test_what_has_no_paper_says_so(fedcon: Command) -> None:
     assert list(parsed(text)) == ["flower_fedcon"]
 
 
+def test_a_source_alone_is_enough_of_a_card(
+    fedcon: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("sourced.py").write_text(
+        '"""Mine.\n\nSource: Ada Lovelace, Kurt Gödel,\n"On it", ICML 2022 (arXiv:2201.1).\n"""\n'
+        "from flower_fedcon.clients import FedAvgClient\n"
+        "from flower_fedcon.registry import register\n"
+        "from flower_fedcon.strategies import FedAvg\n"
+        'class Sourced(FedAvg):\n    """Mine."""\n    name = "sourced"\n'
+        'class SourcedClient(FedAvgClient):\n    algorithm = "sourced"\n'
+        "register(Sourced, SourcedClient)\n"
+    )
+    monkeypatch.syspath_prepend(".")
+    assert list(parsed(cite("sourced:Sourced"))) == ["lovelace2022on", "flower_fedcon"]
+
+
 @pytest.mark.parametrize(
     ("of", "words"),
     [
