@@ -79,6 +79,8 @@ def table(
     for label, why in found.failed.items():
         shown.add_row(label, f"failed: {why}")
     console.console().print(shown)
+    if found.notes:
+        say("; ".join(found.notes))
     for path in output or ():
         write(path, found.latex() if path.suffix == ".tex" else found.csv())
         say(f"table: {path}")

@@ -196,7 +196,8 @@ def plot(
     x: Annotated[
         list[str] | None,
         typer.Option(
-            help="Panels, separated by commas: rounds, bytes, seconds, simulated, gradients, "
+            help="Panels, separated by commas: rounds, bytes (up and down, with the headers of "
+            "arrays; drawn in megabytes), seconds, simulated, gradients, "
             "examples. Default: those of the first four that were recorded. May be repeated."
         ),
     ] = None,

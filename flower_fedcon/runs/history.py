@@ -36,6 +36,8 @@ def why_not_recorded(name: str, columns: Iterable[str]) -> str:
     "did you mean 'residual'? Valid: residual, round"
     """
     known = list(columns)
+    if re.sub(r"[\s_]", "", name).upper().replace("−", "-") == "F-F*":
+        return f"F - F* has the name 'residual'. Valid: {', '.join(sorted(known))}"
     of_model = name in ("objective", "residual", RELATIVE) or "epsilon" in known
     if of_model and known and name not in known and "objective" not in known:
         return (

@@ -136,6 +136,7 @@ def test_a_study_says_once_what_is_mismatched(fedcon: Command) -> None:
     command = ["plot", "runs/study", "-o", "a.png", "--x", "rounds", "--x", "bytes", "--log"]
     assert fedcon(*command)[0] == 0
     assert "unknown axis 'byte'" in refusal(fedcon, *command, "--x", "byte")
+    assert "did you mean 'bytes'" in refusal(fedcon, *command, "--x", "megabytes")
 
 
 def test_a_cell_that_fails_says_why(fedcon: Command) -> None:

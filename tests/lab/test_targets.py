@@ -14,7 +14,13 @@ from flower_fedcon import read_runs
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.run_tables import TuningOptions
 from flower_fedcon.lab.experiments.runner import Played
-from flower_fedcon.lab.experiments.targets import Cell, Target, TargetTable, targets_of
+from flower_fedcon.lab.experiments.targets import (
+    Cell,
+    Target,
+    TargetTable,
+    _with_spread,
+    targets_of,
+)
 from flower_fedcon.lab.experiments.tuning import _score
 from flower_fedcon.runs.history import EarlyStopping, History
 from flower_fedcon.runs.relative import with_relative
@@ -69,7 +75,7 @@ def test_what_is_spent_to_a_level(fedcon: Command, runs: dict[str, list[History]
     code, out, error = fedcon("table", "many", *options, "-o", "t/a.csv", "-o", "t/a.tex")
     assert (code, error) == (0, "")
     rounds = found.rows["Mirror, 2 steps"][0].spent
-    shown = f"{statistics.fmean(rounds):.3g} ± {statistics.stdev(rounds):.3g}"
+    shown = " ± ".join(_with_spread(statistics.fmean(rounds), statistics.stdev(rounds)))
     assert shown in out
     with Path("t/a.csv").open() as file:
         lines = list(csv.DictReader(file))
@@ -114,10 +120,17 @@ def test_cells() -> None:
     labels = {"50% of L_1": Cell([10.0, 14.0], 3), "b": Cell([], 2), "c": Cell([7.0], 1)}
     table = TargetTable(heads, {label: [cell] for label, cell in labels.items()}, "mean")
     assert [table.texts(label) for label in labels] == [
-        ["12 ± 2.83, 2 of 3"], ["never (0 of 2)"], ["7"]
+        ["12.0 ± 2.8, 2 of 3"], ["never (0 of 2)"], ["7"]
     ]  # fmt: skip
     tex = table.latex()
-    assert "50\\% of L\\_1 & $12 \\pm 2.83$ (2/3)" in tex
+    assert "50\\% of L\\_1 & $12.0 \\pm 2.8$ (2/3)" in tex
+    assert tex.endswith(
+        "\\par\\smallskip{\\footnotesize Mean and standard deviation over the seeds; where not all "
+        "runs arrived, over those alone that did.\\par}\n"
+    )
+    assert table._replace(rows={"c": [Cell([7.0], 1)]}).notes == []
+    of_bytes = table._replace(heads=[(Target("kkt", 1e-6), "uplink")])
+    assert "MB: 10^6 bytes over all clients" in of_bytes.notes[-1]
     assert "b & --- (0/2)" in tex
     assert "c & $7$" in tex
     assert "kkt $\\le 10^{-6}$" in tex
@@ -134,6 +147,8 @@ def test_refusals(fedcon: Command) -> None:
         (["--to", "residual="], "write a name and a number"),
         (["--to", "residual=x"], "write a name and a number"),
         (["--to", "residua=1"], "did you mean 'residual'"),
+        (["--to", "F-F*=1e-3"], "F - F* has the name 'residual'"),
+        (["--to", "residual=99", "--of", "gradient"], "did you mean 'gradients'"),
         (["--to", "residual=99", "--of", "byte"], "did you mean 'bytes'"),
         (["--to", "residual=99", "--middle", "mode"], "middle must be one of"),
         (["--to", "residual=99", "-o", "a.txt"], "must end in .tex or .csv"),

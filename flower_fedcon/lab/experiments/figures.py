@@ -32,6 +32,7 @@ AXES = {
     "gradients": "gradients on clients",
     "examples": "rows that gradients went over",
 }
+_MEANT = {"megabytes": "bytes", "mb": "bytes", "round": "rounds", "time": "seconds"}
 USUAL_AXES = ("rounds", "bytes", "seconds")
 _COUNTED = {"rounds": "round", "simulated": "simulated_seconds", "examples": "examples_seen"}
 LABELS = {
@@ -329,7 +330,7 @@ def check_figure(path: str | Path, x: str | None = None) -> Path:
         raise ConfigError(f"cannot draw {target}: its name must end in {', '.join(SUFFIXES)}")
     for name in [] if x is None else x.split(","):
         if name not in AXES:
-            raise ConfigError(f"unknown axis {name!r}: {nearest(name, AXES)}")
+            raise ConfigError(f"unknown axis {name!r}: {nearest(name, AXES, _MEANT)}")
     with needing("figures are drawn by matplotlib", "cli"):
         import matplotlib  # noqa: F401  (found missing before a run, not after it)
     return target

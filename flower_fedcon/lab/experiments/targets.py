@@ -112,11 +112,28 @@ class TargetTable(NamedTuple):
         middle, low, high = cell.numbers(self.middle)
         text = _number(middle)
         if cell.total > 1 and self.middle == "mean":
-            text += f" ± {_number((high - low) / 2)}"
+            text = " ± ".join(_with_spread(middle, (high - low) / 2))
         elif cell.total > 1:
             text += f" ({_number(low)} to {_number(high)})"
         arrived, total = len(cell.spent), cell.total
         return text if arrived == total else f"{text}, {arrived} of {total}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of the numbers."""
+        cells = [cell for row in self.rows.values() for cell in row]
+        notes = []
+        if any(cell.total > 1 for cell in cells):
+            said = {"mean": "mean and standard deviation", "median": "median, least and greatest"}
+            notes.append(f"{said[self.middle]} over the seeds")
+        if any(0 < len(cell.spent) < cell.total for cell in cells):
+            notes.append("where not all runs arrived, over those alone that did")
+        if any(not to.at_end and _title(of).startswith("MB") for to, of in self.heads):
+            notes.append(
+                "MB: 10^6 bytes over all clients, up and down unless the head names one, with the "
+                "headers of arrays, without those of messages"
+            )
+        return notes
 
     def csv(self) -> str:
         """Return the table as CSV: a line for each cell."""
@@ -151,9 +168,8 @@ class TargetTable(NamedTuple):
             f"{_tex(label)} & \\multicolumn{{{width}}}{{l}}{{failed: {_tex(why)}}} \\\\"
             for label, why in self.failed.items()
         ]
-        said = {"mean": "mean and standard deviation", "median": "median, least and greatest"}
         lines = [
-            f"% {said[self.middle]} of the runs that arrived; \\usepackage{{booktabs}}",
+            "% \\usepackage{booktabs}",
             f"\\begin{{tabular}}{{l{'r' * len(self.heads)}}}",
             "\\toprule",
             " & ".join(["", *(_tex(_title(of)) for _, of in self.heads)]) + " \\\\",
@@ -163,6 +179,9 @@ class TargetTable(NamedTuple):
             "\\bottomrule",
             "\\end{tabular}",
         ]
+        if self.notes:
+            note = "; ".join(self.notes).replace("10^6", "$10^6$")
+            lines.append(f"\\par\\smallskip{{\\footnotesize {note[0].upper()}{note[1:]}.\\par}}")
         return "\n".join(lines) + "\n"
 
     def _latex(self, cell: Cell) -> str:
@@ -173,8 +192,8 @@ class TargetTable(NamedTuple):
         if cell.total == 1:
             return _maths(middle)
         if self.middle == "mean":
-            spread = _maths((high - low) / 2)
-            return f"{_maths(middle)[:-1]} \\pm {spread[1:]}{share}"
+            both = _with_spread(middle, (high - low) / 2)
+            return f"${_scientific(both[0])} \\pm {_scientific(both[1])}${share}"
         return f"{_maths(middle)} [{_maths(low)}, {_maths(high)}]{share}"
 
 
@@ -259,7 +278,7 @@ def _spent(row: Record, of: str) -> float:
     columns, unit, _ = SPENT.get(of, ((of,), 1.0, of))
     for column in columns:
         if column not in row:
-            raise ConfigError(f"unknown column {of!r}: {nearest(of, [*SPENT, *row])}")
+            raise ConfigError(f"unknown column {of!r}: {nearest(of, {*SPENT, *row})}")
     return sum(float(row[column]) for column in columns) / unit
 
 
@@ -271,6 +290,31 @@ def _maths(value: float) -> str:
     """Return a number as mathematics, with the digits of `_number`."""
     text = _number(value)
     return f"${_power(float(text)) if 'e' in text else text}$"
+
+
+def _scientific(text: str) -> str:
+    r"""Return a number's text as mathematics, with its digits.
+
+    >>> _scientific("2.50e+07"), _scientific("1.180")
+    ('2.50 \\cdot 10^{7}', '1.180')
+    """
+    digits, _, exponent = text.partition("e")
+    return f"{digits} \\cdot 10^{{{int(exponent)}}}" if exponent else digits
+
+
+def _with_spread(value: float, spread: float) -> tuple[str, str]:
+    """Return a number and its spread, both to the second significant digit of the spread.
+
+    >>> _with_spread(1.1812, 0.0379), _with_spread(12345678.0, 345678.0), _with_spread(12.0, 0.0)
+    (('1.181', '0.038'), ('1.235e+07', '3.5e+05'), ('12', '0'))
+    """
+    if not spread or not math.isfinite(spread):
+        return _number(value), _number(spread)
+    last = int(f"{spread:.1e}".partition("e")[2]) - 1  # the place of the last digit, as a power
+    if "e" not in _number(max(abs(value), spread)):
+        return f"{value:.{max(0, -last)}f}", f"{spread:.{max(0, -last)}f}"
+    first = int(f"{value:e}".partition("e")[2])
+    return f"{value:.{max(0, first - last)}e}", f"{spread:.1e}"
 
 
 def _number(value: float) -> str:
