@@ -239,10 +239,20 @@ def test_an_experiment_of_one_s_own(folder):
     assert "CompositeFL" in output
 
 
+def test_arrays_of_one_s_own_become_a_table_a_figure_and_citations(empty):
+    (empty / "mydata.py").write_text(blocks("python", page("experiments"))[0])
+    (empty / "paper.toml").write_text(blocks("toml", page("experiments"))[1])
+    output = bash(blocks("bash", page("experiments"))[1], empty)
+    assert "@inproceedings{yuan2021federated" in output
+    assert (empty / "figure.pdf").is_file()
+    table = (empty / "table.tex").read_text()
+    reached = [line.count("pm") for line in table.splitlines() if line.startswith("Fed")]
+    assert reached == [3, 3, 1]  # the last one does not reach the level in 100 rounds
+
+
 def test_a_problem_of_one_s_own(folder):
-    (code,) = blocks("python", page("experiments"))
-    (folder / "my_sites.py").write_text(code)
-    (folder / "sites.toml").write_text(blocks("toml", page("experiments"))[1])
+    (folder / "my_sites.py").write_text(blocks("python", page("experiments"))[1])
+    (folder / "sites.toml").write_text(blocks("toml", page("experiments"))[2])
     bash("fedcon run sites.toml --run-dir run", folder)
     last = History.read_rows(folder / "run" / "history.csv")[-1]
     assert last["constraint"] <= 1e-3

@@ -76,6 +76,10 @@ PASTED = {
     "docs/experiments.md": [
         ("bash", f"{GUIDES}test_shell_block"),
         ("toml", f"{GUIDES}test_an_experiment_of_one_s_own"),
+        *[
+            (kind, f"{GUIDES}test_arrays_of_one_s_own_become_a_table_a_figure_and_citations")
+            for kind in ("python", "toml", "bash")
+        ],
         ("python", f"{GUIDES}test_a_problem_of_one_s_own"),
         ("toml", f"{GUIDES}test_a_problem_of_one_s_own"),
         ("toml", "lab/test_study.py::test_the_page_s_block"),
