@@ -32,7 +32,7 @@ def stepped(client: Any, state: Any, down: Payload) -> tuple[Payload, Any]:
     Raises
     ------
     AlgorithmError
-        If the step does not return a pair, as may happen in a client of one's own.
+        If the step does not return a pair, as may happen in a client of your own.
     """
     done = client.step(state, down)
     if type(done) is tuple and len(done) == 2 and isinstance(done[0], Mapping):

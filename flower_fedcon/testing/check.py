@@ -48,7 +48,9 @@ def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None)
                 check(strategy, made)
         except Exception as error:  # a failing algorithm may raise any error
             ours = isinstance(error, FedConError)
-            failed.setdefault(str(error) if ours else with_place(error), []).append(name)
+            told = str(error) if ours else with_place(error)
+            known = (why for why in failed if told in why or why in told)  # one as a round tells it
+            failed.setdefault(next(known, told), []).append(name)
     if failed:
         reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in failed.items())
         number = sum(map(len, failed.values()))

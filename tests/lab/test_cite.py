@@ -127,7 +127,7 @@ def test_a_source_alone_is_enough_of_a_card(
         "register(Sourced, SourcedClient)\n"
     )
     monkeypatch.syspath_prepend(".")
-    assert list(parsed(cite("sourced:Sourced"))) == ["lovelace2022on", "flower_fedcon"]
+    assert list(parsed(cite("sourced:Sourced"))) == ["lovelace2022it", "flower_fedcon"]
 
 
 @pytest.mark.parametrize(
