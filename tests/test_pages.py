@@ -148,6 +148,7 @@ PASTED = {
         ("bash", f"{GUIDES}test_csv_files_become_a_model"),
         ("text", f"{GUIDES}test_csv_files_become_a_model"),
         ("python", "tables/test_contrasts.py::test_the_page_s_questions"),
+        ("toml", "tables/test_terms.py::test_the_page_s_cox_schema"),
         ("toml", "tables/test_terms.py::test_the_page_s_formula_is_its_list"),
         ("python", f"{GUIDES}test_four_files_become_a_model"),
         ("text", f"{GUIDES}test_four_files_become_a_model"),

@@ -226,8 +226,13 @@ def test_a_formula_and_a_list_of_terms_are_one_schema():
     assert formula.names == ["age", "yrs_married", "school"]
 
 
+def test_the_page_s_cox_schema():
+    schema = Schema.load(tomllib.loads(blocks("toml", "docs/tables.md")[2]))
+    assert (schema.loss, schema.target, schema.event) == ("cox", "months", "died")
+
+
 def test_the_page_s_formula_is_its_list():
-    block = tomllib.loads(blocks("toml", "docs/tables.md")[2])
+    block = tomllib.loads(blocks("toml", "docs/tables.md")[3])
     features = {**dict.fromkeys(["age", "chol", "dose"], "numeric"), "sex": "categorical"}
     found = {Schema("ill", features, **{key: value}).digest for key, value in block.items()}
     assert set(block) == {"formula", "terms"}
