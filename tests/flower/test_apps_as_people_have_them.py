@@ -216,7 +216,7 @@ def half_an_optimizer(model, method):
     ],
 )
 def test_a_loop_that_all_clients_refuse_ends_the_run_and_says_where_it_is(body, said):
-    with pytest.raises(FedConError, match=f"after 3 attempts .*{said}"):
+    with pytest.raises(FedConError, match=f"{said}.*after 3 attempts"):
         start(FedProx(proximal=0.1), Small, body=body, round_deadline=600.0)
 
 
@@ -449,7 +449,7 @@ def test_a_bug_of_all_clients_ends_the_run_and_says_where_it_is():
         return {}["lr"], None
 
     words = (
-        r"after 3 attempts .*KeyError\('lr'\) \(.*test_apps_as_people_have_them.py:\d+ in body\)"
+        r"KeyError\('lr'\) \(.*test_apps_as_people_have_them.py:\d+ in body\); so after 3 attempts"
     )
     with pytest.raises(FedConError, match=words):
         start(FedProx(proximal=0.1), Small, body=body, round_deadline=600.0)
@@ -485,7 +485,7 @@ def test_a_model_that_is_not_finite_has_advice_that_fits_a_train_loop():
         correction = method.begin(model)
         return correction, torch.optim.SGD(model.parameters(), lr=1e30)
 
-    words = r"usable .*the (model|gradient) of the train loop is not finite \(.*lower learning rate"
+    words = r"the (model|gradient) of the train loop is not finite \(.*lower learning rate"
     with pytest.raises(FedConError, match=words):
         start(FedProx(proximal=0.1), Small, body=body, max_retries=1)
 
