@@ -41,7 +41,7 @@ def _check_before(
     from flower_fedcon.lab.experiments.folders import runs_in
     from flower_fedcon.runs.toml import parse_toml, read_toml
     from flower_fedcon.tables import table_of_node
-    from flower_fedcon.tables.statistics.answers import ALONE
+    from flower_fedcon.tables.wing import ALONE
 
     def parsed(option: str, text: str) -> dict[str, Any]:
         pairs = [] if text.endswith(".toml") else _PAIR.findall(text)  # Flower reads the file

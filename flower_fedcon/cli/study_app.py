@@ -17,8 +17,7 @@ from flower_fedcon.problems.files import paths_of
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.runs.toml import read_toml, write_value
 from flower_fedcon.tables.schema import Schema
-from flower_fedcon.tables.statistics.answers import ALONE, BASELINE
-from flower_fedcon.tables.table import CURVES
+from flower_fedcon.tables.wing import ALONE, BASELINE, CURVES
 from flower_fedcon.validation import parameters
 
 _METHOD = "FedNewton"

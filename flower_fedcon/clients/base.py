@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -14,17 +15,8 @@ from flower_fedcon.clients.families.compression import CompressingClient
 from flower_fedcon.core.acknowledgements import state_before, stepped
 from flower_fedcon.core.batches import ORDER, Batches, EpochRows, rows_of_gradients
 from flower_fedcon.core.compressing import SETTING
-from flower_fedcon.core.evaluation import own_distance, spread_of
-from flower_fedcon.core.preparing import info_of
-from flower_fedcon.core.protocol import (
-    CERTIFY,
-    QUERY,
-    STATISTICS,
-    ClientInfo,
-    Reply,
-    Request,
-    RunInfo,
-)
+from flower_fedcon.core.exchange import OF_ROUNDS, Site, exchange_of
+from flower_fedcon.core.protocol import QUERY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.rng import BATCH, NOISE, stream
 from flower_fedcon.errors import AlgorithmError, ConfigError, RefusedError, RoundError
 from flower_fedcon.flower.client import FlowerClient
@@ -38,16 +30,8 @@ from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.solvers import GradientDescent, LocalProblem, LocalSolver, Solution
 from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.solvers.stochastic import SGD, check_noise
-from flower_fedcon.tables.statistics import free_parameters, sums_of
-from flower_fedcon.tables.statistics.answers import (
-    BASELINE,
-    EFFECTS,
-    OF_GROUPS,
-    OWN_PHASES,
-    asked_of,
-    counts_rows,
-)
 from flower_fedcon.validation import Array, check_field, count, spelt
+from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
@@ -113,6 +97,7 @@ class FedConClient(FlowerClient, Generic[State]):
     _noises: np.random.Generator | None = None
     _incarnation = 1
     _acting: Any = None  # takes the steps: itself, or itself with compressed uploads
+    _exact: Any = None  # the objective of its steps, without noise that is simulated
     _rows: tuple[Any, Any] | None = None  # rows of a gradient: a full one, and a minibatch's
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -369,7 +354,10 @@ class FedConClient(FlowerClient, Generic[State]):
 
     def describe(self) -> ClientInfo:
         """Return the description that the server asks for before round 1."""
-        return info_of(self._own_objective, self.name or "")
+        if self._data is not None and self._own_objective is self._data.data:
+            return self._data.described()
+        own = self._own_objective
+        return replace(ClientInfo.of(own, self.name or ""), digest=digest(own))
 
     def configure(self, run: RunInfo) -> None:
         """Adopt a run's settings."""
@@ -446,6 +434,19 @@ class FedConClient(FlowerClient, Generic[State]):
             check_field(name, settings[name], self._types.get(name, ""))
             setattr(self, name, settings[name])
 
+    def _site(self, client: int, state: Any) -> Site:
+        """Return this client as exchanges see it."""
+        return Site(
+            objective=self._own_objective,
+            seen=self._exact,
+            state=state,
+            run=self._run,
+            client=client,
+            rows=self.counted_rows,
+            bounds=self.policy,
+            data=self._data,
+        )
+
     def steps_asked(self, run: RunInfo, down: Payload) -> int:
         """Return the number of local steps in a request: its `local_steps`, or 1."""
         return count("local_steps", run.settings.get("local_steps") or 1)
@@ -499,26 +500,9 @@ class FedConClient(FlowerClient, Generic[State]):
         """
         versions, server_round, phase = self.versions, request.round, request.phase
         at, acting = self._incarnation, self._acting
-        if phase == CERTIFY:
-            own = own_distance(versions.at(acknowledged) if acknowledged else None, down["x"])
-            spread = spread_of(self._exact, down["x"]) if "units" in down else {}
-            return {"gradient": self._exact.gradient(down["x"]), **spread, **own}
-        if phase == STATISTICS:
-            # By the node's own model: the server might send a smaller one.
-            shape = getattr(self._own_objective, "shape", down["x"].shape)
-            deviations = len(OF_GROUPS.intersection(asked_of(down)))
-            self.policy.check_parameters(free_parameters(shape) + deviations, self.counted_rows)
-            for asked in asked_of(down):
-                if asked in OWN_PHASES:
-                    self.policy.check_phase(asked)
-                if asked == BASELINE:
-                    self.check_times(down)
-            cell = self.policy.min_cell if counts_rows(down) else 1
-            least = max(self.policy.min_rows, cell)
-            told = sums_of(self._own_objective, down, least)
-            if EFFECTS in asked_of(down):
-                self.keep_effects(down)
-            return told
+        if phase not in OF_ROUNDS:
+            known = versions.at(acknowledged) if acknowledged else None
+            return exchange_of(phase, down).tell(self._site(client, known), down)
         late = at != versions.incarnation or server_round < versions.pending_round
         if late and versions.outdated(server_round, at):  # rare; the check saves a call
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")

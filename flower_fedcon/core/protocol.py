@@ -18,15 +18,15 @@ from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.rng import check_seed, stream
 from flower_fedcon.core.scales import Scales
 from flower_fedcon.layout import Layout
-from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.validation import choice
+from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.payloads import Payload
 
 UNIFORM, EXAMPLES = WEIGHTINGS = "uniform", "examples"
 MOST_EXAMPLES = 1e12
 """The largest number of examples of a client, if they are its weight."""
-TRAIN, QUERY, CERTIFY, PREPARE = "train", "query", "certify", "prepare"
-STATISTICS = "statistics"
+TRAIN, QUERY = "train", "query"
+CERTIFY, EVALUATE, SCALES = "certify", "evaluate", "scales"
+PREPARE, STATISTICS = "prepare", "statistics"
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class RunInfo:
     """The factor of the objective of the client that gets this message."""
     factors: Sequence[float] | None = None
     """On a server, the factor of each client; None for 1."""
-    preparation: Preparation | None = None
-    """What clients with tables have agreed on."""
+    attached: Mapping[str, Array] = field(default_factory=dict)
+    """What clients have agreed on before round 1, as arrays that travel with every request."""
     about: Mapping[str, str] = field(default_factory=dict)
     """For uploads that are points and clipped: the broadcast value that is their reference."""
 
@@ -86,11 +86,9 @@ class Request:
     personal, restore : dict
         By client: what it is sent in addition, and the state that is handed back to a client that
         has none.
-    phase : {"train", "query", "certify", "prepare", "statistics"}
-        A query comes before the step, in algorithms that have one. The other phases are not part of
-        a round and change no state: "certify" asks for the gradient at the model, "prepare" belongs
-        to `flower_fedcon.core.preparing`, and "statistics" asks for the sums of
-        `flower_fedcon.tables.statistics` at a final model.
+    phase : str
+        "train" or "query", which comes before the step in algorithms that have one; or an exchange
+        that is not part of a round and changes no state (`flower_fedcon.core.exchange`).
     held : set of int
         The clients that still hold this round's query; `broadcast` adds to it.
     names, wanted : tuple of str, int
@@ -262,8 +260,10 @@ class Setup:
     weighting : {"uniform", "examples"}
         Whether clients have equal weights, or weights by their numbers of examples; in tables with
         weighted rows, by the sums of these weights.
-    preparation : Preparation, optional
-        The agreement of clients with tables.
+    preparation : Attachment, optional
+        What clients have agreed on before round 1, such as the columns of their tables. A wing
+        knows more of it than `flower_fedcon.core.attachment.Attachment`, which is all that the core
+        uses.
     scales : Scales, optional
         Estimates from the clients' gradients at the start, if a rule needs them.
     """
@@ -275,7 +275,7 @@ class Setup:
     rate: float
     seed: int
     weighting: str = UNIFORM
-    preparation: Preparation | None = None
+    preparation: Any = None
     scales: Scales | None = None
 
     @classmethod
@@ -287,7 +287,7 @@ class Setup:
         participation: Participation,
         seed: int,
         weighting: str = UNIFORM,
-        preparation: Preparation | None = None,
+        preparation: Any = None,
     ) -> Setup:
         """Return the setup of a run with these clients."""
         n, participation = len(infos), participation.for_clients(infos)

@@ -1,14 +1,14 @@
 """Estimates of constants that rules need, for objectives that do not state them.
 
-L is estimated from gradients. An estimate from finitely many gradients is a lower bound. It is
-therefore multiplied by `MARGIN` and logged, and the run continues with shorter steps if its
-objective grows.
+A client estimates L by itself, from some twenty gradients, and tells two numbers (the exchange
+"scales"). An estimate from finitely many gradients is a lower bound. It is therefore multiplied by
+`MARGIN` and logged, and the run continues with shorter steps if its objective grows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +19,7 @@ MARGIN = 1.25
 LOUD = 1e3
 """Machine epsilons of a gradient, below which a difference of gradients is rounding."""
 _POWERS, _COUNTED = 7, 4  # steps of the power method, and how many of the last ones count
-_WALK = 3  # gradient steps for which L has to be large enough
-_TRIES = 8  # the most exchanges that fail to find the units, or that are tried steps
+_TRIES = 8  # the most gradients that fail to find the units, or that are tried steps
 _APART = 1e-3  # distance between the points of two gradients, relative to a gradient step
 _FAR = 3e-3  # the most for the first distance
 _MOST = 0.1  # the largest relative change of a gradient in a step of the power method
@@ -47,70 +46,64 @@ class Scales(NamedTuple):
         return self._replace(smoothnesses=[factor * L for L in self.smoothnesses])
 
 
+class OwnScales(NamedTuple):
+    """Scales of one client's objective: ||grad f_i(x0)|| and, if asked for, an estimate of L_i."""
+
+    steepness: float
+    smoothness: float | None = None
+
+
+ONE, SEVERAL = 1, 3
+"""Gradient steps that L has to be large enough for: of methods with one local step, and others."""
 UNIT = 1.0
 """A placeholder for a constant in settings with which no step is taken."""
 
 
 def estimate(
-    gradients: Callable[[Sequence[Array]], Sequence[Array]],
+    gradient: Callable[[Array], Array],
     x0: Array,
-    count: int,
     rng: np.random.Generator,
     *,
-    smoothness: bool = True,
-    alone: bool = False,
-) -> Scales:
-    """Return the scales of clients, by differences of their gradients.
+    steps: int = SEVERAL,
+) -> OwnScales:
+    """Return the scales of one client, by differences of its gradients.
 
-    The first exchanges find the units of each client: the distance at which its gradient changes by
-    a thousandth. At this distance from x0 the power method finds the largest curvature. Then a few
-    gradient steps of length 1/L are tried, and L grows where a gradient changes faster than L
-    allows. The result scales with the units of x and of f.
+    The first gradients find the units: the distance at which a gradient changes by a thousandth.
+    At this distance from x0 the power method finds the largest curvature. Then gradient steps of
+    length 1/L are tried, and L grows where the gradient changes faster than L allows. The result
+    scales with the units of x and of f.
 
     Parameters
     ----------
-    gradients : callable
-        Returns the gradient of each client, each at a different point.
+    gradient : callable
+        Returns the gradient at a point; NaN beyond the objective's domain.
     x0 : array
-    count : int
-        How many clients.
     rng : numpy.random.Generator
-        Draws the first directions.
-    smoothness : bool
-        Whether to estimate L_i, or the gradients' lengths only.
-    alone : bool
-        Whether each client steps along its own gradient, as in several local steps. Otherwise all
-        step along the mean.
+        Draws the first direction.
+    steps : int
+        The number of gradient steps of length 1/L that L has to be large enough for: more for
+        methods that take several local steps. 0 if L is not needed.
 
     Examples
     --------
-    >>> H = [np.diag([1.0, 3.0]), np.diag([8.0, 2.0])]
-    >>> found = estimate(lambda xs: [h @ x - 1 for h, x in zip(H, xs)], np.zeros(2), 2,
-    ...                  np.random.default_rng(0))
-    >>> [round(L, 2) for L in found.smoothnesses], round(found.steepest, 6)
-    ([3.75, 10.0], 1.414214)
+    >>> H = np.diag([8.0, 2.0])
+    >>> found = estimate(lambda x: H @ x - 1, np.zeros(2), np.random.default_rng(0))
+    >>> round(found.smoothness, 2), round(found.steepness, 6)
+    (10.0, 1.414214)
     """
-    at_start = [np.asarray(g) for g in gradients([x0] * count)]
-    steepest = max(map(_length, at_start))
-    if not smoothness or not math.isfinite(steepest):
-        return Scales([0.0] * count if smoothness else [], steepest)
-    probes = [_Probe(x0, g, rng.standard_normal(x0.shape)) for g in at_start]
-    while any(probe.going for probe in probes):
-        known = [p.apart for p in probes if p.length and p.settled]
-        for probe in probes:
-            if known and not probe.length and not probe.settled:  # the units of x are everyone's
-                probe.apart = max(known)
-        points = [probe.point() for probe in probes]
-        for probe, point, g in zip(probes, points, gradients(points), strict=True):
-            if probe.going:
-                probe.take(point, g)
-    L = np.array([MARGIN * probe.curvature for probe in probes])
-    del probes
-    return Scales(_borne(gradients, x0, at_start, L, alone=alone).tolist(), steepest)
+    at_start = np.asarray(gradient(x0))
+    steepness = _length(at_start)
+    if not steps or not math.isfinite(steepness):
+        return OwnScales(steepness, 0.0 if steps else None)
+    probe = _Probe(x0, at_start, rng.standard_normal(x0.shape))
+    while probe.going:
+        point = probe.point()
+        probe.take(point, np.asarray(gradient(point)))
+    return OwnScales(steepness, _borne(gradient, x0, at_start, MARGIN * probe.curvature, steps))
 
 
 class _Probe:
-    """An estimate of one client's largest curvature at the start, exchange by exchange.
+    """An estimate of the largest curvature at the start, gradient by gradient.
 
     Parameters
     ----------
@@ -134,8 +127,7 @@ class _Probe:
 
     def point(self) -> Array:
         """Return where the gradient is asked for next."""
-        far = self.apart if self.going else 0.0
-        return np.asarray(self._x + far * self._direction).astype(self._x.dtype)
+        return np.asarray(self._x + self.apart * self._direction).astype(self._x.dtype)
 
     def take(self, point: Array, gradient: Array) -> None:
         """Take the gradient at the point."""
@@ -207,44 +199,28 @@ class _Probe:
 
 
 def _borne(
-    gradients: Callable[[Sequence[Array]], Sequence[Array]],
-    x0: Array,
-    at_start: Sequence[Array],
-    L: Array,
-    *,
-    alone: bool,
-) -> Array:
-    """Return L, increased until it is large enough for a few gradient steps of length 1/L.
+    gradient: Callable[[Array], Array], x0: Array, at_start: Array, L: float, steps: int
+) -> float:
+    """Return L, increased until it is large enough for some gradient steps of length 1/L.
 
     It is large enough for a step if the gradient changes by at most L times the step's length. If
-    it is for no step that is tried, perhaps because they leave the objectives' domain, L stays.
+    it is for no step that is tried, perhaps because they leave the objective's domain, L stays.
     """
-    x, g, taken, kept = [x0] * len(L), list(at_start), np.zeros(len(L), int), L.copy()
-    steep = _APART * np.array([_length(own) for own in g])
-    for _ in range(_TRIES + _WALK):
-        if alone:
-            large, towards = L, g
-        else:
-            mean = np.asarray(np.sum(g, axis=0, dtype=np.float64) / len(g))
-            large, towards = np.full(len(L), L.max()), [mean] * len(g)
-        far = np.array([_length(own) for own in towards])
-        going = (taken < _WALK) & (large > 0) & (far > (steep if alone else steep.max()))
-        if not going.any():
+    x, g, taken, kept = x0, at_start, 0, L
+    steep = _APART * _length(g)
+    for _ in range(_TRIES + steps):
+        far = _length(g)
+        if not (taken < steps and L > 0 and far > steep):
             break
-        points = [
-            (at - own / one).astype(x0.dtype) if goes else at
-            for at, own, one, goes in zip(x, towards, large, going, strict=True)
-        ]
-        there = [np.asarray(own) for own in gradients(points)]
-        bent = [_length(new.astype(np.float64) - own) for new, own in zip(there, g, strict=True)]
-        curvature = np.where(going, np.array(bent) * large / np.where(going, far, 1.0), 0.0)
-        bears = curvature <= large  # false for NaN
-        wanted = np.where(curvature < math.inf, MARGIN * curvature, math.inf)
-        faster = ~(curvature <= _ABOVE * large)
-        L = np.maximum(L, np.minimum(wanted, np.where(faster, _FASTER, _LARGER) * large))
-        for j in np.flatnonzero(going & (bears if alone else bears.all())):
-            x[j], g[j], kept[j] = points[j], there[j], L[j]
-            taken[j] += 1
+        point = (x - g / L).astype(x0.dtype)
+        there = np.asarray(gradient(point))
+        curvature = _length(there.astype(np.float64) - g) * L / far
+        bears = curvature <= L  # false for NaN
+        wanted = MARGIN * curvature if curvature < math.inf else math.inf
+        L = max(L, min(wanted, (_LARGER if curvature <= _ABOVE * L else _FASTER) * L))
+        if bears:
+            x, g, kept = point, there, L
+            taken += 1
     return kept
 
 

@@ -110,7 +110,7 @@ class Server:
             run_id=run_id or secrets.token_hex(16),
             incarnation=incarnation,
             factors=setup.factors,
-            preparation=setup.preparation,
+            attached={} if setup.preparation is None else setup.preparation.payload,
         )
         _, arrays = encode(self.info.settings)
         self.setting_bytes = payload_bytes(arrays)

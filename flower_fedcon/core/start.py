@@ -127,13 +127,8 @@ def check_claims(setup: Setup) -> None:
             name,
             100 * share,
         )
-    else:  # of tables: nothing is wrong where a site is large
-        _log.info(
-            "site %s holds %.1f%% of the rows. Each row counts alike, as in pooled data, so the "
-            "estimates follow this site most",
-            name,
-            100 * share,
-        )
+    else:
+        _log.info("%s", setup.preparation.told_of_share(name, 100 * share))
 
 
 def start_point(layout: Layout, x0: Model | None, constraint: ConstraintSet | None) -> Array:

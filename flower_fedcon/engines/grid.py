@@ -14,9 +14,11 @@ from flwr.serverapp import Grid
 
 from flower_fedcon import __version__
 from flower_fedcon.core import evaluation
+from flower_fedcon.core.attachment import Attachment
 from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.exchange import OF_ROUNDS, exchange_of
 from flower_fedcon.core.method import Method
-from flower_fedcon.core.protocol import CERTIFY, STATISTICS, ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.quarantine import Quarantine
 from flower_fedcon.core.round import Round
 from flower_fedcon.engines.patience import Patience
@@ -28,9 +30,6 @@ from flower_fedcon.flower.nodes import Nodes, alike, in_words
 from flower_fedcon.flower.refusals import check_shares
 from flower_fedcon.regularizers import Indicator
 from flower_fedcon.runs.history import Record
-from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.tables.quality import MOST_COUNTS
-from flower_fedcon.tables.statistics import most_numbers
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
@@ -129,8 +128,8 @@ class GridEngine(Engine):
         return {} if own else {"refused": self._nodes.refused}
 
     @property
-    def preparation(self) -> Preparation | None:
-        """The agreement of clients with tables, for a problem in this process."""
+    def preparation(self) -> Attachment | None:
+        """What the clients have agreed on, for a problem in this process."""
         return None if self._problem is None else self._problem.preparation
 
     # --- rounds --------------------------------------------------------------------------------
@@ -184,7 +183,7 @@ class GridEngine(Engine):
             if end
         }
         enough = len(request.clients) - len(out) >= request.wanted
-        return out if enough and request.phase not in (CERTIFY, STATISTICS) else {}
+        return out if enough and request.phase in OF_ROUNDS else {}
 
     def _await(self, request: Request, clients: Sequence[int]) -> dict[str, int]:
         """Return which clients are online; wait for at least one, before a retry for all."""
@@ -223,9 +222,9 @@ class GridEngine(Engine):
         """Return the arrays and configuration for each node."""
         self._asked: dict[int, int] = {}  # the client on each node, among those that are asked
         self._most = self._strategy.most_entries(self._run.layout)
-        if request.phase == STATISTICS:
-            free = self._run.layout.size + 1  # with the deviation of random intercepts
-            self._most = max(self._most, most_numbers(free), MOST_COUNTS)
+        if request.phase not in OF_ROUNDS:
+            exchange = exchange_of(request.phase, request.broadcast)
+            self._most = max(self._most, exchange.most(self._run.layout))
         asks = {}
         for place, client in enumerate(request.clients):
             if client in silent:
@@ -313,7 +312,7 @@ class GridEngine(Engine):
         common: codec.Config = {"layout": layout.to_json(), "algorithm": self._run.algorithm}
         model = layout.unpack(x)
         arrays = model if isinstance(model, list) else [model]
-        if self._app is None and (prepared := codec.prepared_arrays(self._run.preparation)):
+        if self._app is None and (prepared := codec.attached_arrays(self._run.attached)):
             common["prepared"] = ",".join(prepared)
             arrays = [*arrays, *prepared.values()]
         tensor = messages.Tensors()

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from flower_fedcon.core.exchange import OF_ROUNDS, exchange_of
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Bernoulli
-from flower_fedcon.core.protocol import STATISTICS, TRAIN, Reply, Request
+from flower_fedcon.core.protocol import TRAIN, Reply, Request
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError
@@ -23,7 +24,6 @@ from flower_fedcon.flower.incoming import Fault
 from flower_fedcon.privacy.gaussian import GaussianDP
 from flower_fedcon.privacy.secure_aggregation import FEWEST, SecAggPlus
 from flower_fedcon.privacy.shares import NoiseShares
-from flower_fedcon.tables.schema import RANDOM
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -84,8 +84,8 @@ class SecureGridEngine(GridEngine):
             )
         if inference is not None:
             known = setup.preparation
-            random = known is not None and known.site_effects == RANDOM
-            what = f"site_effects={RANDOM!r}" if random else f"inference={inference!r}"
+            asked = f"inference={inference!r}"
+            what = asked if known is None else known.asked_at_the_end(inference)
             raise ConfigError(
                 f"{what} cannot be used with secure_aggregation, since each client's sums of "
                 f"scores and second derivatives after the last round are not masked: leave one of "
@@ -165,11 +165,13 @@ class SecureGridEngine(GridEngine):
         self, request: Request, online: Mapping[str, int], silent: dict[int, str]
     ) -> list[tuple[int, Reply | Fault]]:
         """Return one reply for all clients in the sum, and the results of the others."""
-        if request.phase == STATISTICS:
-            raise ConfigError(
-                "secure_aggregation hides each upload from the server, and the sums after the last "
-                "round are not masked: leave inference out"
-            )
+        if request.phase not in OF_ROUNDS:
+            exchange = exchange_of(request.phase, request.broadcast)
+            if not exchange.beside_sums:
+                raise ConfigError(
+                    f"secure_aggregation hides each upload from the server, and answers to "
+                    f"{exchange.name!r} are not masked: leave out what asks for them"
+                )
         if request.phase != TRAIN:  # the preparation of tables takes each node's own sums
             return super()._exchange(request, online, silent)
         asks = self._asks(request, online, silent)

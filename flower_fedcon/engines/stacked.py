@@ -16,8 +16,8 @@ import numpy as np
 
 from flower_fedcon.arrays import as_column
 from flower_fedcon.core.acknowledgements import Versions, state_before, stepped
-from flower_fedcon.core.evaluation import own_distance, spread_of
-from flower_fedcon.core.protocol import CERTIFY, STATISTICS, Reply, Request, RunInfo, Work
+from flower_fedcon.core.exchange import OF_ROUNDS, Site, exchange_of
+from flower_fedcon.core.protocol import Reply, Request, RunInfo, Work
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.selected import Selected
 from flower_fedcon.engines.stacked_states import States, as_rows, every
@@ -31,8 +31,10 @@ from flower_fedcon.objectives.cohorts import (
     unscaled,
     why_not_one_stack,
 )
+from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.noisy import noise_of
+from flower_fedcon.objectives.private_objective import for_steps
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.runs.history import Record
@@ -40,7 +42,6 @@ from flower_fedcon.server.own_rates import OwnRate
 from flower_fedcon.solvers.problem import ClientsError
 from flower_fedcon.solvers.served import CohortSolver, why_one_at_a_time
 from flower_fedcon.solvers.stochastic import SGD
-from flower_fedcon.tables.statistics import sums_of
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -111,7 +112,7 @@ class StackedEngine(InProcess):
         self.check_batches(run)
         pad = run.rows_each is None
         self._groups = [_Group(*group) for group in stacks(objectives, pad=pad)]
-        self._everyone = np.arange(n := len(objectives))
+        self._run, self._everyone = run, np.arange(n := len(objectives))
         self._group_of, self._place = np.zeros(n, np.intp), np.arange(n)
         for number, group in enumerate(self._groups):
             self._group_of[group.clients] = number
@@ -148,11 +149,8 @@ class StackedEngine(InProcess):
 
     def _replies(self, request: Request) -> Iterator[Reply]:
         """Yield the replies; if a pass fails, the remaining clients are served one by one."""
-        if request.phase == CERTIFY:
-            yield from self._certificates(request)
-            return
-        if request.phase == STATISTICS:
-            yield from self._statistics(request)
+        if request.phase not in OF_ROUNDS:
+            yield from self._told_apart(request)
             return
         done: list[list[int]] = []
         try:
@@ -290,33 +288,26 @@ class StackedEngine(InProcess):
             return np.broadcast_to(value, (count, *value.shape))
         return value
 
-    def _certificates(self, request: Request) -> list[Reply]:
-        """Answer a request for a certificate like clients; no state changes."""
-        replies = []
-        for client, acknowledged in zip(
-            request.clients, request.acknowledged.tolist(), strict=True
-        ):
-            x = request.down(client)["x"]
-            group, place = self._groups[self._group_of[client]], int(self._place[client])
-            payload: Payload = {"gradient": [group.stack.gradient(x, slice(place, place + 1))[0]]}
-            if "units" in request.broadcast:
-                spread = spread_of(self._problem.clients[client], x)
-                payload |= {name: [value] for name, value in spread.items()}
-            if self._states is not None:
-                found = own_distance(self._states.acknowledged(client, acknowledged), x)
-                payload |= {name: [value] for name, value in found.items()}
-            replies.append(Reply([client], request.round, payload))
-        return replies
-
-    def _statistics(self, request: Request) -> Iterator[Reply]:
-        """Answer a request for sums like clients, one after the other."""
-        for client in request.clients:
+    def _told_apart(self, request: Request) -> Iterator[Reply]:
+        """Answer a request that is not part of a round like clients, one after the other."""
+        rounds = zip(request.clients, request.acknowledged.tolist(), strict=True)
+        for client, acknowledged in rounds:
+            states, down = self._states, request.down(client)
+            own = self._problem.objectives[client]
             try:
-                sums = sums_of(self._problem.objectives[client], request.broadcast)
+                site = Site(
+                    objective=own,
+                    seen=as_seen(for_steps(own, 1.0), self._run.layout),
+                    state=None if states is None else states.acknowledged(client, acknowledged),
+                    run=self._run,
+                    client=client,
+                )
+                told = exchange_of(request.phase, down).tell(site, down)
             except Exception as error:
-                yield Reply([client], request.round, error=self._told(client, error))
+                why, diverged = self._told(client, error), is_divergence(error)
+                yield Reply([client], request.round, error=why, diverged=diverged)
                 continue
-            yield Reply([client], request.round, {name: [value] for name, value in sums.items()})
+            yield Reply([client], request.round, {name: [value] for name, value in told.items()})
 
     def evaluate(self, x: Array) -> Record:
         """Return the problem's record of a model."""

@@ -19,6 +19,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from flower_fedcon.core.exchange import Site, known
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of, folds_of, why_not_numbers
@@ -44,9 +45,7 @@ from flower_fedcon.tables.statistics import (
     Heterogeneity,
     found_by_sites,
     set_clusters,
-    sums_of,
 )
-from flower_fedcon.tables.statistics.answers import ASKS
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
@@ -408,12 +407,12 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         def ask(
             statistic: str, shapes: Any, **more: Array
         ) -> tuple[dict[str, Payload], dict[str, str]]:
-            down: Payload = {"x": self.estimates_.values, f"{ASKS}{statistic}": 1.0, **more}
+            down: Payload = {"x": self.estimates_.values, **more}
             told: dict[str, Payload] = {}
             why: dict[str, str] = {}
             for site, f in self._held.items():
                 try:
-                    told[site] = sums_of(f, down)
+                    told[site] = known()[statistic].tell(Site(f), down)
                 except ConfigError as error:
                     why[site] = str(error)
             return told, why

@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -71,13 +71,12 @@ def client_app(
     """
     from flwr.clientapp import ClientApp
 
+    from flower_fedcon.core.wings import brought
     from flower_fedcon.flower import messages, secagg_node
     from flower_fedcon.flower.policy import Policy
     from flower_fedcon.flower.refusals import check_callers, check_mods
     from flower_fedcon.privacy.examples import ExampleDP
     from flower_fedcon.registry import client_class
-    from flower_fedcon.tables.misfits import DataError
-    from flower_fedcon.tables.read import cells_cut
 
     load = _with_context(load_objective, "load_objective")
     if mods:
@@ -91,13 +90,10 @@ def client_app(
         kind = client_class(str(config.get("algorithm")))
         given: dict[str, Any] = {"state_dir": state_dir, "oracles": oracles, "privacy": privacy}
         private = ExampleDP.of(dict(context.node_config), privacy) is not None
-        try:
-            with cells_cut() if private else nullcontext():
-                own = load(context)
-        except DataError as error:
-            if private:
-                error.columns.clear()  # your own loader may have read cells as they are
-            raise
+        with ExitStack() as held:
+            for guarded in brought("READING_PRIVATE").values() if private else ():
+                held.enter_context(guarded())
+            own = load(context)
         return kind(own, context=context, policy=rules_of(context), **given)
 
     def fit(context: Context, arrays: list[Any], config: dict[str, Any], *seen: Any) -> Any:

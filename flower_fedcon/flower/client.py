@@ -15,14 +15,11 @@ import numpy as np
 from flwr.client import NumPyClient
 
 from flower_fedcon.core.acknowledgements import Versions
-from flower_fedcon.core.evaluation import spread_out
-from flower_fedcon.core.preparing import CONSTANTS, STAGES
+from flower_fedcon.core.agreement import DataAtNode
+from flower_fedcon.core.exchange import OF_ROUNDS, Exchange, Site, exchange_of, known
 from flower_fedcon.core.protocol import (
-    CERTIFY,
-    PREPARE,
+    EVALUATE,
     QUERY,
-    STATISTICS,
-    TRAIN,
     ClientInfo,
     Reply,
     Request,
@@ -38,28 +35,17 @@ from flower_fedcon.errors import (
 )
 from flower_fedcon.flower import codec
 from flower_fedcon.flower.node_notes import NodeNotes
-from flower_fedcon.flower.policy import EVALUATE, Policy
+from flower_fedcon.flower.policy import Policy
 from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.secagg_node import UNTOLD
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
-from flower_fedcon.flower.surveys import Surveys
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.objectives.private_objective import PrivateObjective
-from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.shares import Seen
-from flower_fedcon.tables.design import SQUARES
-from flower_fedcon.tables.fitted import write_effects, write_held_out
-from flower_fedcon.tables.held_out import HeldOut
-from flower_fedcon.tables.noisy_sums import PrivateTable
-from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.tables.read import log_notes
-from flower_fedcon.tables.statistics.answers import models_in
-from flower_fedcon.tables.statistics.group_sums import effects_of
-from flower_fedcon.tables.table import CURVES, Table
-from flower_fedcon.validation import Array, choice, positive
+from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.ledgers import FileLedger
 from flower_fedcon.wire.own_code import own_places
 from flower_fedcon.wire.payloads import Payload
@@ -111,8 +97,8 @@ class FlowerClient(NumPyClient):
         policy: Policy | None = None,
         privacy: ExampleDP | None = None,
     ) -> None:
-        self._has_table = isinstance(objective, Table)
-        if not self._has_table:
+        at_node = getattr(type(objective), "at_node", None)
+        if at_node is None:
             check_objective(objective)
         self.objective = self._own_objective = self._loaded = objective
         self._context = context
@@ -136,13 +122,15 @@ class FlowerClient(NumPyClient):
                 "a node keeps the ledger of its private examples itself: return the objective "
                 "without privacy, and give client_app privacy=ExampleDP(...)"
             )
+        own_folder = node.get("predictions-dir")
+        folder_of_own = None if own_folder is None else Path(str(own_folder))
+        self._data: DataAtNode | None = None
+        if at_node is not None:
+            self._data = at_node(objective, self.policy, self._store, self.name, folder_of_own)
         self._notes = NodeNotes(self._store, self._loaded, self.policy, self.name)
         if (private := ExampleDP.of(node, privacy)) is not None:
             self._make_private(private)
         self._oracles = oracles
-        own_folder = node.get("predictions-dir")
-        self._predictions = None if own_folder is None else Path(str(own_folder))
-        self._prepared: tuple[Table, Preparation] | None = None
         self.versions = Versions()
         self.work: dict[str, float] = {}
         self.num_examples = getattr(objective, "num_examples", 1)
@@ -159,11 +147,9 @@ class FlowerClient(NumPyClient):
         objective = self._own_objective
         folders = self._store.ledgers(self._notes.rows, *self._notes.former_rows())
         ledger = self._ledger = FileLedger(privacy, *folders)
-        notes = self._notes
-        if isinstance(objective, Table):
-            self.objective = PrivateTable.of(
-                objective, privacy, ledger, note=notes.told, keep=notes.tell
-            )
+        if self._data is not None:
+            self._data.make_private(privacy, ledger, self._notes)
+            self.objective = self._data.data
         else:
             self.objective = PrivateObjective(objective, privacy, ledger)
         self._own_objective = self.objective
@@ -203,25 +189,21 @@ class FlowerClient(NumPyClient):
                         self._notes.check_rows(run.run_id)
                         until_saved.push(self._notes.keep_told)  # once they are counted, on disk
                         until_saved.enter_context(self._ledger.opened())
-                    if request.phase == PREPARE:
-                        return codec.encode_reply(self._tell(run, request))
-                    choice("action", request.phase, (TRAIN, QUERY, CERTIFY, STATISTICS))
-                    self._prepare(run.preparation)
+                    asked = request.down(request.clients[0])
+                    in_round = request.phase in OF_ROUNDS
+                    exchange = None if in_round else exchange_of(request.phase, asked)
+                    if exchange is not None and exchange.before_start:
+                        return codec.encode_reply(self._tell(exchange, run, request))
+                    self._prepare(run.attached)
                     self.configure(run)
-                    steps = 0
-                    if request.phase not in (CERTIFY, STATISTICS):  # these do not count
-                        steps = self.steps_asked(run, request.down(request.clients[0]))
+                    steps = self.steps_asked(run, asked) if exchange is None else 0
                     self.policy.check(
                         run, request, self.counted_rows, steps, seen.summed, seen.noise
                     )
-                    asked = request.down(request.clients[0])
-                    self._notes.count_request(
-                        models_in(asked) if request.phase == STATISTICS else 1
-                    )
+                    self._notes.count_request(1 if exchange is None else exchange.counts(asked))
                     if self._store is not None:
                         self._store.keep_pass(run, str(config.get("pass", "")))
-                    phase = request.phase
-                    remembers = self.remembers or phase == QUERY or request.held
+                    remembers = self.remembers or request.phase == QUERY or request.held
                     store = self._store if remembers else None
                     if store is not None:
                         held.enter_context(store.locked(run))
@@ -231,7 +213,7 @@ class FlowerClient(NumPyClient):
                         reply.payload = {k: [_dense(v)] for k, (v,) in reply.payload.items()}
                         self._notes.count_sum(reply.payload, seen)
                 # The answer is counted, on disk, before its outcome can lead to the next request.
-                if store is not None and phase in (TRAIN, QUERY) and not reply.lost:
+                if store is not None and in_round and not reply.lost:
                     store.save(run, self.versions)
         except Exception as error:
             diverged = is_divergence(error)
@@ -275,71 +257,29 @@ class FlowerClient(NumPyClient):
             self.versions = stand_in.versions
             return reply
 
-    def _tell(self, run: RunInfo, request: Request) -> Reply:
-        """Return the sums of a table for the server's preparation before round 1."""
-        table, least = self._own_objective, self.policy.min_rows
+    def _tell(self, exchange: Exchange, run: RunInfo, request: Request) -> Reply:
+        """Return the answer to an exchange before round 1."""
         self.policy.check_part(run.algorithm, self.counted_rows)
-        self.policy.check_phase(PREPARE)
-        if not isinstance(table, Table):
-            raise ConfigError(
-                "this client has an objective instead of a table: leave schema out of server_app"
-            )
+        self.policy.check_phase(exchange.phase)
         (client,) = request.clients
         down = request.down(client)
-        self._notes.count_request()
-        stage = STAGES[request.round - 1]
-        if stage == CURVES:
-            self.policy.check_phase(CURVES)
-        if stage == CONSTANTS:
-            preparation = Preparation.from_payload(down)
-            if self._store is not None:
-                Surveys(self._store, table).conclude(preparation)
-            self._prepare(preparation)
-            info = self.describe()
-            known = (info.smoothness, info.strong_convexity)
-            answer = {"constants": np.array([math.nan if v is None else v for v in known])}
-        else:
-            if request.round == 1:
-                log_notes([table])
-            answer = table.answer(stage, down, least, self.policy.min_cell)
-            if request.round == 2 and self._store is not None:
-                Surveys(self._store, table).asked(down)
-            if stage == SQUARES and self._store is not None:
-                Surveys(self._store, table).asked_of_terms(down)
+        self._notes.count_request(exchange.counts(down))
+        site = Site(
+            self._own_objective,
+            run=run,
+            client=client,
+            rows=self.counted_rows,
+            bounds=self.policy,
+            data=self._data,
+            request=request,
+        )
+        answer = exchange.tell(site, down)
         return Reply([client], request.round, {name: [value] for name, value in answer.items()})
 
-    def _prepare(self, preparation: Preparation | None) -> None:
-        """Make the objective of a table."""
-        if not isinstance(self._own_objective, Table):
-            return
-        if preparation is None:
-            raise ConfigError(
-                "this node has a table, and the server prepares none: give the server its schema, "
-                "server_app(..., schema=...)"
-            )
-        if self._store is not None:
-            Surveys(self._store, self._own_objective).check(preparation)
-        self._prepared = self._own_objective, preparation
-        objective: Any = self._own_objective.objective(preparation, self.policy.min_rows)
-        if isinstance(held := getattr(objective, "metrics", None), HeldOut):
-            objective.metrics = replace(held, cell=self.policy.min_cell)
-        self.objective = self._own_objective = objective
-
-    def check_times(self, down: Payload) -> None:
-        """Raise if a table's hazards are requested at other times than its schema's.
-
-        Answers on two grids would reveal the events between them, even if there are few.
-
-        Raises
-        ------
-        RefusedError
-        """
-        own = self._loaded
-        if isinstance(own, Table) and not np.array_equal(down["times"], own.schema.curve_times):
-            raise RefusedError(
-                "refused: this node sends baseline hazards only at the schema's curve_times, not "
-                "at other times"
-            )
+    def _prepare(self, attached: Mapping[str, Array]) -> None:
+        """Make the objective of data that are none before an agreement."""
+        if self._data is not None and self._own_objective is self._data.data:
+            self.objective = self._own_objective = self._data.objective(attached)
 
     def evaluate(
         self, parameters: list[Array], config: dict[str, Any]
@@ -364,45 +304,25 @@ class FlowerClient(NumPyClient):
         if names:
             own_arrays = len(names.split(","))
             parameters, prepared = parameters[:-own_arrays], parameters[-own_arrays:]
-            self._prepare(codec.preparation_in(codec.named(prepared, names)))
+            self._prepare(codec.attached_in(codec.named(prepared, names)))
         self.policy.check_model(parameters)
         objective = self._own_objective
         self._notes.count_request()
         layered = Layout.from_json(str(config["layout"])).layered
         x: Any = parameters if layered else parameters[0]
-        if self._ledger is not None:
-            if not isinstance(objective, PrivateObjective):
-                raise ConfigError("this node's table is private, and is not prepared yet")
-            if self._context is not None:  # an evaluation does not name its run
-                self._notes.check_rows(f"Flower {self._context.run_id}")
-            with self._ledger.opened():
-                told = objective.noisy_value(x)
-            return told, objective.num_examples, {"client": int(config["client"])}
-        metrics = getattr(objective, "metrics", None)
-        own = spread_out(metrics(x)) if callable(metrics) else {}
-        if hasattr(objective, "constraint_value"):
-            own["constraint"] = float(objective.constraint_value(x))
-        if self._predictions is not None and self._prepared is not None:
-            self._write_held_out(self._predictions, x)
+        site = Site(objective, rows=self.counted_rows, bounds=self.policy, data=self._data)
+        with ExitStack() as opened:
+            if self._ledger is not None:
+                if not isinstance(objective, PrivateObjective):
+                    raise ConfigError("this node's table is private, and is not prepared yet")
+                if self._context is not None:  # an evaluation does not name its run
+                    self._notes.check_rows(f"Flower {self._context.run_id}")
+                opened.enter_context(self._ledger.opened())
+            own = known()[EVALUATE].tell(site, {"x": x})
+        if self._ledger is None and self._data is not None:
+            self._data.evaluated(objective, x)
         examples = int(getattr(objective, "num_examples", 1))
-        return float(objective.value(x)), examples, {"client": int(config["client"]), **own}
-
-    def _write_held_out(self, folder: Path, x: Array) -> None:
-        assert self._prepared is not None  # noqa: S101  (the caller's case)
-        if isinstance(own := self._own_objective, Profiled):
-            if not own.informative:
-                _log.warning(
-                    "no predictions are written, since this node's own intercept is infinite"
-                )
-                return
-            x = own.full(x)
-        write_held_out(folder, self.name or "", *self._prepared, x)
-
-    def keep_effects(self, down: Payload) -> None:
-        """Write the predicted intercepts of this node's groups, if it has a folder for them."""
-        if self._predictions is not None and self._prepared is not None:
-            own = effects_of(self._own_objective, down)
-            write_effects(self._predictions, self.name or "", self._prepared[0], own)
+        return own.pop("objective"), examples, {"client": int(config["client"]), **own}
 
     def _answer(self, error: Exception) -> str:
         """Return the part of an error that the server sees; this node's log has all of it."""
@@ -412,7 +332,7 @@ class FlowerClient(NumPyClient):
         _log.warning("this node answers with an error", exc_info=error)
         place = own_places(error)
         where = f" ({place})" if place else ""
-        if self._has_table or self._ledger is not None:  # a library's message may contain a cell
+        if self._data is not None or self._ledger is not None:  # it may contain a cell
             return f"the client failed: {type(error).__name__}{where}, see the node's own log"
         return f"the client failed: {error!r}{where}"
 

@@ -17,7 +17,6 @@ import numpy as np
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
-from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload, flatten
 from flower_fedcon.wire.settings import decode, encode
@@ -29,7 +28,7 @@ DESCRIBE = "describe"
 ERROR = "error"
 DIVERGED = "diverged"
 SCALAR, WORK_PREFIX, _RESTORE, _SETTINGS = "scalar.", "work.", "restore.", "settings."
-_PREPARATION = "preparation."
+_ATTACHED = "preparation."
 Config = dict[str, Any]
 
 
@@ -39,7 +38,7 @@ class RequestEncoder:
     def __init__(self, run: RunInfo) -> None:
         self._factors = run.factors
         text, self.setting_arrays = encode(run.settings)
-        self.setting_arrays |= prepared_arrays(run.preparation)
+        self.setting_arrays |= attached_arrays(run.attached)
         self._common: Config = {
             "algorithm": run.algorithm,
             "seed": run.seed,
@@ -95,10 +94,10 @@ def decode_request(
             run_id=str(config["run-id"]),
             incarnation=int(config["incarnation"]),
             factor=positive("factor", config.get("factor", 1.0)),
-            preparation=preparation_in(arrays),
+            attached=attached_in(arrays),
             about=dict(pair.split("=") for pair in str(config.get("about", "")).split(",") if pair),
         )
-        common = (_SETTINGS, _PREPARATION)
+        common = (_SETTINGS, _ATTACHED)
         values: Payload = {k: a for k, a in arrays.items() if not k.startswith(common)}
         values |= {k.removeprefix(SCALAR): v for k, v in config.items() if k.startswith(SCALAR)}
         given = {k.removeprefix(_RESTORE): v for k, v in values.items() if k.startswith(_RESTORE)}
@@ -121,17 +120,15 @@ def decode_request(
     return run, request
 
 
-def prepared_arrays(preparation: Preparation | None) -> dict[str, Array]:
-    """Return a preparation as named arrays; empty without one."""
-    given = {} if preparation is None else preparation.payload
-    return {_PREPARATION + name: array for name, array in given.items()}
+def attached_arrays(attached: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what clients have agreed on before round 1, as arrays of a message."""
+    return {_ATTACHED + name: array for name, array in attached.items()}
 
 
-def preparation_in(arrays: Mapping[str, Array]) -> Preparation | None:
-    """Return the preparation among named arrays, if there is one."""
-    n = len(_PREPARATION)
-    found = {name[n:]: a for name, a in arrays.items() if name.startswith(_PREPARATION)}
-    return Preparation.from_payload(found) if found else None
+def attached_in(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what clients have agreed on, from a message's arrays; empty if there is nothing."""
+    n = len(_ATTACHED)
+    return {name[n:]: a for name, a in arrays.items() if name.startswith(_ATTACHED)}
 
 
 def encode_reply(reply: Reply) -> tuple[list[Array], int, Config]:

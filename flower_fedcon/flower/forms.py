@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flower_fedcon.core.attachment import Attachment
 from flower_fedcon.core.protocol import UNIFORM, ClientInfo, Setup
 from flower_fedcon.core.start import check_weighting, common_layout, start_point
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def agree_on_start(
     seed: int,
     declared: Sequence[str] | None = None,
     weighting: str = UNIFORM,
-    preparation: Preparation | None = None,
+    preparation: Attachment | None = None,
 ) -> AgreedStart:
     """Return the start of a run on these nodes.
 

@@ -13,22 +13,21 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from flower_fedcon.core.preparing import LIMIT, Preparing
-from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, ClientInfo, RunInfo
+from flower_fedcon.core.agreement import Agreement
+from flower_fedcon.core.attachment import Attachment
+from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, ClientInfo
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
+from flower_fedcon.core.wings import bring
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.app_side import AppSide
 from flower_fedcon.flower.forms import agree_on_start
 from flower_fedcon.flower.nodes import in_words
-from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
-from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.validation import Array, choice
 
 if TYPE_CHECKING:
@@ -64,21 +63,17 @@ class GridRun:
         buffers: Sequence[str] | None = None,
         weighting: str = UNIFORM,
         schema: Any = None,
-        site_effects: str = COMMON,
+        site_effects: str = "common",
     ) -> None:
-        known = schema is None or isinstance(schema, Schema)
-        self._schema: Schema | None = schema if known else Schema.load(schema)
-        self._site_effects = site_effects
-        if self._schema is None and site_effects != COMMON:
+        self._agreement: Agreement | None = None
+        if schema is not None:
+            agreement = bring("AGREEMENTS", "schema", "schema=... is for clients with tables")
+            self._agreement = agreement(schema, site_effects, weighting)
+        elif site_effects != "common":
             raise ConfigError(
                 f"site_effects={site_effects!r} is for clients with tables: give their schema"
             )
         self._weighting = choice("weighting", weighting, WEIGHTINGS)
-        if site_effects == RANDOM and weighting == UNIFORM:
-            raise ConfigError(
-                f'site_effects={site_effects!r} needs weighting="examples", since the likelihood '
-                f"is that of all rows"
-            )
         self._strategy, self._engine = strategy, engine
         self._train_config = dict(train_config or {})
         self._evaluate_config = dict(evaluate_config or {})
@@ -202,13 +197,8 @@ class GridRun:
         infos, preparation = self._prepared(self._engine.describe())
         if initial is None and preparation is not None:
             initial = preparation.start
-        free = isinstance(getattr(self._strategy, "regularizer", None), WithIntercept)
-        if free and preparation is not None and preparation.site_effects == OWN:
-            raise ConfigError(
-                f"{self._strategy.regularizer!r} leaves the last entry of a model free, and with "
-                f"site_effects={preparation.site_effects!r} this entry is a column, not an "
-                f"intercept: give the inner penalty without WithIntercept"
-            )
+        if preparation is not None:
+            preparation.check_method(self._strategy)
         agreed = agree_on_start(
             self._strategy,
             infos,
@@ -235,37 +225,21 @@ class GridRun:
         elif agreed.form is not None:
             self._server.start_buffers(agreed.buffers, agreed.form.buffers)
 
-    def _prepared(self, infos: list[ClientInfo]) -> tuple[list[ClientInfo], Preparation | None]:
-        """Let clients with tables agree on their columns; return their new descriptions.
+    def _prepared(self, infos: list[ClientInfo]) -> tuple[list[ClientInfo], Attachment | None]:
+        """Let clients agree before round 1, if they have to; return their new descriptions.
 
         Raises
         ------
         ConfigError
             If some have tables and others not, or their schema is not the server's.
         """
-        engine, schema = self._engine, self._schema
-        if schema is None and not any(info.schema for info in infos):
-            return infos, engine.preparation
-        if schema is None:
-            raise ConfigError(
-                "the clients have tables: give the server their schema, server_app(..., schema=...)"
-            )
-        for info in infos:
-            if info.schema != schema.digest:
-                has = "another schema than the server" if info.schema else "an objective, no table"
-                raise ConfigError(
-                    f"client {info.name} has {has}: give server and nodes the same schema file"
-                )
-        engine.open(RunInfo(self._strategy.name, 0, LIMIT, len(infos)))
-        preparing = Preparing(
-            schema,
-            [info.name for info in infos],
-            engine.answer,
-            max_retries=engine.max_retries,
-            deadline=engine.round_deadline,
-            site_effects=self._site_effects,
+        if self._agreement is not None:
+            return self._agreement.reached(infos, self._engine, self._strategy.name)
+        if not any(info.schema for info in infos):
+            return infos, self._engine.preparation
+        raise ConfigError(
+            "the clients have tables: give the server their schema, server_app(..., schema=...)"
         )
-        return preparing.constants(infos, preparing.agree())
 
     def _check_loops(self, loops: bool, plan: Plan) -> None:
         """Raise if the settings do not go with the clients."""

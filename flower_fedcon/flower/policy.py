@@ -17,29 +17,18 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from flower_fedcon.core.protocol import (
-    CERTIFY,
-    PREPARE,
-    QUERY,
-    STATISTICS,
-    TRAIN,
-    Request,
-    RunInfo,
-)
+from flower_fedcon.core.exchange import OF_ROUNDS, phases
+from flower_fedcon.core.protocol import Request, RunInfo
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.solvers import SGD, LocalSolver
-from flower_fedcon.tables.statistics.answers import OWN_PHASES
-from flower_fedcon.tables.table import CURVES
 from flower_fedcon.validation import Array, choice, count, fields_of_node, optional, positive
 
-EVALUATE = "evaluate"
-PHASES = (TRAIN, QUERY, CERTIFY, EVALUATE, PREPARE, CURVES, STATISTICS, *OWN_PHASES)
 _PREFIX = "policy."
 _ANY = 2**62
 
@@ -56,15 +45,15 @@ class Policy:
     ----------
     algorithms : sequence of str (default: all)
         The names of the algorithms, such as "fedavg".
-    phases : sequence of str (default: "train", "query", "evaluate", "prepare", "statistics")
-        The requests that the node answers: "train", "query", "evaluate", and the following.
-        "prepare": sums over the columns of a node's table; see `flower_fedcon.tables.preparation`.
-        "statistics": sums over its rows at a fitted model, for standard errors; see
-        `flower_fedcon.tables.statistics.site_sums`. Four are answered only if listed. "curves":
-        events and rows at risk at the schema's `curve_times`. "alone": coefficients and information
-        of a fit to the node's rows alone. "baseline": the baseline hazard of a Cox model at the
-        schema's `curve_times`. "certify": a certificate, the node's gradient at any model and its
-        objective's curvature along each entry.
+    phases : sequence of str (default: those marked *)
+        The requests that the node answers: "train" *, "query" *, "evaluate" *, and the following.
+        "scales" *: the length of its gradient at a model and an estimate of L there, two numbers
+        from which default settings follow. "certify": a certificate, the node's gradient at any
+        model and its objective's curvature along each entry. Of tables:
+        "prepare" *: sums over the columns of a node's table. "statistics" *: sums over its rows at
+        a fitted model, for standard errors. "curves": events and rows at risk at the schema's
+        `curve_times`. "alone": coefficients and information of a fit to the node's rows alone.
+        "baseline": the baseline hazard of a Cox model at the schema's `curve_times`.
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. A table's node sends nothing based on
         fewer rows: no column's mean, category, number of rows of a class of the outcome, or metric
@@ -133,7 +122,7 @@ class Policy:
     """
 
     algorithms: Sequence[str] = ()
-    phases: Sequence[str] = (TRAIN, QUERY, EVALUATE, PREPARE, STATISTICS)
+    phases: Sequence[str] = field(default_factory=lambda: phases(allowed=True))
     min_rows: int = 1
     min_cell: int = 3
     max_parameters: float = 0.33
@@ -160,21 +149,21 @@ class Policy:
                 raise ConfigError(f"{key} must be names separated by commas, got {value!r}")
             object.__setattr__(self, name, tuple(str(v).strip().lower() for v in listed if v))
         for phase in self.phases:
-            choice("policy.phases", phase, PHASES)
+            choice("policy.phases", phase, phases())
         choice("policy.batches", self.batches, ("seeded", "private", "none"))
         optional(positive, "policy.min-noise", self.min_noise)
-        for field in fields(self):
-            key, value = _PREFIX + field.name.replace("_", "-"), getattr(self, field.name)
-            if field.type == "int":
+        for own in fields(self):
+            key, value = _PREFIX + own.name.replace("_", "-"), getattr(self, own.name)
+            if own.type == "int":
                 count(key, value)
-            elif field.type == "float" and value != math.inf:
+            elif own.type == "float" and value != math.inf:
                 positive(key, value)
 
     @classmethod
     def open(cls) -> Policy:
         """Return a policy that refuses nothing, for simulations, whose data the server has."""
         return cls(
-            phases=PHASES,
+            phases=phases(),
             min_cell=1,
             max_parameters=math.inf,
             min_range=sys.float_info.min,
@@ -224,7 +213,7 @@ class Policy:
         """
         if phase not in self.phases:
             raise _refused("phases", f"{', '.join(self.phases)}, not {phase}")
-        if self.min_noise is not None and phase in (EVALUATE, PREPARE, CURVES):
+        if self.min_noise is not None and phase not in OF_ROUNDS:
             raise _refused("min-noise", f"{self.min_noise:g}, and answers to {phase} have none")
 
     def check_parameters(self, parameters: int, rows: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 from flwr.serverapp.strategy import Strategy
@@ -18,8 +18,6 @@ from flower_fedcon.runs.plan import Plan
 from flower_fedcon.validation import takes_fields, with_fields
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
     from flwr.serverapp import Grid
 
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from flower_fedcon.flower.grid_run import GridRun, RunResult
     from flower_fedcon.privacy import SecAggPlus
     from flower_fedcon.strategies.base import FedConStrategy
-    from flower_fedcon.tables.schema import Schema
     from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr")
@@ -79,7 +76,7 @@ class FlowerStrategy(Strategy):
         patience: Patience | None = None,
         buffers: Sequence[str] | None = None,
         weighting: str = "uniform",
-        schema: Schema | str | Path | Mapping[str, Any] | None = None,
+        schema: Any = None,
         site_effects: str = "common",
         secure_aggregation: SecAggPlus | None = None,
         **settings: Any,

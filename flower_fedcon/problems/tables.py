@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.core.preparing import STAGES, Preparing
 from flower_fedcon.core.protocol import EXAMPLES, UNIFORM, WEIGHTINGS, Reply, Request
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.privacy.examples import ExampleDP
@@ -22,6 +21,7 @@ from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso, Regularizer, WithIntercept
 from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
+from flower_fedcon.tables.agreeing import STAGES, Preparing
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.read import log_notes, read_clients
 from flower_fedcon.tables.schema import COMMON, RANDOM

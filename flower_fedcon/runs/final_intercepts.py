@@ -24,13 +24,13 @@ from flower_fedcon.runs.final_sums import asked, total_sums
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.schema import RANDOM
 from flower_fedcon.tables.statistics import RandomFit
-from flower_fedcon.tables.statistics.answers import EFFECTS
 from flower_fedcon.tables.statistics.intercept_variance import (
     expect_groups,
     fit_marginal,
     fit_squared,
 )
 from flower_fedcon.tables.statistics.site_sums import MODEL
+from flower_fedcon.tables.wing import EFFECTS
 from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr.strategies")

@@ -9,10 +9,10 @@ import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import LARGEST
-from flower_fedcon.core.protocol import STATISTICS, Reply
+from flower_fedcon.core.exchange import known
+from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
-from flower_fedcon.tables.statistics.answers import ASKS
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
@@ -36,7 +36,7 @@ def total_sums(
     server : Server
     engine : Engine
     statistic : str
-        A name of `flower_fedcon.tables.statistics.answers.STATISTICS`.
+        The name of an exchange; see `flower_fedcon.core.exchange`.
     shapes : dict
         The shape of each array of an answer.
     x : array, optional
@@ -88,7 +88,8 @@ def asked(
         The clients that are asked; by default all.
     """
     wanted = server.everyone if clients is None else list(clients)
-    down: Payload = {"x": server.x if x is None else x, f"{ASKS}{statistic}": 1.0, **more}
+    exchange = known()[statistic]
+    down = exchange.request({"x": server.x if x is None else x, **more})
     found: dict[int, Payload] = {}
     faults: dict[int, str] = {}
     most = 3 if engine.max_retries is None else engine.max_retries
@@ -96,7 +97,7 @@ def asked(
         missing = [c for c in wanted if c not in found]
         if not missing:
             break
-        request = server.question(STATISTICS, down, missing)
+        request = server.question(exchange.phase, down, missing)
         request.attempt = attempt + 1
         server.audit.asked(request)
         server.count_bytes(down=len(missing) * payload_bytes(down))

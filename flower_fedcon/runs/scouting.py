@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
-from flower_fedcon.core.protocol import Setup
-from flower_fedcon.core.rng import SCALES, stream
-from flower_fedcon.core.scales import UNIT, Scales, estimate
+from flower_fedcon.core.protocol import SCALES, Setup
+from flower_fedcon.core.scales import ONE, SEVERAL, UNIT, Scales
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, DivergedError, RoundError, UnknownScaleError
-from flower_fedcon.runs.certificates import answers_to
+from flower_fedcon.runs.final_sums import asked, is_refusal
 from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr.strategies")
@@ -31,21 +28,21 @@ def with_scales(
 ) -> Setup:
     """Return the setup with all constants that the strategy's rules need.
 
-    If clients do not state a constant, everyone is asked for gradients at the start and, if L is
-    unknown, at more points (`flower_fedcon.core.scales.estimate`): one exchange, or a dozen. No
-    client's state changes. L is then made for several local steps if the strategy takes them, or
-    if `several` says so.
+    If clients do not state a constant, each tells the length of its gradient at the start and, if L
+    is unknown, its own estimate of L (`flower_fedcon.core.scales.estimate`). No client's state
+    changes. L is made for several local steps if the strategy takes them, or if `several` says so.
 
     Raises
     ------
     UnknownScaleError
-        If a rule needs a constant and gradients may not be asked for.
+        If a rule needs a constant and clients may not be asked.
     RoundError
-        If a client does not answer.
+        If a client does not answer; the error says which setting to give, and whose policy refuses.
     """
     try:
         strategy.bind(setup)
     except UnknownScaleError as error:
+        lacking = str(error)
         if strategy.privacy is not None:
             raise UnknownScaleError(
                 f"{error}. (It is not estimated here, since with privacy=... no noise would "
@@ -62,49 +59,36 @@ def with_scales(
         return setup
     if reason := engine.why_no_gradients:
         raise ConfigError(f"{strategy.title} lacks a constant of the clients' objectives: {reason}")
-    n, unknown = setup.num_clients, False
+    n, steps = setup.num_clients, 0
     trial = replace(setup, scales=Scales([], UNIT))
     try:
         strategy.bind(trial)
     except UnknownScaleError:
-        unknown = True
         trial = replace(setup, scales=Scales([UNIT] * n, UNIT))
         several |= (getattr(strategy.bind(trial), "local_steps", None) or 1) > 1
+        steps = SEVERAL if several else ONE
     server = Server(
         strategy, trial, x0, max_retries=engine.max_retries, round_deadline=engine.round_deadline
     )
     engine.open(server.info)
-    rng, at_start = stream(setup.seed, SCALES, 0), True
-
-    def gradients(points: Sequence[Array]) -> list[Array]:
-        """Return each client's gradient at its point, NaN if it is not finite; x0 is the first."""
-        nonlocal at_start
-        request = server.certificate_request(points[0])
-        if any(point is not points[0] for point in points):
-            request.personal = {c: {"x": point} for c, point in enumerate(points)}
-        found: dict[int, Any] = {}
-        for _ in range(_TRIES):
-            outside: set[int] | None = None if at_start else set()
-            found |= answers_to(request, server, engine, outside)
-            for client in outside or ():  # the point left its objective's domain, or overflows it
-                found[client] = {"gradient": np.full_like(x0, math.nan)}
-            if len(found) == n:
-                at_start = False
-                return [found[c]["gradient"] for c in range(n)]
-        missing = [name for c, name in enumerate(setup.names) if c not in found]
-        where, names = "at" if at_start else "near", ", ".join(missing)
+    numbers = ["steepness", "smoothness"] if steps else ["steepness"]
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(numbers, ())
+    found, faults = asked(server, engine, SCALES, shapes, steps=float(steps))
+    faults |= {c: f"it tells {own}" for c, own in found.items() if min(own.values()) < 0}
+    if faults:
         raise RoundError(
-            f"no gradient {where} the start from {names}, which {strategy.title} needs for its "
-            f"default settings: give the settings, or wait for these clients"
+            f'{lacking}. By default it follows from the exchange "{SCALES}" before round 1, in '
+            f"which each client tells the length of its gradient at the start"
+            f"{' and an estimate of L' if steps else ''}, but "
+            f"{'; '.join(server.in_words(faults))}. So give the setting where the strategy is made"
+            f"{_or_allow(faults)}"
         )
-
-    scales = estimate(gradients, x0, n, rng, smoothness=unknown, alone=several)
-    if not np.isfinite([scales.steepest, *scales.smoothnesses]).all():
-        raise ConfigError(
-            f"the clients' gradients at the start are not finite, and {strategy.title} needs them "
-            f"for its default settings: give the settings, or another start"
-        )
-    if unknown:
+    each = [found[client] for client in range(n)]
+    scales = Scales(
+        [float(own["smoothness"]) for own in each] if steps else [],
+        max(float(own["steepness"]) for own in each),
+    )
+    if steps:
         _log.info(
             "%s: the clients do not state their smoothness. L is about %.3g, by their gradients "
             "near the start; if the objective grows, steps are shortened",
@@ -112,6 +96,16 @@ def with_scales(
             max(scales.smoothnesses),
         )
     return replace(setup, scales=scales)
+
+
+def _or_allow(faults: Mapping[int, str]) -> str:
+    """Return how nodes that refuse would answer; "" if none refuses."""
+    if not any(is_refusal(fault) for fault in faults.values()):
+        return ""
+    return (
+        f', or list "{SCALES}" in `policy.phases` of each node (its --node-config, or '
+        f"client_app(policy=Policy(phases=...)))"
+    )
 
 
 class Guard:

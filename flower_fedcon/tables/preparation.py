@@ -55,6 +55,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.design import (
     Agreement,
@@ -71,7 +72,7 @@ from flower_fedcon.tables.held_out import names as metric_names
 from flower_fedcon.tables.marks import number_in
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, Schema
+from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, RANDOM, Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import LATER
 from flower_fedcon.wire.payloads import Payload, payload_bytes
@@ -229,6 +230,34 @@ class Preparation:
             return None
         assert self.stated is not None  # noqa: S101  (it has a design)
         return wide_columns(self.stated, self.categories)[self.kept]  # type: ignore[no-any-return]
+
+    def check_method(self, strategy: Any) -> None:
+        """Raise if a strategy leaves an intercept free that the model does not have.
+
+        Raises
+        ------
+        ConfigError
+        """
+        psi = getattr(strategy, "regularizer", None)
+        if isinstance(psi, WithIntercept) and self.site_effects == OWN:
+            raise ConfigError(
+                f"{psi!r} leaves the last entry of a model free, and with "
+                f"site_effects={self.site_effects!r} this entry is a column, not an intercept: "
+                f"give the inner penalty without WithIntercept"
+            )
+
+    def told_of_share(self, name: str, percent: float) -> str:
+        """Return what the log says of a site with most rows, where nothing is wrong."""
+        return (
+            f"site {name} holds {percent:.1f}% of the rows. Each row counts alike, as in pooled "
+            f"data, so the estimates follow this site most"
+        )
+
+    def asked_at_the_end(self, inference: str) -> str:
+        """Return the argument by which the server asks for sums at the end."""
+        if self.site_effects == RANDOM:
+            return f"site_effects={RANDOM!r}"
+        return f"inference={inference!r}"
 
     def entries(self, shape: tuple[int, ...]) -> list[str]:
         """Return the names of a model's entries, flattened: its columns, and the intercept."""

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from flower_fedcon.core.wings import later
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import (
     CoxRegression,
@@ -86,6 +87,9 @@ class Table:
     digest_of_cells : callable, optional
         Returns the digest of these rows in the file, of all its columns; see `tables.cell_digests`.
     """
+
+    at_node: ClassVar[Any] = later("flower_fedcon.tables.at_node:TableAtNode")
+    """What stands for it on a node; see `flower_fedcon.core.agreement`."""
 
     file: str
     schema: Schema

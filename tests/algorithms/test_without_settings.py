@@ -13,6 +13,7 @@ from nightly import nightly
 from problems import q6_objectives
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
+from flower_fedcon.core import answers
 from flower_fedcon.errors import ConfigError, DivergedError, FedConError
 from flower_fedcon.objectives import (
     HuberRegression,
@@ -26,7 +27,6 @@ from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, ElasticNet, Indicator, L2Squared
 from flower_fedcon.regularizers.rescaled import rescaled
-from flower_fedcon.runs import scouting
 from flower_fedcon.sets import Box, L1Ball, L2Ball
 from flower_fedcon.strategies import (
     SDANE,
@@ -183,9 +183,13 @@ def poisson_problem(seed=0):
 @pytest.fixture
 def too_small(monkeypatch):
     """Let every estimate be 64 times too small."""
-    right = scouting.estimate
-    small = lambda *of, **how: right(*of, **how).sharper(1 / 64)  # noqa: E731
-    monkeypatch.setattr(scouting, "estimate", small)
+    right = answers.estimate
+
+    def small(*of, **how):
+        found = right(*of, **how)
+        return found._replace(smoothness=found.smoothness * 1 / 64)
+
+    monkeypatch.setattr(answers, "estimate", small)
 
 
 @pytest.mark.parametrize("engine", ["local", "stacked"])

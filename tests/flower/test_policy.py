@@ -19,6 +19,7 @@ from problems import avg, q6_objectives
 
 from flower_fedcon import FederatedProblem, Policy, client_app, simulate
 from flower_fedcon.clients import FedAvgClient, ScaffnewClient
+from flower_fedcon.core.exchange import known
 from flower_fedcon.core.protocol import CERTIFY, STATISTICS, RunInfo
 from flower_fedcon.core.rng import BATCH
 from flower_fedcon.core.round import Round
@@ -29,8 +30,6 @@ from flower_fedcon.objectives import LeastSquares, LogisticRegression
 from flower_fedcon.registry import client_class
 from flower_fedcon.solvers import AOGM, LBFGS, GradientDescent
 from flower_fedcon.strategies import FedAvg, FedProx, Scaffnew, Scaffold
-from flower_fedcon.tables.statistics.answers import STATISTICS as STATISTICS_BY_NAME
-from flower_fedcon.tables.statistics.answers import models_in
 
 ROWS, DIMENSION = 20, 4
 
@@ -133,7 +132,7 @@ def test_private_batches_are_batches(objective):
     assert len({seeded.ask(np.ones(DIMENSION))[0][0].tobytes() for _ in range(5)}) == 1
 
 
-_NOT_CERTIFY = "phases = train, query, evaluate, prepare, statistics, not certify"
+_NOT_CERTIFY = "phases = train, query, evaluate, scales, prepare, statistics, not certify"
 ASKED = {
     "certify": (avg(), {"phase": CERTIFY}, {}, _NOT_CERTIFY),
     "steps": (avg(), {"local_steps": 10**12}, {}, "max-local-steps = 10000, not 1000000000000"),
@@ -441,8 +440,8 @@ def test_what_no_statistic_counts_as_one_is_named():
     """A statistic that is told several models or points must say how many; else it is one."""
     several = {"apart": 5, "calibration": 2}
     down = {"x": np.zeros(3), "at": np.zeros((5, 3)), "entries": np.zeros(5)}
-    for name in STATISTICS_BY_NAME:
-        assert models_in({f"asks.{name}": 1.0, **down}) == several.get(name, 1)
+    for name, exchange in known().items():
+        assert exchange.counts(down) == several.get(name, 1)
 
 
 def test_a_damaged_count_is_not_begun_anew(objective, tmp_path):

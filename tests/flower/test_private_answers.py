@@ -9,17 +9,16 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flower_fedcon.clients import FedAvgClient
-from flower_fedcon.core.preparing import LIMIT, STAGES
+from flower_fedcon.core.exchange import known, phases
 from flower_fedcon.core.protocol import CERTIFY, PREPARE, QUERY, STATISTICS, Request, RunInfo
 from flower_fedcon.flower import codec
-from flower_fedcon.flower.policy import PHASES
 from flower_fedcon.layout import Layout
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.agreeing import LIMIT, STAGES
 from flower_fedcon.tables.packed_text import packed_text
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.quantiles import INTERVALS
-from flower_fedcon.tables.statistics.answers import STATISTICS as KNOWN
 
 CATEGORIES = {"sex": ["f", "m"], "dx": ["a", "b", "c"]}
 SCHEMA = Schema.load(
@@ -52,11 +51,13 @@ class Node:
         rule = {"clip": 1.0, "noise-multiplier": 2.0, "target-delta": 1e-5, "loss-clip": 5.0}
         config = {f"privacy.{key}": value for key, value in rule.items()}
         config |= {"privacy.quality": True, "policy.max-parameters": 9.0, "partition-id": 0}
-        config |= {"policy.phases": ",".join(PHASES), "state-dir": str(folder / "state")}
+        config |= {"policy.phases": ",".join(phases()), "state-dir": str(folder / "state")}
         self._context = Context(1, 1, config, RecordDict(), {})
 
     def answer(self, request, preparation=None, **settings):
-        run = RunInfo("fedavg", 0, LIMIT, 1, preparation=preparation)
+        run = RunInfo(
+            "fedavg", 0, LIMIT, 1, attached={} if preparation is None else preparation.payload
+        )
         if preparation is not None:
             given = dict.fromkeys(FedAvgClient.fields) | {"client_lr": 0.1, "local_steps": 2}
             layout = Layout(((len(preparation.means) + 1,),), "float64", False)
@@ -67,7 +68,7 @@ class Node:
         return [np.asarray(value).tobytes() for value in values], examples, said
 
     def evaluate(self, preparation, x):
-        arrays = codec.prepared_arrays(preparation)
+        arrays = codec.attached_arrays(preparation.payload)
         layout = Layout(((len(x),),), "float64", False).to_json()
         config = {"prepared": ",".join(arrays), "layout": layout, "client": 0}
         client = FedAvgClient(self._table, context=self._context)
@@ -102,7 +103,7 @@ def questions(rng, plain):
     yield "evaluate", lambda node: node.evaluate(made, x)
     more = {"method": 1.0, "at": rng.normal(size=3), "entries": np.zeros(1), "transform": 0.0,
             "center": 0.0, "times": np.arange(1.0, 4.0), "nodes": 5.0, "ratio": 0.5}  # fmt: skip
-    for name in KNOWN:
+    for name in (name for name, own in known().items() if own.phase == STATISTICS):
         own = more | ({"at": x[None]} if name == "apart" else {})
         yield name, ask(1, {"x": x, f"asks.{name}": 1.0, **own}, STATISTICS, made)
     for lr, size in ((0.1, None), (1e300, 4)):

@@ -78,7 +78,7 @@ def test_nodes_fit_alone_where_their_policy_says_so(folder):
     found = there(3).heterogeneity
     assert found.sites == ("s0", "s1", "s2")
     assert (
-        "policy.phases = train, query, evaluate, prepare, statistics, not alone"
+        "policy.phases = train, query, evaluate, scales, prepare, statistics, not alone"
         in (found.left_out["s3"])
     )
     assert found.ratio.tobytes() == here.ratio.tobytes()  # sums, which it tells

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from flower_fedcon.clients import FedAvgClient
-from flower_fedcon.core.preparing import LIMIT, STAGES, Preparing
 from flower_fedcon.core.protocol import PREPARE, Reply, Request, RunInfo
 from flower_fedcon.flower import codec
 from flower_fedcon.layout import Layout
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.agreeing import LIMIT, STAGES, Preparing
 from flower_fedcon.tables.design import INTERVALS_OF
 from flower_fedcon.tables.few_rows import of_enough_rows
 from flower_fedcon.tables.packed_text import packed_text
@@ -76,7 +76,7 @@ class Node:
         return found
 
     def loss(self, preparation, x):
-        arrays = codec.prepared_arrays(preparation)
+        arrays = codec.attached_arrays(preparation.payload)
         layout = Layout(((len(x),),), "float64", False).to_json()
         config = {"prepared": ",".join(arrays), "layout": layout, "client": 0}
         value, _, said = self.client().evaluate([np.array(x, float), *arrays.values()], config)

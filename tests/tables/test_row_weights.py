@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from row_weights import LOSSES, SCHEMA, pooled_model, write_sites
 
 from flower_fedcon import simulate
-from flower_fedcon.core.preparing import Preparing
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.paths import cross_validate
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import Schema
+from flower_fedcon.tables.agreeing import Preparing
 
 SMALL = {"target": "y", "weight": "w", "features": {"x": "numeric"}}
 

@@ -11,7 +11,7 @@ import numpy as np
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.protocol import ClientInfo, Setup
 from flower_fedcon.core.rng import SCALES, stream
-from flower_fedcon.core.scales import LOUD, estimate
+from flower_fedcon.core.scales import LOUD, ONE, estimate
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.federated import FederatedProblem
@@ -148,13 +148,12 @@ def setup_of(problem: FederatedProblem, participation: Participation) -> Setup:
 def _slopes(problem: FederatedProblem, *, stated: bool) -> tuple[float, float]:
     """Return L as a run estimates it, 0 where it is stated, and the longest gradient at x0."""
     clients: Sequence[Any] = problem.clients[:_CLIENTS] if stated else problem.clients
-
-    def gradients(points: Sequence[Array]) -> list[Array]:
-        return [client.gradient(x) for client, x in zip(clients, points, strict=True)]
-
-    rng = stream(0, SCALES, 0)
-    found = estimate(gradients, problem.start, len(clients), rng, smoothness=not stated)
-    return max(found.smoothnesses, default=0.0), found.steepest
+    start, steps = problem.start, 0 if stated else ONE
+    found = [
+        estimate(client.gradient, start, stream(0, SCALES, 0, j), steps=steps)
+        for j, client in enumerate(clients)
+    ]
+    return max(own.smoothness or 0.0 for own in found), max(own.steepness for own in found)
 
 
 def _are_monotone(clients: Sequence[Any], start: Array, step: float) -> bool:

@@ -2,11 +2,10 @@
 
 `families` treats losses as likelihoods. `site_sums` computes a site's sums for a model, `site_fits`
 its own fits, and `group_sums` its sums for random intercepts. `estimates`, `heterogeneity` and
-`intercept_variance` compute the results on the server; `answers` names the possible requests.
+`intercept_variance` compute the results on the server; `tables/wing.py` lists the requests.
 Nothing here depends on how messages travel.
 """
 
-from flower_fedcon.tables.statistics.answers import sums_of as sums_of
 from flower_fedcon.tables.statistics.estimates import Estimates as Estimates
 from flower_fedcon.tables.statistics.heterogeneity import Heterogeneity as Heterogeneity
 from flower_fedcon.tables.statistics.heterogeneity import found_by_sites as found_by_sites

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon import __version__
-from flower_fedcon.core.protocol import PREPARE, ClientInfo, Reply, Request
+from flower_fedcon.core.agreement import Agreement
+from flower_fedcon.core.protocol import PREPARE, UNIFORM, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
 from flower_fedcon.tables.descriptives import Descriptives
@@ -37,15 +37,14 @@ from flower_fedcon.tables.preparation import (
     left_out_in_words,
 )
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.schema import COMMON, Schema
+from flower_fedcon.tables.schema import COMMON, RANDOM, Schema
 from flower_fedcon.tables.standing_out import (
     check_comparable,
     check_outcomes,
     check_references,
     standing_out,
 )
-from flower_fedcon.tables.table import CURVES, SPREAD, SUMMARY, Table
-from flower_fedcon.wire.digests import digest
+from flower_fedcon.tables.table import CURVES, SPREAD, SUMMARY
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
@@ -54,20 +53,6 @@ LIMIT = Layout(((2**21,),), "float64", layered=False)
 _SAID = 10  # at most so many lines about clients that stand out are logged
 CONSTANTS = "constants"
 STAGES = (SUMMARY, SPREAD, CONSTANTS, CURVES, *OF_TERMS)
-
-
-def info_of(objective: Any, name: str) -> ClientInfo:
-    """Return what a client says about itself; of a table, what is known before preparation."""
-    if not isinstance(objective, Table):
-        return replace(ClientInfo.of(objective, name), digest=digest(objective))
-    return ClientInfo(
-        name=name,
-        num_examples=objective.num_examples,
-        layout=None,
-        digest=objective.told_digest,
-        version=__version__,
-        schema=objective.schema.digest,
-    )
 
 
 class Preparing:
@@ -241,6 +226,59 @@ class Preparing:
         if number != 3:
             self._up += payload_bytes(payload)
         return payload
+
+
+class SchemaAgreement(Agreement):
+    """The agreement of nodes whose tables have one schema.
+
+    Parameters
+    ----------
+    schema : Schema, path or dict
+    site_effects, weighting : str
+        As for a strategy's `start`.
+
+    Raises
+    ------
+    ConfigError
+        If random effects have equal weights of clients.
+    """
+
+    def __init__(self, schema: Any, site_effects: str, weighting: str) -> None:
+        self._schema = schema if isinstance(schema, Schema) else Schema.load(schema)
+        self._site_effects = site_effects
+        if site_effects == RANDOM and weighting == UNIFORM:
+            raise ConfigError(
+                f'site_effects={site_effects!r} needs weighting="examples", since the likelihood '
+                f"is that of all rows"
+            )
+
+    def reached(
+        self, infos: list[ClientInfo], engine: Any, algorithm: str
+    ) -> tuple[list[ClientInfo], Preparation]:
+        """Return the clients' descriptions with constants, and the preparation.
+
+        Raises
+        ------
+        ConfigError
+            If some have tables and others not, or their schema is not the server's.
+        """
+        schema = self._schema
+        for info in infos:
+            if info.schema != schema.digest:
+                has = "another schema than the server" if info.schema else "an objective, no table"
+                raise ConfigError(
+                    f"client {info.name} has {has}: give server and nodes the same schema file"
+                )
+        engine.open(RunInfo(algorithm, 0, LIMIT, len(infos)))
+        preparing = Preparing(
+            schema,
+            [info.name for info in infos],
+            engine.answer,
+            max_retries=engine.max_retries,
+            deadline=engine.round_deadline,
+            site_effects=self._site_effects,
+        )
+        return preparing.constants(infos, preparing.agree())
 
 
 def _numbers(name: str, value: Any, size: int | None, *, partly: bool = False) -> Any:

@@ -10,15 +10,17 @@ and answers rounds and evaluations with no other. Both are stored under a digest
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.errors import ConfigError, RefusedError
-from flower_fedcon.flower.stores import Store
 from flower_fedcon.tables.packed_text import unpacked_text
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.table import Table
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload
+
+if TYPE_CHECKING:
+    from flower_fedcon.flower.stores import Store
 
 _MOST = 64  # notes of each kind that are kept; the oldest are dropped
 _KIND, _ASKED, _AGREED = "prepared", "asked", "agreed"

@@ -1,0 +1,104 @@
+"""The wings: rooms that are built onto the core and found by their file `wing.py`.
+
+A wing's `wing.py` says in a few lines what it adds. Each kind of addition is a dictionary, such as
+`EXCHANGES` (see `flower_fedcon.core.exchange`). The core asks `brought` for all of one kind, and
+imports no wing by its name, so a wing can be deleted and everything else works.
+
+A package of your own brings such a module by an entry point of the group "flower_fedcon.wings"::
+
+    [project.entry-points."flower_fedcon.wings"]
+    mine = "my_package.wing"
+
+A `wing.py` names its functions by `later`, which imports them at their first call: a node starts a
+new process for every message, and needs few of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from flower_fedcon.errors import ConfigError
+
+GROUP = "flower_fedcon.wings"
+_log = logging.getLogger("flwr")
+
+
+@cache
+def wings() -> dict[str, ModuleType]:
+    """Return the wings' modules by name: those of this package, then installed ones.
+
+    An installed one that cannot be loaded is left out, and the log says why.
+    """
+    here = Path(__file__).parents[1]
+    names = sorted(path.parent.name for path in here.glob("*/wing.py"))
+    found = {name: import_module(f"flower_fedcon.{name}.wing") for name in names}
+    for point in entry_points(group=GROUP):
+        if point.name in found:
+            _log.warning("the wing %s (%s) has a name that is taken", point.name, point.value)
+            continue
+        try:
+            found[point.name] = point.load()
+        except Exception as error:  # any error of a foreign package
+            _log.warning("the wing %s (%s) cannot be loaded: %r", point.name, point.value, error)
+    return found
+
+
+def brought(kind: str) -> dict[str, Any]:
+    """Return everything of one kind that the wings add, by name.
+
+    Raises
+    ------
+    ConfigError
+        If two wings bring the same name.
+
+    >>> "estimates" in brought("EXCHANGES")
+    True
+    """
+    found: dict[str, Any] = {}
+    for wing, module in wings().items():
+        for name, what in getattr(module, kind, {}).items():
+            if name in found:
+                raise ConfigError(f"the wing {wing} brings {name!r} of {kind} a second time")
+            found[name] = what
+    return found
+
+
+def bring(kind: str, name: str, what: str) -> Any:
+    """Return one thing that a wing adds; `what` says for the error who needs it.
+
+    Raises
+    ------
+    ConfigError
+        If no wing here brings it.
+    """
+    found = brought(kind)
+    if name not in found:
+        raise ConfigError(f"{what}, and this installation has no wing that brings {name!r}")
+    return found[name]
+
+
+def later(place: str) -> Callable[..., Any]:
+    """Return a function, given as "module:name", that is imported when it is first called.
+
+    >>> later("math:hypot")(3.0, 4.0)
+    5.0
+    """
+    module, _, name = place.partition(":")
+
+    @cache
+    def function() -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(import_module(module), name)
+        return found
+
+    def called(*args: Any, **more: Any) -> Any:
+        return function()(*args, **more)
+
+    called.__name__, called.__module__ = name, module
+    return called
