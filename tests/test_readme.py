@@ -243,7 +243,7 @@ def test_a_clone_needs_no_symbolic_links():
     links = [path for name in folders for path in (ROOT / name).rglob("*") if path.is_symlink()]
     assert not links
     for copy in (ROOT / "examples" / "heart").glob("*.csv"):
-        shipped = ROOT / "flower_fedcon" / "problems" / "data" / "heart" / copy.name
+        shipped = ROOT / "flower_fedcon" / "tables" / "data" / "heart" / copy.name
         assert copy.read_bytes() == shipped.read_bytes()
 
 

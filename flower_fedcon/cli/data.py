@@ -59,8 +59,8 @@ def check(
     fit the schema, or if a class of the outcome has no row.
     """
     from flower_fedcon.problems.files import natural
-    from flower_fedcon.problems.tables import client_names
     from flower_fedcon.tables import DataError, Schema
+    from flower_fedcon.tables.builders import client_names
     from flower_fedcon.tables.read import columns_by_client, columns_of, guarded
     from flower_fedcon.tables.survey import Client, survey
     from flower_fedcon.wire.whole_files import write_text
@@ -190,8 +190,8 @@ def curves(
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.lab.experiments.figures import check_figure
     from flower_fedcon.lab.report.study_figures import draw_curves
-    from flower_fedcon.problems.tables import clients_of
     from flower_fedcon.survival.of_tables import curves_of_tables
+    from flower_fedcon.tables.builders import clients_of
 
     if output is not None:
         check_figure(output)

@@ -16,8 +16,7 @@ new process for every message, and needs few of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -78,27 +77,29 @@ def bring(kind: str, name: str, what: str) -> Any:
     ConfigError
         If no wing here brings it.
     """
-    found = brought(kind)
-    if name not in found:
+    known = brought(kind)
+    if name not in known:
         raise ConfigError(f"{what}, and this installation has no wing that brings {name!r}")
-    return found[name]
+    found = known[name]
+    return found.found if isinstance(found, later) else found
 
 
-def later(place: str) -> Callable[..., Any]:
-    """Return a function, given as "module:name", that is imported when it is first called.
+class later:  # noqa: N801  (it reads like the function that it stands for)
+    """A function or class, given as "module:name", that is imported when it is first needed.
 
     >>> later("math:hypot")(3.0, 4.0)
     5.0
     """
-    module, _, name = place.partition(":")
 
-    @cache
-    def function() -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(import_module(module), name)
-        return found
+    def __init__(self, place: str) -> None:
+        self.place = place
 
-    def called(*args: Any, **more: Any) -> Any:
-        return function()(*args, **more)
+    @cached_property
+    def found(self) -> Any:
+        """The function or class itself."""
+        module, _, name = self.place.partition(":")
+        return getattr(import_module(module), name)
 
-    called.__name__, called.__module__ = name, module
-    return called
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        """Call what it stands for."""
+        return self.found(*args, **more)

@@ -21,7 +21,7 @@ def names_of(problem: FederatedProblem) -> list[str]:
     """Return the names of a flattened model's entries: a table's columns, or positions."""
     size, prepared = problem.layout.size, problem.preparation
     if prepared is not None:
-        return prepared.entries(problem.layout.shape)
+        return list(prepared.entries(problem.layout.shape))
     if problem.layout.layered or len(problem.layout.shape) == 1:
         return [f"x[{i}]" for i in range(size)]
     return [f"x{list(place)}" for place in np.ndindex(problem.layout.shape)]

@@ -12,14 +12,13 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from flower_fedcon.core.wings import bring
 from flower_fedcon.errors import refuse_name
 from flower_fedcon.problems.digits import digits
 from flower_fedcon.problems.federated import FederatedProblem as FederatedProblem
 from flower_fedcon.problems.files import files
-from flower_fedcon.problems.heart import heart
 from flower_fedcon.problems.partitions import partition as partition
 from flower_fedcon.problems.stated import stated as stated
-from flower_fedcon.problems.tables import tables
 
 if TYPE_CHECKING:
     from flower_fedcon.lab.papers import *  # noqa: F403
@@ -59,8 +58,12 @@ __all__ = [  # noqa: F405
     "tables",
 ]
 
+OF_TABLES = ("heart", "tables")
+
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         refuse_name(__name__, name, sys._getframe(1))
+    if name in OF_TABLES:
+        return bring("BUILDERS", name, f"the problem {name!r} is of tables")
     return getattr(import_module("flower_fedcon.lab.papers"), name)

@@ -27,7 +27,6 @@ from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
 from flower_fedcon.runs.history import Record
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.solvers.units import mean_curvatures
-from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import Array, choice, float_array, nonnegative
 from flower_fedcon.wire.digests import digest
 
@@ -62,7 +61,7 @@ class FederatedProblem:
         their names. A value of None is not recorded.
     optimum : Reference, optional
         The optimum, if known; by default a solver finds it at first use.
-    preparation : Preparation, optional
+    preparation : Attachment, optional
         For clients with tables: the names of their columns, and how they are scaled.
     constraints : {"mean", "each", "groups"} (default: "mean")
         Which functional constraints must hold. "mean": the mean of the g_j(x) <= 0
@@ -105,7 +104,7 @@ class FederatedProblem:
         names: Sequence[str] | None = None,
         metrics: Mapping[str, Metric] | None = None,
         optimum: Reference | None = None,
-        preparation: Preparation | None = None,
+        preparation: Any = None,
         constraints: str = "mean",
     ) -> None:
         objectives = objectives if isinstance(objectives, ManyClients) else list(objectives)

@@ -7,15 +7,11 @@ flwr-datasets need not be installed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.tables import Schema, Table, read_table
-from flower_fedcon.tables.raw_cells import read_cells
-from flower_fedcon.tables.read import owners_of
 from flower_fedcon.validation import Array, choice, count, positive
 
 _TRIES = 11  # draws of Dirichlet shares
@@ -125,24 +121,6 @@ def checked_rule(rule: Mapping[str, Any]) -> str:
     if by == "shards" and not {"shards", "shard_rows"} & rule.keys():
         raise ConfigError("partition by 'shards' needs shards, or shard_rows: write shards = 2")
     return by
-
-
-def dealt_out(
-    path: str | Path, schema: Schema, rule: Mapping[str, Any]
-) -> tuple[list[Table], list[str]]:
-    """Divide a pooled table: return the clients' tables and names; see `partition`.
-
-    The classes are the outcomes; for "natural" `column` is a column of the table.
-    """
-    by = checked_rule(rule)
-    whole = read_table(path, schema)
-    column = None
-    if by == "natural":
-        name = str(rule["column"])
-        column = owners_of(read_cells(Path(path), [name]), schema, name).tolist()
-    parts = partition([str(value) for value in whole.outcome.tolist()], rule, column)
-    names = sorted(parts) if by == "natural" else list(parts)
-    return [whole.of_rows(parts[name]) for name in names], names
 
 
 def counts_by_label(outcomes: Sequence[Array], edges: Array, labels: Sequence[str]) -> Array:

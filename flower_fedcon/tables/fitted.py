@@ -140,7 +140,7 @@ class FittedModel:
     --------
     >>> import tempfile
     >>> from flower_fedcon import load_model, simulate
-    >>> from flower_fedcon.problems.tables import tables
+    >>> from flower_fedcon.tables.builders import tables
     >>> from flower_fedcon.strategies import FedNewton
     >>> folder = Path(tempfile.mkdtemp())
     >>> for site, rows in (("north", "1,1 2,3 3,6"), ("south", "4,7 5,9 6,11")):

@@ -121,6 +121,10 @@ _EVERY = (
     _statistic("in_time", "hazards:in_time", counted=True),
     _statistic(BASELINE, "hazards:baseline", counted=True, own_word=True, limits=_at_agreed_times),
 )
+BUILDERS = {
+    "heart": later("flower_fedcon.tables.heart:heart"),
+    "tables": later("flower_fedcon.tables.builders:tables"),
+}
 AGREEMENTS = {"schema": later("flower_fedcon.tables.agreeing:SchemaAgreement")}
 READING_PRIVATE = {"cells": later("flower_fedcon.tables.read:privately")}
 EXCHANGES = {exchange.name: exchange for exchange in _EVERY}

@@ -13,8 +13,8 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators import FederatedLasso, FederatedLogisticRegression
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.paths.folds import deal_all
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.regularizers import L1, WithIntercept
+from flower_fedcon.tables.builders import tables
 
 
 def drawn(rng, rows=(30, 41, 22), columns=12, effect=1.5):

@@ -12,11 +12,11 @@ from trials import gbsg2
 
 from flower_fedcon import client_app, simulate
 from flower_fedcon.errors import FedConError
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.survival import logrank
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.packed_text import packed_text
 
 FILES = ["I.csv", "II.csv", "III.csv"]

@@ -10,9 +10,9 @@ from test_tables_on_nodes import make_grid
 from flower_fedcon import Policy, simulate
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.privacy import SecAggPlus
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.tables import Schema
+from flower_fedcon.tables.builders import tables
 
 STATED = {"target": "ill", "positive": ["yes"], "features": {"a": "numeric", "b": "numeric"}}
 SCHEMA = Schema.load(STATED)

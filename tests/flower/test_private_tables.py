@@ -22,10 +22,10 @@ from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.privacy import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.privacy.noise import Grid
-from flower_fedcon.problems.tables import prepare, prepared_problem
 from flower_fedcon.regularizers import L1, WithIntercept
 from flower_fedcon.strategies import FedAvg, FedDualAvg
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.builders import prepare, prepared_problem
 from flower_fedcon.tables.misfits import DataError
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, as_binned, bins_of, told_noisily
 from flower_fedcon.tables.noisy_sums import PrivateTable, bounds, check_public

@@ -16,9 +16,9 @@ from flower_fedcon.clients import FedAvgClient
 from flower_fedcon.core.protocol import PREPARE, Reply, Request, RunInfo
 from flower_fedcon.flower import codec
 from flower_fedcon.layout import Layout
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.agreeing import LIMIT, STAGES, Preparing
+from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.design import INTERVALS_OF
 from flower_fedcon.tables.few_rows import of_enough_rows
 from flower_fedcon.tables.packed_text import packed_text

@@ -22,12 +22,12 @@ from flower_fedcon.engines.patience import Patience
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.problems import heart
-from flower_fedcon.problems.heart import HOSPITALS
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.regularizers import L1, WithIntercept
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.strategies import CompositeFL, FedAvg, FedDR, FedNewton, Scaffnew
 from flower_fedcon.tables import Schema, Table, read_table, table_of_node
+from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.heart import HOSPITALS
 
 PSI = WithIntercept(L1(0.02))
 

@@ -16,8 +16,8 @@ from flower_fedcon.lab.report import study_figures
 from flower_fedcon.lab.report.contents import Curves, RunContents, read_folders
 from flower_fedcon.lab.report.page import page
 from flower_fedcon.lab.report.sections import title
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
+from flower_fedcon.tables.builders import tables
 
 
 @pytest.fixture(scope="module")

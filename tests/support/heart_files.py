@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import flower_fedcon.problems
+import flower_fedcon.tables
 from flower_fedcon.tables import Schema
 
-FOLDER = Path(flower_fedcon.problems.__file__).parent / "data" / "heart"
+FOLDER = Path(flower_fedcon.tables.__file__).parent / "data" / "heart"
 SCHEMA = Schema.load(FOLDER / "schema.toml")

@@ -6,8 +6,8 @@ import numpy as np
 import statsmodels.api as sm
 
 from flower_fedcon import simulate
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
+from flower_fedcon.tables.builders import tables
 
 COLUMNS = ["lncoins", "idp", "lpi", "disea"]
 

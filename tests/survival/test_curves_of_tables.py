@@ -14,11 +14,11 @@ from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.cohorts import unscaled
 from flower_fedcon.privacy import GaussianDP
-from flower_fedcon.problems.tables import clients_of, prepared_problem
 from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.survival import kaplan_meier, logrank
 from flower_fedcon.survival.of_tables import curves_of_tables
 from flower_fedcon.tables import Schema
+from flower_fedcon.tables.builders import clients_of, prepared_problem
 
 SCHEMA = """
 target = "time"

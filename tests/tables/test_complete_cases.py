@@ -15,9 +15,9 @@ from flower_fedcon import load_model, simulate
 from flower_fedcon.cli.command import app as fedcon
 from flower_fedcon.cli.command import main
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import DataError, Schema, read_table
+from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.noisy_sums import check_public
 
 NAMES = ("dose", "sex", "years", "counts")

@@ -21,8 +21,8 @@ from sites import problem, run, written
 from flower_fedcon import load_model, simulate
 from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
+from flower_fedcon.tables.builders import tables
 
 KNOTS = [3.0, 10.0, 20.0, 30.0]
 BENT = {

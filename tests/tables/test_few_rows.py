@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from flower_fedcon.errors import RefusedError
 from flower_fedcon.objectives import CoxRegression, LeastSquares
-from flower_fedcon.problems.tables import prepared_problem
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.builders import prepared_problem
 from flower_fedcon.tables.few_rows import effective_rows, is_few
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.quality import binned_counts

@@ -18,9 +18,9 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from flower_fedcon import load_model, simulate
 from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import DataError, Schema
+from flower_fedcon.tables.builders import tables
 
 RNG = np.random.default_rng(5)
 FEATURES = {"dose": {"type": "numeric", "transform": "log1p"}, "age": "numeric",

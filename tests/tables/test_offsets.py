@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from flower_fedcon import cross_validate, load_model, simulate
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
+from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.misfits import DataError
 
 COLUMNS = ["lncoins", "idp", "physlm"]

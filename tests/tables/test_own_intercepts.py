@@ -16,8 +16,8 @@ from flower_fedcon import load_model
 from flower_fedcon.cli.command import app
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.privacy import ExampleDP
-from flower_fedcon.problems.tables import clients_of, prepared_problem, tables
 from flower_fedcon.strategies import FedNewton
+from flower_fedcon.tables.builders import clients_of, prepared_problem, tables
 from flower_fedcon.tables.own_files import written_by
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.wire.digests import digest

@@ -9,8 +9,8 @@ from heart_files import FOLDER, SCHEMA
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.holdings import holdings
-from flower_fedcon.problems.heart import HOSPITALS
-from flower_fedcon.problems.tables import clients_of, tables
+from flower_fedcon.tables.builders import clients_of, tables
+from flower_fedcon.tables.heart import HOSPITALS
 
 RULES = {
     "iid": ({"by": "iid", "clients": 5}, [184] * 5),

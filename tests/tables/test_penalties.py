@@ -15,8 +15,8 @@ from flower_fedcon.estimators import (
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
 )
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
+from flower_fedcon.tables.builders import tables
 
 ROWS = pd.DataFrame(
     {

@@ -13,10 +13,10 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from flower_fedcon import simulate
 from flower_fedcon.problems import heart
-from flower_fedcon.problems.heart import HOSPITALS
-from flower_fedcon.problems.tables import prepare, prepared_problem, tables
 from flower_fedcon.strategies import FedDR
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.builders import prepare, prepared_problem, tables
+from flower_fedcon.tables.heart import HOSPITALS
 from flower_fedcon.tables.packed_text import packed_text
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import RoundError
-from flower_fedcon.problems.tables import prepare
 from flower_fedcon.tables import Schema, Table
 from flower_fedcon.tables.agreeing import STAGES, Preparing
+from flower_fedcon.tables.builders import prepare
 from flower_fedcon.tables.packed_text import packed_text
 
 SCHEMA = Schema("y", {"x": "numeric", "c": "categorical"})

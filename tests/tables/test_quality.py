@@ -21,9 +21,9 @@ from sklearn.metrics import (
 )
 
 from flower_fedcon import load_model, simulate
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.quality import (
     BINS,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems import tables
-from flower_fedcon.problems.tables import prepare
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.builders import prepare
 from flower_fedcon.tables.design import Design
 from flower_fedcon.tables.encoding import dummies
 from flower_fedcon.tables.few_rows import effective_counts

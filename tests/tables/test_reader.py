@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.tables import DataError, Schema, read_table
+from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.raw_cells import read_cells
 from flower_fedcon.tables.read import read_clients
 

@@ -12,10 +12,10 @@ from flower_fedcon import simulate
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.paths import cross_validate
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.agreeing import Preparing
+from flower_fedcon.tables.builders import tables
 
 SMALL = {"target": "y", "weight": "w", "features": {"x": "numeric"}}
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.privacy import GaussianDP
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.marks import near_duplicates
 from flower_fedcon.tables.survey import combinations
 

@@ -17,9 +17,9 @@ from flower_fedcon.estimators import FederatedLasso, FederatedLogisticRegression
 from flower_fedcon.lab.report.contents import read_run
 from flower_fedcon.objectives import HuberRegression
 from flower_fedcon.privacy import GaussianDP
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.runs.history import History
 from flower_fedcon.strategies import FedAvg, FedNewton
+from flower_fedcon.tables.builders import tables
 
 COLUMNS = ["rate_marriage", "age", "yrs_married"]
 

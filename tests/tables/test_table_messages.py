@@ -9,8 +9,8 @@ import pytest
 
 from flower_fedcon.cli.command import main
 from flower_fedcon.estimators import FederatedLasso
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.tables import DataError, Schema, read_table
+from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.marks import near_duplicates
 
 LINEAR = {"target": "y", "features": {"x": "numeric"}}

@@ -17,9 +17,9 @@ from flower_fedcon.cli import main
 from flower_fedcon.core.evaluation import pooled
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.paths import regularization_path
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.builders import tables
 
 LOSSES = {
     "squared": {},

@@ -20,9 +20,9 @@ from flower_fedcon import load_model, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.rows import is_sparse
 from flower_fedcon.privacy import GaussianDP
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.design import name_of, spline, term_columns
 from flower_fedcon.tables.quantiles import (
     INTERVALS,

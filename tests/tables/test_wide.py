@@ -16,9 +16,9 @@ from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import LeastSquares
-from flower_fedcon.problems.tables import clients_of, tables
 from flower_fedcon.strategies import CompositeFL, FedNewton
 from flower_fedcon.tables import encoding, preparation
+from flower_fedcon.tables.builders import clients_of, tables
 
 FEATURES = {"x": "numeric", "zip": "categorical", "sex": "categorical"}
 LOSSES = {

@@ -14,8 +14,8 @@ from flower_fedcon.lab.experiments.figures import COLOURS, check_figure
 from flower_fedcon.objectives.cohorts import unscaled
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.partitions import counts_by_label
-from flower_fedcon.problems.tables import clients_of
 from flower_fedcon.tables import Schema, Table
+from flower_fedcon.tables.builders import clients_of
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import atomic
 

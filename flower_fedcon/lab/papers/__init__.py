@@ -39,9 +39,9 @@ from flower_fedcon.lab.papers.synthetic import synthetic
 from flower_fedcon.problems.digits import digits
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import files
-from flower_fedcon.problems.heart import heart
-from flower_fedcon.problems.tables import tables
 from flower_fedcon.runs.toml import own_object
+from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.heart import heart
 
 Builder: TypeAlias = Callable[..., FederatedProblem]
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from flower_fedcon.objectives import GroupLossBounds, LossBound, Scaled, SoftmaxRegression
 from flower_fedcon.problems.digits import CLASSES, digits
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.problems.heart import heart
 from flower_fedcon.problems.images import Split
 from flower_fedcon.problems.stated import stated
+from flower_fedcon.tables.heart import heart
 from flower_fedcon.validation import choice, positive
 
 

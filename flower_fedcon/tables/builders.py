@@ -16,12 +16,12 @@ from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import natural, paths_of
-from flower_fedcon.problems.partitions import dealt_out
 from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso, Regularizer, WithIntercept
 from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.agreeing import STAGES, Preparing
+from flower_fedcon.tables.dealing import dealt_out
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.read import log_notes, read_clients
 from flower_fedcon.tables.schema import COMMON, RANDOM

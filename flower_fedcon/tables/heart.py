@@ -6,7 +6,7 @@ from importlib.resources import files
 
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.stated import stated
-from flower_fedcon.problems.tables import tables
+from flower_fedcon.tables.builders import tables
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
@@ -37,7 +37,7 @@ def heart(
     >>> problem.names, len(problem.preparation.names)
     (('cleveland', 'hungarian', 'switzerland', 'va'), 18)
     """
-    folder = files("flower_fedcon.problems") / "data" / "heart"
+    folder = files("flower_fedcon.tables") / "data" / "heart"
     return tables(
         data=[str(folder / f"{name}.csv") for name in HOSPITALS],
         schema=str(folder / "schema.toml"),
