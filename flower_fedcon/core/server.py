@@ -167,6 +167,11 @@ class Server:
         """The current global model."""
         return self.strategy.model(self.state)
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether one more round would exceed the budget of a private run."""
+        return self.private is not None and self.private.exhausted
+
     def draw(self) -> list[int]:
         """Begin the next round and return its cohort.
 

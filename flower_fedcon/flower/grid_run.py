@@ -216,7 +216,7 @@ class GridRun:
             self._engine.settings = {"train_config": self._train_config}
         self._run = Run(plan, self._strategy, agreed.setup, agreed.x0, self._engine)
         self._engine.check(
-            self._server.strategy, certificates=plan.certificates, inference=self._run.inference
+            self._server.strategy, certificates=plan.certificates, inference=self._run.hooks.asks
         )
         if agreed.form is not None and agreed.loops:
             app = self._app = AppSide(agreed.form, self._train_config, self._evaluate_config)

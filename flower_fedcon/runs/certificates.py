@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.gate import NUMBERS
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import CERTIFY, Request
-from flower_fedcon.errors import DivergedError, FedConError, printable
+from flower_fedcon.errors import ConfigError, DivergedError, FedConError, printable
 from flower_fedcon.regularizers import Indicator, Zero
 from flower_fedcon.solvers.units import Units, units_of
 from flower_fedcon.validation import Array
@@ -23,6 +24,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flwr")
 CERTIFICATES = frozenset(("kkt", "fw_gap", "consensus"))
 """The columns that `certify` adds."""
+
+
+def check_certificates(wanted: bool, strategy: Method[Any]) -> None:
+    """Refuse certificates of a private run.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if wanted and strategy.privacy is not None:
+        raise ConfigError(
+            "certificates use the clients' gradients, which no noise protects: with "
+            "privacy=... leave certificates out"
+        )
 
 
 def certify(server: Server, engine: Engine, units: Units | None = None) -> dict[str, float]:

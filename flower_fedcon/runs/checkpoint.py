@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -49,7 +49,8 @@ _SERVER_FORM: dict[str, Any] = {
 }  # fmt: skip
 
 
-_OPTIONAL = {"privacy", "compression", "participation", "clock", "scales", "ledgers", "race"}
+_STATES, _OTHERS = ("ledgers", "race"), "hooks"  # the states of hooks by name, of others in a dict
+_OPTIONAL = {"privacy", "compression", "participation", "clock", "scales", *_STATES, _OTHERS}
 
 Fingerprint: TypeAlias = dict[str, dict[str, Any]]
 """Settings that must not change when a run is resumed: name -> digest, and text to show."""
@@ -97,6 +98,23 @@ def _entry(content: str | list[str], value: Any) -> dict[str, Any]:
 def save(folder: Path, content: dict[str, Any]) -> None:
     """Write the checkpoint of a run directory, in one step."""
     state_files.write(folder / NAME, content)
+
+
+def with_states(states: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a checkpoint that holds the states of hooks, which are given by name."""
+    own = {name: state for name, state in states.items() if name in _STATES}
+    others = {name: state for name, state in states.items() if name not in _STATES}
+    return own | ({_OTHERS: others} if others else {})
+
+
+def states_in(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the states of hooks in a checkpoint, by name.
+
+    >>> states_in({"rows": 3} | with_states({"race": {"won": 1}, "mine": [2]}))
+    {'race': {'won': 1}, 'mine': [2]}
+    """
+    own = {name: content[name] for name in _STATES if name in content}
+    return {**own, **content.get(_OTHERS, {})}
 
 
 def load(
@@ -222,7 +240,7 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
         and all(map(_is_round, numbers))
         and (known or all(isinstance(client, Versions) for client in clients or ()))
         and _is_spent(server.get("privacy"))
-        and isinstance(content.get("ledgers", {}), dict)
+        and all(isinstance(content.get(name, {}), dict) for name in ("ledgers", _OTHERS))
         and isinstance(server.get("compression"), Mirror | None)
         and _is_time(server.get("clock"))
         and _are_scales(server.get("scales"), num_clients)

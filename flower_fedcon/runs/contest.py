@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
-from flower_fedcon.core.round import Round
+from flower_fedcon.core.scales import Scales
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError, DivergedError, RoundError
+from flower_fedcon.errors import ConfigError, DivergedError, RoundError, UnknownScaleError
 from flower_fedcon.runs.directory import stated_algorithm
-from flower_fedcon.runs.history import History, Record
-from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.hooks import Playing, RunHook
 from flower_fedcon.runs.race import Entry, Race, Runner, begin, entries, left_to_rules
-from flower_fedcon.runs.recording import Recorder
 from flower_fedcon.runs.scouting import with_scales
 from flower_fedcon.validation import AUTO, Array
 
@@ -27,25 +26,10 @@ _BY = "fw_gap", "kkt", "objective"
 _METHODS_FIRST = 3  # rounds of the first stage of methods; some need two for a step
 
 
-class Stage(Protocol):
-    """The run in which a race is played."""
-
-    plan: Plan
-    server: Server
-    recorder: Recorder
-
-    def play_round(self) -> Round:
-        """Play the next round."""
-
-    def enter(self, history: History, row: Record) -> bool:
-        """Record a row, and return whether a callback ends the run."""
-
-    def pause(self, history: History, *, now: bool) -> None:
-        """Write a checkpoint, now or if one is due, and handle signals."""
-
-
-class Contest:
+class Contest(RunHook):
     """The settings behind "auto", or the methods, that race in one run; and the results.
+
+    Without either there is one method, and no race.
 
     Parameters
     ----------
@@ -70,6 +54,8 @@ class Contest:
     rows : list of dict
         One for each that took part, once the race is decided.
     """
+
+    name = "race"
 
     def __init__(
         self,
@@ -120,7 +106,51 @@ class Contest:
             return {"name": AUTO, "participation": self._strategy.participation}
         return stated_algorithm(self._strategy if self._strategy.raced() else server.strategy)
 
-    def set_up(self, setup: Setup, known: Mapping[str, Any], *, scaled: bool) -> Setup:
+    def first_server(self, setup: Setup, found: Mapping[str, Any]) -> Server:
+        """Return the server with which a run begins, in a race or not.
+
+        Constants that the rules need, and that clients do not state, are estimated.
+
+        Parameters
+        ----------
+        setup : Setup
+        found : dict
+            The content of the checkpoint from which it is resumed; empty at the start.
+
+        Raises
+        ------
+        ConfigError
+            If a race is not allowed.
+        """
+        snapshot = found.get("server", {})
+        scaled = "scales" in snapshot
+        if scaled:
+            setup = replace(setup, scales=Scales(*snapshot["scales"]))
+        if self.exists:
+            setup = self._set_up(setup, found.get(self.name, {}), scaled=scaled)
+        if self.race is not None:
+            return self.race.standing()
+        try:
+            return self._alone(setup, snapshot)
+        except UnknownScaleError:
+            setup = with_scales(self.strategy, setup, self._start, self._engine)
+            return self._alone(setup, snapshot)
+
+    def _alone(self, setup: Setup, snapshot: Mapping[str, Any]) -> Server:
+        """Return the server of a run without a race, at the start or from a checkpoint."""
+        server = Server(
+            self.strategy,
+            setup,
+            self._start,
+            run_id=snapshot.get("run_id"),
+            incarnation=snapshot.get("incarnation", 0) + 1,
+            **self._options,
+        )
+        if snapshot:
+            server.resume(snapshot)
+        return server
+
+    def _set_up(self, setup: Setup, known: Mapping[str, Any], *, scaled: bool) -> Setup:
         """Begin the race; or continue with it, or with its winner, from a checkpoint.
 
         Parameters
@@ -207,36 +237,40 @@ class Contest:
         self._take([runner.entry for runner in race.runners], ended)
         return race.standing()
 
-    def doubt(self) -> str:
-        """Return a warning if the run ends before the race is decided; "" otherwise."""
-        race = self.race
-        if race is None:
-            return ""
+    def begin(self, run: Playing, known: Any) -> None:
+        """Show the race's results in the history."""
+        run.history.race = self.rows
+
+    def doubts(self, run: Playing) -> Iterator[str]:
+        """Yield that the run ended before the race was decided."""
+        race, history = self.race, run.history
+        if race is None or history.stopped or not run.server.round:
+            return
         leader = race.leader
         what, instead = what_is_raced(self._strategy), "give numbers"
         if self._rivals:
             what, instead = f"{len(race.runners)} methods", "name a method"
-        return (
+        yield (
             f"the race of {what} was not decided: it takes up to about {race.until_decided} "
             f"rounds, and the run ends after {race.rounds}. The model is that of "
             f"{leader.entry.label}, the best so far, after {leader.server.round} of its own "
             f"rounds. Give more rounds, or {instead}"
         )
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return the part of a checkpoint; empty if there is no race."""
+    def snapshot(self) -> dict[str, Any] | None:
+        """Return the race under way, or its results."""
         if self.race is None:
-            return self._ended
+            return self._ended or None
         return {"certificates": self._certificates, **self.race.snapshot()}
 
-    def play(self, run: Stage, history: History) -> bool:
+    def lead(self, run: Playing) -> bool:
         """Play the race, within the run's rounds; return whether the run continues.
 
         A row is recorded after each turn: the best result so far, and the cost of all runners.
         """
-        race, most = self.race, run.plan.num_rounds
-        assert race is not None  # noqa: S101  (the caller's case)
-        stop = False
+        race, most, stop = self.race, run.plan.num_rounds, False
+        if race is None:
+            return True
         while (runner := race.next()) is not None and not stop:
             left = most - race.rounds
             if left <= 0:
@@ -251,22 +285,22 @@ class Contest:
                 # A resumed server does not know which clients took part in its last round.
                 last_round = {name: record[name] for name in ("cohort", "replies")}
                 row = record | run.recorder.costs(run.server) | last_round
-                stop = run.enter(history, row)
+                stop = run.enter(row)
             if decided:
                 break
-            run.pause(history, now=last or stop)
+            run.pause(now=last or stop)
         if race.next() is None:
             self._decide(race, race.leader)
             self._take_up(race.leader)
             run.server = race.standing()
             run.server.audit.follow(run.server)
-            history.race = self.rows
-            run.pause(history, now=True)
+            run.history.race = self.rows
+            run.pause(now=True)
         if stop:
-            history.stopped = race.rounds < most
+            run.history.stopped = race.rounds < most
         return not stop and race.rounds < most
 
-    def _turn(self, run: Stage, runner: Runner, goal: int, race: Race) -> None:
+    def _turn(self, run: Playing, runner: Runner, goal: int, race: Race) -> None:
         """Let one runner play up to a round, and score it."""
         server, began = runner.server, time.perf_counter()
         try:

@@ -10,9 +10,8 @@ from flower_fedcon.core.clock import Clock
 from flower_fedcon.core.rng import check_seed
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.history import Callback, Record
-from flower_fedcon.tables.statistics import METHODS
-from flower_fedcon.tables.statistics.estimates import DEBIASED
-from flower_fedcon.validation import Array, choice, count
+from flower_fedcon.runs.hook_registry import check_arguments
+from flower_fedcon.validation import Array, count
 
 
 @dataclass(frozen=True)
@@ -105,14 +104,9 @@ class Plan:
             raise ConfigError(f"unsafe must be True or False, got {self.unsafe!r}")
         if not isinstance(self.clock, Clock | None):
             raise ConfigError(f"clock must be a flower_fedcon.Clock, got {self.clock!r}")
-        if self.inference is not None:
-            choice("inference", self.inference, (*METHODS, DEBIASED))
-        if not isinstance(self.heterogeneity, bool):
-            raise ConfigError(f"heterogeneity must be True or False, got {self.heterogeneity!r}")
-        if self.heterogeneity and self.inference is None:
-            raise ConfigError(
-                'heterogeneity compares clients with pooled estimates: give inference="model", too'
-            )
+        of_wings = ("inference", None), ("heterogeneity", False)
+        if given := [name for name, left_out in of_wings if getattr(self, name) is not left_out]:
+            check_arguments(self, given)
         for callback in self.callbacks:
             if not callable(callback):
                 raise ConfigError(f"a callback must be callable, got {callback!r}")

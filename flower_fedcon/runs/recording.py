@@ -12,6 +12,7 @@ import numpy as np
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import check_metric_names
 from flower_fedcon.core.gate import COUNTS
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.private import Private
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, DivergedError
@@ -29,9 +30,8 @@ class Recorder:
     Parameters
     ----------
     plan : Plan
+    strategy : Method
     engine : Engine
-    noisy : bool
-        Whether noise covers what the run releases.
 
     Attributes
     ----------
@@ -46,9 +46,11 @@ class Recorder:
         If a private run would end by a condition on its data.
     """
 
-    def __init__(self, plan: Plan, engine: Engine, *, noisy: bool) -> None:
-        self._plan, self._engine, self._noisy = plan, engine, noisy
-        self.covered = noisy and not plan.unsafe
+    def __init__(self, plan: Plan, strategy: Method[Any], engine: Engine) -> None:
+        self._plan, self._engine = plan, engine
+        self._noisy = strategy.privacy is not None and strategy.privacy.noise_multiplier > 0
+        self._noisy |= bool(engine.ledgers())  # private examples, of which this process knows all
+        self.covered = self._noisy and not plan.unsafe
         self._asks = not self.covered or any(map(is_unsafe, plan.callbacks))
         self.seconds = 0.0
         if self.covered:

@@ -16,7 +16,7 @@ from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.regularizers import GroupLasso
-from flower_fedcon.runs import run
+from flower_fedcon.runs import kept
 from flower_fedcon.runs.directory import versions
 from flower_fedcon.sets import Birkhoff, Box
 from flower_fedcon.strategies import FedAvg, FedFW, FedMiD
@@ -174,7 +174,7 @@ def test_the_essential_cannot_be_allowed_to_change(tmp_path):
 
 
 def test_other_versions_are_told(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(run, "versions", lambda: {**versions(), "numpy": "1.0"})
+    monkeypatch.setattr(kept, "versions", lambda: {**versions(), "numpy": "1.0"})
     simulate(avg(), q6(), 2, run_dir=tmp_path)
     monkeypatch.undo()
     simulate(avg(), q6(), 3, run_dir=tmp_path, resume=True)

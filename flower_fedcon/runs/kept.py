@@ -1,0 +1,227 @@
+"""What a run keeps in its folder: ledgers, rows, audit log, checkpoints, and the model."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.method import Method
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
+from flower_fedcon.runs.audit_log import AuditLog
+from flower_fedcon.runs.contest import Contest
+from flower_fedcon.runs.directory import RunDirectory, versions
+from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.hooks import Playing, RunHook
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.ledgers import RunLedgers
+
+_log = logging.getLogger("flwr")
+_CHECKPOINT_SECONDS = 10.0
+
+
+class Spending(RunHook):
+    """Writes what private runs and private examples have spent, before anything is shown for it.
+
+    Parameters
+    ----------
+    folder : Path
+    """
+
+    name = "ledgers"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, Any] | None = None
+        self._ledgers: RunLedgers | None = None
+
+    def begin(self, run: Playing, known: Any) -> None:
+        """Remember what the checkpoint says has been spent."""
+        self._known = known
+
+    def lead(self, run: Playing) -> bool:
+        """Count what files of the folder say has been spent."""
+        if run.server.private is not None:
+            asked_rounds.keep(run.server.private, self._folder)
+        self._ledgers = RunLedgers(run.engine.ledgers(), self._folder, self._known)
+        return True
+
+    def writing(self, run: Playing) -> None:
+        """Write what has been spent, if it has changed."""
+        if self._ledgers is not None:
+            self._ledgers.save()
+
+    def snapshot(self) -> dict[str, Any] | None:
+        """Return what private examples have spent."""
+        return None if self._ledgers is None else self._ledgers.entries() or None
+
+
+class Kept(RunHook):
+    """The folder of a run: it writes rows, checkpoints and the model, and begins the audit log.
+
+    Parameters
+    ----------
+    plan : Plan
+        With a folder.
+    engine : Engine
+    contest : Contest
+    problem : dict, optional
+        The problem's table in an experiment file.
+
+    Attributes
+    ----------
+    path : Path
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Engine,
+        contest: Contest,
+        problem: Mapping[str, Any] | None,
+    ) -> None:
+        assert plan.run_dir is not None  # noqa: S101  (the caller's case)
+        self._directory, self._plan, self._engine = RunDirectory(plan.run_dir), plan, engine
+        self.path = self._directory.path
+        self._contest, self._problem = contest, problem
+        self._found: dict[str, Any] | None = None
+        self._fingerprint: checkpoint.Fingerprint = {}
+        self._before: dict[str, Any] | None = None  # during a round: the state it began with
+        self._saved = time.monotonic()
+
+    def found(
+        self, strategy: Method[Any], setup: Setup, x0: Array, rivals: Sequence[Method[Any]]
+    ) -> dict[str, Any]:
+        """Return the checkpoint to continue from; empty if there is none.
+
+        Raises
+        ------
+        FedConError
+            If it is damaged, or belongs to a run with different settings or data.
+        """
+        directory, plan = self._directory, self._plan
+        self._fingerprint = checkpoint.fingerprint(
+            strategy, setup, x0, self._engine, plan.clock, rivals
+        )
+        if plan.resume and directory.exists:
+            self._found = checkpoint.load(
+                self.path,
+                strategy,
+                setup,
+                self._fingerprint,
+                plan.allow_changes,
+                rivals=rivals,
+            )
+        return self._found or {}
+
+    def begin(self, run: Playing, known: Any) -> None:
+        """Make the folder, or take up the run in it."""
+        directory, plan, found = self._directory, self._plan, self._found
+        self._saved = time.monotonic()
+        if found is None:
+            if plan.resume:
+                lacks = "no checkpoint in" if directory.exists else "there is no folder"
+                _log.warning("%s %s to resume: starting from round 1", lacks, self.path)
+            algorithm = self._contest.stated(run.server)
+            directory.create(run.server, plan, algorithm, self._problem)
+            self._begin_audit(run)
+            return
+        run.history.rows = directory.reopen(found["rows"])
+        run.recorder.seconds = found["seconds"]
+        if found["clients"] is not None:
+            self._engine.load(found["clients"])
+        self._begin_audit(run)
+        _log.info("resuming %s after round %d", self.path, run.server.round)
+        if run.server.round > plan.num_rounds:
+            _log.warning(
+                "%s holds %d rounds, more than the requested %d: this is its whole history",
+                self.path,
+                run.server.round,
+                plan.num_rounds,
+            )
+
+    def _begin_audit(self, run: Playing) -> None:
+        """Begin an audit log, if the plan or the engine asks for one."""
+        wanted = self._engine.clients_keep_states if self._plan.audit is None else self._plan.audit
+        if wanted:
+            data = self._fingerprint.get("data", {}).get("digest", ())
+            log = AuditLog(self.path / audit_log.NAME, run.server, data)
+            for runner in self._contest.runners:
+                runner.server.audit = log
+            run.server.audit = log
+
+    def lead(self, run: Playing) -> bool:
+        """Write a checkpoint, in a resumed run, too: each start is a new incarnation."""
+        self._checkpoint(run)
+        return True
+
+    def before_round(self, run: Playing, most: int) -> int:
+        """Remember the state to which a run on nodes goes back if the round fails."""
+        if self._engine.clients_keep_states:
+            self._before = self._content(run)
+        return most
+
+    def recorded(self, run: Playing, row: Record, seen: Mapping[bool, Record]) -> bool:
+        """Append a row to the history's file."""
+        self._directory.write(row)
+        return False
+
+    def pause(self, run: Playing, *, now: bool) -> None:
+        """Write a checkpoint now, or if one is due by the round or the time."""
+        self._before = None
+        if now or self._is_due(run):
+            self._checkpoint(run)
+
+    def _is_due(self, run: Playing) -> bool:
+        if self._plan.checkpoint_every is not None:
+            return run.server.round % self._plan.checkpoint_every == 0
+        private = run.server.private
+        return (private is not None and private.remembers) or (
+            time.monotonic() - self._saved > _CHECKPOINT_SECONDS
+        )
+
+    def _content(self, run: Playing) -> dict[str, Any]:
+        """Return the content of the server's checkpoint."""
+        return {
+            "fingerprint": self._fingerprint,
+            "server": run.server.snapshot(),
+            "rows": len(run.history.rows),
+            "seconds": run.recorder.seconds,
+        } | checkpoint.with_states(run.hooks.snapshot())
+
+    def _write(self, run: Playing, content: dict[str, Any]) -> None:
+        """Write a checkpoint."""
+        run.hooks.writing(run)  # never less than a checkpoint has
+        self._directory.sync()
+        run.server.audit.sync()
+        states = {"clients": self._engine.save(), "versions": versions()}
+        checkpoint.save(self.path, content | states)
+
+    def _checkpoint(self, run: Playing) -> None:
+        """Write all that a later start needs; clients then keep these versions."""
+        self._write(run, self._content(run))
+        for runner in self._contest.runners:
+            if not runner.out:
+                runner.server.acknowledgements.keep()
+        run.server.acknowledgements.keep()
+        self._saved = time.monotonic()  # the next is due this long after the end of this one
+
+    def rescue(self, run: Playing) -> None:
+        """Write the state before a round that has failed, if nothing of it has been applied."""
+        if run.asking and self._before is not None:
+            self._write(run, self._before)
+
+    def ended(self, run: Playing) -> None:
+        """Write the model."""
+        server = run.server
+        beside = dict(zip(server.buffer_names, server.buffers, strict=True))
+        self._directory.save_model(run.history, server.setup.layout.names, beside)
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        self._directory.close()
