@@ -61,12 +61,9 @@ class Mirror(NamedTuple):
             taken.flags.writeable = False
             self.rows[name] = taken
 
-    def readable(self) -> Self:
-        """Return the same rows for reading; a change of theirs makes a copy first."""
-        views = {name: rows.view() for name, rows in self.rows.items()}
-        for view in views.values():
-            view.flags.writeable = False
-        return type(self)(views)
+    def copy(self) -> Self:
+        """Return a mirror with the same values, and rows of its own."""
+        return type(self)({name: rows.copy() for name, rows in self.rows.items()})
 
     def own(self, name: str) -> Array:
         """Return the rows of one name to change: a copy, if an engine shares them."""

@@ -94,9 +94,7 @@ class ModelBound:
 
     def _within(self, state: Any, uploads: Uploads) -> bool:
         """Return whether a round of these uploads stays within the bound; `state` stays as is."""
-        apart = state._make(
-            value.readable() if isinstance(value, Mirror) else value for value in state
-        )
+        apart = state._make(value.copy() if isinstance(value, Mirror) else value for value in state)
         with np.errstate(all="ignore"):
             try:
                 return self._sent(self._strategy.aggregate(apart, uploads)) <= self._most
