@@ -11,44 +11,74 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from typing import Any
 
 from flower_fedcon.errors import FedConError
 
-_LAST = re.compile(r"^flower_fedcon(?:\.\w+)+Error: (.+)$", re.MULTILINE)
-_OF_CLIENTS = "ClientApp"  # in Flower's sentence about the app that has failed
-_REMOTE = "ClientAppException"  # of the simulation, around an exception from another process
-_CRASH = "Exit Code: "
+_OWN = r"flower_fedcon(?:\.\w+)+Error"
+_QUOTED = re.compile(rf"<class '{_OWN}'>:<'(.+)'>", re.DOTALL)  # Flower's reason for a failure
+_RAISED = re.compile(rf"^{_OWN}: (.+)$", re.MULTILINE)  # in the text of a traceback
+_REMOTE = "ClientAppException"  # by which the simulation carries an error from another process
+_CRASH = "Exit Code: "  # how Flower's last words begin
 
 
 class OneSentence(logging.Filter):
-    """Filters the records about errors of this package, which a process logs once it has failed."""
+    """Shortens the records that a process logs about an error of this package once it has failed.
+
+    Each error is told once. The simulation logs it several times, on its way through its threads.
+    """
 
     _told = ""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Shorten a record of such an error; leave out what only repeats it."""
+        """Return whether a record is logged; the record of such an error becomes its sentence."""
         if record.levelno < logging.ERROR:
             return True
-        message = record.getMessage()
-        if record.exc_info and isinstance(error := record.exc_info[1], FedConError):
-            self._told = str(error)
-            of_client = message.startswith(_OF_CLIENTS)
-            how = "this node answers with an error" if of_client else "the run has failed"
-            _debug(message, exc_info=record.exc_info)
-            record.msg, record.args = "%s: %s", (how, error)
-            record.exc_info = record.exc_text = None
+        message, trace = record.getMessage(), record.exc_info
+        error = _own(trace[1] if trace else sys.exc_info()[1])
+        sentence = str(error) if error is not None else _quoted(message)
+        ends = bool(self._told) and message.startswith(_CRASH)
+        if not sentence and not ends:
             return True
-        if _REMOTE in message and (named := _LAST.findall(message)):
-            _debug(message)
-            repeated, self._told = self._told == named[-1], named[-1]
-            record.msg, record.args = "a node answers with an error: %s", (named[-1],)
-            return not repeated
-        if self._told and message.startswith(_CRASH):
-            _debug(message)
+        logging.getLogger("flwr").debug("%s", message, exc_info=trace)
+        if ends or sentence == self._told:
             return False
+        of_node = error is None or message.startswith("ClientApp")
+        self._told = sentence
+        what = "a node answers with an error" if of_node else "the run has failed"
+        record.msg, record.args = "%s: %s", (what, sentence)
+        record.exc_info = record.exc_text = None
         return True
 
 
-def _debug(message: str, exc_info: Any = None) -> None:
-    logging.getLogger("flwr").debug("%s", message, exc_info=exc_info)
+def _own(error: BaseException | None) -> FedConError | None:
+    """Return the error of this package that is logged, or that Flower's own errors stem from."""
+    while error is not None and not isinstance(error, FedConError) and _is_flowers(error):
+        error = error.__cause__
+    return error if isinstance(error, FedConError) else None
+
+
+def _is_flowers(error: BaseException) -> bool:
+    """Return whether Flower has raised an error, not code that it calls."""
+    trace: Any = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("flwr.")
+
+
+def _quoted(message: str) -> str:
+    return sentence_in(message) if _REMOTE in message else ""
+
+
+def sentence_in(text: str) -> str:
+    """Return the text of an error of this package, in Flower's words about a failure; or "".
+
+    >>> sentence_in("<class 'flower_fedcon.errors.ConfigError'>:<'penalty must be > 0'>")
+    'penalty must be > 0'
+    >>> sentence_in("<class 'ValueError'>:<'no such file'>")
+    ''
+    """
+    if (whole := _QUOTED.fullmatch(text)) is not None:
+        return whole[1]
+    return next(reversed(_RAISED.findall(text)), "")
