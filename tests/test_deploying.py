@@ -292,3 +292,38 @@ def test_what_a_deployment_would_end_at_is_said_before_it_starts(
         with pytest.raises(TypeError, match="not callable"):
             run_command(*one, more, "--run-dir", "run", "--run-config", "resume=true")
         assert f"nodes will refuse {named}, which" in capsys.readouterr().out
+
+
+def write_program(folder: Path, name: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_flower_s_programs_are_found_beside_python_or_on_path(tmp_path, monkeypatch):
+    """Beside it first: there they are of the same environment."""
+    beside, elsewhere = tmp_path / "beside", tmp_path / "elsewhere"
+    monkeypatch.setattr(deployment.sysconfig, "get_path", lambda _: str(beside))
+    monkeypatch.setenv("PATH", str(elsewhere))
+    flwr = write_program(elsewhere, "flwr")
+    assert deployment.program("flwr") == str(flwr)
+    flwr = write_program(beside, "flwr")
+    assert deployment.program("flwr") == str(flwr)
+
+
+def test_a_program_that_is_nowhere_is_named_with_both_places(run_command, tmp_path, monkeypatch):
+    """Before anything is started or written."""
+    beside, elsewhere = tmp_path / "beside", tmp_path / "elsewhere"
+    monkeypatch.setattr(deployment.sysconfig, "get_path", lambda _: str(beside))
+    monkeypatch.setattr(deploy_command, "_ENDS", ())
+    monkeypatch.setenv("PATH", str(elsewhere))
+    monkeypatch.chdir(tmp_path)
+    write_program(elsewhere, "flower-superlink")
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "pyproject.toml").write_text(LISTING)
+    said = refusal(run_command, "deploy", "app", "--local")
+    assert "there is no program flower-supernode beside this Python" in said
+    assert f"in {beside}, nor on PATH, {elsewhere}: install Flower" in said
+    assert not (tmp_path / "runs").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +40,8 @@ class ClientInfo:
         The digest of the client's objective with its data; "" if the client was not asked for it.
     version : str
         The client's version of flower-fedcon.
+    max_model : float
+        The largest entry of a model that the client accepts.
 
     Raises
     ------
@@ -55,6 +58,7 @@ class ClientInfo:
     version: str = ""
     own_loop: str = ""
     schema: str = ""
+    max_model: float = math.inf
 
     def __post_init__(self) -> None:
         count("num_examples", self.num_examples, minimum=0 if self.own_loop else 1)
@@ -62,6 +66,8 @@ class ClientInfo:
             value = getattr(self, name)
             if value is not None and nonnegative(name, value) > _LARGEST:
                 raise ConfigError(f"{name} must be at most {_LARGEST:g}, got {value!r}")
+        if not self.max_model > 0:
+            raise ConfigError(f"max_model must be > 0, got {self.max_model!r}")
         L, mu = self.smoothness, self.strong_convexity
         if L is not None and mu is not None and mu > L * (1 + 1e-6):
             raise ConfigError(f"strong_convexity must be at most smoothness, got {mu!r} > {L!r}")

@@ -61,6 +61,10 @@ class Mirror(NamedTuple):
             taken.flags.writeable = False
             self.rows[name] = taken
 
+    def copy(self) -> Self:
+        """Return a mirror with the same values, and rows of its own."""
+        return type(self)({name: rows.copy() for name, rows in self.rows.items()})
+
     def own(self, name: str) -> Array:
         """Return the rows of one name to change: a copy, if an engine shares them."""
         rows = self.rows[name]

@@ -325,6 +325,14 @@ class Setup:
         return self.scales is not None and bool(self.scales.smoothnesses)
 
     @property
+    def max_model(self) -> float:
+        """The largest entry of a model that most clients accept: the lower median of theirs."""
+        if isinstance(self.clients, ClientInfos):  # they are in this process
+            return math.inf
+        each = sorted(client.max_model for client in self.clients)
+        return each[(len(each) - 1) // 2]
+
+    @property
     def strong_convexity(self) -> float | None:
         """The smallest strong convexity mu of the clients; None unless all are known."""
         return min(self._scaled("strong_convexity"), default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -33,6 +33,8 @@ _REASON = 1200  # characters of a reason in the log
 _LOGGED = 10  # reasons for dropped replies in one log line
 _ALIKE = 12  # attempts after which one fault of all clients ends a run: on nodes, six minutes
 _BUGS = 3  # such attempts, where the fault names a line of the clients' own code
+_REFUSALS = 2  # such attempts, where the fault is a rule of theirs, repeated word for word
+_REFUSED = "refused: "  # how a `RefusedError` begins
 _NOBODY: frozenset[int] = frozenset()
 
 
@@ -94,6 +96,7 @@ class Round:
         self._quorum = self._server.strategy.quorum(len(self.cohort))
         self._attempt, self._ask_again = 0, False
         self._faults: dict[int, str] = {}
+        self._repeated: set[str] = set()  # by all, in the attempt before
         self._diverged: set[int] = set()
         self._refusing: set[int] = set()
 
@@ -123,9 +126,12 @@ class Round:
             If replies are missing and every attempt is used up. The round is not applied.
         """
         while self.is_complete():
-            if self.phase == TRAIN:
+            if self.phase != TRAIN:
+                self._begin_training()
+            elif not self._drop_carriers():
                 return None
-            self._begin_training()
+        everyone = len(self._refusing) == len(self.cohort)
+        self._repeated = {*self._faults.values()} if everyone else set()
         self._refusing.clear()
         server, repeated = self._server, self._attempt > 0 and not self._count
         self._attempt += not self._ask_again  # a re-entry is an answer, not a failed attempt
@@ -237,13 +243,34 @@ class Round:
                 if self._take(reply):
                     return  # the other replies answer a broadcast that no longer counts
         finally:
-            found = self._server.in_words(self._dropped) if self._dropped else []
-            for line in found[:_LOGGED]:
-                what = "replies" if line.startswith("clients ") else "reply"
-                _log.warning("round %d: dropped the %s of %s", self.number, what, line)
-            if len(found) > _LOGGED:
-                rest = len(found) - _LOGGED
-                _log.warning("round %d: and more, for %d other reasons", self.number, rest)
+            self._tell_dropped()
+
+    def _tell_dropped(self) -> None:
+        found = self._server.in_words(self._dropped) if self._dropped else []
+        for line in found[:_LOGGED]:
+            what = "replies" if line.startswith("clients ") else "reply"
+            _log.warning("round %d: dropped the %s of %s", self.number, what, line)
+        if len(found) > _LOGGED:
+            rest = len(found) - _LOGGED
+            _log.warning("round %d: and more, for %d other reasons", self.number, rest)
+
+    def _drop_carriers(self) -> bool:
+        """Drop uploads that would carry the model beyond what clients accept; return if any.
+
+        In a private run the clip bounds them, and which are dropped would tell of the data.
+        """
+        server = self._server
+        if server.private is not None or not all(reply.remote for reply in self._used):
+            return False
+        found = server.bound.carriers(server.state, self._names, self.uploads)
+        self._used = [reply for reply in self._used if reply.clients[0] not in found]
+        self._answered.difference_update(found)
+        self._count -= len(found)
+        self._dropped = {}
+        for client in found:
+            self._drop(client, DivergedError(server.bound.reason))
+        self._tell_dropped()
+        return bool(found)
 
     def _take(self, reply: Reply) -> bool:
         """Take one reply, or what can be used of a reply of many clients.
@@ -427,12 +454,20 @@ class Round:
         alike = len(faults) == 1 or self._diverged.issuperset(self.cohort)
         everyone = 1 < len(self.cohort) == len(self._refusing) and alike
         enough = _BUGS if any(map(names_a_place, faults)) else _ALIKE
+        if faults == self._repeated and self._are_rules(faults):
+            enough = _REFUSALS
         return everyone and self._attempt >= enough
 
-    def uploads(self) -> Uploads:
-        """Return the uploads of the current phase."""
+    def _are_rules(self, faults: set[str]) -> bool:
+        """Return whether these faults are of rules that hold for the next attempt, too."""
+        return all(f.startswith(_REFUSED) or f == self._server.bound.reason for f in faults)
+
+    def uploads(self, without: Collection[int] = ()) -> Uploads:
+        """Return the uploads of the current phase, without those of some clients."""
         server = self._server
         setup, examples, replies = server.setup, None, self._used
+        if without:
+            replies = [reply for reply in replies if reply.clients[0] not in without]
         if server.private is not None:
             return server.private.uploads(replies, self._names, self._broadcast, self.number)
         if server.received is not None and self.phase == TRAIN:

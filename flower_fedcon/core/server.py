@@ -18,6 +18,7 @@ from flower_fedcon.core.clock import Clock, Deadline, Timekeeper
 from flower_fedcon.core.compressing import SETTING, Received
 from flower_fedcon.core.gate import Gate
 from flower_fedcon.core.method import Method
+from flower_fedcon.core.model_bound import ModelBound
 from flower_fedcon.core.private import Private
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
 from flower_fedcon.core.uploads import Uploads
@@ -114,7 +115,7 @@ class Server:
         )
         _, arrays = encode(self.info.settings)
         self.setting_bytes = payload_bytes(arrays)
-        self.gate = Gate(self.strategy)
+        self.gate, self.bound = Gate(self.strategy), ModelBound(self.strategy)
         self.tells_one, self.greets = known.says("personal"), known.says("first_contact")
         self.private = None if self.strategy.privacy is None else Private(self.strategy)
         self.received = Received(self.strategy) if rule else None
@@ -253,6 +254,7 @@ class Server:
         """Apply a round's uploads and acknowledge their replies."""
         state = self.strategy.aggregate(self.state, uploads)
         self.gate.check_state(state, self.round)
+        self.bound.check(state, self.round)
         self.state = state
         if self.received is not None:
             self.received.keep()

@@ -6,3 +6,9 @@ each node, and `mail` exchanges messages. `codec` and `messages` encode requests
 lists of arrays, then as Flower's records), `incoming` parses what comes from a node, and `stores`
 keeps a client's state between messages.
 """
+
+import logging
+
+from flower_fedcon.flower.endings import OneSentence
+
+logging.getLogger("flwr").addFilter(OneSentence())

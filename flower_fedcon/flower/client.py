@@ -177,7 +177,8 @@ class FlowerClient(NumPyClient):
             if config.get("action") == codec.DESCRIBE:
                 self.check_algorithm(str(config.get("algorithm", self.algorithm)))
                 self.policy.check_part(self.algorithm, self.counted_rows)
-                said = codec.encode_info(self.describe(), self._context)
+                info = replace(self.describe(), max_model=self.policy.max_model)
+                said = codec.encode_info(info, self._context)
                 if self._store is not None:
                     said["pass"] = self._store.known_pass(str(config.get("run-id", "")))
                 return [], 1, said

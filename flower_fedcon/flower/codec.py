@@ -151,7 +151,7 @@ def encode_reply(reply: Reply) -> tuple[list[Array], int, Config]:
 def encode_info(info: ClientInfo, context: Context | None) -> Config:
     """Return a client's description, with its node's number of partitions."""
     node = dict(context.node_config) if context is not None else {}
-    config: Config = {"num-examples": info.num_examples}
+    config: Config = {"num-examples": info.num_examples, "max-model": info.max_model}
     if "num-partitions" in node:
         config["num-partitions"] = int(node["num-partitions"])
     if info.layout is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from flower_fedcon.validation import count
 from flower_fedcon.wire.whole_files import write_text
 
 CONNECTION = "local-nodes"  # its name in config.toml
+_PROGRAMS = "flower-superlink", "flower-supernode", "flwr"
 _TAIL = 12  # lines of a log
 _STARTUP = 120.0  # seconds until the SuperLink must listen
 
@@ -69,6 +71,8 @@ class LocalDeployment:
             raise ConfigError(
                 f"a deployment already runs in {self.folder}: stop it, or choose another folder"
             )
+        for name in _PROGRAMS:
+            program(name)
         try:
             self._start()
         except BaseException:
@@ -157,12 +161,11 @@ class LocalDeployment:
         self, arguments: Sequence[str], name: str, stdout: int | None = None
     ) -> subprocess.Popen[bytes]:
         """Start a command with its own FLWR_HOME, not affected by this terminal's Ctrl-C."""
-        scripts = Path(sysconfig.get_path("scripts"))
-        path = os.pathsep.join([str(scripts), os.environ.get("PATH", os.defpath)])
-        env = {**os.environ, "PATH": path, "FLWR_HOME": str(self.folder / name)}
+        command = program(arguments[0])
+        env = {**os.environ, "PATH": _path(), "FLWR_HOME": str(self.folder / name)}
         with self._log(name).open("ab") as log:
             process = subprocess.Popen(  # noqa: S603  (Flower's own commands)
-                [str(scripts / arguments[0]), *arguments[1:]],
+                [command, *arguments[1:]],
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout or log,
@@ -171,6 +174,29 @@ class LocalDeployment:
             )
         self._started.append(process)
         return process
+
+
+def program(name: str) -> str:
+    """Return the path of one of Flower's programs.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither beside this Python nor on PATH.
+    """
+    found = shutil.which(name, path=_path())
+    if found is None:
+        raise ConfigError(
+            f"there is no program {name} beside this Python, in {sysconfig.get_path('scripts')}, "
+            f"nor on PATH, {os.environ.get('PATH', os.defpath)}: install Flower in this "
+            f"environment (pip install flwr), or add its folder to PATH"
+        )
+    return found
+
+
+def _path() -> str:
+    """Return the folders of programs: that of this Python's, then those of PATH."""
+    return os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
 
 
 def family_of(home: Path) -> set[int]:

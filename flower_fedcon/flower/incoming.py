@@ -16,6 +16,7 @@ from flower_fedcon.core.gate import WORK
 from flower_fedcon.core.protocol import ClientInfo, Reply
 from flower_fedcon.errors import ConfigError, DivergedError, FedConError, printable
 from flower_fedcon.flower.codec import DIVERGED, ERROR, SCALAR, WORK_PREFIX, named
+from flower_fedcon.flower.policy import Policy
 from flower_fedcon.layout import Layout
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, load_array
@@ -172,6 +173,7 @@ def _description(fields: _Fields, node: int | str) -> Description:
     examples = fields.whole("num-examples", None, 0, _WHOLE)
     if examples is None:
         raise ConfigError("it does not describe a client of this package")
+    most = fields.number("max-model")  # earlier versions do not state it
     info = ClientInfo(
         name=(name or "").strip() or f"node-{node}",
         num_examples=examples,
@@ -182,6 +184,7 @@ def _description(fields: _Fields, node: int | str) -> Description:
         version=fields.text("version", "", _DIGEST) or "",
         own_loop=fields.text("own-loop", "", _DIGEST) or "",
         schema=fields.text("schema", "", _DIGEST) or "",
+        max_model=Policy.max_model if most is None else most,
     )
     partitions = fields.whole("num-partitions", None, 1, _CLIENTS)
     return Description(info, partitions, fields.text("pass", "", _DIGEST) or "")

@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower.codec import Config
+from flower_fedcon.flower.endings import sentence_in
 from flower_fedcon.flower.incoming import Parts
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import load_array, save_array
@@ -176,9 +177,13 @@ def reply_parts(message: Message, kind: str) -> Parts:
 def _failure(reason: str | None) -> str:
     """Return a text on a node's error; for an exception, also where its line is logged.
 
+    An error of this package says itself what to do.
+
     >>> _failure("<class 'ZeroDivisionError'>:<'division by zero'>")[-59:]
     "for 'Traceback' in the node's own log, which names the line"
     """
+    if sentence := sentence_in(str(reason)):
+        return sentence
     where = "; look for 'Traceback' in the node's own log, which names the line"
     return f"the client failed: {reason}{where if str(reason).startswith('<class ') else ''}"
 
