@@ -1,4 +1,4 @@
-"""The record of each loss for tables: one contract for all, and a loss that only this file knows."""
+"""The record of each loss for tables: one contract for all, and a loss of this file alone."""
 
 from __future__ import annotations
 
@@ -86,28 +86,28 @@ def saturated(name, y):
 
 
 def test_each_loss_has_a_family_and_each_family_a_loss():
-    assert names_of() == list(LINKS)
-    assert len({family.of for family in families()}) == len(LINKS)
+    assert names_of()[: len(LINKS)] == list(LINKS)
+    assert len({family.of for family in families()}) == len(names_of())
     for family in families():
         assert family_of(json.loads(json.dumps(family.name))) is family
         assert Schema.load(json.loads(json.dumps(schema(family.name).stated))) == schema(
             family.name
         )
-    with pytest.raises(ConfigError, match="'possion' is not a loss of tables.*poisson"):
+    with pytest.raises(ConfigError, match=r"'possion' is not a loss of tables.*poisson"):
         family_of("possion")
 
 
-@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("name", names_of())
 def test_a_record_pickles_by_its_name(name):
     again = pickle.loads(pickle.dumps(family_of(name)))
     assert again is family_of(name)
     assert len(pickle.dumps(family_of(name))) < 120
 
 
-@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("name", names_of())
 def test_the_link_is_the_inverse_of_its_inverse(name):
     link, s = family_of(name).link, scores_of(name)
-    assert link.name == LINKS[name]  # as in model.json
+    assert link.name == LINKS.get(name, link.name)  # as in model.json
     back = link.of(link.inverse(s))
     if name == "multinomial":  # up to a number that the classes share
         s, back = s - s[:, :1], back - back[:, :1]
@@ -141,8 +141,8 @@ def test_slopes_are_those_of_the_deviance(name):
     family, y, s, h = family_of(name), targets(name), scores_of(name), 1e-5
     parameter = family.parameter(model(name))
     residual, weight = family.slopes(s, y, parameter)
-    # The line of a Huber model is that of least squares.
-    whose = family_of("squared") if name == "huber" else family
+    # The line of a loss that is no likelihood is that of least squares.
+    whose = family_of("squared") if family.scale == NONE else family
     known = [whose.deviance(at, y, parameter) for at in (s - h, s + h)]
     np.testing.assert_allclose(residual, (known[0] - known[1]) / (4 * h), rtol=1e-7, atol=1e-8)
     mean = family.link.inverse(s)
@@ -163,7 +163,8 @@ def test_the_null_model_is_the_best_constant(name, offset):
     family, y = family_of(name), targets(name)
     parameter, level = family.parameter(model(name)), family.level(y, offset)
     if level is None:
-        assert name in ("logistic", "negative_binomial") and offset is not None
+        assert name in ("logistic", "negative_binomial")
+        assert offset is not None
         return
     null = family.null(level[0] / level[1], y, offset)
     constant = null if offset is None else null - offset
@@ -188,7 +189,7 @@ def test_null_models_of_sites_are_pooled_by_their_means(name):
     assert family.between(0.4, 0.4, parameter) == 0.0
 
 
-@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("name", names_of())
 def test_metrics_have_the_names_of_the_family(name):
     held = HeldOut(name, RNG.normal(size=(40, 2)), targets(name))
     assert tuple(held(model(name))) == family_of(name).held_out
@@ -201,7 +202,7 @@ def test_metrics_have_the_names_of_the_family(name):
 
 
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e6])
-@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("name", names_of())
 def test_no_number_overflows_however_far_the_model_is(name, size):
     x = model(name) * size
     if name == "negative_binomial":
@@ -223,7 +224,7 @@ def test_means_and_sums_stay_finite_at_the_cut(name):
     y = np.ones(2)
     loss = objective(name, y, 1.0)
     for part in family.summed(loss, np.array([-1e9, 1e9]), y):
-        assert np.isfinite(part).all() and (np.abs(part) <= 1e100).all()
+        assert (np.abs(part) <= 1e100).all()
 
 
 def test_a_sure_and_wrong_probability_costs_its_score():
@@ -275,7 +276,7 @@ class LogCoshRegression(LinearModel):
 class LogCosh(Squared):
     """Log cosh, a loss that is no likelihood; its null model is no mean."""
 
-    name = "log_cosh"
+    name = "outside"
     title = "Regression by log cosh"
     of = LogCoshRegression
     rank = 100
@@ -297,19 +298,19 @@ class LogCosh(Squared):
 
 
 @pytest.fixture
-def log_cosh(monkeypatch):
+def outside(monkeypatch):
     monkeypatch.setattr(base, "_FAMILIES", dict(base._FAMILIES))
     register(LogCosh())
-    return family_of("log_cosh")
+    return family_of("outside")
 
 
-def test_a_loss_that_only_this_file_knows_is_fitted_from_files_to_the_report(tmp_path, log_cosh):
+def test_a_loss_that_only_this_file_knows_is_fitted_from_files_to_the_report(tmp_path, outside):
     rng = np.random.default_rng(6)
     for site, n in (("north", 60), ("south", 50)):
         dose = rng.normal(size=n)
         effect = 1.5 * dose - 0.5 + rng.standard_t(2, n)
         pd.DataFrame({"dose": dose, "effect": effect}).to_csv(tmp_path / f"{site}.csv", index=False)
-    stated = {"target": "effect", "features": {"dose": "numeric"}, "loss": "log_cosh",
+    stated = {"target": "effect", "features": {"dose": "numeric"}, "loss": "outside",
               "test_fraction": 0.3}  # fmt: skip
     problem = tables(data=f"{tmp_path}/*.csv", schema=stated, inference="robust")
     run = simulate(FedNewton(), problem, num_rounds=15, run_dir=tmp_path / "run")
@@ -317,22 +318,23 @@ def test_a_loss_that_only_this_file_knows_is_fitted_from_files_to_the_report(tmp
     whole = minimize(lambda x: sum(one.value(x) for one in f), np.zeros(2), tol=1e-12)
     np.testing.assert_allclose(run.x, whole.x, atol=1e-6)
     text = (tmp_path / "run" / "report.txt").read_text()
-    assert "Regression by log cosh" in text and "robust (HC1)" in text
+    assert "Regression by log cosh" in text
+    assert "robust (HC1)" in text
     quality = json.loads((tmp_path / "run" / "quality.json").read_text())
     assert 0.2 < quality["sites"]["north"]["deviance_explained"] < 1
-    assert "log_cosh loss is not a mean" in quality["absent"]["pooled: deviance explained"]
+    assert "outside loss is not a mean" in quality["absent"]["pooled: deviance explained"]
     found = load_model(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "model.json").read_text())["link"] == "identity"
     again = pickle.loads(pickle.dumps(found))
     np.testing.assert_array_equal(again.predict({"dose": [1.0]}), found.predict({"dose": [1.0]}))
-    assert again.estimates.family is log_cosh
+    assert again.estimates.family is outside
     with pytest.raises(ConfigError, match="is for squared, logistic, poisson losses"):
         tables(data=f"{tmp_path}/*.csv", schema=stated, site_effects="own")
 
 
-def test_another_loss_of_the_same_name_is_refused(log_cosh):
+def test_another_loss_of_the_same_name_is_refused(outside):
     class Another(Squared):
-        name = "log_cosh"
+        name = "outside"
 
-    with pytest.raises(ConfigError, match="'log_cosh' is already a loss of tables"):
+    with pytest.raises(ConfigError, match="'outside' is already a loss of tables"):
         register(Another())
