@@ -24,6 +24,7 @@ AFTER = {
 }
 """Where lines that are added to a file go."""
 LOSS = "flower_fedcon/objectives/log_cosh.py"
+FAMILY = "flower_fedcon/tables/families/log_cosh_loss.py"
 STRATEGIES, CLIENTS = "flower_fedcon/strategies", "flower_fedcon/clients"
 COPIED = ("CITATION.cff", "flower_fedcon", "tests", "sims", "docs", "examples",
           "README.md", "pyproject.toml", "Makefile", "CONTRIBUTING.md")  # fmt: skip
@@ -92,6 +93,7 @@ def test_they_are_few_files_and_lines():
         LOSS,
         "flower_fedcon/strategies/__init__.py",
         "flower_fedcon/strategies/fedavgm.py",
+        FAMILY,
         "tests/algorithms/cases/fedavgm.py",
         "tests/support/losses.py",
     ]
@@ -113,9 +115,22 @@ def test_the_loss_passes_the_tests_of_losses(copy):
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+def test_the_loss_for_tables_passes_the_contract_of_families(copy):
+    quick = ("-p", "no:cacheprovider", "-n", "0")
+    tests = "tests/tables/test_families.py"
+    done = run(copy, sys.executable, "-m", "pytest", "-k", "log_cosh", *quick, tests)
+    assert done.returncode == 0, done.stdout[-3000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed.group(1)) >= 9
+    for tool in (("ruff", "check"), ("ruff", "format", "--check")):
+        done = run(copy, sys.executable, "-m", *tool, FAMILY)
+        assert done.returncode == 0, done.stdout[-3000:]
+
+
 @pytest.mark.nightly
 def test_the_loss_is_typed(copy):
-    done = run(copy, sys.executable, "-m", "mypy", "--strict", LOSS)
+    done = run(copy, sys.executable, "-m", "mypy", "--strict", LOSS, FAMILY)
     assert done.returncode == 0, done.stdout[-3000:]
 
 

@@ -15,6 +15,7 @@ CONTRIBUTING = "test_contributing.py::"
 APP = f"{NODES}test_app_and_deployment"
 EXAMPLE = f"{CONTRIBUTING}test_the_example_passes_the_contract"
 LOSS = f"{CONTRIBUTING}test_the_loss_passes_the_tests_of_losses"
+FAMILY = f"{CONTRIBUTING}test_the_loss_for_tables_passes_the_contract_of_families"
 
 # Each page's blocks in their order: the language, and who pastes it.
 PASTED = {
@@ -33,6 +34,7 @@ PASTED = {
         ("bash", EXAMPLE),  # but for the other tables' tests, which its second line selects, too
         ("toml", f"{CONTRIBUTING}test_an_entry_point_is_all_it_takes"),
         *[("python", LOSS)] * 3,
+        ("python", FAMILY),
     ],
     "docs/coming_from_fedavg.md": [("python", f"{GUIDES}test_a_strategy_in_place_of_flower_s")],
     "docs/compression.md": [

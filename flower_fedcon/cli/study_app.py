@@ -193,7 +193,7 @@ class Study:
     def files(self, folder: Path) -> dict[str, str]:
         """Return the texts of all files except `pyproject.toml`, by name."""
         assert self.schema is not None  # noqa: S101  (checked at the start)
-        square, free = bool(self._own.get("l2")), self.schema.loss != "cox"
+        square, free = bool(self._own.get("l2")), not self.schema.family.compares
         kind = "ElasticNet" if square else "L1"
         weights = ", ".join(f'float(config["{key}"])' for key in ("l1", "l2")[: 1 + square])
         words = {

@@ -40,14 +40,14 @@ from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.runs.convergence import separated_by, separating
 from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.tables.schema import PROFILED, RANDOM, SITE_EFFECTS
+from flower_fedcon.tables.families import family_of
+from flower_fedcon.tables.schema import RANDOM, SITE_EFFECTS
 from flower_fedcon.tables.statistics import (
     Heterogeneity,
     found_by_sites,
     set_clusters,
 )
 from flower_fedcon.tables.statistics.estimates import DEBIASED
-from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
 from flower_fedcon.wire.payloads import Payload
 
@@ -203,7 +203,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         self._check_random()
         if choice("site_effects", self.site_effects, SITE_EFFECTS) == "common":
             return
-        if family_of(self.family).name not in PROFILED:
+        if not family_of(self.family).profiled:
             raise ConfigError(
                 f"site_effects={self.site_effects!r} is for squared, logistic and Poisson losses, "
                 f"and {type(self).__name__} has a {family_of(self.family).name} loss here: use "
@@ -216,10 +216,10 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
             )
 
     def _say_left_out(self, some: bool) -> None:
-        what = "all alike" if self.family == "logistic" else "all 0"
         said = (
-            f"outcomes are {what} at {first_few(self.left_out_, what='client')}: its own intercept "
-            f"is infinite, so its rows carry no information on the columns"
+            f"outcomes are {family_of(self.family).alike} at "
+            f"{first_few(self.left_out_, what='client')}: its own intercept is infinite, so its "
+            f"rows carry no information on the columns"
         )
         if not some:
             raise ConfigError(f'{said}. No client is left: use site_effects="common"')
@@ -244,7 +244,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
                     f"{np.shape(given)}"
                 )
             if name == "exposure":
-                if family_of(self.family).link != "log" or self.family == "cox":
+                if not family_of(self.family).log_link:
                     raise ConfigError(
                         f"exposure is for models with a log link, and {type(self).__name__} has "
                         "none: give offset, which is added to the scores"

@@ -58,10 +58,6 @@ class _Counts(LinearRegressor):
         found: float = d2_tweedie_score(y, expected, sample_weight=sample_weight, power=1)
         return found
 
-    def predict(self, X: Any) -> Array:
-        """Return the expected counts, shape (rows,)."""
-        return np.exp(self._scores(X))
-
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True

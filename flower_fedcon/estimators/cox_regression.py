@@ -17,7 +17,7 @@ from flower_fedcon.estimators.base import FederatedEstimator, Tuned
 from flower_fedcon.objectives import CoxRegression, Scaled
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.tables.held_out import concordance
+from flower_fedcon.tables.pairs import concordance
 from flower_fedcon.tables.statistics.hazards import (
     Proportionality,
     log_times,

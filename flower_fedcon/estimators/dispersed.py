@@ -18,6 +18,7 @@ from flower_fedcon.objectives import (
     NegativeBinomialRegression,
     WithDispersion,
 )
+from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.statistics import Estimates
 from flower_fedcon.validation import Array, nonnegative
 
@@ -167,7 +168,7 @@ class FederatedNegativeBinomial(FederatedPoissonRegressor):
         mean = self._mean(clients, lambda f: f.targets)
         squares = self._mean(clients, lambda f: np.square(f.targets - mean))
         self._mean_count = mean
-        start[-1] = math.log(min(max((squares - mean) / max(mean, 1e-300) ** 2, 0.1), 10.0))
+        start[-1] = family_of(self.family).start(mean, squares)
         return start
 
     def _take(self, x: Array) -> None:

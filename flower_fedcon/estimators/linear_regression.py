@@ -12,6 +12,7 @@ from sklearn.base import RegressorMixin
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
 from flower_fedcon.objectives import LeastSquares, WithOffset
+from flower_fedcon.tables.families import family_of
 from flower_fedcon.validation import Array, nonnegative
 
 _ROUNDING = 1e-8  # of sums of products, relative to the largest target times the largest entry
@@ -62,7 +63,7 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """Return the expected targets, shape (rows,)."""
-        return self._scores(X)
+        return family_of(self.family).link.inverse(self._scores(X))
 
 
 class FederatedElasticNet(LinearRegressor):

@@ -15,6 +15,8 @@ from flower_fedcon.objectives.random_intercepts import checked_nodes
 from flower_fedcon.paths.path import Walk
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.runs.convergence import separated_by
+from flower_fedcon.tables.families import family_of
+from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.schema import RANDOM
 from flower_fedcon.tables.statistics.group_sums import predicted_effects
 from flower_fedcon.tables.statistics.intercept_variance import (
@@ -76,7 +78,7 @@ class RandomEffects(Inferring):
         checked_nodes(self.nodes)
         if self.reml not in (True, False):
             raise ConfigError(f"reml must be True or False, got {self.reml!r}")
-        if self.reml and self.family != "squared":
+        if self.reml and family_of(self.family).scale != RESIDUAL:
             raise ConfigError(
                 f"reml=True is for linear models, and {type(self).__name__} has a {self.family} "
                 f"loss here: leave it out"
@@ -128,7 +130,7 @@ class RandomEffects(Inferring):
             )
         names = self._parameter_names()
         ask, most = walk.total_sums, self.max_iter
-        if self.family == "squared":
+        if family_of(self.family).scale == RESIDUAL:
             found = fit_squared(ask, names, x, bool(self.reml), self.tol, most)
             self.residual_sd_ = found.residual_sd
         else:

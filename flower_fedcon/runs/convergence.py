@@ -19,10 +19,6 @@ from flower_fedcon.solvers.units import Units, units_of
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.validation import Array
 
-_SEPARABLE = ("logistic", "multinomial", "poisson", "negative_binomial", "cox")
-"""The losses for which an optimum may not exist."""
-_LINEAR = ("logistic", "multinomial", "cox")
-"""Those with bounded gradients."""
 _BEYOND = 20.0  # from the start, in units in which the objective is 1 curved: odds of e^40
 _NEAR = 0.01  # of these units
 _STRAIGHT = 1e-12  # curvatures below this are rounding
@@ -183,7 +179,8 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
             units = units_of(Zero() if psi is None else psi, curvatures, shape)
             counts = least_weight(units.psi, shape) / weight if weight else 1.0
             columns = len(prepared.names) if prepared is not None else len(gradient)
-            if not weight and not separated and prepared is not None and prepared.loss in _LINEAR:
+            told = weight or separated
+            if not told and prepared is not None and prepared.family.bounded_slopes:
                 entries = falling(server, engine, start, gradient, units, columns)
                 separated = separating(entries, shape, prepared.names)
             gradient[columns:] = 0.0  # without the intercept
@@ -263,7 +260,7 @@ def falling(
 def _separated(server: Server, **more: float) -> str:
     """Return which columns separate the outcome, in words; "" if the method cannot tell."""
     prepared = server.setup.preparation
-    if prepared is None or prepared.loss not in _SEPARABLE:
+    if prepared is None or not prepared.family.separable:
         return ""
     return separating(server.strategy.runaway(server.state, **more), server.x.shape, prepared.names)
 

@@ -107,7 +107,7 @@ def final_exchanges(
     if isinstance(found, Estimates) and alone:
         between = final_heterogeneity(server, engine, found)
     quality, hazards = final_quality(server, engine, x), None
-    if isinstance(found, Estimates) and prepared.loss == "cox":
+    if isinstance(found, Estimates) and prepared.family.compares:
         known = prepared.curves
         hazards = final_hazards(server, engine, np.empty(0) if known is None else known.times)
     return Ending(x, record, reached, found, quality, between, hazards, random)

@@ -21,6 +21,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout
 from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.final_sums import asked, total_sums
+from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.schema import RANDOM
 from flower_fedcon.tables.statistics import RandomFit
@@ -95,7 +96,7 @@ def check_random(
     prepared = setup.preparation
     assert prepared is not None  # noqa: S101  (the caller's case)
     if prepared.stated is not None and not prepared.stated.cluster:  # otherwise only sites know
-        rows = sum(prepared.rows) if prepared.loss == "squared" else math.inf
+        rows = sum(prepared.rows) if prepared.family.scale == RESIDUAL else math.inf
         expect_groups(setup.num_clients, rows)
 
 
@@ -126,7 +127,7 @@ def final_intercepts(
     assert prepared is not None  # noqa: S101  (checked before round 1)
     names, ask = prepared.entries(x.shape), partial(total_sums, server, engine)
     try:
-        if prepared.loss == "squared":
+        if prepared.family.scale == RESIDUAL:
             fit = fit_squared(ask, names, x, False, _TOL, _MOST)
         else:
             fit = fit_marginal(ask, prepared.loss, names, x, _NODES, _TOL, _MOST)

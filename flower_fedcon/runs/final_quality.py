@@ -7,7 +7,7 @@ import numpy as np
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
 from flower_fedcon.runs.final_sums import asked, is_refusal
-from flower_fedcon.tables.held_out import alpha_of
+from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.noisy_quality import SHAPES
 from flower_fedcon.tables.quality import CALIBRATION, Quality, shapes_of, why_absent
 from flower_fedcon.validation import Array
@@ -36,7 +36,7 @@ def final_quality(server: Server, engine: Engine, x: Array) -> Quality | None:
         faults[client] = "its counts cannot be used"
     answering, noisy = sorted(told), dict[int, Payload]()
     refusing = sorted(client for client, why in faults.items() if is_refusal(why))
-    if refusing and loss == "logistic":  # sites with private rows send noisy counts
+    if refusing and family_of(loss).binary:  # sites with private rows send noisy counts
         noisy, still = asked(server, engine, "noisy_quality", SHAPES, refusing, x)
         faults = {c: why for c, why in faults.items() if c not in noisy} | still
 
@@ -55,7 +55,7 @@ def final_quality(server: Server, engine: Engine, x: Array) -> Quality | None:
         calibration,
         absent,
         {names[c]: noisy[c] for c in sorted(noisy)},
-        alpha_of(np.asarray(x)),
+        family_of(loss).parameter(np.asarray(x)),
     )
 
 

@@ -22,8 +22,8 @@ from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY, lines_of, tabl
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.joint_tests import joint_tests
 from flower_fedcon.tables.descriptives import Descriptives
+from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.fitted import FittedModel
-from flower_fedcon.tables.held_out import alpha_of
 from flower_fedcon.tables.log_rank import LogRank
 from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
 from flower_fedcon.tables.own_files import CURVES as CURVES_HEADER
@@ -31,10 +31,9 @@ from flower_fedcon.tables.preparation import Preparation, left_out_in_words
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, RANDOM
+from flower_fedcon.tables.schema import COMMON, OWN, RANDOM
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
 from flower_fedcon.tables.statistics.estimates import DEBIASED
-from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.tables.survey import dependent
 from flower_fedcon.validation import Array
@@ -46,9 +45,7 @@ if TYPE_CHECKING:
 
 NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
 QUALITY, DESCRIPTIVES = "quality.json", "descriptives.csv"
-_OF_ALL_ROWS = ("squared", "logistic", "multinomial", *LOG_LINK)
 _NO_DISPERSION = 1e-4  # alpha times the mean: the variance beyond Poisson's, relative to the mean
-"""The losses whose Hessians at the start give each row a weight."""
 _DIGITS = 1e-6  # the accuracy of sums of squares, for a length of 1
 _SHOWN = 100  # the text has a row for so many columns; the file has all
 
@@ -251,7 +248,8 @@ def exponential_of(loss: str) -> str:
     >>> exponential_of("poisson"), exponential_of("squared")
     ('rate ratio', '')
     """
-    return "" if loss == "multinomial" else family_of(loss).ratio
+    family = family_of(loss)
+    return "" if family.several else family.ratio
 
 
 def _by_arm(curves: Curves) -> dict[str, KaplanMeier]:
@@ -375,16 +373,15 @@ def _lines(server: Server, ending: Ending) -> list[str]:
     if server.strategy.privacy is None:  # otherwise counts have noise
         lines += _outcomes_in_words(preparation, setup.names)
     lines += _rows_in_words(preparation, setup.names, ending.quality)
-    if preparation.loss == "negative_binomial" and preparation.level:
-        lines += _dispersion(alpha_of(np.asarray(ending.x)), preparation)
+    if preparation.family.dispersed and preparation.level:
+        lines += _dispersion(preparation.family.parameter(np.asarray(ending.x)), preparation)
     if preparation.site_effects == OWN:
         lines.append("each site has its own intercept, which has not left the site")
         mute = [client.name for client in setup.clients if client.smoothness == 0]
         if mute:
-            alike = "all 0" if preparation.loss == "poisson" else "all alike"
             lines.append(
-                f"outcomes are {alike} at {first_few(mute, what='site')}: its own intercept is "
-                f"infinite, so its rows carry no information on the columns"
+                f"outcomes are {preparation.family.alike} at {first_few(mute, what='site')}: its "
+                f"own intercept is infinite, so its rows carry no information on the columns"
             )
     if ending.random is not None:
         lines.append(
@@ -398,7 +395,7 @@ def _lines(server: Server, ending: Ending) -> list[str]:
             + "; held-out rows are predicted for a site with the mean intercept"
             * bool(preparation.held_out)
         )
-    if preparation.loss == "cox":
+    if preparation.family.compares:
         lines.append(
             "stratified by site: each site has its own baseline hazard, and hazard ratios compare "
             "rows of the same site"
@@ -415,7 +412,7 @@ def _outcomes_in_words(preparation: Preparation, names: Sequence[str]) -> Iterat
     if schema is None:
         return
     places = range(len(schema.outcomes))
-    for place in places[1:] if schema.loss == "logistic" else places:  # others have the other
+    for place in places[1:] if schema.family.binary else places:  # others have the other
         counts = [own[place] for own in preparation.outcomes]
         told = [own for own in counts if not math.isnan(own)]
         each = [
@@ -426,7 +423,7 @@ def _outcomes_in_words(preparation: Preparation, names: Sequence[str]) -> Iterat
         if len(told) < len(counts):
             whole = f"{sum(told):.0f} at the sites that tell it"
         yield f"rows with {schema.outcomes[place]}: {whole} ({first_few(each, 20)})"
-    if preparation.loss in LOG_LINK and not schema.weight and preparation.level[1]:
+    if preparation.family.log_link and not schema.weight and preparation.level[1]:
         outcomes, exposures, _ = preparation.level
         over = f", over {schema.exposure!r} of {exposures:.10g} in all" * bool(schema.exposure)
         yield f"sum of {schema.target!r}: {outcomes:.10g}{over}"
@@ -491,7 +488,7 @@ def _dispersion(alpha: float, preparation: Preparation) -> Iterator[str]:
 def _collinear(server: Server, preparation: Preparation) -> Iterator[str]:
     """Yield which columns are combinations of others, as far as a Hessian's precision shows."""
     H, columns = server.strategy.hessian(server.state), len(preparation.names)
-    if H is None or preparation.loss not in _OF_ALL_ROWS or columns >= sum(preparation.rows):
+    if H is None or not preparation.family.weighs_rows or columns >= sum(preparation.rows):
         return
     H = H[:: server.x.size // len(server.x), :: server.x.size // len(server.x)]  # of one class
     products, more = H[:columns, :columns], H[:columns, columns : columns + 1]

@@ -49,7 +49,7 @@ def curves_of_tables(
         in a row.
     """
     schema = clients[0].schema
-    if schema.loss != "cox":
+    if not schema.family.compares:
         raise ConfigError(
             f'curves need times to events, and the schema has loss = "{schema.loss}": name the '
             f'column of the event, event = "COLUMN"'

@@ -26,7 +26,7 @@ from flower_fedcon.tables.marks import (
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.preparation import WEIGHTS
 from flower_fedcon.tables.raw_cells import Cells
-from flower_fedcon.tables.schema import LOG_LINK, Feature, Schema
+from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array
 
@@ -117,9 +117,10 @@ class Columns:
             raise DataError(f"{self._path}: found no rows, expected at least one below the header")
         places = self._complete(wanted) if schema.complete_cases and outcome else None
         left_out, rows = (0, rows) if places is None else (rows - len(places), len(places))
-        targets = self._targets() if outcome else np.zeros((rows, 2) if schema.event else rows)
+        none = np.zeros((rows, 2) if schema.event else rows)
+        targets = schema.family.read(self, schema) if outcome else none
         weights = (
-            None if not (schema.weight and outcome) else self._numbers(schema.weight, "a weight")
+            None if not (schema.weight and outcome) else self.numbers_in(schema.weight, "a weight")
         )
         clusters, called = self._clusters() if schema.cluster and outcome else (None, ())
         offset = self._offset()
@@ -166,7 +167,7 @@ class Columns:
         schema = self.schema
         marks = {feature.name: feature.missing for feature in schema.features}
         texts = {schema.event, schema.cluster, *(feature.name for feature in schema.categorical)}
-        texts |= {schema.target} if schema.loss in ("logistic", "multinomial") else set()
+        texts |= {schema.target} if schema.family.labelled else set()
         there = np.ones(len(self._rows), dtype=bool)
         for name in wanted:
             known = {*schema.missing, *marks.get(name, ())}
@@ -201,32 +202,7 @@ class Columns:
 
     # --- the outcome ---------------------------------------------------------------------------
 
-    def _targets(self) -> Array:
-        schema, name = self.schema, self.schema.target
-        if schema.loss == "logistic":
-            known = dict.fromkeys(schema.positive, 1.0) | dict.fromkeys(schema.negative, -1.0)
-            remedy = "correct it, or list it in positive or negative in the schema"
-            return self._labels(name, known, remedy, others=not schema.negative)
-        if schema.loss == "multinomial":
-            known = {mark: float(place) for place, mark in enumerate(schema.classes)}
-            return self._labels(name, known, "correct it, or add the value to the schema")
-        if schema.loss == "cox":
-            time = self._numbers(name, "a time")
-            remedy = (
-                "correct it, or name in the schema the value without an event and the one with it, "
-                "such as event_values = [1, 2]"
-            )
-            known = dict(zip(schema.event_values, (0.0, 1.0), strict=True))
-            return np.stack([time, self._labels(schema.event, known, remedy)], axis=1)
-        if schema.loss == "gamma":
-            remedy = (
-                'correct the cell, or model zeros separately (loss = "logistic" for amounts '
-                "above 0)"
-            )
-            return self._above_zero(name, "an amount", remedy)
-        return self._numbers(name, "a count" if schema.loss in LOG_LINK else "")
-
-    def _labels(
+    def labels(
         self, name: str, known: Mapping[str, float], remedy: str, others: bool = False
     ) -> Array:
         """Return a number for each row, by its mark; with `others`, -1 for unknown marks."""
@@ -269,7 +245,7 @@ class Columns:
         values = np.array([found[mark] or 0.0 for mark in marks.tolist()])
         return np.where(good & ~missing, values, np.nan) if self._cut else values
 
-    def _numbers(self, name: str, positive: str) -> Array:
+    def numbers_in(self, name: str, positive: str) -> Array:
         """Return numbers; refuse missing ones, and negative ones if they must be `positive`."""
         values = self._feature(Feature(name))
         if positive:
@@ -282,9 +258,9 @@ class Columns:
             self._expect(~np.isnan(values), name, "a number in every row", remedy)
         return values
 
-    def _above_zero(self, name: str, what: str, remedy: str) -> Array:
+    def above_zero(self, name: str, what: str, remedy: str) -> Array:
         """Return numbers without missing ones, all above 0."""
-        values = self._numbers(name, what)
+        values = self.numbers_in(name, what)
         if name not in {misfit.column for misfit in self.misfits}:
             self._expect(values > 0.0, name, f"{what} above 0", remedy)
         return np.where(values > 0.0, values, np.nan) if self._cut else values
@@ -293,7 +269,7 @@ class Columns:
         """Return the offsets of the linear predictors; None without any."""
         schema, total = self.schema, np.zeros(())
         if schema.offset:
-            values = self._numbers(schema.offset, "")
+            values = self.numbers_in(schema.offset, "")
             expected = "a number from -1e6 to 1e6, which is added to the linear predictor"
             remedy = "correct the cell, or the column that offset names in the schema"
             if schema.offset not in {misfit.column for misfit in self.misfits}:
@@ -301,7 +277,7 @@ class Columns:
             total = total + values
         if schema.exposure:
             remedy = "correct the cell, or remove the row: an exposure of 0 allows no count"
-            values = self._above_zero(schema.exposure, "an exposure", remedy)
+            values = self.above_zero(schema.exposure, "an exposure", remedy)
             with np.errstate(divide="ignore", invalid="ignore"):
                 total = total + np.log(values)
         return total if schema.offsets else None

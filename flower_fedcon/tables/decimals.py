@@ -38,7 +38,7 @@ def with_points(cells: Cells, schema: Schema, *, cut: bool = False) -> Cells:
     if cells.delimiter == ",":
         return cells
     numeric = [feature.name for feature in schema.numeric]
-    if schema.loss not in ("logistic", "multinomial"):
+    if not schema.family.labelled:
         numeric.append(schema.target)
     numeric += [schema.weight] * bool(schema.weight)
     missing = {*schema.missing, *(mark for f in schema.numeric for mark in f.missing)}

@@ -70,15 +70,15 @@ from flower_fedcon.tables import contrasts
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.design import Design, described, term_columns
 from flower_fedcon.tables.encoding import dummies, is_wide
-from flower_fedcon.tables.held_out import alpha_of, linear_predictors
+from flower_fedcon.tables.families import family_of
+from flower_fedcon.tables.held_out import linear_predictors
 from flower_fedcon.tables.misfits import DataError
 from flower_fedcon.tables.own_files import EFFECTS, PREDICTIONS, WITHOUT_INTERCEPT
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.raw_cells import Cells
 from flower_fedcon.tables.read import columns_of, guarded
-from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, RANDOM, Schema
+from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.tables.statistics import Estimates
-from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.whole_files import storage, write_csv, write_text
@@ -87,10 +87,6 @@ NAME, FORMAT, VERSION, WITH_TERMS = "model.json", "flower-fedcon model", 1, 2
 _ROWS = 1000  # rows that are dense at a time
 _FAR_OUT, _MOVED, _SEVERAL = 10.0, 3.0, 3  # standard deviations: a row's, a median's
 _log = logging.getLogger("flwr")
-LINKS = {
-    "squared": "identity", "huber": "identity", "logistic": "logit", "multinomial": "softmax",
-    **dict.fromkeys(LOG_LINK, "log"), "cox": "log hazard ratio",
-}  # fmt: skip
 _UNSAFE = re.compile(r"[^\w.-]|^[.]+")  # in the name of a file
 _UNKNOWN = math.nan
 # For each name in the file an attribute of `Estimates`, and its value if the file has null.
@@ -179,13 +175,12 @@ class FittedModel:
         ConfigError
             If the loss has no classes.
         """
-        if self.schema.loss == "logistic":
-            return np.array([0, 1])
-        if self.schema.loss == "multinomial":
-            return np.array(self.schema.classes)
-        raise ConfigError(
-            f"a {self.schema.loss} loss has no classes, so it has no probabilities: use predict"
-        )
+        classes = self.schema.family.classes(self.schema)
+        if classes is None:
+            raise ConfigError(
+                f"a {self.schema.loss} loss has no classes, so it has no probabilities: use predict"
+            )
+        return classes
 
     def rows(
         self,
@@ -331,7 +326,7 @@ class FittedModel:
 
     @property
     def _has_errors(self) -> bool:
-        return self.covariance is not None and self.schema.loss != "multinomial"
+        return self.covariance is not None and not self.schema.family.several
 
     def contrast(
         self,
@@ -491,7 +486,7 @@ class FittedModel:
         """
         _ = self.classes_
         self._expect_intercept()
-        return self._probabilities(self.linear_predictor(source, unknown=unknown))
+        return self.schema.family.probabilities(self.linear_predictor(source, unknown=unknown))
 
     def columns_of(self, source: Any, *, unknown: str = "refuse") -> dict[str, Array]:
         """Return the columns that `fedcon predict` writes, by name.
@@ -510,10 +505,10 @@ class FittedModel:
         found = {"prediction": self._predicted(scores)}
         if scores.ndim == 1:
             found["linear_predictor"] = scores
-        if self.schema.loss == "logistic":
-            found["probability"] = self._probabilities(scores)[:, 1]
-        elif self.schema.loss == "multinomial":
-            each = self._probabilities(scores).T
+        if self.schema.family.binary:
+            found["probability"] = self.schema.family.probabilities(scores)[:, 1]
+        elif self.schema.family.several:
+            each = self.schema.family.probabilities(scores).T
             found |= {
                 f"probability [{mark}]": own
                 for mark, own in zip(self.schema.classes, each, strict=True)
@@ -524,27 +519,15 @@ class FittedModel:
         return source if isinstance(source, Table) else self.rows(source, unknown=unknown).table
 
     def _predicted(self, scores: Array) -> Array:
-        loss, unknown = self.schema.loss, np.isnan(scores.reshape(len(scores), -1)).any(axis=1)
-        if loss in ("logistic", "multinomial"):
-            places = (scores > 0).astype(int) if loss == "logistic" else scores.argmax(axis=1)
-            likeliest: Array = self.classes_[places]
-            if unknown.any():
-                likeliest = likeliest.astype(object)
-                likeliest[unknown] = None
-            return likeliest
-        if loss in LOG_LINK:
-            with np.errstate(over="ignore"):
-                expected: Array = np.exp(scores)
-            return expected
-        return scores
-
-    def _probabilities(self, scores: Array) -> Array:
-        from scipy.special import expit, softmax
-
-        if self.schema.loss == "logistic":
-            return np.stack([expit(-scores), expit(scores)], axis=1)
-        probabilities: Array = softmax(scores, axis=1)
-        return probabilities
+        family, classes = self.schema.family, self.schema.family.classes(self.schema)
+        if classes is None:
+            return family.link.inverse(scores)
+        likeliest: Array = classes[family.likeliest(scores)]
+        unknown = np.isnan(scores.reshape(len(scores), -1)).any(axis=1)
+        if unknown.any():
+            likeliest = likeliest.astype(object)
+            likeliest[unknown] = None
+        return likeliest
 
     # --- as a file -------------------------------------------------------------------------------
 
@@ -559,12 +542,12 @@ class FittedModel:
             "format": FORMAT,
             "version": VERSION if prepared.design is None else WITH_TERMS,
             "loss": schema.loss,
-            "link": LINKS[schema.loss],
+            "link": schema.family.link.name,
             "site_effects": prepared.site_effects,
             "classes": list(schema.classes),
             "columns": self._columns() | {"coefficient": units[:columns].tolist()},
             "intercept": units[columns].tolist() if len(units) > columns else None,
-            "alpha": alpha_of(self.x) if schema.loss == "negative_binomial" else None,
+            "alpha": schema.family.parameter(self.x) if schema.family.dispersed else None,
             "offset": schema.offset or None,
             "exposure": schema.exposure or None,
             "covariance": None if self.covariance is None else self.covariance.tolist(),
@@ -799,14 +782,7 @@ def write_held_out(
     found = FittedModel(schema, known, x).columns_of(table.of_rows(rows))
     number, _ = PREDICTIONS
     own = table.targets[rows]
-    if schema.loss == "cox":
-        outcome = {"time": own[:, 0].tolist(), "event": own[:, 1].astype(int).tolist()}
-    elif schema.loss == "logistic":
-        outcome = {"outcome": (own > 0).astype(int).tolist()}
-    elif schema.loss == "multinomial":
-        outcome = {"outcome": [schema.classes[k] for k in own.astype(int).tolist()]}
-    else:
-        outcome = {"outcome": own.tolist()}
+    outcome = schema.family.cells(own, schema)
     numbers = table.numbers_of(rows).tolist()
     columns = {number: numbers, **{k: v.tolist() for k, v in found.items()}, **outcome}
     _write_own(folder, name, columns)

@@ -38,7 +38,7 @@ from flower_fedcon.tables.noisy_quality import NOISY_BINS, bins_of, noisy_counts
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.preparation import LARGEST, Preparation
 from flower_fedcon.tables.public import bounds, check_public
-from flower_fedcon.tables.schema import COMMON, LOG_LINK
+from flower_fedcon.tables.schema import COMMON
 from flower_fedcon.tables.table import SUMMARY, Table
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
@@ -105,18 +105,13 @@ class PrivateTable(Table):
         answer: dict[str, Any] = {"rows": m}
         if schema.outcomes:
             answer["outcomes"] = np.clip(np.rint(sums[2 * p :]), 0.0, m)
-        if schema.loss in LOG_LINK:
+        if schema.family.log_link:
             answer["level"] = np.zeros(3)  # nothing is sent: the run starts from 0
         return answer | {"observed": observed, "sums": found, "categories": packed_text({})}
 
     def _classes(self, rows: Any) -> Array:
         """Return each row's class, as 0 or 1 in columns of `Schema.outcomes`."""
-        own = self.outcome[rows]
-        if self.schema.loss == "multinomial":
-            each: Array = own[:, None] == np.arange(len(self.schema.classes))
-            return each
-        found = [own < 0, own > 0] if self.schema.loss == "logistic" else [own > 0]
-        return np.stack(found, axis=1)
+        return self.schema.family.counted(self.outcome[rows], self.schema)
 
     def _spread(self, rows: Any, down: dict[str, Any], least: int) -> dict[str, Any]:
         schema, m = self.schema, float(len(rows))
@@ -229,7 +224,7 @@ class PrivateTable(Table):
                 "refused: this node's examples are private, and so are held-out rows: "
                 "privacy.quality = true on this node sends noisy counts of them"
             )
-        if self.schema.loss != "logistic" or not len(held):
+        if not self.schema.family.binary or not len(held):
             raise RefusedError(
                 "refused: noisy counts need a logistic loss and held-out rows: give the schema a "
                 "test_fraction"

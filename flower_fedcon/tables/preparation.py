@@ -68,11 +68,11 @@ from flower_fedcon.tables.design import (
     wide_columns,
 )
 from flower_fedcon.tables.encoding import OTHER, WIDE, dummies, is_wide
-from flower_fedcon.tables.held_out import names as metric_names
+from flower_fedcon.tables.families import Family, family_of
 from flower_fedcon.tables.marks import number_in
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.schema import COMMON, LOG_LINK, OWN, RANDOM, Schema
+from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import LATER
 from flower_fedcon.wire.payloads import Payload, payload_bytes
@@ -196,11 +196,16 @@ class Preparation:
         start = np.zeros(self.stated.model_shape(len(self.names)))
         columns, mean = len(self.names), outcomes / exposures
         start[columns] = math.log(mean)
-        if self.loss == "negative_binomial":  # alpha by moments
+        if self.stated.family.dispersed:
             n = math.fsum(self.weights)
             mean, square = outcomes / n, squares / n
-            start[-1] = math.log(min(max((square - mean * mean - mean) / mean**2, 0.1), 10.0))
+            start[-1] = self.stated.family.start(mean, square - mean * mean)
         return start
+
+    @property
+    def family(self) -> Family:
+        """The loss's record."""
+        return family_of(self.loss)
 
     def of_schema(self, schema: Schema) -> Preparation:
         """Return the agreement, completed from a node's own schema."""
@@ -359,7 +364,7 @@ def expected(schema: Schema, first: Agreed | None) -> dict[str, int | None]:
             sizes["left_out"] = 1
         if schema.outcomes:
             sizes["outcomes"] = len(schema.outcomes)
-        if schema.loss in LOG_LINK:
+        if schema.family.log_link:
             sizes["level"] = 3
         if schema.sparse:
             return sizes | {"width": 1}
@@ -401,7 +406,7 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
     rows = tuple(int(answer["rows"]) for answer in answers)
     counted = "weight" if schema.weight else "rows"
     weights = tuple(float(answer[counted]) for answer in answers)
-    level = tuple(_total(answers, "level").tolist()) if schema.loss in LOG_LINK else ()
+    level = tuple(_total(answers, "level").tolist()) if schema.family.log_link else ()
     counts = answers if schema.outcomes else []
     outcomes = tuple(tuple(np.asarray(own["outcomes"]).tolist()) for own in counts)
     if schema.sparse:
@@ -450,7 +455,7 @@ def conclude(
         "standardized": schema.standardize,
         "loss": schema.loss,
         "classes": schema.classes,
-        "held_out": metric_names(schema.loss) if schema.test_fraction else (),
+        "held_out": schema.family.held_out if schema.test_fraction else (),
         "stated": schema,
         "level": first.level,
         "incomplete": first.incomplete,

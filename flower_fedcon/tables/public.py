@@ -34,9 +34,9 @@ def check_public(schema: Schema) -> None:
     problems = []
     if schema.sparse:
         problems.append('features = "all" does not describe the columns: name them in [features]')
-    if schema.loss == "cox":
-        problems.append('loss = "cox" compares rows with each other: use another loss')
-    if schema.loss == "negative_binomial":
+    if schema.family.compares:
+        problems.append(f'loss = "{schema.loss}" compares rows with each other: use another loss')
+    if schema.family.dispersed:
         problems.append(f'loss = "{schema.loss}" also fits alpha: use loss = "poisson"')
     if schema.complete_cases:
         problems.append(

@@ -41,10 +41,12 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, RefusedError, first_few
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.private_objective import is_private
+from flower_fedcon.tables.families import Family, family_of
+from flower_fedcon.tables.families.base import KNOWN, PEARSON
+from flower_fedcon.tables.families.link_functions import bounded
 from flower_fedcon.tables.few_rows import is_few
-from flower_fedcon.tables.held_out import HeldOut, alpha_of, auc, deviances, expected
+from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, area_error, as_binned
-from flower_fedcon.tables.schema import LOG_LINK
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -57,15 +59,10 @@ NUMBERS = (
 )  # fmt: skip
 CALIBRATION = 7
 """The size of an answer at a step of the calibration line: score and information, two models."""
-LOSSES = ("logistic", "squared", "huber", *LOG_LINK)
-_NO_NULL = ("logistic", "negative_binomial")  # with an offset their null model is not a mean
-_WHY_NOT = {
-    "multinomial": "a multinomial model has only accuracy and loss",
-    "cox": "a Cox model has only the concordance, since its baseline hazards stay at sites",
-}
 _FEW = "it holds out fewer rows of a class than its policy.min-cell"
 _STEPS, _SMALL = 50, 1e-10  # of Newton's method: the most steps, and the last step's size
 _FAR = 1e3  # a slope beyond this shows separated outcomes
+_ALIKE = 1e-12  # relative to outcomes: a distance that is rounding
 _GROUPS = 10  # points of a calibration curve
 
 
@@ -75,9 +72,9 @@ def why_absent(loss: str, held_out: Sequence[str]) -> str:
     >>> why_absent("logistic", ["test_auc"]), why_absent("squared", [])
     ('', 'no rows are held out: give the schema a test_fraction')
     """
-    if loss not in LOSSES:
-        return _WHY_NOT[loss]
-    return "" if held_out else "no rows are held out: give the schema a test_fraction"
+    if held_out or family_of(loss).no_quality:
+        return family_of(loss).no_quality
+    return "no rows are held out: give the schema a test_fraction"
 
 
 # --- at a site -----------------------------------------------------------------------------------
@@ -85,7 +82,7 @@ def why_absent(loss: str, held_out: Sequence[str]) -> str:
 
 def shapes_of(loss: str) -> dict[str, tuple[int, ...]]:
     """Return the shape of each array in a site's answer."""
-    counts = {"counts": (4, BINS)} if loss == "logistic" else {}
+    counts = {"counts": (4, BINS)} if family_of(loss).binary else {}
     return {"numbers": (len(NUMBERS),), **counts}
 
 
@@ -98,19 +95,21 @@ def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
     x : array
         The model.
     """
-    binned = held.loss == "logistic"
+    family, binned = held.family, held.family.binary
     counts = {"counts": np.zeros((4, BINS))} if binned else {}
     if not _tells(held):
         return {"numbers": np.zeros(len(NUMBERS)), **counts}
-    scores, y = held.scores(x), _outcomes(held)
-    mean = expected(held.loss, scores)
+    scores, y = held.scores(x), held.y
+    mean = family.link.inverse(scores)
     outcomes, exposed, null = _null(held, x)
+    with np.errstate(over="ignore"):
+        squares = np.square(family.numbers(y) - mean)
     found = {
         "rows": float(len(y)),
         "outcomes": outcomes,
-        "deviance": deviance(held.loss, y, mean, alpha_of(x)),
+        "deviance": _deviance(held, scores, x),
         "null_deviance": null,
-        "squares": math.fsum(np.square(y - mean).tolist()),
+        "squares": _total(squares),
         "exposed": exposed,
     }
     line = Line.fit(lambda at: _calibration(held, x, at))
@@ -118,7 +117,7 @@ def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
         found |= {"intercept": line.intercept, "slope": line.slope,
                   "in_the_large": line.in_the_large, "calibrated": 1.0}  # fmt: skip
     if binned:
-        found["auc"] = auc(scores, y > 0)[0]
+        found["auc"] = family.pairs(scores, y)["auc"][0]
         if held.rarer >= held.cell:
             most = max(held.least, held.cell)
             counts["counts"] = binned_counts(mean, y > 0, most, held.weights)
@@ -217,60 +216,46 @@ def binned_counts(
     return found
 
 
-def deviance(loss: str, y: Array, mean: Array, alpha: float = 0.0) -> float:
-    """Return the sum of the rows' deviances, each bounded so that the sum does not overflow."""
-    return math.fsum(np.minimum(deviances(loss, y, mean, alpha), 1e100).tolist())
+def _total(each: Array) -> float:
+    """Return the sum of the rows' parts, each bounded so that the sum does not overflow."""
+    return math.fsum(bounded(each).tolist())
+
+
+def _deviance(held: HeldOut, scores: Array, x: Array) -> float:
+    """Return the sum of the rows' deviances."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        return _total(held.family.deviance(scores, held.y, held.family.parameter(x)))
 
 
 def _tells(held: HeldOut) -> bool:
-    if held.loss not in LOSSES or not held.usable:
+    if held.family.no_quality or not held.usable:
         return False
-    fewest = held.rarer if held.loss == "logistic" else held.counted(np.arange(len(held.y)))
-    return fewest >= held.least
-
-
-def _outcomes(held: HeldOut) -> Array:
-    """Return the outcomes, with classes as 0 and 1."""
-    return (held.y > 0).astype(np.float64) if held.loss == "logistic" else held.y
+    return held.rarer >= held.least
 
 
 def _null(held: HeldOut, x: Array) -> tuple[float, float, float]:
-    """Return the sum of the outcomes, the exposure, and the deviance of their mean."""
-    loss, y, alpha = held.loss, _outcomes(held), alpha_of(x)
-    n, offset = float(len(y)), np.zeros(len(y)) if held.offset is None else held.offset
-    total, exposed = math.fsum(y.tolist()), n
-    if held.offset is not None and loss in _NO_NULL:
-        return total, n, -1.0
-    if loss == "poisson":
-        exposed = math.fsum(np.exp(offset).tolist())
-    elif loss == "gamma":
-        total = math.fsum((y * np.exp(-offset)).tolist())
-    elif loss in ("squared", "huber"):
-        total = math.fsum((y - offset).tolist())
-    mean = total / exposed
-    means = mean * np.exp(offset) if loss in LOG_LINK else mean + offset
-    return total, exposed, deviance(loss, y, means, alpha)
+    """Return the two sums whose ratio is the null model's mean, and its deviance; -1 if unknown."""
+    family, y = held.family, held.y
+    level = family.level(y, held.offset)
+    if level is None:
+        return math.fsum(family.numbers(y).tolist()), float(len(y)), -1.0
+    scores = family.null(level[0] / level[1], y, held.offset)
+    numbers, means = family.numbers(y), family.link.inverse(scores)
+    if (np.abs(numbers - means) <= _ALIKE * np.abs(numbers) + 1e-300).all():
+        return *level, 0.0
+    return *level, max(_deviance(held, scores, x), 0.0)
 
 
 def _calibration(held: HeldOut, x: Array, at: Array) -> Array:
     """Return the score and the information of both models at a point."""
-    loss, alpha, y, whole = held.loss, alpha_of(x), _outcomes(held), held.scores(x)
-    offset = 0.0 if held.offset is None else held.offset
+    family, y, whole = held.family, held.y, held.scores(x)
+    offset, parameter = 0.0 if held.offset is None else held.offset, family.parameter(x)
     scores = whole - offset
-
-    def slopes(predictor: Array) -> tuple[Array, Array]:
-        mean = expected(loss, predictor)
-        if loss == "gamma":
-            return y / mean - 1.0, np.ones(len(y))
-        if loss == "negative_binomial":
-            return (y - mean) / (1.0 + alpha * mean), mean / (1.0 + alpha * mean)
-        curved = mean * (1.0 - mean) if loss == "logistic" else mean
-        return y - mean, curved if loss in ("logistic", "poisson") else np.ones(len(y))
-
-    residual, weight = slopes(offset + at[0] + at[1] * scores)
-    alone, own = slopes(at[2] + whole)
-    sums = (residual, residual * scores, weight, weight * scores, weight * scores**2, alone, own)
-    return np.array([math.fsum(each.tolist()) for each in sums])
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        residual, weight = family.slopes(offset + at[0] + at[1] * scores, y, parameter)
+        alone, own = family.slopes(at[2] + whole, y, parameter)
+        sums = (residual, residual * scores, weight, weight * scores, weight * scores**2)
+    return np.array([_total(each) for each in (*sums, alone, own)])
 
 
 # --- on the server -------------------------------------------------------------------------------
@@ -368,7 +353,7 @@ class Quality:
         calibration: Callable[[Array], Array | None],
         absent: Mapping[str, str] | None = None,
         noisy: Mapping[str, Mapping[str, Array]] | None = None,
-        alpha: float = 0.0,
+        parameter: float = 0.0,
     ) -> Quality:
         """Return the quality that follows from all sites' `quality_sums`.
 
@@ -384,10 +369,10 @@ class Quality:
             The reason for each site that sends nothing.
         noisy : dict of dict, optional
             The answer of each site with private rows; see `tables.noisy_quality`.
-        alpha : float
-            For a negative binomial loss.
+        parameter : float
+            The model's, if its deviance has one; see `Family`.
         """
-        noisy = noisy or {}
+        noisy, family = noisy or {}, family_of(loss)
         numbers = {
             site: dict(zip(NUMBERS, own["numbers"].tolist(), strict=True))
             for site, own in told.items()
@@ -399,12 +384,12 @@ class Quality:
                     "too few held-out rows, or too few of one class (the node's min_rows)"
                 )
                 continue
-            sites[site] = _of_site(loss, own)
+            sites[site] = _of_site(family, own)
             if not own["calibrated"]:
                 absent[f"{site}: calibration"] = _NO_LINE
         using = [numbers[site] for site in sites]
         counts = []
-        for site in sites if loss == "logistic" else ():
+        for site in sites if family.binary else ():
             if told[site]["counts"][:2].any():
                 counts.append(told[site]["counts"])
             else:
@@ -418,10 +403,11 @@ class Quality:
             )
         if not sites:
             return cls(loss, {}, {}, absent=absent)
-        pooled = _pooled(loss, using, alpha) if using else {"rows": 0.0}
-        if min((own["null_deviance"] for own in using), default=0.0) < 0:
+        pooled = _pooled(family, using, parameter) if using else {"rows": 0.0}
+        if using and not (family.mean_null and _with_null(using)):
             absent["pooled: deviance explained"] = (
-                f"with an offset the null model of a {loss} loss is not a mean of outcomes"
+                f"{'with an offset ' * family.mean_null}the null model of a {loss} loss is not a "
+                f"mean of outcomes"
             )
         pooled["rows"] += sum(sites[site]["rows"] for site in noisy)
         line = Line.fit(calibration) if using else None
@@ -432,11 +418,9 @@ class Quality:
         else:
             for name in ("intercept", "slope", "in_the_large"):
                 pooled[f"calibration_{name}"] = getattr(line, name)
-                if loss == "gamma":  # whose dispersion no site sends
+                if family.scale == PEARSON:  # whose dispersion no site sends
                     continue
-                scale = 1.0
-                if loss in ("squared", "huber"):
-                    scale = math.sqrt(pooled["mse"])
+                scale = 1.0 if family.scale == KNOWN else math.sqrt(pooled["mse"])
                 pooled[f"calibration_{name}_bse"] = scale * getattr(line, f"{name}_bse")
         roc: dict[str, list[float]] = {}
         curve: dict[str, list[float]] = {}
@@ -495,39 +479,41 @@ class Quality:
 _NO_LINE = "there is no calibration line: the predictions separate the outcomes, or are all alike"
 
 
-def _of_site(loss: str, own: Mapping[str, float]) -> dict[str, float]:
-    found = {"rows": own["rows"], **_shares(loss, own, own["null_deviance"])}
+def _with_null(sites: Sequence[Mapping[str, float]]) -> bool:
+    """Return whether every site has sent its null deviance."""
+    return min(own["null_deviance"] for own in sites) >= 0
+
+
+def _of_site(family: Family, own: Mapping[str, float]) -> dict[str, float]:
+    found = {"rows": own["rows"], **_shares(family, own, own["null_deviance"])}
     if own["calibrated"]:
         for name in ("intercept", "slope", "in_the_large"):
             found[f"calibration_{name}"] = own[name]
-    if loss == "logistic":
+    if family.binary:
         found |= {"events": own["outcomes"], "auc": own["auc"]}
     return found
 
 
-def _shares(loss: str, sums: Mapping[str, float], null: float) -> dict[str, float]:
-    name = "brier" if loss == "logistic" else "mse"
-    found = {name: sums["squares"] / sums["rows"]}
+def _shares(family: Family, sums: Mapping[str, float], null: float) -> dict[str, float]:
+    found = {family.error: sums["squares"] / sums["rows"]}
     if null > 0:
         found["deviance_explained"] = 1.0 - sums["deviance"] / null
     return found
 
 
 def _pooled(
-    loss: str, sites: Sequence[Mapping[str, float]], alpha: float = 0.0
+    family: Family, sites: Sequence[Mapping[str, float]], parameter: float = 0.0
 ) -> dict[str, float]:
     """Return the pooled results from the sites' sums; null deviances are about the pooled mean."""
     sums = {name: math.fsum(own[name] for own in sites) for name in NUMBERS[:6]}
-    mean = sums["outcomes"] / sums["exposed"]
-    null = sums["null_deviance"]
-    for own in [] if min(own["null_deviance"] for own in sites) < 0 else sites:
-        n = own["exposed"]  # about the pooled mean instead of the site's
-        at = own["outcomes"] / n
-        null += n * deviance(loss, np.array([at]), np.array([mean]), alpha)
-        if loss == "logistic":  # outcomes are not rates: the entropy of the site's mean
-            null -= n * deviance(loss, np.array([at]), np.array([at]))
-    found = {"rows": sums["rows"], **_shares(loss, sums, null)}
-    return found | ({"events": sums["outcomes"]} if loss == "logistic" else {})
+    mean, null = sums["outcomes"] / sums["exposed"], -1.0
+    if family.mean_null and _with_null(sites):
+        null = sums["null_deviance"]
+        for own in sites:  # about the pooled mean instead of the site's
+            n = own["exposed"]
+            null += n * family.between(own["outcomes"] / n, mean, parameter)
+    found = {"rows": sums["rows"], **_shares(family, sums, null)}
+    return found | ({"events": sums["outcomes"]} if family.binary else {})
 
 
 def pooled_auc(counts: Sequence[Array]) -> tuple[float, float]:

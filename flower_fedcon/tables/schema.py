@@ -15,6 +15,7 @@ from typing import Any
 
 from flower_fedcon.errors import ConfigError, nearest, toml_remedy
 from flower_fedcon.objectives.survival import TIES
+from flower_fedcon.tables.families import Family, families, family_of, names_of
 from flower_fedcon.tables.marks import canonical
 from flower_fedcon.tables.terms import (
     MISSING,
@@ -29,15 +30,8 @@ from flower_fedcon.validation import choice, count
 NUMERIC, CATEGORICAL = KINDS = "numeric", "categorical"
 MEAN, MEDIAN, INDICATOR = IMPUTED = "mean", "median", "indicator"
 TRANSFORMS = ("none", "log", "log1p", "sqrt", "square")
-LOSSES = (
-    "squared", "huber", "logistic", "multinomial", "poisson", "negative_binomial", "gamma", "cox",
-)  # fmt: skip
-LOG_LINK = ("poisson", "negative_binomial", "gamma")
-"""The losses whose expected outcome is the exponential of the linear predictor."""
 COMMON, OWN, RANDOM = SITE_EFFECTS = "common", "own", "random"
 """One intercept for all sites; each site's own, which stays there; or normal ones."""
-PROFILED = ("squared", "logistic", "poisson")
-"""The losses from which a site's own coefficients are eliminated; see `objectives.Profiled`."""
 _MISSING = ("", "?", "NA", "NaN", "nan")
 
 
@@ -229,14 +223,14 @@ class Schema:
             marks = tuple(map(canonical, _listed(name, getattr(self, name))))
             object.__setattr__(self, name, marks)
         object.__setattr__(self, "features", _features(self.features))
-        given = {"logistic": self.positive, "multinomial": self.classes, "cox": self.event}
-        loss = choice("loss", self.loss or self._default_loss, LOSSES)
+        loss = choice("loss", self.loss or self._default_loss, tuple(names_of()))
         object.__setattr__(self, "loss", loss)
-        for loss, key in (("multinomial", "classes"), ("cox", "event"), ("logistic", "positive")):
-            if (self.loss == loss) != bool(given[loss]):
+        for family in families():
+            key = family.needs
+            if key and (self.family is family) != bool(given := getattr(self, key)):
                 raise ConfigError(
-                    f'loss = "{self.loss}" and {key} = {given[loss]!r} contradict: {key} is for '
-                    f'loss = "{loss}", which needs it: leave one of them out'
+                    f'loss = "{self.loss}" and {key} = {given!r} contradict: {key} is for '
+                    f'loss = "{family.name}", which needs it: leave one of them out'
                 )
         both = set(self.positive) & set(self.negative)
         if both:
@@ -320,19 +314,26 @@ class Schema:
         return [term.text for term in self.design] or self.names
 
     @property
+    def family(self) -> Family:
+        """The record of the loss."""
+        return family_of(self.loss)
+
+    @property
     def _default_loss(self) -> str:
-        given = {"logistic": self.positive, "multinomial": self.classes, "cox": self.event}
-        return next((loss for loss, value in given.items() if value), "squared")
+        """The loss that needs what is given; without it the first one."""
+        needed = (known.name for known in families() if known.needs and getattr(self, known.needs))
+        return next(needed, names_of()[0])
 
     def _check_offset(self) -> None:
-        if self.exposure and self.loss not in LOG_LINK:
+        if self.exposure and not self.family.log_link:
+            names = names_of(lambda family: family.log_link)
             raise ConfigError(
-                f"exposure is for losses with a log link ({', '.join(LOG_LINK)}), got loss = "
+                f"exposure is for losses with a log link ({', '.join(names)}), got loss = "
                 f'"{self.loss}": use offset, which is added to the linear predictor'
             )
-        if self.offset and self.loss == "multinomial":
+        if self.offset and self.family.several:
             raise ConfigError(
-                'offset is for models of one linear predictor, got loss = "multinomial": leave it '
+                f'offset is for models of one linear predictor, got loss = "{self.loss}": leave it '
                 "out"
             )
 
@@ -474,39 +475,26 @@ class Schema:
 
     @property
     def outcomes(self) -> list[str]:
-        """A description of each class, for a loss with classes; for "cox" of events.
+        """A description of each class, for a loss with classes; or of events, or counts above 0.
 
         Their rows are counted before round 1: if a class has no rows, no model can be fitted.
         """
-        target = f"a target {self.target!r}"
-        if self.loss == "logistic":
-            yes = _either(self.positive)
-            no = f"of {_either(self.negative)}" if self.negative else f"other than {yes}"
-            return [f"{target} {no}", f"{target} of {yes}"]
-        if self.loss == "multinomial":
-            return [f"{target} of {mark!r}" for mark in self.classes]
-        if self.loss in ("poisson", "negative_binomial"):
-            return [f"{target} above 0"]
-        return [f"an event in column {self.event!r}"] if self.loss == "cox" else []
+        return self.family.outcomes(self)
 
     @property
     def outcome_marks(self) -> list[str]:
         """The name of each class's rows: the last ones of `outcomes`."""
-        if self.loss == "logistic":
-            return [" or ".join(self.positive)]
-        if self.loss == "multinomial":
-            return list(self.classes)
-        return ["event"] if self.loss == "cox" else []
+        return self.family.marks(self)
 
     def model_shape(self, columns: int, site_effects: str = COMMON) -> tuple[int, ...]:
         """Return the shape of a model with this number of columns, including a common intercept.
 
         For a negative binomial loss the last entry is log alpha.
         """
-        if self.loss == "cox" or site_effects == OWN:
+        if self.family.compares or site_effects == OWN:
             return (columns,)
-        rows = columns + (2 if self.loss == "negative_binomial" else 1)
-        return (rows, len(self.classes)) if self.loss == "multinomial" else (rows,)
+        rows = columns + 1 + self.family.dispersed
+        return (rows, len(self.classes)) if self.family.several else (rows,)
 
     def check_site_effects(self, wanted: Any) -> str:
         """Return how sites' intercepts are modelled, if the loss allows it.
@@ -516,14 +504,15 @@ class Schema:
         ConfigError
         """
         found = choice("site_effects", wanted, SITE_EFFECTS)
-        if found != COMMON and self.loss not in PROFILED:
+        if found != COMMON and not self.family.profiled:
+            names = names_of(lambda family: family.profiled)
             remedy = "leave it out" + (
                 ": each site is a stratum with its own baseline hazard"
-                if self.loss == "cox"
+                if self.family.compares
                 else ", or give sites a column"
             )
             raise ConfigError(
-                f'site_effects = "{found}" is for {", ".join(PROFILED)} losses, and the schema has '
+                f'site_effects = "{found}" is for {", ".join(names)} losses, and the schema has '
                 f'loss = "{self.loss}": {remedy}'
             )
         return found
@@ -578,10 +567,6 @@ def _unlike_default(record: Any) -> dict[str, Any]:
         for field, value in values
         if value != field.default
     }
-
-
-def _either(marks: Sequence[str]) -> str:
-    return " or ".join(map(repr, marks))
 
 
 def _listed(name: str, value: Any) -> Sequence[Any]:

@@ -96,9 +96,9 @@ def check_comparable(
     ConfigError
         If all constants are 0.
     """
-    compared = schema.loss == "cox" or site_effects == OWN
+    compared = schema.family.compares or site_effects == OWN
     if compared and all(L == 0 for L in smoothness):
-        raise ConfigError(NOTHING_COMPARED if schema.loss == "cox" else NOTHING_TOLD)
+        raise ConfigError(NOTHING_COMPARED if schema.family.compares else NOTHING_TOLD)
 
 
 def standing_out(

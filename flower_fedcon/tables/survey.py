@@ -40,7 +40,6 @@ _FEW = 20  # with fewer values a column is not taken for an identifier
 _DISTINCT = 0.9  # from this share of distinct rows on, equal rows are not due to chance
 _SHARED = 0.5  # a remark follows if another client holds this share of the rows
 _ID = re.compile(r"(^|[^a-z])(id|[a-z]{0,2}id|ids|key)$")
-_COUNTED = ("poisson", "negative_binomial")  # losses of whole numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +212,7 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
     """Yield remarks as in `standing_out` on outcomes, times and weights, and a constant target."""
     schema = tables[0].schema
     outcomes: dict[str, list[Array]] = {}
-    if schema.loss not in ("logistic", "multinomial"):
+    if not schema.family.labelled:
         outcomes[schema.target] = [table.targets.reshape(len(table.targets), -1)[:, 0]
                                    for table in tables]  # fmt: skip
     if schema.weight:
@@ -261,7 +260,7 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
                 f"Leave it out"
             )
         part = known[known != np.floor(known)]
-        if column == columns.schema.target and columns.schema.loss in _COUNTED and part.size:
+        if column == columns.schema.target and columns.schema.family.whole and part.size:
             yield (
                 f"column {column!r}: {part.size} of {known.size} values, such as {part[0]:g}, are "
                 f"not whole numbers: are they counts? For a rate give the count and its exposure"
@@ -351,8 +350,6 @@ def _decided(clients: Sequence[Client]) -> Iterator[str]:
     This concerns logistic losses, and counts that are all 0.
     """
     schema = clients[0].table.schema
-    if schema.loss not in ("logistic", *_COUNTED):
-        return
     for j, feature in enumerate(schema.categorical):
         outcomes: dict[str, list[Array]] = {}
         for client in clients:
@@ -364,8 +361,7 @@ def _decided(clients: Sequence[Client]) -> Iterator[str]:
             continue
         for mark, parts in outcomes.items():
             own = np.concatenate(parts)
-            alike = (own == own[0]).all() and (schema.loss == "logistic" or not own[0])
-            if mark and alike:
+            if mark and schema.family.decides(own):
                 yield (
                     f"column {feature.name!r}: all {len(own)} rows of {mark!r} have one outcome: "
                     "without a penalty its coefficient has no end. Join it to another category, "

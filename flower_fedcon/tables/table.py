@@ -13,20 +13,7 @@ import numpy as np
 
 from flower_fedcon.core.wings import later
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives import (
-    CoxRegression,
-    GammaRegression,
-    HuberRegression,
-    LeastSquares,
-    LogisticRegression,
-    NegativeBinomialRegression,
-    Objective,
-    PoissonRegression,
-    Profiled,
-    SoftmaxRegression,
-    WithDispersion,
-    WithOffset,
-)
+from flower_fedcon.objectives import Objective, Profiled, WithOffset
 from flower_fedcon.tables.design import OF_TERMS, matrix, told_of_terms
 from flower_fedcon.tables.encoding import codes, encoded, is_wide
 from flower_fedcon.tables.few_rows import (
@@ -43,7 +30,7 @@ from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.preparation import LARGEST, Preparation
 from flower_fedcon.tables.risk_counts import risk_counts
-from flower_fedcon.tables.schema import LOG_LINK, OWN, Schema
+from flower_fedcon.tables.schema import OWN, Schema
 from flower_fedcon.tables.statistics.site_sums import set_clusters
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import LATER, digest
@@ -238,7 +225,7 @@ class Table:
             answer["weight"] = self.total_weight
         if self.schema.outcomes:
             answer["outcomes"] = self._outcomes(rows, least)
-        if self.schema.loss in LOG_LINK:
+        if self.schema.family.log_link:
             answer["level"] = self._level(rows, least)
         if self.sparse is not None:
             return answer | {"width": float(self.sparse.shape[1])}
@@ -261,14 +248,9 @@ class Table:
 
     def _outcomes(self, rows: Any, least: int) -> Array:
         """Return how many rows each class has; NaN for all if one class, or the rest, has few."""
-        own, loss = self.outcome[rows], self.schema.loss
-        if loss == "multinomial":
-            counts = np.bincount(own.astype(np.intp), minlength=len(self.schema.classes))
-        elif loss == "logistic":
-            counts = np.array([(own < 0).sum(), (own > 0).sum()])
-        else:
-            counts = np.array([(own > 0).sum()])
-        each = own.astype(np.intp) if loss == "multinomial" else (own > 0).astype(np.intp)
+        known = self.schema.family.counted(self.outcome[rows], self.schema)
+        counts = known.sum(axis=0)
+        each = known.argmax(axis=1) if len(counts) > 1 else known[:, 0].astype(np.intp)
         weights = None if self.weights is None else self.weights[rows]
         by_class = effective_counts(each, max(2, len(counts)), weights)
         told = least == 1 or by_class.min() >= least
@@ -389,32 +371,16 @@ class Table:
     def _loss(self, A: Any, y: Array, rows: Any) -> Objective:
         offset = None if self.offset is None else self.offset[rows]
         weights = None if self.weights is None else self.weights[rows]
-        common: dict[str, Any] = {"intercept": True, "sample_weight": weights}
+        family = self.schema.family
+
+        def kind(A: Any) -> Any:
+            return family.loss(A, y, self.schema, intercept=True, sample_weight=weights)
+
         try:
-            kind = self._kind(y, common)
             known = kind(A) if offset is None else WithOffset(kind, A, offset)
-            return WithDispersion(known) if self.schema.loss == "negative_binomial" else known
+            found: Objective = family.completed(known)
+            return found
         except ConfigError as error:
             misfit = Misfit(self.schema.target, 0, str(error), f"a {self.schema.loss} loss",
                             "choose another")  # fmt: skip
             raise DataError.of(self.file, [misfit]) from None
-
-    def _kind(self, y: Array, common: dict[str, Any]) -> Callable[[Any], Any]:
-        """Return a function that makes the loss of rows with these outcomes."""
-        loss = self.schema.loss
-        if loss == "multinomial":
-            classes = len(self.schema.classes)
-            return lambda A: SoftmaxRegression(A, y.astype(np.intp), classes, **common)
-        if loss == "cox":
-            own = {name: value for name, value in common.items() if name != "intercept"}
-            ties = self.schema.ties
-            return lambda A: CoxRegression(A, y[:, 0], y[:, 1], ties=ties, **own)
-        made: Any = {
-            "squared": LeastSquares,
-            "huber": HuberRegression,
-            "logistic": LogisticRegression,
-            "poisson": PoissonRegression,
-            "gamma": GammaRegression,
-            "negative_binomial": NegativeBinomialRegression,
-        }[loss]
-        return lambda A: made(A, y, **common)

@@ -16,7 +16,7 @@ from flower_fedcon.estimators import (
     FederatedPoissonRegressorCV,
 )
 from flower_fedcon.objectives import CoxRegression
-from flower_fedcon.tables.held_out import concordance
+from flower_fedcon.tables.pairs import concordance
 
 # R 4.2.2, survival 3.5-3: coxph(Surv(time, event) ~ columns + strata(site), ties = ...), with its
 # log-likelihood, concordance(fit), and chi-squared of cox.zph(fit, transform, terms = FALSE).

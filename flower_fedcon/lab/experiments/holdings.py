@@ -110,13 +110,7 @@ def _outcomes(objective: Any) -> Array:
 
 def _bins(schema: Schema, pooled: Array) -> tuple[Array, list[str]]:
     """Return the limits of groups of outcomes and their names; quarters for numbers."""
-    if schema.loss == "logistic":
-        return np.array([0.0]), ["negative", "positive"]
-    if schema.loss == "multinomial":
-        return np.arange(len(schema.classes) - 1) + 0.5, list(schema.classes)
-    if schema.loss == "cox":
-        return np.array([0.5]), ["censored", "event"]
-    return _quarters(pooled)
+    return schema.family.limits(schema) or _quarters(pooled)
 
 
 def _quarters(pooled: Array) -> tuple[Array, list[str]]:

@@ -24,9 +24,9 @@ from flower_fedcon.runs.limits import Forecast
 from flower_fedcon.runs.table_report import COEFFICIENTS, CURVES, DESCRIPTIVES, QUALITY
 from flower_fedcon.runs.table_report import NAME as REPORT
 from flower_fedcon.runs.toml import read_toml, write_value
+from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.fitted import NAME as MODEL
 from flower_fedcon.tables.schema import OWN, RANDOM
-from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.wire.whole_files import in_use, read_bytes
 
 Part = TypeVar("Part")
@@ -264,7 +264,7 @@ def _model(path: Path) -> str:
         stated: Any = json.loads(read_bytes(path, follow=True))
         name = f"{stated['schema']['target']}: {family_of(stated['loss']).title}"
         return name + _OWN.get(stated.get("site_effects", ""), "")
-    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+    except (ConfigError, ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(f"{path} is damaged: outcome and model are not known") from None
 
 

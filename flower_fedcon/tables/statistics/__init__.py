@@ -1,9 +1,8 @@
 """Statistics on tables that stay at their sites: a site's sums, and results from them.
 
-`families` treats losses as likelihoods. `site_sums` computes a site's sums for a model, `site_fits`
-its own fits, and `group_sums` its sums for random intercepts. `estimates`, `heterogeneity` and
-`intercept_variance` compute the results on the server; `tables/wing.py` lists the requests.
-Nothing here depends on how messages travel.
+`site_sums` computes a site's sums for a model, `site_fits` its own fits, and `group_sums` its sums
+for random intercepts. `estimates`, `heterogeneity` and `intercept_variance` compute the results on
+the server; `tables/wing.py` lists the requests. Nothing here depends on how messages travel.
 """
 
 from flower_fedcon.tables.statistics.estimates import Estimates as Estimates

@@ -26,13 +26,12 @@ from flower_fedcon.compiled import recursion
 from flower_fedcon.compiled.recursions import descend
 from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.solvers.coordinate_descent import solved
+from flower_fedcon.tables.families.base import RESIDUAL, family_of
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
-from flower_fedcon.tables.statistics.families import RESIDUAL, family_of
 from flower_fedcon.tables.statistics.site_sums import unpacked
 from flower_fedcon.validation import Array
 
-FAMILIES = ("squared", "logistic", "poisson")
 _RATE = 0.25  # times sqrt(log p / n): the nodewise weight
 _CLOSE = 1e-9  # tolerance of the nodewise optimality conditions
 _EPOCHS, _LOOKS = 5, 40  # of plain descent, before supports are solved exactly
@@ -65,7 +64,7 @@ def expect_lasso(title: str, family: str, penalty: str, remedies: tuple[str, str
     ------
     ConfigError
     """
-    if family not in FAMILIES:
+    if not family_of(family).debiased:
         raise ConfigError(
             f"{title} is for squared, logistic (two classes) and Poisson losses, and this one is "
             f"{family}: fit without a penalty for intervals"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few
-from flower_fedcon.tables.statistics.families import NONE, PEARSON, RESIDUAL, Family, family_of
+from flower_fedcon.tables.families.base import NONE, PEARSON, RESIDUAL, Family, family_of
 from flower_fedcon.tables.statistics.site_sums import (
     CLUSTER,
     METHODS,
@@ -61,7 +61,7 @@ def check_method(name: str, method: Any) -> str:
     wanted = choice("inference", method, METHODS)
     if wanted == MODEL and family_of(name).scale == NONE:
         raise ConfigError(_NO_LIKELIHOOD.format(name=name))
-    if wanted == QUASI and name != "poisson":
+    if wanted == QUASI and not family_of(name).quasi:
         raise ConfigError(
             f'inference="quasi" is for Poisson losses, whose variance is then phi times the mean, '
             f'got a {name} loss: use inference="model", "robust" or "cluster"'
@@ -310,7 +310,7 @@ def estimate(
     notes = list(_unfinished(inverse, sums["score"]))
     if own:
         notes.append(f"each of {own:.0f} sites has its own intercept, which stays there")
-    if family.name == "negative_binomial" and method == MODEL:
+    if family.dispersed and method == MODEL:
         notes.append(_JOINT)
     counted = p + int(own)
     left = n - counted
@@ -337,7 +337,7 @@ def estimate(
     else:
         V = inverse @ unpacked(sums["meat"], p) @ inverse
         if method == ROBUST:
-            V *= 1.0 if family.name == "cox" else n / left
+            V *= 1.0 if family.compares else n / left
     if method == CLUSTER:
         if clusters < 2:
             raise ConfigError(
@@ -345,7 +345,7 @@ def estimate(
                 'of clusters, more sites, or use inference="robust"'
             )
         notes.append("clusters are within sites: one label at two sites means two clusters")
-        if family.name != "cox":
+        if not family.compares:
             V *= clusters / (clusters - 1.0) * (n - 1.0) / left
         if clusters < _FEW_CLUSTERS:
             df = clusters - 1.0
@@ -375,7 +375,7 @@ def estimate(
         df=df,
         more=more,
         counted=counted,
-        events=last if family.name == "cox" else math.nan,
+        events=last if family.compares else math.nan,
         notes=tuple(notes),
     )
 

@@ -32,6 +32,7 @@ import numpy as np
 
 from flower_fedcon.errors import RefusedError
 from flower_fedcon.objectives.random_intercepts import RandomIntercepts, group_sums
+from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.few_rows import effective_counts
 from flower_fedcon.tables.statistics.site_sums import (
     Fitted,
@@ -132,7 +133,7 @@ def predicted_effects(objective: Any, x: Array, sd: float, residual_sd: float, n
     array, shape (groups,)
     """
     at = fitted(objective, x)
-    if at.family.name == "squared":
+    if at.family.scale == RESIDUAL:
         rows, r = grouped(at), (sd / residual_sd) ** 2
         found: Array = rows.sums[:, -1] * r / (1.0 + rows.counts * r)
         return found

@@ -11,10 +11,9 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few, pandas
 from flower_fedcon.objectives.profiled import pseudo_inverse
+from flower_fedcon.tables.families.base import RESIDUAL, family_of, names_of
 from flower_fedcon.tables.quality import MOST_COUNTS
-from flower_fedcon.tables.schema import PROFILED
 from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates, estimate, shapes_of
-from flower_fedcon.tables.statistics.families import RESIDUAL
 from flower_fedcon.tables.statistics.site_sums import MODEL, most_numbers, unpacked
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -167,10 +166,10 @@ def check_heterogeneity(name: str) -> None:
     ------
     ConfigError
     """
-    if name not in PROFILED:
+    if not family_of(name).profiled:
+        names = names_of(lambda family: family.profiled)
         raise ConfigError(
-            f"heterogeneity is for {', '.join(PROFILED)} losses, and this one is {name}: leave it "
-            f"out"
+            f"heterogeneity is for {', '.join(names)} losses, and this one is {name}: leave it out"
         )
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables.families.base import family_of
 from flower_fedcon.tables.statistics.estimates import Estimates, estimate, inverted, shapes_of
-from flower_fedcon.tables.statistics.families import family_of
 from flower_fedcon.tables.statistics.group_sums import RATIO_NUMBERS
 from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, most_numbers, unpacked
 from flower_fedcon.validation import Array
@@ -30,12 +30,6 @@ _UP = 1.5  # the largest rise of its logarithm in a step
 _DOWN = 0.25  # the smallest factor of the deviation in a step
 _FLAT = 1e-7  # a remaining gain in log-likelihood at which a deviation counts as 0
 _ROUNDING = 1e3  # rounding of a log-likelihood, in machine epsilons
-_FAR = {"logistic": 1e3, "poisson": 1e3, "squared": 1e8}  # a larger deviation has no estimate
-_ENDLESS = {
-    "logistic": "outcomes are all alike within (nearly) all groups",
-    "poisson": "counts differ too much between groups, as when most are 0",
-    "squared": "intercepts and columns explain every target",
-}
 
 
 @dataclass(frozen=True)
@@ -145,7 +139,8 @@ def fit_marginal(
         return _Point(theta, float(sums["numbers"][1]), sums["score"], information, sums)
 
     start = np.append(x, math.log(_START))
-    best, exchanges, left = _climb(told, start, every, _FAR[name], _ENDLESS[name], tol, most)
+    family = family_of(name)
+    best, exchanges, left = _climb(told, start, every, family.far, family.endless, tol, most)
     if best.flat:
         found, sd, error = replace(null, counted=p + 1, notes=()), 0.0, math.nan
     else:
@@ -190,15 +185,15 @@ def fit_squared(
 
     null = _Profile(names, x, ask("variance_ratio", shapes, x, ratio=0.0), 0.0, reml)
     expect_groups(null.groups, null.n)
-    start = np.array([math.log(_START)])
+    start, family = np.array([math.log(_START)]), family_of("squared")
     best, exchanges, left = _climb(
-        lambda theta: told(theta).point(theta), start, ("log sd",), _FAR["squared"],
-        _ENDLESS["squared"], tol, most,
+        lambda theta: told(theta).point(theta), start, ("log sd",), family.far,
+        family.endless, tol, most,
     )  # fmt: skip
     r = math.exp(2.0 * float(best.theta[0]))
     at = null if best.flat else _Profile(names, x, best.sums, r, reml)
     found = Estimates(
-        family=family_of("squared"),
+        family=family,
         method=MODEL,
         names=tuple(names),
         values=x + at.change,

@@ -33,8 +33,8 @@ from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.survival import CoxRegression
+from flower_fedcon.tables.families.base import Family, families, family_of_objective
 from flower_fedcon.tables.few_rows import effective_counts, effective_rows
-from flower_fedcon.tables.statistics.families import FAMILIES, Family
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -105,10 +105,11 @@ def fitted(objective: Any, x: Array) -> Fitted:
     if type(f) is Profiled:
         own, told, f = f.own_count, f.informative, f.at(x)
     known = f.loss if type(f) is WithOffset else f
-    family = FAMILIES.get(type(known).__name__) if _is_known(known) else None
+    family = family_of_objective(known)
     if family is None:
+        names = [one.of.__name__ for one in families()]
         raise ConfigError(
-            f"standard errors need a loss with a known likelihood ({', '.join(FAMILIES)}), got "
+            f"standard errors need a loss with a known likelihood ({', '.join(names)}), got "
             f"{type(known).__name__}"
         )
     at: Array = x
@@ -125,10 +126,6 @@ def fitted(objective: Any, x: Array) -> Fitted:
     given = loss.given_weights
     weights = np.ones(loss.num_examples) if given is None else given
     return Fitted(f, loss, x, at, family, weights, own, told)
-
-
-def _is_known(f: Any) -> bool:
-    return type(f).__module__.startswith("flower_fedcon.objectives.")
 
 
 def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
@@ -289,8 +286,8 @@ def _information(at: Fitted, *, expected: bool) -> Array:
 def _fit(at: Fitted) -> list[float]:
     """Return the numbers of the model's fit, except the number of clusters."""
     n = at.loss.total_weight
-    if at.family.rows is None:
+    if at.family.compares:
         loglik = -n * float(at.loss.value(at.at))
         return [n, loglik, -2.0 * loglik, 0.0, float(at.w @ at.loss.targets)]
-    parts = at.family.rows(at.loss, at.scores, at.loss.targets)
+    parts = at.family.summed(at.loss, at.scores, at.loss.targets)
     return [n, *(float(at.w @ part) for part in parts)]

@@ -46,7 +46,7 @@ class Summary(str):
             QUASI: "quasi-Poisson",
             CLUSTER: f"{found.clusters} in-site clusters",
             DEBIASED: "debiased lasso",
-        }.get(found.method, "robust (HC0)" if found.family.name == "cox" else "robust (HC1)")
+        }.get(found.method, "robust (HC0)" if found.family.compares else "robust (HC1)")
         said = [
             ("Observations", f"{found.n:.10g}"),
             *([] if sites is None else [("Sites", str(sites))]),
@@ -56,7 +56,7 @@ class Summary(str):
             ("AIC", _number(found.aic)),
             ("BIC", _number(found.bic)),
         ]
-        if found.family.name == "cox":  # a partial likelihood has neither
+        if found.family.compares:  # a partial likelihood has neither
             said.append(("Strata", "sites"))
         else:
             said.append(("Deviance", _number(found.deviance)))
