@@ -69,6 +69,12 @@ def brought(kind: str) -> dict[str, Any]:
     return found
 
 
+def loaded(kind: str) -> dict[str, Any]:
+    """Return everything of one kind that the wings add, by name, and import it."""
+    known = brought(kind)
+    return {name: w.found if isinstance(w, later) else w for name, w in known.items()}
+
+
 def bring(kind: str, name: str, what: str) -> Any:
     """Return one thing that a wing adds; `what` says for the error who needs it.
 
@@ -77,11 +83,9 @@ def bring(kind: str, name: str, what: str) -> Any:
     ConfigError
         If no wing here brings it.
     """
-    known = brought(kind)
-    if name not in known:
+    if name not in brought(kind):
         raise ConfigError(f"{what}, and this installation has no wing that brings {name!r}")
-    found = known[name]
-    return found.found if isinstance(found, later) else found
+    return loaded(kind)[name]
 
 
 class later:  # noqa: N801  (it reads like the function that it stands for)

@@ -37,9 +37,9 @@ from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import ElasticNet, Regularizer, WithIntercept
 from flower_fedcon.regularizers.rescaled import Entrywise
-from flower_fedcon.runs.convergence import separated_by, separating
 from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.tables.ending.convergence import separated_by, separating
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.schema import RANDOM, SITE_EFFECTS
 from flower_fedcon.tables.statistics import (

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.paths.path import Walk
-from flower_fedcon.runs.convergence import separated_by
+from flower_fedcon.tables.ending.convergence import separated_by
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.tables.schema import RANDOM
 from flower_fedcon.tables.statistics.debiased import debiased, expect_lasso

@@ -14,7 +14,7 @@ from flower_fedcon.estimators.inference import Inferring
 from flower_fedcon.objectives.random_intercepts import checked_nodes
 from flower_fedcon.paths.path import Walk
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.runs.convergence import separated_by
+from flower_fedcon.tables.ending.convergence import separated_by
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.schema import RANDOM

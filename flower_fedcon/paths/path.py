@@ -21,7 +21,6 @@ from flower_fedcon.paths.weights import largest_weight, penalised, weights
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Regularizer, WithIntercept, Zero, as_regularizer
 from flower_fedcon.runs.certificates import certify, pooled_gradient
-from flower_fedcon.runs.convergence import falling, separated_by, separating
 from flower_fedcon.runs.final_sums import total_sums
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
@@ -31,6 +30,7 @@ from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.strategies.compositefl import CompositeFL
 from flower_fedcon.strategies.fedmid import FedMiD
 from flower_fedcon.strategies.fednewton import FedNewton
+from flower_fedcon.tables.ending.convergence import falling, separated_by, separating
 from flower_fedcon.validation import Array, choice, count, positive
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 

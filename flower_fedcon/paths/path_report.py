@@ -11,7 +11,7 @@ import numpy as np
 from flower_fedcon.paths.folds import CrossValidation
 from flower_fedcon.paths.path import RegularizationPath
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.runs.table_report import exponential_of
+from flower_fedcon.tables.ending.table_report import exponential_of
 from flower_fedcon.tables.own_files import PATH
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.validation import Array

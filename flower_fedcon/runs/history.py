@@ -23,8 +23,6 @@ from flower_fedcon.wire.whole_files import atomic, check_file, read_bytes, stora
 if TYPE_CHECKING:
     import pandas as pd
 
-    from flower_fedcon.runs.table_report import Report
-
 Callback: TypeAlias = Callable[[Record], Any]
 """A function of the record of a round; a true return value stops the run after it."""
 
@@ -102,7 +100,7 @@ class History:
         infinite for a value that diverged, and for one that was not tried, which has 0 rounds.
     """
 
-    report: Report | None = None
+    report: Any = None
     race: Sequence[dict[str, Any]] = ()
 
     def __init__(self, x: Model, rows: Sequence[Record] = (), *, stopped: bool = False) -> None:

@@ -1,17 +1,16 @@
 """The hooks that wings bring to runs (`runs.hooks`), found by name.
 
-A wing's hook is the class `HOOK` in a file `*_hook.py` of its room; it is imported when a run asks
-for it. `register` adds one from outside this package.
+A wing names its hook in `HOOKS` of its `wing.py` (`flower_fedcon.core.wings`). `register` adds one
+for this process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+from flower_fedcon.core.wings import loaded
 from flower_fedcon.errors import ConfigError
 
 _own: dict[str, type[Any]] = {}
@@ -19,11 +18,8 @@ _own: dict[str, type[Any]] = {}
 
 @cache
 def _of_wings() -> tuple[type[Any], ...]:
-    """Return the hooks in this package, by the names of their files."""
-    package = Path(__file__).parents[1]
-    files = sorted(package.glob("*/*_hook.py"), key=lambda path: path.name)
-    names = (f"{package.name}.{path.parent.name}.{path.stem}" for path in files)
-    return tuple(import_module(name).HOOK for name in names)
+    """Return the hooks that wings bring."""
+    return tuple(loaded("HOOKS").values())
 
 
 def hooks() -> tuple[type[Any], ...]:

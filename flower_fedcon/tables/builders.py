@@ -106,7 +106,7 @@ def tables(
         all equal (logistic), or all 0 (Poisson), then carries no information, and the report names
         it; its rows still count in the mean loss to which a penalty is added. "random": normal
         intercepts of clients, or of the values of the schema's `cluster` within them, by maximum
-        likelihood without a penalty (`flower_fedcon.runs.final_intercepts`).
+        likelihood without a penalty (`flower_fedcon.tables.ending.final_intercepts`).
     heterogeneity : bool
         With inference: whether each client also reports a fit of its own rows; see `Plan`.
 

@@ -148,7 +148,7 @@ class Preparation:
     site_effects : {"common", "own", "random"}
         Whether the model has an intercept, or each site has its own and never sends it. "random"
         means a common intercept in the rounds and normal intercepts about it afterwards, see
-        `flower_fedcon.runs.final_intercepts`; nodes need not know it.
+        `flower_fedcon.tables.ending.final_intercepts`; nodes need not know it.
     """
 
     schema: str

@@ -121,6 +121,7 @@ _EVERY = (
     _statistic("in_time", "hazards:in_time", counted=True),
     _statistic(BASELINE, "hazards:baseline", counted=True, own_word=True, limits=_at_agreed_times),
 )
+HOOKS = {"tables": later("flower_fedcon.tables.ending.table_hook:TableHook")}
 BUILDERS = {
     "heart": later("flower_fedcon.tables.heart:heart"),
     "tables": later("flower_fedcon.tables.builders:tables"),

@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from flower_fedcon.problems.tables import tables
+from flower_fedcon.tables.builders import tables
 from scipy.optimize import brentq, minimize
 
 from flower_fedcon import load_model, simulate

@@ -12,8 +12,8 @@ from sites import COLUMNS, problem, run, written
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators import FederatedElasticNet, FederatedPoissonRegressor
 from flower_fedcon.lab.report.page import write_report
-from flower_fedcon.runs.final_heterogeneity import lines_of
 from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.ending.final_heterogeneity import lines_of
 from flower_fedcon.tables.own_files import written_by
 
 

@@ -18,12 +18,12 @@ from flower_fedcon.lab.experiments.run_tables import RunOptions
 from flower_fedcon.lab.experiments.seed_statistics import highest, lowest, mean
 from flower_fedcon.lab.report.exchanges import Exchanges, read_exchanges
 from flower_fedcon.runs.directory import CONFIG, ENVIRONMENT, HISTORY
-from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.limits import Forecast
-from flower_fedcon.runs.table_report import COEFFICIENTS, CURVES, DESCRIPTIVES, QUALITY
-from flower_fedcon.runs.table_report import NAME as REPORT
 from flower_fedcon.runs.toml import read_toml, write_value
+from flower_fedcon.tables.ending.final_heterogeneity import HETEROGENEITY
+from flower_fedcon.tables.ending.table_report import COEFFICIENTS, CURVES, DESCRIPTIVES, QUALITY
+from flower_fedcon.tables.ending.table_report import NAME as REPORT
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.fitted import NAME as MODEL
 from flower_fedcon.tables.schema import OWN, RANDOM

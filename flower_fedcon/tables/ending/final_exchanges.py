@@ -9,13 +9,13 @@ import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
-from flower_fedcon.runs.coefficients import estimates_of
-from flower_fedcon.runs.convergence import Convergence, convergence
-from flower_fedcon.runs.final_hazards import Hazards, final_hazards
-from flower_fedcon.runs.final_heterogeneity import final_heterogeneity
-from flower_fedcon.runs.final_intercepts import final_intercepts, has_random
-from flower_fedcon.runs.final_quality import final_quality
 from flower_fedcon.runs.history import Record
+from flower_fedcon.tables.ending.coefficients import estimates_of
+from flower_fedcon.tables.ending.convergence import Convergence, convergence
+from flower_fedcon.tables.ending.final_hazards import Hazards, final_hazards
+from flower_fedcon.tables.ending.final_heterogeneity import final_heterogeneity
+from flower_fedcon.tables.ending.final_intercepts import final_intercepts, has_random
+from flower_fedcon.tables.ending.final_quality import final_quality
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
 from flower_fedcon.validation import Array

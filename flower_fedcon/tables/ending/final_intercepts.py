@@ -19,8 +19,8 @@ from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout
-from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.final_sums import asked, total_sums
+from flower_fedcon.tables.ending.convergence import Convergence
 from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.schema import RANDOM

@@ -15,13 +15,13 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, clients_by_name, first_few
 from flower_fedcon.regularizers import WithIntercept
-from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.directory import versions
-from flower_fedcon.runs.final_hazards import Hazards
-from flower_fedcon.runs.final_heterogeneity import HETEROGENEITY, lines_of, table_of
 from flower_fedcon.runs.history import Record
-from flower_fedcon.runs.joint_tests import joint_tests
 from flower_fedcon.tables.descriptives import Descriptives
+from flower_fedcon.tables.ending.convergence import Convergence
+from flower_fedcon.tables.ending.final_hazards import Hazards
+from flower_fedcon.tables.ending.final_heterogeneity import HETEROGENEITY, lines_of, table_of
+from flower_fedcon.tables.ending.joint_tests import joint_tests
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.fitted import FittedModel
 from flower_fedcon.tables.log_rank import LogRank
@@ -41,7 +41,7 @@ from flower_fedcon.wire.whole_files import write_csv, write_text
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
-    from flower_fedcon.runs.final_exchanges import Ending
+    from flower_fedcon.tables.ending.final_exchanges import Ending
 
 NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
 QUALITY, DESCRIPTIVES = "quality.json", "descriptives.csv"

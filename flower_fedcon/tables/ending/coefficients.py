@@ -11,11 +11,11 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, first_few
-from flower_fedcon.runs.convergence import Convergence, least_weight
-from flower_fedcon.runs.final_intercepts import OfTables, check_random, has_random
 from flower_fedcon.runs.final_sums import total_sums
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.tables.design import of_quantiles
+from flower_fedcon.tables.ending.convergence import Convergence, least_weight
+from flower_fedcon.tables.ending.final_intercepts import OfTables, check_random, has_random
 from flower_fedcon.tables.statistics.debiased import debiased, expect_lasso
 from flower_fedcon.tables.statistics.estimates import (
     DEBIASED,

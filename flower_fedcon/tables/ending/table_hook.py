@@ -9,11 +9,11 @@ from typing import Any
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.runs.coefficients import check_counts, check_inference
-from flower_fedcon.runs.final_exchanges import Ending, final_exchanges
 from flower_fedcon.runs.hooks import Playing, RunHook
 from flower_fedcon.runs.plan import Plan
-from flower_fedcon.runs.table_report import Report, fitted_model
+from flower_fedcon.tables.ending.coefficients import check_counts, check_inference
+from flower_fedcon.tables.ending.final_exchanges import Ending, final_exchanges
+from flower_fedcon.tables.ending.table_report import Report, fitted_model
 from flower_fedcon.tables.statistics import METHODS
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.validation import choice
@@ -95,6 +95,3 @@ class TableHook(RunHook):
         if reached is not None and (reached.separated or not reached.converged):
             yield reached.text
         yield from report.doubts
-
-
-HOOK = TableHook
