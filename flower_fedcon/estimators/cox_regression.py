@@ -18,10 +18,11 @@ from flower_fedcon.objectives import CoxRegression, Scaled
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.tables.pairs import concordance
+from flower_fedcon.tables.statistics.after_fit import proportionality_test
 from flower_fedcon.tables.statistics.hazards import (
     Proportionality,
     log_times,
-    proportionality_of,
+    sums_in_time,
 )
 from flower_fedcon.validation import Array, choice, nonnegative
 
@@ -341,14 +342,15 @@ class FederatedCoxRegression(_Stratified):
             times = np.split(ranks, np.cumsum([len(own) for own in times])[:-1])
         elif transform == "log":
             times = [log_times(f) for f in self._sites]
-        at_events = [own[f.events] for f, own in zip(self._sites, times, strict=True)]
-        center = float(np.concatenate(at_events).mean())
-        sums = [
-            f.sums_in_time(self.coef_, own - center)
-            for f, own in zip(self._sites, times, strict=True)
-        ]
-        parts = (np.sum(part, axis=0) for part in zip(*sums, strict=True))
-        return proportionality_of(transform, self._feature_names, *parts)
+
+        def at(center: float) -> dict[str, Array]:
+            sums = [
+                sums_in_time(f, self.coef_, own, center)
+                for f, own in zip(self._sites, times, strict=True)
+            ]
+            return {name: np.sum([own[name] for own in sums], axis=0) for name in sums[0]}
+
+        return proportionality_test(transform, self._feature_names, at)
 
 
 class FederatedCoxRegressionCV(_Stratified, Tuned):

@@ -12,16 +12,14 @@ from flower_fedcon.paths.path import Walk
 from flower_fedcon.tables.ending.convergence import separated_by
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.tables.schema import RANDOM
-from flower_fedcon.tables.statistics.debiased import debiased, expect_lasso
+from flower_fedcon.tables.statistics.after_fit import estimates_at
+from flower_fedcon.tables.statistics.debiased import expect_lasso
 from flower_fedcon.tables.statistics.estimates import (
     DEBIASED,
     PENALISED,
     Estimates,
     check_method,
-    estimate,
-    shapes_of,
 )
-from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_parameters, free_values
 from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.validation import Array
 
@@ -103,24 +101,18 @@ class Inferring:
 
     def _infer(self, walk: Walk, x: Array, method: str, separated: str) -> None:
         """Request the sums at a model, and set the attributes."""
-        if method == DEBIASED:
-            names = self._parameter_names()
-            sums = walk.total_sums(
-                "estimates", shapes_of(len(names), MODEL), x, method=KINDS[MODEL]
-            )
-            self._show_debiased(debiased(self.family, names, x, sums))
-            return
-        if separated:
+        if separated and method != DEBIASED:
             raise ConfigError(
                 f"no standard errors: {separated_by(separated, 'fit with inference=None')}"
             )
-        shape, names = x.shape, self._parameter_names()
-        shapes = shapes_of(free_parameters(shape), method)
-        sums = walk.total_sums("estimates", shapes, method=KINDS[method])
+        names = self._parameter_names()
         if x.ndim == 2:
             names = [f"{name} [{label}]" for name in names for label in self.classes_[1:]]  # type: ignore[attr-defined]
-        found = estimate(self.family, method, names, free_values(x), sums)
-        self._show(found, shape)
+        found = estimates_at(walk.total_sums, self.family, method, names, x)
+        if method == DEBIASED:
+            self._show_debiased(found)
+        else:
+            self._show(found, x.shape)
 
     def _parameter_names(self) -> list[str]:
         names = getattr(self, "feature_names_in_", None)

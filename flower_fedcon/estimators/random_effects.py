@@ -18,11 +18,8 @@ from flower_fedcon.tables.ending.convergence import separated_by
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.schema import RANDOM
+from flower_fedcon.tables.statistics.after_fit import random_fit
 from flower_fedcon.tables.statistics.group_sums import predicted_effects
-from flower_fedcon.tables.statistics.intercept_variance import (
-    fit_marginal,
-    fit_squared,
-)
 from flower_fedcon.tables.statistics.site_sums import MODEL
 from flower_fedcon.validation import Array
 
@@ -129,16 +126,16 @@ class RandomEffects(Inferring):
                 f"no random intercepts: {separated_by(separated, 'take other columns')}"
             )
         names = self._parameter_names()
-        ask, most = walk.total_sums, self.max_iter
+        found = random_fit(
+            walk.total_sums, self.family, names, x, reml=bool(self.reml), nodes=self.nodes,
+            tol=self.tol, most=self.max_iter,
+        )  # fmt: skip
         if family_of(self.family).scale == RESIDUAL:
-            found = fit_squared(ask, names, x, bool(self.reml), self.tol, most)
             self.residual_sd_ = found.residual_sd
-        else:
-            found = fit_marginal(ask, self.family, names, x, self.nodes, self.tol, most)
         if not found.converged:
             warnings.warn(
                 f"{type(self).__name__} with random intercepts: {found.unfinished}. Allow more "
-                f"than max_iter={most}",
+                f"than max_iter={self.max_iter}",
                 ConvergenceWarning,
                 stacklevel=4,
             )

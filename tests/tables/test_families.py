@@ -9,7 +9,6 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from flower_fedcon.tables.builders import tables
 from scipy.optimize import brentq, minimize
 
 from flower_fedcon import load_model, simulate
@@ -17,6 +16,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import Schema
+from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.families import base, families, family_of, names_of, register
 from flower_fedcon.tables.families.base import NONE
 from flower_fedcon.tables.families.squared import Squared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,16 @@ from flower_fedcon.runs.plan import Plan
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.ending.convergence import Convergence, least_weight
 from flower_fedcon.tables.ending.final_intercepts import OfTables, check_random, has_random
-from flower_fedcon.tables.statistics.debiased import debiased, expect_lasso
+from flower_fedcon.tables.statistics.after_fit import estimates_at
+from flower_fedcon.tables.statistics.debiased import expect_lasso
 from flower_fedcon.tables.statistics.estimates import (
     DEBIASED,
     PENALISED,
     Estimates,
     check_method,
-    estimate,
-    shapes_of,
 )
 from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
-from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_parameters, free_values
+from flower_fedcon.tables.statistics.site_sums import MODEL
 
 
 def check_inference(plan: Plan, strategy: Method[Any], setup: OfTables) -> str | None:
@@ -121,16 +121,12 @@ def estimates_of(
     prepared, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
     assert prepared is not None  # noqa: S101  (checked before round 1)
     try:
-        kind = MODEL if method == DEBIASED else method
-        shapes = shapes_of(free_parameters(x.shape), kind)
-        sums = total_sums(server, engine, "estimates", shapes, method=KINDS[kind])
-        if method == DEBIASED:
-            lasso = debiased(prepared.loss, prepared.entries(x.shape), x, sums)
-            return lasso.mapped(np.diag(1.0 / prepared.scales), prepared.names)
         names = np.array(prepared.entries(x.shape), dtype=object).reshape(x.shape)
         own = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
-        found = estimate(prepared.loss, method, own, free_values(x), sums)
+        found = estimates_at(partial(total_sums, server, engine), prepared.loss, method, own, x)
     except FedConError as error:  # it must not end a finished run
         return f"no standard errors: {error}"
+    if method == DEBIASED:
+        return found.mapped(np.diag(1.0 / prepared.scales), prepared.names)
     units = np.kron(prepared.in_units(np.eye(len(x))), np.eye(len(own) // len(x)))
     return found.mapped(units, own)

@@ -15,12 +15,12 @@ from flower_fedcon.core.server import Server
 from flower_fedcon.errors import FedConError, first_few
 from flower_fedcon.runs.final_sums import asked, total_sums
 from flower_fedcon.tables import own_files
+from flower_fedcon.tables.statistics.after_fit import proportionality_test
 from flower_fedcon.tables.statistics.hazards import (
     LOG,
     TRANSFORMS,
     Proportionality,
     shapes_in_time,
-    tested,
 )
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import write_text
@@ -117,12 +117,13 @@ def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
     shapes = shapes_in_time(columns)
     test: Proportionality | str
     try:
-        first = total_sums(server, engine, "in_time", shapes, transform=kind, center=0.0)
-        total, events = first["moments"].tolist()
-        sums = total_sums(
-            server, engine, "in_time", shapes, transform=kind, center=total / max(events, 1.0)
+        test = proportionality_test(
+            LOG,
+            prepared.names,
+            lambda center: total_sums(
+                server, engine, "in_time", shapes, transform=kind, center=center
+            ),
         )
-        test = tested(LOG, prepared.names, sums)
     except FedConError as error:  # it must not end a finished run
         test = str(error)
     if not times.size:

@@ -25,11 +25,8 @@ from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.schema import RANDOM
 from flower_fedcon.tables.statistics import RandomFit
-from flower_fedcon.tables.statistics.intercept_variance import (
-    expect_groups,
-    fit_marginal,
-    fit_squared,
-)
+from flower_fedcon.tables.statistics.after_fit import random_fit
+from flower_fedcon.tables.statistics.intercept_variance import expect_groups
 from flower_fedcon.tables.statistics.site_sums import MODEL
 from flower_fedcon.tables.wing import EFFECTS
 from flower_fedcon.validation import Array
@@ -127,10 +124,9 @@ def final_intercepts(
     assert prepared is not None  # noqa: S101  (checked before round 1)
     names, ask = prepared.entries(x.shape), partial(total_sums, server, engine)
     try:
-        if prepared.family.scale == RESIDUAL:
-            fit = fit_squared(ask, names, x, False, _TOL, _MOST)
-        else:
-            fit = fit_marginal(ask, prepared.loss, names, x, _NODES, _TOL, _MOST)
+        fit = random_fit(
+            ask, prepared.loss, names, x, reml=False, nodes=_NODES, tol=_TOL, most=_MOST
+        )
     except FedConError as error:  # it must not end a finished run
         return f"no random intercepts: {error}"
     asked(

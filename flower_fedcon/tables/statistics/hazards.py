@@ -95,17 +95,20 @@ def in_time(objective: Any, down: Payload, least: int = 1) -> Payload:
     place, center = int(down["transform"]), float(down["center"])
     if not 0 <= place < len(TRANSFORMS) or not np.isfinite(center):
         raise ConfigError(f"a function of time must be one of {TRANSFORMS} by number, got {place}")
-    events = int(f.events.sum())
     if is_few(f.given_weights, f.events.astype(bool), least):
         raise RefusedError(
             f"refused: this node has fewer than {least} events, the least by its policy.min-rows "
             f"and policy.min-cell"
         )
-    moments = log_times(f) if TRANSFORMS[place] == LOG else f.times
-    score, *squares = f.sums_in_time(down["x"], moments - center)
+    return sums_in_time(f, down["x"], log_times(f) if TRANSFORMS[place] == LOG else f.times, center)
+
+
+def sums_in_time(f: CoxRegression, x: Array, moments: Array, center: float) -> Payload:
+    """Return a site's sums for a function of time, given for each row."""
+    score, *squares = f.sums_in_time(x, moments - center)
     names = ("first", "second", "third")
     own = {name: packed(square) for name, square in zip(names, squares, strict=True)}
-    told = np.array([float(moments[f.events].sum()), float(events)])
+    told = np.array([float(moments[f.events].sum()), float(f.events.sum())])
     return {"score": np.asarray(score, np.float64), **own, "moments": told}
 
 
@@ -157,27 +160,20 @@ def _cox(objective: Any) -> CoxRegression:
 
 
 def tested(transform: str, names: Sequence[str], sums: Mapping[str, Array]) -> Proportionality:
-    """Return the test that follows from all sites' answers to "in_time"."""
-    squares = (unpacked(sums[name], len(names)) for name in ("first", "second", "third"))
-    return proportionality_of(transform, list(names), sums["score"], *squares)
-
-
-def proportionality_of(
-    transform: str, names: list[str], score: Array, first: Array, second: Array, third: Array
-) -> Proportionality:
     """Return the test of proportional hazards that follows from all sites' sums.
 
     Parameters
     ----------
     transform : str
-    names : list of str
+    names : sequence of str
         The columns' names.
-    score : array, shape (p,)
-    first, second, third : array, shape (p, p)
+    sums : dict of array
         As described in the module.
     """
     from scipy.stats import chi2
 
+    score = sums["score"]
+    first, second, third = (unpacked(sums[n], len(names)) for n in ("first", "second", "third"))
     # The score's covariance, given the fitted coefficients.
     covariance = third - second @ _inverse(first)[0] @ second
     variances = np.diag(covariance)
@@ -187,7 +183,7 @@ def proportionality_of(
     together = float(score @ inverse @ score)
     return Proportionality(
         transform,
-        names,
+        list(names),
         statistic,
         chi2.sf(statistic, 1),
         together,
