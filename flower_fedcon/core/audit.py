@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flower_fedcon.core.protocol import Reply, Request
+from flower_fedcon.core.gate import Admitted
+from flower_fedcon.core.protocol import Request
 
 
 class Audit:
@@ -16,7 +17,7 @@ class Audit:
     def asked(self, request: Request) -> None:
         """Note which clients a request goes to."""
 
-    def used(self, reply: Reply) -> None:
+    def used(self, admitted: Admitted) -> None:
         """Note a reply that passed the gate."""
 
     def dropped(self, client: int, reason: str) -> None:

@@ -9,8 +9,8 @@ that their squares are finite. Counts of its work are taken under the names that
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,31 @@ COUNTS = ("gradients", "examples_seen", "hessian_products", "proxes", "lmos")
 WORK = ("iterations", "evaluations", "unconverged", *COUNTS)  # the names of a step's costs
 
 
+class Admitted(NamedTuple):
+    """A reply that has passed the gate.
+
+    Attributes
+    ----------
+    reply : Reply
+        With the columns as its payload.
+    clients : list of int
+    columns : dict
+        By name.
+    work : sequence of dict
+        The costs of the clients' steps; empty if they are not known.
+    """
+
+    reply: Reply
+    clients: list[int]
+    columns: Payload
+    work: Sequence[Mapping[str, float]]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the clients have sent."""
+        return sum(map(column_bytes, self.columns.values()))
+
+
 class Gate:
     """Decides which replies of one run are used.
 
@@ -45,10 +70,12 @@ class Gate:
     ----------
     strategy : Method
         Bound to the run's setup.
+    hides : bool
+        Whether it must not show that a client's numbers were not finite.
     """
 
-    def __init__(self, strategy: Method[Any]) -> None:
-        self._strategy = strategy
+    def __init__(self, strategy: Method[Any], *, hides: bool = False) -> None:
+        self._strategy, self._hides = strategy, hides
         self._layout: Layout = strategy.setup.layout
         self._numbers = (*NUMBERS, *strategy.numbers)
         self._weighted = strategy.setup.weighting != UNIFORM
@@ -65,7 +92,7 @@ class Gate:
         RoundError
         """
         if reply.error:
-            told = reply.diverged and self._strategy.privacy is None
+            told = reply.diverged and not self._hides
             raise (DivergedError if told else RoundError)(reply.error)
         if reply.round != server_round:
             raise RoundError(f"it is for round {reply.round}")

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Bernoulli, Participation, Sample
+from flower_fedcon.core.protection import Protection
 from flower_fedcon.core.protocol import UNIFORM, Reply
 from flower_fedcon.core.released import Released, separation_of
 from flower_fedcon.core.summed import Summed
@@ -35,7 +36,7 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
-class Private:
+class Private(Protection):
     """What makes the rounds of one run private.
 
     Parameters
@@ -50,11 +51,12 @@ class Private:
         (`core.released`), rounds that have been released.
     clip : float
         The clipping bound C of the coming round.
-    before_round : callable
-        Called with the new value of `spent` before it applies, so that it is written down first.
     """
 
+    hides: ClassVar[bool] = True
+
     def __init__(self, strategy: Method[Any]) -> None:
+        super().__init__(strategy)
         assert strategy.privacy is not None  # noqa: S101  (the caller's case)
         self._rule: GaussianDP = strategy.privacy
         self._participation, self._about = strategy.participation, strategy.release.about
@@ -89,7 +91,7 @@ class Private:
         # How often each client was asked for a share: no secret; a sum shows nothing else of it.
         self._asked = np.zeros(n, np.int64) if self._rule.by_clients else None
         self._cohort, self._drawing = list[int](), 0
-        self.before_round: Callable[[int], None] = lambda spent: None
+        self._write: Callable[[int], None] = lambda spent: None
 
     # --- what it costs ---------------------------------------------------------------------------
 
@@ -169,7 +171,12 @@ class Private:
     def _spend(self) -> None:
         self.spent += 1
         self._drawing = 1  # a round whose cohort is not known yet
-        self.before_round(self.spent)
+        self._write(self.spent)
+
+    def keep_rounds(self, heard: Callable[[], int], write: Callable[[int], None]) -> None:
+        """Count the rounds that a file knows of, and write down each further one in advance."""
+        self.heard(heard())
+        self._write = write
 
     def heard(self, rounds: int) -> None:
         """Count what a file says has been spent, which may be more than in the checkpoint."""
@@ -185,21 +192,22 @@ class Private:
         return {"epsilon": self.epsilon, **adaptive}
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a checkpoint holds."""
+        """Return what it adds to a checkpoint."""
         found: dict[str, Any] = {"spent": self.spent, "clip": self.clip}
         if self._released is not None:
             found["released"] = self._released.snapshot()
         if self._asked is not None:
             found["asked"] = self._asked.copy()
-        return found
+        return {"privacy": found}
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
-        self.spent, self.clip = snapshot["spent"], float(snapshot["clip"])
+        found = snapshot["privacy"]
+        self.spent, self.clip = found["spent"], float(found["clip"])
         if self._released is not None:
-            self._released.resume(snapshot["released"])
+            self._released.resume(found["released"])
         if self._asked is not None:
-            self._asked = snapshot["asked"].copy()
+            self._asked = found["asked"].copy()
 
     # --- a round ---------------------------------------------------------------------------------
 
@@ -227,9 +235,9 @@ class Private:
             return cohort
         return self._released.kept(cohort, server_round)
 
-    def instructions(self) -> Payload:
-        """Return what is added to the broadcast."""
-        return {CLIP: self.clip}
+    def instructed(self, broadcast: Payload) -> Payload:
+        """Return a broadcast with the clipping bound."""
+        return broadcast | {CLIP: self.clip}
 
     def uploads(
         self, replies: Sequence[Reply], names: Sequence[str], down: Payload, server_round: int
@@ -260,10 +268,15 @@ class Private:
         """Return the reference points of uploads that are points, by name."""
         return {name: down[self._about[name]] for name in names if name in self._about}
 
-    @property
-    def noisy(self) -> bool:
-        """Whether sums have noise."""
-        return self._rule.noise_multiplier > 0
+    def instead(self, reply: Reply, names: Sequence[str], down: Payload) -> Payload | None:
+        """Return the columns of a client that changes nothing, if sums have noise.
+
+        If its upload were dropped, or ended the run, this would reveal something about the client's
+        data without noise.
+        """
+        if self._rule.noise_multiplier == 0 or len(reply.clients) > 1:
+            return None
+        return self.nothing(names, down)
 
     def nothing(self, names: Sequence[str], down: Payload) -> Payload:
         """Return the columns of a client that changes nothing."""
@@ -362,6 +375,11 @@ class Private:
         grid = self._count_grid()
         half = grid.steps(np.array([[0.5]]))[0]
         return grid.release(half * (2 * within - present))
+
+
+def protection_of(strategy: Method[Any]) -> Protection:
+    """Return what protects the uploads of a run of this strategy, which is bound to its setup."""
+    return Protection(strategy) if strategy.privacy is None else Private(strategy)
 
 
 def epsilon_of(account: Mapping[str, Any]) -> float:

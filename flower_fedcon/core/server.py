@@ -6,7 +6,7 @@ import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.batches import ORDER, ORDERS
 from flower_fedcon.core.clock import Clock, Deadline, Timekeeper
 from flower_fedcon.core.compressing import SETTING, Received
-from flower_fedcon.core.gate import Gate
+from flower_fedcon.core.gate import Admitted, Gate
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.model_bound import ModelBound
-from flower_fedcon.core.private import Private
-from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
+from flower_fedcon.core.private import protection_of
+from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup, total_work
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, clients_by_name, grouped
 from flower_fedcon.registry import client_class
@@ -62,7 +62,7 @@ class Server:
         The last round that has begun.
     replies : int
         How many replies were used in the last complete round.
-    private : Private, optional
+    private : Protection
         What makes its rounds private, if they are private.
     received : Received, optional
         What reads its uploads, if they are compressed.
@@ -98,7 +98,7 @@ class Server:
         self.setup, self.max_retries, self.round_deadline = setup, max_retries, round_deadline
         self.strategy = strategy.bind(setup)
         self.state = self.strategy.initialize(x0.copy())  # the caller's stays as it is
-        known = self.strategy
+        known, self.private = self.strategy, protection_of(self.strategy)
         rule = {} if known.compression is None else {SETTING: known.compression}
         order = {} if known.batch_order == ORDERS[0] else {ORDER: known.batch_order}
         self.info = RunInfo(
@@ -107,7 +107,7 @@ class Server:
             layout=setup.layout,
             num_clients=setup.num_clients,
             settings=known.settings() | rule | order,
-            about=known.release.about if known.privacy or rule else {},
+            about=known.release.about if self.private.hides or rule else {},
             run_id=run_id or secrets.token_hex(16),
             incarnation=incarnation,
             factors=setup.factors,
@@ -115,16 +115,16 @@ class Server:
         )
         _, arrays = encode(self.info.settings)
         self.setting_bytes = payload_bytes(arrays)
-        self.gate, self.bound = Gate(self.strategy), ModelBound(self.strategy)
+        self.gate = Gate(self.strategy, hides=self.private.hides)
+        self.bound = ModelBound(self.strategy)
         self.tells_one, self.greets = known.says("personal"), known.says("first_contact")
-        self.private = None if self.strategy.privacy is None else Private(self.strategy)
         self.received = Received(self.strategy) if rule else None
         release = known.release
         self.sums_suffice = not (
             release.single
             or release.form
             or known.aggregation
-            or known.privacy
+            or self.private.hides
             or rule
             or known.inclusion is not None
         )
@@ -133,7 +133,7 @@ class Server:
             steps = getattr(known, "local_steps", None)
             n, seed = setup.num_clients, setup.seed
             self.clock = Timekeeper(clock, n, seed, steps)
-            if self.clock.counts_gradients and self.private is not None:
+            if self.clock.counts_gradients and self.private.hides:
                 raise ConfigError(
                     f"Clock(gradient) needs the number of gradients that clients of {known.title} "
                     f"took, which runs with privacy hide: give Clock(compute=...)"
@@ -171,7 +171,7 @@ class Server:
     @property
     def exhausted(self) -> bool:
         """Whether one more round would exceed the budget of a private run."""
-        return self.private is not None and self.private.exhausted
+        return self.private.exhausted
 
     def draw(self) -> list[int]:
         """Begin the next round and return its cohort.
@@ -181,17 +181,15 @@ class Server:
         BudgetError
             If a round would cost more privacy than is left.
         """
-        if self.private is not None:
-            self.private.begin()
+        self.private.begin()
         self.round += 1
         self.cohort = self.everyone
         if self.setup.sampled:
-            drawn = None if self.private is None else self.private.cohort()
+            drawn = self.private.cohort()
             self.cohort = self.strategy.cohort(self.round) if drawn is None else drawn
             if self._late:
                 self.counts["late"] += self._late
-        if self.private is not None:
-            self.cohort = self.private.kept(self.cohort, self.round)
+        self.cohort = self.private.kept(self.cohort, self.round)
         return self.cohort
 
     def _expected_bytes(self) -> tuple[int, int]:
@@ -305,6 +303,22 @@ class Server:
         """Continue with the clients' new values of the buffers."""
         self.buffers = buffers
 
+    @property
+    def listeners(self) -> list[Callable[[Admitted], None]]:
+        """What counts a round's uploads."""
+        if self.private.hides:  # what a step cost depends on the data
+            return [self.audit.used, self.count_upload]
+        return [self.audit.used, self._count_steps, self.count_upload]
+
+    def count_upload(self, admitted: Admitted) -> None:
+        """Count the bytes that clients have sent."""
+        self.uplink_bytes += admitted.nbytes
+
+    def _count_steps(self, admitted: Admitted) -> None:
+        """Count what the clients' steps have cost."""
+        if admitted.work:
+            self.count_work(total_work(admitted.work))
+
     def count_work(self, work: Mapping[str, float]) -> None:
         """Count what clients' steps have cost."""
         for name, number in work.items():
@@ -342,7 +356,7 @@ class Server:
 
     def spent(self) -> dict[str, float]:
         """Return the privacy spent by the rounds so far; empty if they are not private."""
-        return {} if self.private is None else self.private.record()
+        return self.private.record()
 
     def simulated(self) -> dict[str, float]:
         """Return the simulated time of the rounds so far; empty without a clock."""
@@ -420,7 +434,6 @@ class Server:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what a later start needs in order to continue from the last complete round."""
-        private = {} if self.private is None else {"privacy": self.private.snapshot()}
         received = {} if self.received is None else {SETTING: self.received.snapshot()}
         draws = self.strategy.draws
         memory = {"participation": draws.memory(self.round)} if draws.remembers else {}
@@ -428,7 +441,7 @@ class Server:
         scales = self.setup.scales
         known = {} if scales is None else {"scales": [*scales]}
         return (
-            private
+            self.private.snapshot()
             | received
             | memory
             | clock
@@ -459,7 +472,6 @@ class Server:
             self.strategy.draws.resume(self.round, snapshot["participation"])
         if self.clock is not None and "clock" in snapshot:
             self.clock.resume(snapshot["clock"])
-        if self.private is not None:
-            self.private.resume(snapshot["privacy"])
+        self.private.resume(snapshot)
         if self.received is not None:
             self.received.resume(snapshot[SETTING])

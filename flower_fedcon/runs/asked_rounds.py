@@ -13,12 +13,12 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.wire import state_files
 
 if TYPE_CHECKING:
-    from flower_fedcon.core.private import Private
+    from flower_fedcon.core.protection import Protection
 
 NAME = "spent"
 
 
-def keep(private: Private, folder: Path) -> None:
+def keep(private: Protection, folder: Path) -> None:
     """Count the rounds in the folder's file, and write each further round into it.
 
     Raises
@@ -26,13 +26,12 @@ def keep(private: Private, folder: Path) -> None:
     FedConError
         If the file is damaged.
     """
-    path, found = folder / NAME, account(folder)
-    private.heard(found["rounds"])
+    path = folder / NAME
 
     def write(spent: int) -> None:
         state_files.write(path, {"rounds": spent, **private.account()})
 
-    private.before_round = write
+    private.keep_rounds(lambda: int(account(folder)["rounds"]), write)
 
 
 def account(folder: Path) -> dict[str, Any]:

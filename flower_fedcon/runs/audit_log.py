@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.core.audit import Audit
-from flower_fedcon.core.gate import column_bytes
-from flower_fedcon.core.protocol import UNIFORM, Reply, Request, Setup, entry
+from flower_fedcon.core.gate import Admitted, column_bytes
+from flower_fedcon.core.protocol import UNIFORM, Request, Setup, entry
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import printable
 from flower_fedcon.wire.whole_files import storage
@@ -87,7 +87,7 @@ class AuditLog(Audit):
             algorithm=info.algorithm,
             seed=info.seed,
             clients=clients,
-            **({} if server.private is None else {"private": False}),  # of these notes
+            **({"private": False} if server.private.hides else {}),  # of these notes
         )
 
     # --- what happens --------------------------------------------------------------------------
@@ -110,10 +110,10 @@ class AuditLog(Audit):
             "silent": {},
         }
 
-    def used(self, reply: Reply) -> None:
+    def used(self, admitted: Admitted) -> None:
         """Note the bytes of each client's upload."""
-        for i, client in enumerate(reply.clients):
-            size = sum(_bytes_of(column, i) for column in reply.payload.values())
+        for i, client in enumerate(admitted.clients):
+            size = sum(_bytes_of(column, i) for column in admitted.columns.values())
             self._now("used")[self._names[client]] = size
 
     def dropped(self, client: int, reason: str) -> None:

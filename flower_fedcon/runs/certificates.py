@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flower_fedcon.core.admission import ask
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.gate import NUMBERS
 from flower_fedcon.core.method import Method
-from flower_fedcon.core.protocol import CERTIFY, Request
+from flower_fedcon.core.protocol import CERTIFY, Reply, Request
 from flower_fedcon.errors import ConfigError, DivergedError, FedConError, printable
 from flower_fedcon.regularizers import Indicator, Zero
 from flower_fedcon.solvers.units import Units, units_of
@@ -127,29 +128,17 @@ def answers_to(
 
     Clients whose numbers are not finite are added to `outside`, if it is given, without a warning.
     """
-    found: dict[int, Payload] = {}
-    everyone = frozenset(server.everyone)
-    server.audit.asked(request)
-    for reply in engine.answer(request):
-        for one in reply.single() if reply.payload else [reply]:
-            (client,) = one.clients
-            optional = (*NUMBERS, "spread") if "units" in request.broadcast else NUMBERS
-            names = ("gradient", *(name for name in optional if name in one.payload))
-            try:
-                server.gate.check_round(one, server.round)
-                columns = server.gate.admit(one, CERTIFY, names)
-            except FedConError as error:
-                name, reason = server.client_name(client), printable(str(error))
-                if outside is not None and isinstance(error, DivergedError):
-                    outside.add(client)
-                else:
-                    _log.warning("no certificate by %s: %s", name, reason)
-                if one.silent:
-                    server.audit.silent([client], reason)
-                else:
-                    server.audit.dropped(client, reason)
-                continue
-            if client in everyone:
-                server.audit.used(one)
-                found[client] = {name: value for name, (value,) in columns.items()}
-    return found
+    optional = (*NUMBERS, "spread") if "units" in request.broadcast else NUMBERS
+
+    def admit(one: Reply) -> Payload:
+        names = ("gradient", *(name for name in optional if name in one.payload))
+        return server.gate.admit(one, CERTIFY, names)
+
+    def refused(client: int, error: FedConError) -> None:
+        if outside is not None and isinstance(error, DivergedError):
+            outside.add(client)
+            return
+        name, reason = server.client_name(client), printable(str(error))
+        _log.warning("no certificate by %s: %s", name, reason)
+
+    return ask(request, server, engine.answer, admit, refused)

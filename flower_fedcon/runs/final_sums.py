@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
+from flower_fedcon.core.admission import ask
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import LARGEST
 from flower_fedcon.core.exchange import known
@@ -14,7 +16,7 @@ from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.payloads import Payload, payload_bytes
+from flower_fedcon.wire.payloads import Payload
 
 _log = logging.getLogger("flwr")
 
@@ -92,6 +94,10 @@ def asked(
     down = exchange.request({"x": server.x if x is None else x, **more})
     found: dict[int, Payload] = {}
     faults: dict[int, str] = {}
+
+    def refused(client: int, error: FedConError) -> None:
+        faults[client] = printable(str(error))
+
     most = 3 if engine.max_retries is None else engine.max_retries
     for attempt in range(1 + most):
         missing = [c for c in wanted if c not in found]
@@ -99,25 +105,8 @@ def asked(
             break
         request = server.question(exchange.phase, down, missing)
         request.attempt = attempt + 1
-        server.audit.asked(request)
-        server.count_bytes(down=len(missing) * payload_bytes(down))
-        for reply in engine.answer(request):
-            for one in reply.single() if reply.payload else [reply]:
-                (client,) = one.clients
-                try:
-                    server.gate.check_round(one, server.round)
-                    answer = _admitted(one, shapes)
-                except FedConError as error:
-                    faults[client] = printable(str(error))
-                    if one.silent:
-                        server.audit.silent([client], faults[client])
-                    else:
-                        server.audit.dropped(client, faults[client])
-                    continue
-                if client in missing:
-                    server.audit.used(one)
-                    server.count_bytes(up=payload_bytes(answer))
-                    found[client] = answer
+        admit = partial(_admitted, shapes=shapes)
+        found |= ask(request, server, engine.answer, admit, refused, counted=True)
         if all(is_refusal(faults.get(c, "")) for c in missing if c not in found):
             break
     return found, {c: faults.get(c, "no answer") for c in wanted if c not in found}
@@ -129,7 +118,7 @@ def is_refusal(fault: str) -> bool:
 
 
 def _admitted(reply: Reply, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
-    """Return an answer, if it can be added up.
+    """Return the columns of one client's answer, if it can be added up.
 
     Raises
     ------
@@ -147,4 +136,4 @@ def _admitted(reply: Reply, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
             )
         if not (np.abs(value) <= LARGEST).all():
             raise ConfigError(f"{name!r} holds numbers that cannot be added up")
-    return answer
+    return reply.payload

@@ -46,8 +46,7 @@ class Spending(RunHook):
 
     def lead(self, run: Playing) -> bool:
         """Count what files of the folder say has been spent."""
-        if run.server.private is not None:
-            asked_rounds.keep(run.server.private, self._folder)
+        asked_rounds.keep(run.server.private, self._folder)
         self._ledgers = RunLedgers(run.engine.ledgers(), self._folder, self._known)
         return True
 
@@ -180,10 +179,8 @@ class Kept(RunHook):
     def _is_due(self, run: Playing) -> bool:
         if self._plan.checkpoint_every is not None:
             return run.server.round % self._plan.checkpoint_every == 0
-        private = run.server.private
-        return (private is not None and private.remembers) or (
-            time.monotonic() - self._saved > _CHECKPOINT_SECONDS
-        )
+        late = time.monotonic() - self._saved > _CHECKPOINT_SECONDS
+        return late or run.server.private.remembers
 
     def _content(self, run: Playing) -> dict[str, Any]:
         """Return the content of the server's checkpoint."""

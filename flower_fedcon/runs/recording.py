@@ -13,7 +13,7 @@ from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import check_metric_names
 from flower_fedcon.core.gate import COUNTS
 from flower_fedcon.core.method import Method
-from flower_fedcon.core.private import Private
+from flower_fedcon.core.protection import Protection
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, DivergedError
 from flower_fedcon.runs.certificates import certify
@@ -98,9 +98,9 @@ class Recorder:
         return _costs(server, self.seconds)
 
 
-def _say_raw(private: Private | None, raw: Record | None) -> None:
+def _say_raw(private: Protection, raw: Record | None) -> None:
     """Log which columns epsilon does not cover, or that they are not recorded."""
-    if private is not None and not math.isfinite(private.epsilon):
+    if not math.isfinite(private.epsilon):
         return
     if raw:
         _log.warning(

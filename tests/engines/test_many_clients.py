@@ -10,8 +10,8 @@ import pytest
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
+from flower_fedcon.core.dispatch import Dispatch
 from flower_fedcon.core.protocol import Setup
-from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.state_columns import StateColumns
 from flower_fedcon.core.summed import Summed
@@ -175,7 +175,7 @@ def test_uploads_of_a_large_cohort_are_summed_as_they_come(method, options, monk
     )
     one_by_one = StackedEngine.answer
     monkeypatch.setattr(StackedEngine, "answer", lambda *given: list(one_by_one(*given)))
-    monkeypatch.setattr(Round, "_sum", lambda self, name, column: column)
+    monkeypatch.setattr(Dispatch, "_sum", lambda self, name, column: column)
     whole = simulate(strategy, problem, 5, engine="stacked")
     assert np.abs(streamed.x - whole.x).max() <= 1e-15  # with dropped ones, in another order
     assert options == {"norm_bound": 0.25} or streamed.x.tobytes() == whole.x.tobytes()

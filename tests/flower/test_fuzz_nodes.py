@@ -183,7 +183,7 @@ def opened(server, reply, kind):
     """Return a round of the reply's number that has asked its client, in the reply's phase."""
     state, server.round = server.state, 2
     round_ = Round(server, list(reply.clients))
-    round_.phase = kind
+    round_.dispatch.phase = kind
     server.state = state
     round_.next_request()
     return round_

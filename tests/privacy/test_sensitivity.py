@@ -37,11 +37,11 @@ class OneRound:
         self.round = Round.begin(self.run.server)
         while (request := self.round.next_request()) is not None:
             self.round.take(self.run.answer(request))
-        self.names = self.round._names
+        self.names = self.round.dispatch.names
 
     def columns(self):
         """Return what each client uploads, by name: (clients, *shape)."""
-        replies = self.round._used
+        replies = self.round.dispatch.used
         return {
             name: np.concatenate([rows(r.payload[name], len(r.clients)) for r in replies])
             for name in self.names
@@ -52,10 +52,12 @@ class OneRound:
         n = len(next(iter(columns.values())))
         typed = {name: column.astype(dtype) for name, column in columns.items()}
         payload = typed if stacked else {name: list(column) for name, column in typed.items()}
-        reply = replace(copy.copy(self.round._used[0]), clients=list(range(n)), payload=payload)
+        reply = replace(
+            copy.copy(self.round.dispatch.used[0]), clients=list(range(n)), payload=payload
+        )
         down = {
             k: v.astype(dtype) if isinstance(v, np.ndarray) else v
-            for k, v in self.round._broadcast.items()
+            for k, v in self.round.dispatch.broadcast.items()
         }
         private = self.run.server.private
         about = {n: down[private._about[n]] for n in self.names if n in private._about}
@@ -105,7 +107,7 @@ def test_one_client_never_moves_the_sum_by_more_in_a_hundred_thousand_cases(case
 def test_what_changes_nothing_is_about_the_broadcast(case):
     one = OneRound(case)
     private, names = one.run.server.private, one.names
-    parts = private.nothing(names, one.round._broadcast)
+    parts = private.nothing(names, one.round.dispatch.broadcast)
     columns = {name: np.stack(part) for name, part in parts.items()}
     before = one.columns()
     assert {n: (c.dtype, c.shape[1:]) for n, c in columns.items()} == {
