@@ -16,9 +16,7 @@ from flower_fedcon.flower.messages import _failure
 from flower_fedcon.strategies import FedAvg
 from flower_fedcon.tables.misfits import DataError
 
-CRASH = (
-    "Exit Code: 201\n\nAn unhandled exception occurred in the ServerApp.\n\nFor more information"
-)
+CRASH = "Exit Code: 201\n\nAn unhandled exception occurred in the ServerApp.\n\nFor more"
 
 
 class Terminal(logging.Handler):
