@@ -260,7 +260,8 @@ class Round:
         In a private run the clip bounds them, and which are dropped would tell of the data.
         """
         server = self._server
-        if server.private is not None or not all(reply.remote for reply in self._used):
+        remote = bool(self._used) and all(reply.remote for reply in self._used)
+        if server.private is not None or not remote:
             return False
         found = server.bound.carriers(server.state, self._names, self.uploads)
         self._used = [reply for reply in self._used if reply.clients[0] not in found]

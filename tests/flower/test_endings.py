@@ -99,6 +99,17 @@ def test_a_bug_keeps_its_traceback(shown, error):
     assert traced.count("Traceback (most recent call last)") == 2
 
 
+def test_a_bug_after_another_error_keeps_flower_s_last_words(shown):
+    with pytest.raises(ConfigError) as caught:
+        FedAvg(client_lr=-1.0)
+    log(ERROR, "%s raised an exception", "ClientApp", exc_info=caught.value)
+    ended(lambda: {}["lr"], KeyError)
+    told, traced, crash = shown[0].lines
+    assert told.endswith("got -1.0")
+    assert "KeyError: 'lr'" in traced
+    assert crash == CRASH
+
+
 def test_a_node_s_error_names_no_run(shown):
     ended(lambda: FedAvg(client_lr=-1.0), ConfigError, "ClientApp")
     said = "a node answers with an error: client_lr must be finite and > 0, got -1.0"
