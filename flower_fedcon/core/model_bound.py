@@ -68,7 +68,7 @@ class ModelBound:
         If neither the model nor an upload has an entry above the bound's square root, nothing is
         computed: no step is so long.
         """
-        if self._most == math.inf:
+        if self._most == math.inf or not names:
             return []
         whole = uploads(())
         sizes = {name: [_largest(value) for value in whole[name]] for name in names}

@@ -127,7 +127,8 @@ class Round:
         In a private run the clip bounds them, and which are dropped would tell of the data.
         """
         server, dispatch = self._server, self.dispatch
-        if server.private.hides or not all(reply.remote for reply in dispatch.used):
+        remote = bool(dispatch.used) and all(reply.remote for reply in dispatch.used)
+        if server.private.hides or not remote:
             return False
         found = server.bound.carriers(server.state, dispatch.names, dispatch.uploads)
         if found:

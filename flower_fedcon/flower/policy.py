@@ -94,7 +94,8 @@ class Policy:
         The largest size of a request's arrays, in bytes.
     max_model : float (default: 1e12)
         The largest absolute value of an entry of a model, or of other arrays in a request. It does
-        not depend on data, so a refusal reveals nothing.
+        not depend on data, so a refusal reveals nothing. The server is told, and keeps a run within
+        what most nodes accept.
     max_requests : int (default: 100,000)
         The largest number of answers on the node's rows: exchanges before round 1, rounds, queries
         and evaluations of all runs together, counted by a digest of the rows in the state-dir. A

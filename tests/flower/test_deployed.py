@@ -49,11 +49,15 @@ def deployed(tmp_path_factory):
     hold.parent.mkdir()
     hold.touch()
     with Deployment(root / "flower", configs) as deployment:
+        wrong = run_config("FedFW", {**asked, "penalty": -1.0}, 1, root / "fedfw" / "no-run")
+        failed = deployment.submit(APP, wrong)
         held = deployment.submit(APP, vertices)
         trained = deployment.submit(
             quickstart, {"num-server-rounds": 2, "final-model": str(root / "model.pt")}
         )
         outputs = [trained.wait(600).output]
+        assert wait_until(lambda: not failed.alive(), 600), failed.output
+        ending = failed.output, *failed.status()
         assert wait_until(lambda: f"[ROUND 2/{ROUNDS}] objective" in held.output, 600), held.output
         of_held = set(deployment.server_apps())
         secure = deployment.submit(APP, sums)
@@ -76,7 +80,17 @@ def deployed(tmp_path_factory):
         outputs += [secure.wait(600).output, resumed]
     names = ("quickstart", "sums", "fedfw")
     outputs = dict(zip(names, outputs, strict=True))
-    return SimpleNamespace(root=root, outputs=outputs, ended=ended)
+    return SimpleNamespace(root=root, outputs=outputs, ended=ended, ending=ending)
+
+
+def test_an_error_that_the_user_can_mend_ends_the_stream_in_one_sentence(deployed):
+    """And Flower counts the run as failed."""
+    output, status, details = deployed.ending
+    sentence = "penalty must be finite and > 0, got -1.0"
+    assert output.splitlines()[-1].endswith(f"the run has failed: {sentence}")
+    assert "Traceback" not in output
+    assert "Exit Code" not in output
+    assert (status, details) == ("finished:failed", f"ServerApp failed with exception: {sentence}")
 
 
 def test_a_round_of_sums_in_which_a_node_dies_is_asked_again(deployed):

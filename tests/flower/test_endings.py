@@ -16,9 +16,7 @@ from flower_fedcon.flower.messages import _failure
 from flower_fedcon.strategies import FedAvg
 from flower_fedcon.tables.misfits import DataError
 
-CRASH = (
-    "Exit Code: 201\n\nAn unhandled exception occurred in the ServerApp.\n\nFor more information"
-)
+CRASH = "Exit Code: 201\n\nAn unhandled exception occurred in the ServerApp.\n\nFor more"
 
 
 class Terminal(logging.Handler):
@@ -99,6 +97,17 @@ def test_a_bug_keeps_its_traceback(shown, error):
     assert "in app" in traced
     assert crash == CRASH
     assert traced.count("Traceback (most recent call last)") == 2
+
+
+def test_a_bug_after_another_error_keeps_flower_s_last_words(shown):
+    with pytest.raises(ConfigError) as caught:
+        FedAvg(client_lr=-1.0)
+    log(ERROR, "%s raised an exception", "ClientApp", exc_info=caught.value)
+    ended(lambda: {}["lr"], KeyError)
+    told, traced, crash = shown[0].lines
+    assert told.endswith("got -1.0")
+    assert "KeyError: 'lr'" in traced
+    assert crash == CRASH
 
 
 def test_a_node_s_error_names_no_run(shown):
