@@ -107,7 +107,7 @@ def write_app(folder: Path) -> None:
 def check_run(folder: Path, rounds: int) -> None:
     """Compare what a deployment of the page's app left with a run in this process."""
     problem = files(data=[str(folder / f"client-{i}.npz") for i in range(3)], l1_radius=5.0)
-    strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=2))
+    strategy = FedFW(problem.constraint, participation=Sample(count=2))
     with np.load(folder / "run" / "model.npz") as model:
         assert model["x"].tobytes() == simulate(strategy, problem, rounds).x.tobytes()
 

@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from flwr.serverapp.strategy import Strategy
-from pages import ROOT, blocks
+from pages import ROOT, blocks, files
 from pasting import bash
 from typer.testing import CliRunner
 
@@ -186,8 +186,11 @@ def test_pytorch():
     assert history["accuracy"][-1] > 0.9
 
 
-def test_own_oracles():
-    loss, regularized, constrained, app = run_page("own_oracles")
+def test_own_oracles(empty, monkeypatch):
+    (empty / "contrasts.py").write_text(files(page("own_oracles"))["contrasts.py"])
+    monkeypatch.syspath_prepend(empty)
+    loss, regularized, _, constrained, _, app = run_page("own_oracles")
+    monkeypatch.delitem(sys.modules, "contrasts")
     optimum = loss["problem"].optimum.value
     assert optimum - 1e-12 <= loss["history"]["objective"][-1] < optimum + 1e-9
     assert regularized["history"]["residual"][-1] < 1e-9
@@ -415,7 +418,7 @@ def test_the_diff_is_the_example_s():
 
 
 def test_a_strategy_in_place_of_flower_s():
-    (names,) = run_page("coming_from_fedavg")
+    names, _ = run_page("coming_from_fedavg")
     assert isinstance(names["strategy"], Strategy)
 
 

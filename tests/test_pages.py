@@ -13,6 +13,7 @@ GUIDES = "test_guides.py::"
 NODES = "test_deploying.py::"
 CONTRIBUTING = "test_contributing.py::"
 APP = f"{NODES}test_app_and_deployment"
+FILES = "flower/test_two_files.py::test_a_page_s_app_runs_in_flower_s_simulation"
 EXAMPLE = f"{CONTRIBUTING}test_the_example_passes_the_contract"
 LOSS = f"{CONTRIBUTING}test_the_loss_passes_the_tests_of_losses"
 FAMILY = f"{CONTRIBUTING}test_the_loss_for_tables_passes_the_contract_of_families"
@@ -24,8 +25,7 @@ PASTED = {
         ("text", f"{README}test_first_command"),
         ("bash", f"{README}test_second_command"),  # not run: it would run this
         ("python", f"{README}test_python_block"),
-        ("python", f"{README}test_the_two_files_of_an_app"),
-        ("python", f"{README}test_the_two_files_of_an_app"),
+        *[("python", FILES)] * 2,  # and on nodes: flower/test_deployed.py
         ("bash", f"{README}test_the_study_of_four_hospitals"),
         ("bibtex", "test_pages.py::test_the_citation_is_that_of_the_file"),
     ],
@@ -36,7 +36,10 @@ PASTED = {
         *[("python", LOSS)] * 3,
         ("python", FAMILY),
     ],
-    "docs/coming_from_fedavg.md": [("python", f"{GUIDES}test_a_strategy_in_place_of_flower_s")],
+    "docs/coming_from_fedavg.md": [
+        ("python", f"{GUIDES}test_a_strategy_in_place_of_flower_s"),
+        ("python", FILES),
+    ],
     "docs/compression.md": [
         ("python", "algorithms/test_compression.py::test_the_page_s_blocks"),
         ("toml", "algorithms/test_compression.py::test_the_page_s_blocks"),
@@ -97,7 +100,10 @@ PASTED = {
         *[("python", f"{GUIDES}test_a_composite_method_worked_out")] * 2,
         ("toml", f"{GUIDES}test_a_composite_method_worked_out"),
     ],
-    "docs/own_oracles.md": [("python", f"{GUIDES}test_own_oracles")] * 4,
+    "docs/own_oracles.md": [
+        *[("python", f"{GUIDES}test_own_oracles")] * 4,
+        *[("python", FILES)] * 2,
+    ],
     "docs/participation.md": [
         ("python", f"{GUIDES}test_participation"),
         ("toml", "engines/test_clock.py::test_the_page_s_block"),

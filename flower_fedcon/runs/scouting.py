@@ -77,11 +77,8 @@ def with_scales(
     faults |= {c: f"it tells {own}" for c, own in found.items() if min(own.values()) < 0}
     if faults:
         raise RoundError(
-            f'{lacking}. By default it follows from the exchange "{SCALES}" before round 1, in '
-            f"which each client tells the length of its gradient at the start"
-            f"{' and an estimate of L' if steps else ''}, but "
-            f"{'; '.join(server.in_words(faults))}. So give the setting where the strategy is made"
-            f"{_or_allow(faults)}"
+            f"{lacking}, where the strategy is made (such as server_app.py), since before round 1 "
+            f"its scales were not told by {'; '.join(server.in_words(faults))}{_or_allow(faults)}"
         )
     each = [found[client] for client in range(n)]
     scales = Scales(
@@ -103,7 +100,7 @@ def _or_allow(faults: Mapping[int, str]) -> str:
     if not any(is_refusal(fault) for fault in faults.values()):
         return ""
     return (
-        f', or list "{SCALES}" in `policy.phases` of each node (its --node-config, or '
+        f'. Or let each node tell them: list "{SCALES}" in its policy.phases (--node-config, or '
         f"client_app(policy=Policy(phases=...)))"
     )
 

@@ -1,6 +1,7 @@
-"""One deployment on loopback serves three apps, and what befalls it changes no number.
+"""One deployment on loopback serves five apps, and what befalls it changes no number.
 
-A SuperLink and three SuperNodes that keep their clients' state. A node hangs and is killed in the
+A SuperLink and three SuperNodes that keep their clients' state. Two apps are those of the README
+and of a page, as they stand there. Then a node hangs and is killed in the
 middle of a round of sums, and comes back. In the minute that Flower takes to see that it is gone,
 the ServerApp of another run is killed, and its run is resumed, stopped by `flwr stop`, and resumed.
 Every run ends as the undisturbed one. What takes longer is nightly: more methods (test_engines.py),
@@ -14,13 +15,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from deployment import Deployment
+from apps import written
+from deployment import Deployment, DeploymentError
+from pages import ON_NODES, app_files
 from problems import l1ls
 from processes import wait_until
 from quickstart import app, model_here, needing_all, same_model
 from row_nodes import APP, model_of, node_configs, run_config
 
-from flower_fedcon import FederatedProblem, History, Sample, __version__, simulate
+from flower_fedcon import FederatedProblem, Full, History, Sample, __version__, simulate
 from flower_fedcon.privacy import SecAggPlus
 from flower_fedcon.strategies import FedAvg, FedFW
 
@@ -48,16 +51,29 @@ def deployed(tmp_path_factory):
     hold = root / "fedfw" / "hold"  # FedFW waits after its second round
     hold.parent.mkdir()
     hold.touch()
+    shown = {page: written(root / str(n), app_files(page)) for n, page in enumerate(ON_NODES)}
+    failed = {}
     with Deployment(root / "flower", configs) as deployment:
         wrong = run_config("FedFW", {**asked, "penalty": -1.0}, 1, root / "fedfw" / "no-run")
-        failed = deployment.submit(APP, wrong)
+        refused = deployment.submit(APP, wrong)
         held = deployment.submit(APP, vertices)
+        of_pages = {
+            page: deployment.submit(
+                folder, {"num-server-rounds": 2, "run-dir": str(folder / "run")}
+            )
+            for page, folder in shown.items()
+        }
         trained = deployment.submit(
             quickstart, {"num-server-rounds": 2, "final-model": str(root / "model.pt")}
         )
         outputs = [trained.wait(600).output]
-        assert wait_until(lambda: not failed.alive(), 600), failed.output
-        ending = failed.output, *failed.status()
+        assert wait_until(lambda: not refused.alive(), 600), refused.output
+        ending = refused.output, *refused.status()
+        for page, run in of_pages.items():
+            try:
+                run.wait(600)
+            except DeploymentError as error:  # which is that page's test
+                failed[page] = error
         assert wait_until(lambda: f"[ROUND 2/{ROUNDS}] objective" in held.output, 600), held.output
         of_held = set(deployment.server_apps())
         secure = deployment.submit(APP, sums)
@@ -80,7 +96,9 @@ def deployed(tmp_path_factory):
         outputs += [secure.wait(600).output, resumed]
     names = ("quickstart", "sums", "fedfw")
     outputs = dict(zip(names, outputs, strict=True))
-    return SimpleNamespace(root=root, outputs=outputs, ended=ended, ending=ending)
+    return SimpleNamespace(
+        root=root, outputs=outputs, ended=ended, ending=ending, shown=shown, failed=failed
+    )
 
 
 def test_an_error_that_the_user_can_mend_ends_the_stream_in_one_sentence(deployed):
@@ -91,6 +109,17 @@ def test_an_error_that_the_user_can_mend_ends_the_stream_in_one_sentence(deploye
     assert "Traceback" not in output
     assert "Exit Code" not in output
     assert (status, details) == ("finished:failed", f"ServerApp failed with exception: {sentence}")
+
+
+@pytest.mark.parametrize("page", ON_NODES)
+def test_a_page_s_app_finds_the_local_iterates(deployed, page):
+    """As it stands there, on nodes whose configuration names their data."""
+    if page in deployed.failed:
+        raise deployed.failed[page]
+    problem, rule = l1ls(CLIENTS), Full() if page == "README.md" else Sample(count=2)
+    local = simulate(FedFW(problem.constraint, participation=rule), problem, 2)
+    model = model_of(deployed.shown[page] / "run")
+    np.testing.assert_allclose(model, local.x, rtol=1e-12, atol=0)
 
 
 def test_a_round_of_sums_in_which_a_node_dies_is_asked_again(deployed):

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from apps import played, run_config
 from deployment import Simulation
 from fake_grid import on_grid
-from flwr.app import Context, RecordDict
 from flwr.common.config import parse_config_args
-from quickstart import AppGrid, run_config
 from typer.testing import CliRunner
 
 from flower_fedcon.cli import new_app
 from flower_fedcon.cli.command import app as fedcon
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.flower.strategy import FlowerStrategy
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ["examples/pytorch/quickstart", "examples/pytorch/fuller", "examples/heart/app", "sims"]
@@ -43,34 +40,12 @@ def written(tmp_path_factory):
     return base
 
 
-def played(folder, monkeypatch, nodes=(), **asked):
-    """Run an app's server on nodes in this process; return its strategy's result."""
-    results, start = [], FlowerStrategy.start
-    monkeypatch.setattr(
-        FlowerStrategy, "start", lambda *a, **k: results.append(start(*a, **k)) or results[-1]
-    )
-    for name in ("client_app", "server_app", "task"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.syspath_prepend(folder)
-    import client_app
-    import server_app
-
-    told = run_config(folder) | (asked or {"num-server-rounds": 2})
-    grid = AppGrid(client_app.app, told)
-    for context, own in zip(grid.nodes.values(), nodes, strict=False):
-        context.node_config.update(own)
-    server_app.app(grid, Context(1, 1, {}, RecordDict(), told))
-    for name in ("client_app", "server_app", "task"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return results[0]
-
-
 @on_grid
 @pytest.mark.parametrize("algorithm", ["feddualavg", "scaffold"])
-def test_a_new_app_with_a_train_loop_learns_in_its_own_rounds(algorithm, tmp_path, monkeypatch):
+def test_a_new_app_with_a_train_loop_learns_in_its_own_rounds(algorithm, tmp_path):
     for name, text in new_app.files("my-app", algorithm, "torch").items():
         (tmp_path / name).write_text(text)
-    result = played(tmp_path, monkeypatch, **{"evaluate-every": 0})
+    result = played(tmp_path, **{"evaluate-every": 0})
     assert result.history["accuracy"][-1] > 0.8
 
 
@@ -82,10 +57,10 @@ def test_a_method_that_is_none_for_train_loops_says_why():
 @on_grid
 @pytest.mark.filterwarnings("ignore:FedNewton")
 @pytest.mark.parametrize(("framework", "algorithm"), CASES)
-def test_an_app_runs(framework, algorithm, tmp_path, monkeypatch):
+def test_an_app_runs(framework, algorithm, tmp_path):
     for name, text in new_app.files("my-app", algorithm, framework).items():
         (tmp_path / name).write_text(text)
-    result = played(tmp_path, monkeypatch)
+    result = played(tmp_path, **{"num-server-rounds": 2})
     first, last = result.history.rows
     assert (last["round"], last["replies"], last["dropped"]) == (2, 3, 0)
     assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
@@ -185,7 +160,7 @@ def test_a_study_s_app_finds_what_the_study_finds(loss, lines, said, files, tmp_
     phases = words[words.index("--node-config") + 1]
     own = f"policy.min-cell=1 {phases}"
     nodes = [parse_config_args([f'data="{site}.csv" name="{site}" {own}']) for site in SITES]
-    played(tmp_path / "app", monkeypatch, nodes, **{"run-dir": "there"})
+    played(tmp_path / "app", nodes, **{"run-dir": "there"})
     for name in ["coefficients.csv", "report.txt", "model.json", "descriptives.csv", *files]:
         there = (tmp_path / "there" / name).read_text()
         assert there == (tmp_path / "here" / name).read_text(), name

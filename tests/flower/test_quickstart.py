@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from apps import AppGrid, modules, run_config
 from fake_grid import on_grid
 from flwr.app import Context, RecordDict
 from quickstart import (
     APPS,
     CLIENTS,
     VARIANTS,
-    AppGrid,
     app,
     changes,
     model_here,
-    modules,
-    run_config,
     run_here,
     same_model,
 )

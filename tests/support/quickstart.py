@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 import subprocess
-import sys
-import tomllib
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from fake_grid import FakeGrid
-from flwr.app import Context, RecordDict
+from apps import CLIENTS as CLIENTS
+from apps import played
 
 HOME = Path(__file__).parents[2] / "examples" / "pytorch"
 VARIANTS = ("fedprox", "scaffold", "feddyn", "feddualavg")
 APPS = ("quickstart", "fuller")
-CLIENTS = 3
 
 
 def changed(variant: str, kind: str = "quickstart") -> Path:
@@ -51,58 +46,9 @@ def needing_all(folder: Path, count: int = CLIENTS) -> Path:
     return folder
 
 
-@contextmanager
-def modules(folder: Path):
-    """Yield the app's client and server modules."""
-    package = next(folder.glob("*/client_app.py")).parent.name
-    sys.path.insert(0, str(folder))
-    try:
-        yield tuple(
-            importlib.import_module(f"{package}.{name}") for name in ("client_app", "server_app")
-        )
-    finally:
-        sys.path.remove(str(folder))
-        for name in [name for name in sys.modules if name.startswith(package)]:
-            del sys.modules[name]
-
-
-class AppGrid(FakeGrid):
-    """Nodes that run a client app of their own."""
-
-    def __init__(self, app, run_config=None, clients=CLIENTS, node=None):
-        super().__init__([], make=lambda load: app)
-        for j in range(clients):
-            config = {"partition-id": j, "num-partitions": clients, **(node or {})}
-            self.nodes[1000 - j] = Context(
-                1, 1000 - j, config, RecordDict(), dict(run_config or {})
-            )
-
-
-def run_config(folder: Path) -> dict:
-    """Return the run configuration that an app's own file states."""
-    told = tomllib.loads((folder / "pyproject.toml").read_text())
-    return told["tool"]["flwr"]["app"]["config"]
-
-
 def run_here(folder: Path, model: Path, **config):
-    """Run the app's server function on nodes in this process; return its strategy's result."""
-    from flower_fedcon.flower.strategy import FlowerStrategy
-
-    results = []
-    start = FlowerStrategy.start
-    told = {**run_config(folder), "final-model": str(model), **config}
-    with modules(folder) as (client, server):
-
-        def noted(self, *arguments, **options):
-            results.append(start(self, *arguments, **options))
-            return results[-1]
-
-        FlowerStrategy.start = noted
-        try:
-            server.main(AppGrid(client.app, told), Context(1, 1, {}, RecordDict(), told))
-        finally:
-            FlowerStrategy.start = start
-    return results[0]
+    """Run an app that saves its model where its configuration says, on nodes in this process."""
+    return played(folder, **{"final-model": str(model), **config})
 
 
 def model_here(folder: Path, path: Path, rounds: int) -> dict[str, np.ndarray]:
