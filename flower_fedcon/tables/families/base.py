@@ -318,7 +318,7 @@ _FAMILIES: dict[str, Family] = {}
 
 
 def register(family: Family) -> None:
-    """Add a loss for tables.
+    """Add a loss for tables, in this process.
 
     Raises
     ------
