@@ -3,13 +3,15 @@
 For a model a site sends of its n held-out rows (`NUMBERS`):
 
 numbers : 11 numbers
-    n; the sum of the outcomes; the deviance, and that of the site's own mean; the sum of squared
-    errors (Brier's, for probabilities); the exposure, which is the sum of exp(offset) for Poisson
-    losses and n for others; the site's own AUC, calibration intercept, calibration slope, and
-    intercept at the slope 1; and 1 if the calibration has an estimate, else 0. With an offset the
-    mean is that of rates. The sum of outcomes is then that of y - offset for a squared loss, and of
-    y / exp(offset) for a gamma loss. The mean of a logistic or negative binomial loss with an
-    offset is not a ratio of sums; its deviance is sent as -1.
+    n; the sum of the outcomes; the deviance, and that of the site's null model, which is its own
+    mean; the sum of squared errors (Brier's, for probabilities); the exposure, which is the sum of
+    exp(offset) for Poisson losses and n for others; the site's own AUC, calibration intercept,
+    calibration slope, and intercept at the slope 1; and 1 if the calibration has an estimate, else
+    0. With an offset the mean is that of rates. The sum of outcomes is then that of y - offset for
+    a squared loss, and of y / exp(offset) for a gamma loss. The mean of a logistic or negative
+    binomial loss with an offset is not a ratio of sums; its deviance is sent as -1. The null model
+    of Huber's loss is the constant that minimises it, and is not pooled. A row's part of a sum is
+    at most 1e100.
 counts : 4 x 1,000 numbers, of a logistic loss
     For each bin of the predicted probability the rows without the event, those with it, and the sum
     of their probabilities. A bin is merged with the next ones until neither count is below the

@@ -304,7 +304,7 @@ class Family:
         if abs(own - mean) <= 1e-12 * abs(own):
             return 0.0
         scores, y = self.link.of(np.array([mean])), np.array([own])
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             return float(bounded(self.deviance(scores, y, parameter))[0])
 
 
@@ -318,7 +318,7 @@ _FAMILIES: dict[str, Family] = {}
 
 
 def register(family: Family) -> None:
-    """Add a loss for tables.
+    """Add a loss for tables, in this process.
 
     Raises
     ------

@@ -60,7 +60,7 @@ def _same(values: Array) -> Array:
 
 
 def _log(means: Array) -> Array:
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         return cut(np.log(means))
 
 
