@@ -37,10 +37,10 @@ from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import labels_of
 from flower_fedcon.lab.experiments.histories import histories_of
 from flower_fedcon.lab.experiments.runner import Job, _ended
-from flower_fedcon.lab.papers.image_files import read_cifar, read_idx
-from flower_fedcon.lab.papers.movielens import movielens
 from flower_fedcon.layout import Layout
 from flower_fedcon.problems.files import load_file
+from flower_fedcon.problems.papers.image_files import read_cifar, read_idx
+from flower_fedcon.problems.papers.movielens import movielens
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs import checkpoint
 from flower_fedcon.runs.history import History, HistoryFile

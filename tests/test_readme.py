@@ -188,7 +188,8 @@ def test_runs_from_a_wheel_too(wheels):
     )
     modules = ("strategies/fedfw.py", "clients/fedfw.py", "engines/grid.py")
     claims = ("lab/sims/digits_l1.toml", "lab/sims/claims/digits_l1.toml")
-    for file in (*modules, *files, *claims, "lab/advice/studies.json", "lab/papers/chr12a.dat"):
+    data = ("lab/advice/studies.json", "problems/papers/chr12a.dat")
+    for file in (*modules, *files, *claims, *data):
         assert f"flower_fedcon/{file}" in names
     meta = zipfile.ZipFile(wheels[0]).read(f"flower_fedcon-{__version__}.dist-info/METADATA")
     _, page = meta.decode().replace("\r", "").split("\n\n", 1)  # what an index of packages shows

@@ -1,9 +1,9 @@
 """Federated problems: the clients' objectives with their constraint or regularizer, and builders.
 
 `federated` has `FederatedProblem`; `reference` has the independent solver for its optimum.
-`tables`, `files`, `digits` and `heart` build problems from data, and `partition` divides rows among
-clients. The problems of the papers' experiments, and the table of all problems that an experiment
-file can name, belong to `flower_fedcon.lab`, which is loaded at first use.
+`files` and `digits` build problems from data, and `partition` divides rows among clients; the wing
+of tables brings `tables` and `heart`. `papers` has the problems of the papers' experiments, and the
+table of all problems that an experiment file can name; it is loaded at first use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flower_fedcon.problems.partitions import partition as partition
 from flower_fedcon.problems.stated import stated as stated
 
 if TYPE_CHECKING:
-    from flower_fedcon.lab.papers import *  # noqa: F403
+    from flower_fedcon.problems.papers import *  # noqa: F403
 
 __all__ = [  # noqa: F405
     "BUILDERS",
@@ -66,4 +66,4 @@ def __getattr__(name: str) -> Any:
         refuse_name(__name__, name, sys._getframe(1))
     if name in OF_TABLES:
         return bring("BUILDERS", name, f"the problem {name!r} is of tables")
-    return getattr(import_module("flower_fedcon.lab.papers"), name)
+    return getattr(import_module("flower_fedcon.problems.papers"), name)

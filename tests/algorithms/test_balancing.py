@@ -16,9 +16,9 @@ from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.clients import FedDRClient
 from flower_fedcon.clients.feddr import FedDRClientState
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.papers.quadratics import quadratics
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.problems.papers.quadratics import quadratics
 from flower_fedcon.regularizers import L1, MCP, Zero
 from flower_fedcon.strategies import FedDR, FedDyn, FedPD
 from flower_fedcon.strategies.families.balancing import Balance

@@ -12,8 +12,8 @@ from problems import q6
 from q6_runs import distance, first_below, lose
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
-from flower_fedcon.lab.papers.quadratics import quadratics
 from flower_fedcon.objectives import LogisticRegression
+from flower_fedcon.problems.papers.quadratics import quadratics
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import FedDyn
 

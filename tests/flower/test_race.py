@@ -19,9 +19,9 @@ from flower_fedcon.core.clock import Clock
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.runner import play
-from flower_fedcon.lab.papers.quadratics import quadratics
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.problems.papers.quadratics import quadratics
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import Zero
 from flower_fedcon.runs.race import Entry, Race, Runner

@@ -6,9 +6,9 @@ from problems import differences
 
 from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.papers.chr12a import instance
 from flower_fedcon.objectives import MatrixCompletion, QuadraticAssignment
 from flower_fedcon.problems import BUILDERS, chr12a, movielens
+from flower_fedcon.problems.papers.chr12a import instance
 from flower_fedcon.sets import Birkhoff, NuclearNormBall
 from flower_fedcon.strategies import FedFW, FedFWPlus
 

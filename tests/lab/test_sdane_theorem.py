@@ -10,7 +10,7 @@ from pages import ROOT
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.claims import Claims
-from flower_fedcon.lab.papers.quadratics import quadratics
+from flower_fedcon.problems.papers.quadratics import quadratics
 
 
 def dissimilarity(problem):

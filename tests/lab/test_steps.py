@@ -10,10 +10,10 @@ import pytest
 from flower_fedcon import FederatedProblem, Full, simulate
 from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.papers.quadratics import quadratics
 from flower_fedcon.lab.steps.cells import StepStudy, in_units
 from flower_fedcon.lab.steps.measuring import _read, run_steps
 from flower_fedcon.lab.steps.outcome import cells_of, grown, share_of, to_markdown
+from flower_fedcon.problems.papers.quadratics import quadratics
 from flower_fedcon.strategies import FedDyn
 
 ROOT = Path(__file__).parents[2]

@@ -27,10 +27,10 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.toml_schema import check_keys, check_type, context
-from flower_fedcon.lab.papers.l1_logistic import l1_logistic
-from flower_fedcon.lab.papers.quadratics import quadratics
 from flower_fedcon.objectives import LogisticRegression, Quadratic
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.papers.l1_logistic import l1_logistic
+from flower_fedcon.problems.papers.quadratics import quadratics
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.toml import read_toml

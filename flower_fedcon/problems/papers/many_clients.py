@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flower_fedcon.lab.papers.sizes import check_sizes
 from flower_fedcon.objectives import LeastSquares, ManyClients
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.papers.sizes import check_sizes
 from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball

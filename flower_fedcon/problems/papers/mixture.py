@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.lab.papers.sizes import check_sizes
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.papers.sizes import check_sizes
 from flower_fedcon.problems.stated import stated
 from flower_fedcon.sets import Simplex
 from flower_fedcon.validation import count, nonnegative

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from flower_fedcon.core.wings import bring
 from flower_fedcon.objectives import GroupLossBounds, LossBound, Scaled, SoftmaxRegression
 from flower_fedcon.problems.digits import CLASSES, digits
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.images import Split
 from flower_fedcon.problems.stated import stated
-from flower_fedcon.tables.heart import heart
 from flower_fedcon.validation import choice, positive
 
 
@@ -35,6 +35,7 @@ def fair_heart(*, bound: float = 0.42, weighting: str = "uniform") -> FederatedP
     >>> problem.constraint_values(problem.x0).round(3)  # log 2 - 0.42
     array([0.273, 0.273, 0.273, 0.273])
     """
+    heart = bring("BUILDERS", "heart", "fair_heart has the data of the problem heart")
     plain = heart(l1=0.0, weighting=weighting)
     own = [f.objective if isinstance(f, Scaled) else f for f in plain.objectives]
     return _with_metrics(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.papers.sizes import check_sizes
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.papers.sizes import check_sizes
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.problems.stated import stated
 from flower_fedcon.sets import L1Ball

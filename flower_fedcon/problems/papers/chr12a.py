@@ -55,7 +55,7 @@ def chr12a(*, clients: int = 72) -> FederatedProblem:
 
 def instance() -> tuple[Array, Array]:
     """Return the two matrices of the file, each of shape (12, 12)."""
-    text = (files("flower_fedcon.lab.papers") / "chr12a.dat").read_text(encoding="ascii")
+    text = (files("flower_fedcon.problems.papers") / "chr12a.dat").read_text(encoding="ascii")
     size, *numbers = (float(word) for word in text.split())
     both = np.array(numbers).reshape(2, int(size), int(size))
     return both[0], both[1]

@@ -5,8 +5,8 @@ MNIST and CIFAR-10, `hub` loads sets with flwr-datasets, `two_parts` handles tra
 images, and `sizes` checks the sizes of synthetic data.
 
 A builder is a function that returns a `FederatedProblem`; its arguments are annotated, and given by
-keyword. To add one, write it in a module here and enter it in `BUILDERS`: its arguments are the
-keys that ``[problem]`` then accepts. A file can also name a function of the user's own.
+keyword. To add one, write it in a module here and enter it in the table: its arguments are the keys
+that ``[problem]`` then accepts. A file can also name a function of the user's own.
 """
 
 from __future__ import annotations
@@ -14,38 +14,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from flower_fedcon.core.wings import loaded
 from flower_fedcon.errors import ConfigError, nearest, repr_of
-from flower_fedcon.lab.papers.breast_cancer import neyman_pearson
-from flower_fedcon.lab.papers.chr12a import chr12a
-from flower_fedcon.lab.papers.cifar10 import cifar10
-from flower_fedcon.lab.papers.counterexample import counterexample
-from flower_fedcon.lab.papers.digits_network import digits_network
-from flower_fedcon.lab.papers.emnist import emnist
-from flower_fedcon.lab.papers.facility import facility
-from flower_fedcon.lab.papers.fairness import fair_digits, fair_heart
-from flower_fedcon.lab.papers.fmri import fmri
-from flower_fedcon.lab.papers.l1_logistic import l1_logistic
-from flower_fedcon.lab.papers.lasso import lasso
-from flower_fedcon.lab.papers.low_rank import low_rank
-from flower_fedcon.lab.papers.many_clients import many_clients
-from flower_fedcon.lab.papers.mixture import mixture
-from flower_fedcon.lab.papers.mnist import mnist, mnist_images
-from flower_fedcon.lab.papers.movielens import movielens
-from flower_fedcon.lab.papers.multitask import multitask
-from flower_fedcon.lab.papers.quadratics import quadratics
-from flower_fedcon.lab.papers.six_quadratics import six_quadratics
-from flower_fedcon.lab.papers.sparse_regression import sparse_regression
-from flower_fedcon.lab.papers.synthetic import synthetic
 from flower_fedcon.problems.digits import digits
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import files
+from flower_fedcon.problems.papers.breast_cancer import neyman_pearson
+from flower_fedcon.problems.papers.chr12a import chr12a
+from flower_fedcon.problems.papers.cifar10 import cifar10
+from flower_fedcon.problems.papers.counterexample import counterexample
+from flower_fedcon.problems.papers.digits_network import digits_network
+from flower_fedcon.problems.papers.emnist import emnist
+from flower_fedcon.problems.papers.facility import facility
+from flower_fedcon.problems.papers.fairness import fair_digits, fair_heart
+from flower_fedcon.problems.papers.fmri import fmri
+from flower_fedcon.problems.papers.l1_logistic import l1_logistic
+from flower_fedcon.problems.papers.lasso import lasso
+from flower_fedcon.problems.papers.low_rank import low_rank
+from flower_fedcon.problems.papers.many_clients import many_clients
+from flower_fedcon.problems.papers.mixture import mixture
+from flower_fedcon.problems.papers.mnist import mnist, mnist_images
+from flower_fedcon.problems.papers.movielens import movielens
+from flower_fedcon.problems.papers.multitask import multitask
+from flower_fedcon.problems.papers.quadratics import quadratics
+from flower_fedcon.problems.papers.six_quadratics import six_quadratics
+from flower_fedcon.problems.papers.sparse_regression import sparse_regression
+from flower_fedcon.problems.papers.synthetic import synthetic
 from flower_fedcon.runs.toml import own_object
-from flower_fedcon.tables.builders import tables
-from flower_fedcon.tables.heart import heart
 
 Builder: TypeAlias = Callable[..., FederatedProblem]
 
-BUILDERS: dict[str, Builder] = {
+_OWN: dict[str, Builder] = {
     "chr12a": chr12a,
     "cifar10": cifar10,
     "counterexample": counterexample,
@@ -57,7 +56,6 @@ BUILDERS: dict[str, Builder] = {
     "fair_heart": fair_heart,
     "files": files,
     "fmri": fmri,
-    "heart": heart,
     "l1_logistic": l1_logistic,
     "lasso": lasso,
     "low_rank": low_rank,
@@ -71,8 +69,9 @@ BUILDERS: dict[str, Builder] = {
     "six_quadratics": six_quadratics,
     "sparse_regression": sparse_regression,
     "synthetic": synthetic,
-    "tables": tables,
 }
+
+BUILDERS: dict[str, Builder] = dict(sorted({**loaded("BUILDERS"), **_OWN}.items()))
 
 __all__ = [
     "BUILDERS",
@@ -89,7 +88,6 @@ __all__ = [
     "fair_heart",
     "files",
     "fmri",
-    "heart",
     "l1_logistic",
     "lasso",
     "low_rank",
@@ -104,7 +102,6 @@ __all__ = [
     "six_quadratics",
     "sparse_regression",
     "synthetic",
-    "tables",
 ]
 
 

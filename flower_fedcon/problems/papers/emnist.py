@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.papers import hub
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.images import (
     SPLITS,
@@ -17,6 +16,7 @@ from flower_fedcon.problems.images import (
     rows_of_clients,
     softmax_problem,
 )
+from flower_fedcon.problems.papers import hub
 from flower_fedcon.problems.stated import stated
 from flower_fedcon.validation import Array, choice, count
 

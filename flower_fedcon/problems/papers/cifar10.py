@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.lab.papers import hub
-from flower_fedcon.lab.papers.image_files import folder, read_cifar
-from flower_fedcon.lab.papers.two_parts import Part, two_part_problem
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.images import Images, Split
+from flower_fedcon.problems.papers import hub
+from flower_fedcon.problems.papers.image_files import folder, read_cifar
+from flower_fedcon.problems.papers.two_parts import Part, two_part_problem
 from flower_fedcon.problems.stated import stated
 
 CLASSES = 10
