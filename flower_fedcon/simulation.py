@@ -192,11 +192,14 @@ def stacked_apart(strategy: FedConStrategy[Any], problem: FederatedProblem, engi
     if engine not in ("stacked", "jax"):
         return False
     from flower_fedcon.engines import stacked
-    from flower_fedcon.engines.jax import traceable
 
     if stacked.why_not_stackable(strategy, problem) is not None:
         return True
-    return engine == "jax" and traceable.why_not_traceable(strategy, problem) is not None
+    if engine == "stacked":
+        return False
+    from flower_fedcon.engines.jax import traceable
+
+    return traceable.why_not_traceable(strategy, problem) is not None
 
 
 def auto_strategies(
@@ -239,10 +242,11 @@ def hold(
     """Return the engine that holds the clients on this machine."""
     if engine in ("stacked", "jax"):
         from flower_fedcon.engines import stacked
-        from flower_fedcon.engines.jax import jax_engine, traceable
 
         reason, traced = stacked.why_not_stackable(strategy, problem), None
         if engine == "jax":
+            from flower_fedcon.engines.jax import jax_engine, traceable
+
             kind = jax_engine()
             apart = reason and stacked.why_not_stackable(strategy, problem, traceable.KINDS)
             traced = apart or traceable.why_not_traceable(strategy, problem)

@@ -156,7 +156,7 @@ def test_a_node_and_a_simulation_load_nothing_of_the_laboratory(code):
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_the_laboratory_s_problems_are_found_beside_the_others():
+def test_the_papers_problems_are_found_beside_the_others():
     assert problems.movielens is problems.BUILDERS["movielens"]
     with pytest.raises(AttributeError, match="no attribute 'movielenz'"):
         problems.movielenz  # noqa: B018

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from flower_fedcon.engines.jax import jax_engine
 from flower_fedcon.errors import FedConError, MissingExtraError
 from flower_fedcon.lab.experiments.console import console, results, say, table
 from flower_fedcon.lab.experiments.experiment import Experiment
@@ -128,6 +127,8 @@ def figures_of(folder: Path) -> list[Path]:
 def _find_optimum(experiment: Experiment) -> None:
     problem = experiment.problem()
     if experiment.run_options.engine == "jax":
+        from flower_fedcon.engines.jax import jax_engine
+
         jax_engine()  # raises without JAX, before the search
     if not experiment.seeks_optimum:
         return
