@@ -47,7 +47,7 @@ class Admission(ABC):
         if columns is None:
             return
         reply.payload = columns
-        admitted = Admitted(reply, reply.clients, columns, reply.work)
+        admitted = Admitted(reply)
         for listener in self._listeners:
             listener(admitted)
 
@@ -113,7 +113,7 @@ class _Question(Admission):
         counted: bool,
     ) -> None:
         counts = [server.count_upload] if counted else []
-        super().__init__([server.audit.used, *counts, self._keep])
+        super().__init__([*server.audit.listeners, *counts, self._keep])
         self._server, self._round = server, request.round
         self._asked = frozenset(request.clients)
         self._admit, self._refused = admit, refused
@@ -137,4 +137,4 @@ class _Question(Admission):
 
     def _keep(self, admitted: Admitted) -> None:
         (client,) = admitted.clients
-        self.found[client] = {name: value for name, (value,) in admitted.columns.items()}
+        self.found[client] = {name: value for name, (value,) in admitted.payload.items()}

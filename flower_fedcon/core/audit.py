@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flower_fedcon.core.gate import Admitted
@@ -17,8 +18,10 @@ class Audit:
     def asked(self, request: Request) -> None:
         """Note which clients a request goes to."""
 
-    def used(self, admitted: Admitted) -> None:
-        """Note a reply that passed the gate."""
+    @property
+    def listeners(self) -> Sequence[Callable[[Admitted], None]]:
+        """What notes the replies that passed the gate."""
+        return ()
 
     def dropped(self, client: int, reason: str) -> None:
         """Note a reply that was dropped."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flower_fedcon.core.admission import Admission, Listener
+from flower_fedcon.core.admission import Admission
 from flower_fedcon.core.gate import Admitted, column_bytes
 from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request
 from flower_fedcon.core.server import Server
@@ -90,14 +90,12 @@ class Dispatch(Admission):
 
     def _start(self) -> None:
         """Begin a phase: nobody has been asked, nobody has replied."""
-        own: list[Listener] = [self._keep, *self._server.listeners, self._stopwatch.took]
-        if self._server.sums_suffice and self.phase == TRAIN:
-            own.append(self._add_up)
-        super().__init__(own)
+        server = self._server
+        super().__init__([*server.listeners, *self._stopwatch.listeners, self._keep])
+        self._adds_up = server.sums_suffice and self.phase == TRAIN
         self._members = _NOBODY
         self.reentered, self.diverged, self.refusing = False, set[int](), set[int]()
         self.faults: dict[int, str] = {}
-        self._forget_replies()
 
     def _forget_replies(self) -> None:
         self.used: list[Reply] = []
@@ -118,6 +116,7 @@ class Dispatch(Admission):
         self.decision, self.clients, self._held = decision, clients, frozenset(clients)
         self.phase = TRAIN
         self._start()
+        self._forget_replies()
 
     # --- what is asked ---------------------------------------------------------------------------
 
@@ -265,15 +264,14 @@ class Dispatch(Admission):
                 self.judge(single)
 
     def _keep(self, admitted: Admitted) -> None:
-        self.used.append(admitted.reply)
-        self.count += len(admitted.clients)
-        self._unheard.append(admitted.clients)
-
-    def _add_up(self, admitted: Admitted) -> None:
-        """Replace the columns by their sums, unless they are all of the round's."""
-        if 1 < len(admitted.clients) < len(self.clients):
-            columns = admitted.columns.items()
-            admitted.reply.payload = {name: self._sum(name, column) for name, column in columns}
+        """Use a reply: its columns, or their sums if they are not all of the round's."""
+        clients = admitted.clients
+        self.used.append(admitted)
+        self.count += len(clients)
+        self._unheard.append(clients)
+        if self._adds_up and 1 < len(clients) < len(self.clients):
+            columns = admitted.payload.items()
+            admitted.payload = {name: self._sum(name, column) for name, column in columns}
 
     def _sum(self, name: str, rows: Any) -> Any:
         """Return the sum of one of several array columns of a round, without more memory."""

@@ -9,8 +9,8 @@ that their squares are finite. Counts of its work are taken under the names that
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NewType
 
 import numpy as np
 
@@ -38,29 +38,8 @@ COUNTS = ("gradients", "examples_seen", "hessian_products", "proxes", "lmos")
 WORK = ("iterations", "evaluations", "unconverged", *COUNTS)  # the names of a step's costs
 
 
-class Admitted(NamedTuple):
-    """A reply that has passed the gate.
-
-    Attributes
-    ----------
-    reply : Reply
-        With the columns as its payload.
-    clients : list of int
-    columns : dict
-        By name.
-    work : sequence of dict
-        The costs of the clients' steps; empty if they are not known.
-    """
-
-    reply: Reply
-    clients: list[int]
-    columns: Payload
-    work: Sequence[Mapping[str, float]]
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes that the clients have sent."""
-        return sum(map(column_bytes, self.columns.values()))
+Admitted = NewType("Admitted", Reply)
+"""A reply that has passed the gate: its payload holds columns of the declared values."""
 
 
 class Gate:

@@ -225,10 +225,12 @@ class Work(Sequence[Mapping[str, float]]):
         return totals
 
 
-def total_work(work: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def total_work(work: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
     """Return what all these clients' steps cost together."""
     if isinstance(work, Work):
         return work.total()
+    if len(work) == 1:
+        return work[0]
     totals: dict[str, float] = {}
     for one in work:
         for name, number in one.items():

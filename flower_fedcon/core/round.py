@@ -95,7 +95,7 @@ class Round:
         if repeated:
             self._server.private.again()
         return dispatch.request(
-            self.cohort if dispatch.count == 0 else dispatch.unanswered(),
+            dispatch.clients if dispatch.count == 0 else dispatch.unanswered(),
             wanted=self.lacking,
             attempt=self._attempt,
             seconds_left=self._began + self._server.round_deadline - time.monotonic(),
@@ -154,9 +154,10 @@ class Round:
         RoundError
             If it does not, and every attempt is used up.
         """
-        if self.dispatch.count == len(self.cohort):
+        dispatch = self.dispatch
+        if dispatch.count == len(dispatch.clients):
             return True
-        if self.dispatch.reentered or self._attempt == 0:
+        if dispatch.reentered or self._attempt == 0:
             return False
         if self._overflows():
             reasons = "; ".join(self._server.in_words(self.missing()))

@@ -16,7 +16,7 @@ from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.batches import ORDER, ORDERS
 from flower_fedcon.core.clock import Clock, Deadline, Timekeeper
 from flower_fedcon.core.compressing import SETTING, Received
-from flower_fedcon.core.gate import Admitted, Gate
+from flower_fedcon.core.gate import Admitted, Gate, column_bytes
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.model_bound import ModelBound
 from flower_fedcon.core.private import protection_of
@@ -307,15 +307,16 @@ class Server:
     def listeners(self) -> list[Callable[[Admitted], None]]:
         """What counts a round's uploads."""
         if self.private.hides:  # what a step cost depends on the data
-            return [self.audit.used, self.count_upload]
-        return [self.audit.used, self._count_steps, self.count_upload]
+            return [*self.audit.listeners, self.count_upload]
+        return [*self.audit.listeners, self._count_step]
 
     def count_upload(self, admitted: Admitted) -> None:
         """Count the bytes that clients have sent."""
-        self.uplink_bytes += admitted.nbytes
+        self.uplink_bytes += sum(map(column_bytes, admitted.payload.values()))
 
-    def _count_steps(self, admitted: Admitted) -> None:
-        """Count what the clients' steps have cost."""
+    def _count_step(self, admitted: Admitted) -> None:
+        """Count the bytes that clients have sent, and what their steps have cost."""
+        self.uplink_bytes += sum(map(column_bytes, admitted.payload.values()))
         if admitted.work:
             self.count_work(total_work(admitted.work))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,10 @@ class Untimed:
     ) -> None:
         """Note so many bytes to all these clients, and further payloads to single ones."""
 
-    def took(self, admitted: Admitted) -> None:
-        """Note what clients have sent."""
+    @property
+    def listeners(self) -> Sequence[Callable[[Admitted], None]]:
+        """What notes the replies that passed the gate."""
+        return ()
 
     def end_exchange(self, clients: list[int], *, work: bool) -> None:
         """End an exchange, which lasts as long as its slowest client."""
@@ -54,9 +56,14 @@ class Stopwatch(Untimed):
             self._sent.update({c: payload_bytes(part) for c, part in parts.items()})
         self._sent.update(dict.fromkeys(clients, common))
 
-    def took(self, admitted: Admitted) -> None:
+    @property
+    def listeners(self) -> Sequence[Callable[[Admitted], None]]:
+        """What notes the replies that passed the gate."""
+        return (self._took,)
+
+    def _took(self, admitted: Admitted) -> None:
         """Add up the bytes by client, and pass on the number of gradients."""
-        clients, columns = admitted.clients, admitted.columns
+        clients, columns = admitted.clients, admitted.payload
         for column in columns.values():
             self._got.update(_each_bytes(column, clients))
         if self._clock.counts_gradients:

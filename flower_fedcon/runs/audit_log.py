@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -110,10 +110,15 @@ class AuditLog(Audit):
             "silent": {},
         }
 
-    def used(self, admitted: Admitted) -> None:
+    @property
+    def listeners(self) -> Sequence[Callable[[Admitted], None]]:
+        """What notes the replies that passed the gate."""
+        return (self._used,)
+
+    def _used(self, admitted: Admitted) -> None:
         """Note the bytes of each client's upload."""
         for i, client in enumerate(admitted.clients):
-            size = sum(_bytes_of(column, i) for column in admitted.columns.values())
+            size = sum(_bytes_of(column, i) for column in admitted.payload.values())
             self._now("used")[self._names[client]] = size
 
     def dropped(self, client: int, reason: str) -> None:
