@@ -75,7 +75,6 @@ from flower_fedcon.lab.experiments.toml_schema import (
     context,
     defaults,
 )
-from flower_fedcon.paths.path import default_strategy
 from flower_fedcon.problems import builder
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, oracles, why_mismatched
@@ -359,6 +358,8 @@ class Experiment:
 
     def _completed(self, table: Table) -> Table:
         """Return an algorithm's table with the default method for its problem's tables."""
+        from flower_fedcon.paths.path import default_strategy
+
         problem, rule = (
             self.problem(),
             argument("participation", table.get("participation", "full")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from flower_fedcon.lab.experiments.figures import COLOURS, check_figure
 from flower_fedcon.objectives.cohorts import unscaled
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.partitions import counts_by_label
-from flower_fedcon.tables import Schema, Table
-from flower_fedcon.tables.builders import clients_of
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import atomic
+
+if TYPE_CHECKING:
+    from flower_fedcon.tables import Schema, Table
 
 _CLASSES = 20  # number of outcomes up to which each is shown
 
@@ -47,6 +48,8 @@ def draw_holdings(
     keys = ("data", "schema", "client_column", "partition")
     names: Sequence[str]
     if {"data", "schema"} <= arguments.keys():
+        from flower_fedcon.tables.builders import clients_of
+
         tables, names = clients_of(**{k: v for k, v in arguments.items() if k in keys})
         (labels, counts), title = holdings(tables), tables[0].schema.target
     else:

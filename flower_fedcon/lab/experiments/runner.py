@@ -28,7 +28,6 @@ from flower_fedcon.registry import client_class
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import EarlyStopping, History, Record
 from flower_fedcon.runs.plan import Plan
-from flower_fedcon.tables.ending.coefficients import check_inference
 from flower_fedcon.validation import AUTO, count
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.own_code import names_a_place, own_code
@@ -64,6 +63,8 @@ def play(
     run, problem = experiment.run_options, experiment.problem()
     plan = plan or run.plan()
     if problem.preparation is not None and not experiment.races(index):
+        from flower_fedcon.tables.ending.coefficients import check_inference
+
         asked, method = plan, experiment.strategy(index)
         if plan.inference is None:
             own, apart = problem.inference, problem.heterogeneity
