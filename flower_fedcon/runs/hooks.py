@@ -148,7 +148,7 @@ class RunHook:
         """
 
     def diverged(self, run: Playing, error: DivergedError) -> bool:
-        """Return whether it has put another server in the place of one that diverges."""
+        """Return whether it has put another server in place of one that diverges."""
         return False
 
     def recorded(self, run: Playing, row: Record, seen: Mapping[bool, Record]) -> bool:
@@ -236,7 +236,7 @@ class Hooks:
             after(run, raw)
 
     def diverged(self, run: Playing, error: DivergedError) -> bool:
-        """Return whether one has put another server in the place of one that diverges."""
+        """Return whether one has put another server in place of one that diverges."""
         return any(part.diverged(run, error) for part in self.parts)
 
     def recorded(self, run: Playing, row: Record, seen: Mapping[bool, Record]) -> bool:

@@ -11,10 +11,10 @@ from trials import rossi
 
 from flower_fedcon import simulate
 from flower_fedcon.estimators import FederatedCoxRegression
-from flower_fedcon.runs import final_exchanges
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.ending import final_exchanges
 from flower_fedcon.tables.ending.final_hazards import final_hazards
 from flower_fedcon.tables.own_files import written_by
 

@@ -13,10 +13,10 @@ from flower_fedcon import Policy
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.privacy import SecAggPlus
 from flower_fedcon.regularizers import L1, WithIntercept
-from flower_fedcon.runs import final_exchanges
 from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import clients_of, tables
+from flower_fedcon.tables.ending import final_exchanges
 from flower_fedcon.tables.own_files import written_by
 from flower_fedcon.tables.statistics.group_sums import predicted_effects
 

@@ -35,9 +35,9 @@ from flower_fedcon.estimators import (
 )
 from flower_fedcon.objectives import LeastSquares, PoissonRegression
 from flower_fedcon.privacy import ExampleDP, GaussianDP
-from flower_fedcon.runs import final_intercepts
 from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.tables.builders import clients_of, prepared_problem, tables
+from flower_fedcon.tables.ending import final_intercepts
 from flower_fedcon.tables.statistics.group_sums import marginal, variance_ratio
 from flower_fedcon.tables.statistics.site_sums import set_clusters
 
