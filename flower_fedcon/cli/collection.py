@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flower_fedcon.lab.experiments.console import console, table
+from flower_fedcon.runs.console import console, table
 
 
 def list_(

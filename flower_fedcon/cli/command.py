@@ -32,7 +32,7 @@ from flower_fedcon.cli import (
 )
 from flower_fedcon.cli.options import examples
 from flower_fedcon.errors import FedConError
-from flower_fedcon.lab.experiments.console import InterruptedRunError
+from flower_fedcon.runs.console import InterruptedRunError
 
 EXIT_CODES = {
     0: "done",

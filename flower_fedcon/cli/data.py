@@ -10,7 +10,7 @@ import typer
 
 from flower_fedcon.cli.options import Set, examples
 from flower_fedcon.errors import ConfigError, first_few, printable
-from flower_fedcon.lab.experiments.console import console, say, table
+from flower_fedcon.runs.console import console, say, table
 
 if TYPE_CHECKING:
     from flower_fedcon.tables import DataError

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.lab.experiments.console import InterruptedRunError, say
+from flower_fedcon.runs.console import InterruptedRunError, say
 
 _PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # as Flower divides a configuration
 _ENDS = signal.SIGINT, signal.SIGTERM

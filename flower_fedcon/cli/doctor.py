@@ -21,7 +21,7 @@ import typer
 from packaging.requirements import Requirement
 
 from flower_fedcon.errors import FedConError, printable
-from flower_fedcon.lab.experiments.console import console, say, table
+from flower_fedcon.runs.console import console, say, table
 
 GOOD, NOTED, BAD = "ok", "note", "FAILS"
 _PORTS = {9091: "ServerAppIo", 9092: "Fleet, for SuperNodes", 9093: "Control, for `flwr run`",

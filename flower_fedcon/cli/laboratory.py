@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flower_fedcon.lab.experiments.console import console, say, table
+from flower_fedcon.runs.console import console, say, table
 
 
 def reproduce(

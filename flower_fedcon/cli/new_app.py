@@ -12,8 +12,8 @@ import typer
 
 from flower_fedcon import __version__
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.lab.experiments.console import say
 from flower_fedcon.registry import names
+from flower_fedcon.runs.console import say
 from flower_fedcon.wire.whole_files import storage, write_text
 
 LICENSE = """\

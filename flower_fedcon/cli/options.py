@@ -106,7 +106,7 @@ class RunArguments:
 
     def say_whose_settings(self, experiment: Experiment) -> None:
         """Say which changes concern only the first of several algorithms."""
-        from flower_fedcon.lab.experiments.console import say
+        from flower_fedcon.runs.console import say
 
         first, *others = experiment.labels
         for text in self.set_ or []:

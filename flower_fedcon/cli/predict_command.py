@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.console import say
+from flower_fedcon.runs.console import say
 
 
 def predict(

@@ -9,7 +9,7 @@ import typer
 
 from flower_fedcon.cli.options import File, Set, examples
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.console import console, say, steps, table
+from flower_fedcon.runs.console import console, say, steps, table
 
 app = typer.Typer(
     help="Show how much privacy is spent, and audit private mechanisms.", no_args_is_help=True

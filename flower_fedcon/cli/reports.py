@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flower_fedcon.lab.experiments.console import say
+from flower_fedcon.runs.console import say
 
 Folders = Annotated[
     list[Path], typer.Argument(help="Folders of runs or comparisons.", metavar="RUN_DIR...")
@@ -62,9 +62,9 @@ def table(
 ) -> None:  # fmt: skip
     """Make a table for papers: what runs spend until they reach a level, over seeds."""
     from flower_fedcon.errors import ConfigError
-    from flower_fedcon.lab.experiments import console
     from flower_fedcon.lab.experiments.folders import write
     from flower_fedcon.lab.experiments.targets import MIDDLES, parse_target, targets_of
+    from flower_fedcon.runs import console
     from flower_fedcon.validation import choice
 
     choice("middle", middle, MIDDLES)

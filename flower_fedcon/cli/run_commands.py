@@ -9,7 +9,7 @@ import typer
 
 from flower_fedcon.cli.options import File, Rounds, RunArguments, Seed, Set, spread
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.console import console, say, table
+from flower_fedcon.runs.console import console, say, table
 
 if TYPE_CHECKING:
     from flower_fedcon.lab.experiments.experiment import Experiment

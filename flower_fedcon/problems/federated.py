@@ -25,14 +25,13 @@ from flower_fedcon.problems.functional import FunctionalConstraints, check_bound
 from flower_fedcon.problems.reference import Reference, solve
 from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
 from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.relative import ROUNDING
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.solvers.units import mean_curvatures
 from flower_fedcon.validation import Array, choice, float_array, nonnegative
 from flower_fedcon.wire.digests import digest
 
 Metric = Callable[[Any], float | None]
-ROUNDING = 1e-9
-"""How far rounding may put an objective below the optimum, relative to the larger of the two."""
 
 
 class FederatedProblem:

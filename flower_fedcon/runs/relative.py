@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from flower_fedcon.core.evaluation import Record
 
 RELATIVE = "relative"
+ROUNDING = 1e-9
+"""How far rounding may put an objective below the optimum, relative to the larger of the two."""
 TINY = 1e-12
 """Optimal values up to this size give no "relative" column."""
 

@@ -18,10 +18,10 @@ from pages import ROOT, blocks
 
 from flower_fedcon import EarlyStopping, FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError, StorageError
-from flower_fedcon.lab.experiments.console import left, progress, quiet
 from flower_fedcon.lab.experiments.run_tables import RunOptions
 from flower_fedcon.lab.report.watch import Tail, Watched, watch
 from flower_fedcon.objectives import Quadratic
+from flower_fedcon.runs.console import left, progress, quiet
 from flower_fedcon.runs.json_log import JsonLog
 from flower_fedcon.runs.limits import Budget, Forecast
 from flower_fedcon.runs.trackers import TensorBoard, WeightsAndBiases

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from flower_fedcon.errors import FedConError
 from flower_fedcon.lab.advice.candidates import Candidate
-from flower_fedcon.lab.experiments.console import quiet
 from flower_fedcon.lab.experiments.tuning import refuse_private
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.runs.console import quiet
 from flower_fedcon.runs.history import Record
 from flower_fedcon.simulation import simulate
 from flower_fedcon.validation import AUTO

@@ -219,7 +219,7 @@ def memory(quick: bool = False) -> Iterator[Result]:
 
 def long(quick: bool = False) -> Iterator[Result]:
     """Play 10^5 rounds of the lasso experiment, with progress, history and checkpoints."""
-    from flower_fedcon.lab.experiments.console import progress
+    from flower_fedcon.runs.console import progress
 
     A, b, problem = lasso_in_one_array(10, 400)
     constraint: Any = problem.constraint

@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from flower_fedcon.errors import FedConError, MissingExtraError
-from flower_fedcon.lab.experiments.console import console, results, say, table
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.figures import plot_histories
+from flower_fedcon.lab.experiments.final_table import results
 from flower_fedcon.lab.experiments.folders import is_there, label_slug, write
 from flower_fedcon.lab.experiments.runner import play
 from flower_fedcon.lab.experiments.seed_statistics import mean, same
 from flower_fedcon.lab.experiments.toml_schema import context
 from flower_fedcon.lab.experiments.tracking import Tracking
+from flower_fedcon.runs.console import console, say, table
 from flower_fedcon.runs.directory import CONFIG, FIGURE
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan

@@ -8,7 +8,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.console import say
+from flower_fedcon.runs.console import say
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.wire.whole_files import storage, write_text

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments import tuning
 from flower_fedcon.lab.experiments.comparison import figures_of, show
-from flower_fedcon.lab.experiments.console import brief, clock, say
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug, write
 from flower_fedcon.lab.experiments.histories import CELLS, FAILED, setting_text
@@ -30,6 +29,7 @@ from flower_fedcon.lab.experiments.run_tables import BOTH, names_of_values
 from flower_fedcon.lab.experiments.runner import Job, play_jobs
 from flower_fedcon.lab.experiments.seed_statistics import mean
 from flower_fedcon.problems.mismatch import why_mismatched
+from flower_fedcon.runs.console import brief, clock, say
 from flower_fedcon.runs.directory import CONFIG, TUNING
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.toml import write_value

@@ -15,13 +15,13 @@ from flower_fedcon.core.participation import Full, Participation, Sample
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError, ParticipationError, RoundError
-from flower_fedcon.lab.experiments.console import quiet
 from flower_fedcon.lab.experiments.folders import write
 from flower_fedcon.lab.experiments.runner import in_processes
 from flower_fedcon.lab.steps.cells import Job, StepStudy
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import Zero
+from flower_fedcon.runs.console import quiet
 from flower_fedcon.runs.history import Record
 from flower_fedcon.simulation import simulate
 from flower_fedcon.strategies.base import FedConStrategy
