@@ -337,7 +337,7 @@ class FedConClient(FlowerClient, Generic[State]):
 
     @property
     def model_axes(self) -> tuple[int, ...]:
-        """The number of axes of the model; an axis before them counts clients."""
+        """The axes of the model, counted from the last; an axis before them counts clients."""
         return tuple(range(-len(self._run.layout.shape), 0))  # type: ignore[union-attr]
 
     def rng(self, purpose: int) -> np.random.Generator:

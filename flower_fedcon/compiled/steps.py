@@ -1,6 +1,6 @@
 """Loops over the gradient steps of many clients, to be compiled: a client's rows stay in the cache.
 
-Sums have the same order as in `rows`.
+Sums have the same order as in `gradients`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def take_steps(
     Parameters
     ----------
     tables, targets, places
-        See `rows.add_gradients`.
+        See `gradients.add_gradients`.
     logistic : bool
         Whether the link of a score s is tanh(s / 2); else it is s.
     rows : array of int, shape (n, steps, batch size), or (0, 0, 0) for all rows in every step

@@ -82,7 +82,7 @@ def take_vertex_steps(
     Parameters
     ----------
     tables, targets, places, link
-        See `rows.add_gradients`.
+        See `gradients.add_gradients`.
     x : array, shape (n, d) or (1, d)
     factors, ridges : array, shape (N,)
     center : array, shape (d,)

@@ -114,7 +114,7 @@ class JaxEngine(StackedEngine):
     # --- blocks of rounds ------------------------------------------------------------------------
 
     def advance(self, server: Server, rounds: int) -> int:
-        """Do up to `most` rounds as one compiled loop.
+        """Do up to `rounds` rounds as one compiled loop.
 
         Returns
         -------
