@@ -142,6 +142,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         text = re.sub(r"( Did you mean [^?]*\?)\1", r"\1", text)  # one by Typer, one by Click
         return _complain(f"error: {text}", 2) if text else 2  # empty: the help was shown
+    except ModuleNotFoundError as error:  # of a room that was deleted
+        package, _, room = (error.name or "").partition(".")
+        if package != __name__.partition(".")[0]:
+            raise
+        return _complain(f"error: this command needs flower_fedcon.{room}, which is not here", 2)
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

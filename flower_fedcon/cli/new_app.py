@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from flower_fedcon import __version__
+from flower_fedcon.core.wings import bring
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.registry import names
 from flower_fedcon.runs.console import say
@@ -351,9 +352,7 @@ def files_of_study(folder: Path, study: Path) -> tuple[dict[str, str], str]:
     ConfigError
         If the study is not on tables, or asks for something that nodes cannot do.
     """
-    from flower_fedcon.cli.study_app import Study
-
-    own = Study(study)
+    own = bring("APPS", "study", "--study is for studies on tables")(study)
     words = {
         "name": folder.name,
         "title": "A study on tables",

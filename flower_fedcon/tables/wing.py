@@ -126,6 +126,7 @@ BUILDERS = {
     "heart": later("flower_fedcon.tables.heart:heart"),
     "tables": later("flower_fedcon.tables.builders:tables"),
 }
+APPS = {"study": later("flower_fedcon.tables.study_app:Study")}
 AGREEMENTS = {"schema": later("flower_fedcon.tables.agreeing:SchemaAgreement")}
 READING_PRIVATE = {"cells": later("flower_fedcon.tables.read:privately")}
 EXCHANGES = {exchange.name: exchange for exchange in _EVERY}

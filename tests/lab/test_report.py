@@ -18,12 +18,12 @@ from pages import ROOT, blocks
 
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.toml_schema import check_keys
 from flower_fedcon.lab.report.contents import Curves, read_folders, read_run
 from flower_fedcon.lab.report.curves import charts
 from flower_fedcon.lab.report.exchanges import Map, read_exchanges
 from flower_fedcon.lab.report.page import page, write_report
 from flower_fedcon.objectives import Quadratic
+from flower_fedcon.runs.toml_schema import check_keys
 from flower_fedcon.strategies import FedAvg
 
 HOSTILE = "</script><script>hacked=1</script><img src=x onerror=hacked=1>"

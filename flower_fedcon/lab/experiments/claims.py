@@ -65,16 +65,16 @@ from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.measures import MEASURES, Runs
 from flower_fedcon.lab.experiments.sweeps import Scaling, Sweep, as_list
-from flower_fedcon.lab.experiments.toml_schema import (
+from flower_fedcon.lab.experiments.tuning import check_interior
+from flower_fedcon.lab.experiments.verdicts import Verdict, judge, scaling
+from flower_fedcon.runs.toml import read_toml
+from flower_fedcon.runs.toml_schema import (
     Table,
     check_keys,
     check_table,
     check_type,
     context,
 )
-from flower_fedcon.lab.experiments.tuning import check_interior
-from flower_fedcon.lab.experiments.verdicts import Verdict, judge, scaling
-from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.validation import choice, count
 
 SOURCES = {

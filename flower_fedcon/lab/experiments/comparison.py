@@ -16,12 +16,12 @@ from flower_fedcon.lab.experiments.final_table import results
 from flower_fedcon.lab.experiments.folders import is_there, label_slug, write
 from flower_fedcon.lab.experiments.runner import play
 from flower_fedcon.lab.experiments.seed_statistics import mean, same
-from flower_fedcon.lab.experiments.toml_schema import context
 from flower_fedcon.lab.experiments.tracking import Tracking
 from flower_fedcon.runs.console import console, say, table
 from flower_fedcon.runs.directory import CONFIG, FIGURE
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.toml_schema import context
 from flower_fedcon.simulation import auto_strategies
 
 _NO = Tracking()

@@ -12,8 +12,8 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.sweeps import Places, Reader, as_list, exponent, quantities
-from flower_fedcon.lab.experiments.toml_schema import Table, check_type
 from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.toml_schema import Table, check_type
 from flower_fedcon.validation import Array
 
 Runs: TypeAlias = Mapping[tuple[Any, ...], Sequence[Record]]

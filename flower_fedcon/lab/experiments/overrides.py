@@ -8,9 +8,9 @@ from typing import Any
 from flower_fedcon import registry
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.run_tables import BOTH, RunOptions
-from flower_fedcon.lab.experiments.toml_schema import Table, check_table, context
 from flower_fedcon.problems import builder
 from flower_fedcon.runs.toml import parse_value
+from flower_fedcon.runs.toml_schema import Table, check_table, context
 from flower_fedcon.validation import AUTO, parameters
 
 TOP = ("title", "paper", "problem", "run", "clock", "algorithm", "compare", "tuning", "sweep")

@@ -21,13 +21,13 @@ from flower_fedcon import simulation
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import is_there, write
-from flower_fedcon.lab.experiments.toml_schema import context
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.console import InterruptedRunError, progress, quiet, say
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import EarlyStopping, History, Record
 from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.toml_schema import context
 from flower_fedcon.validation import AUTO, count
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.own_code import names_a_place, own_code

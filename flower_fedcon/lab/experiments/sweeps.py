@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.toml_schema import Table, check_type
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.toml import write_value
+from flower_fedcon.runs.toml_schema import Table, check_type
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.measures import MEASURES, Runs, column_of
 from flower_fedcon.lab.experiments.sweeps import Places, Reader, Scaling, Sweep, as_list, quantities
-from flower_fedcon.lab.experiments.toml_schema import Table
+from flower_fedcon.runs.toml_schema import Table
 from flower_fedcon.validation import Array
 
 WHOSE = {"paper": "the paper's", "ours": "ours", "data": "the data's"}

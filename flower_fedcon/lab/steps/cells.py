@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.toml_schema import check_keys, check_type, context
 from flower_fedcon.objectives import LogisticRegression, Quadratic
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.papers.l1_logistic import l1_logistic
@@ -34,6 +33,7 @@ from flower_fedcon.problems.papers.quadratics import quadratics
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.toml import read_toml
+from flower_fedcon.runs.toml_schema import check_keys, check_type, context
 from flower_fedcon.validation import choice
 
 _TYPES: dict[str, Any] = {

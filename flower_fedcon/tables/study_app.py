@@ -11,10 +11,10 @@ from typing import Any
 from flower_fedcon.core.protocol import CERTIFY
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower.policy import Policy
-from flower_fedcon.lab.experiments.toml_schema import check_keys, check_table, check_types, context
 from flower_fedcon.problems import builder
 from flower_fedcon.problems.files import paths_of
 from flower_fedcon.runs.toml import read_toml, write_value
+from flower_fedcon.runs.toml_schema import check_keys, check_table, check_types, context
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.wing import ALONE, BASELINE, CURVES
