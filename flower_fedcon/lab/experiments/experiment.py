@@ -66,7 +66,6 @@ from flower_fedcon.lab.experiments import overrides as changes
 from flower_fedcon.lab.experiments.folders import unused
 from flower_fedcon.lab.experiments.histories import setting_text
 from flower_fedcon.lab.experiments.run_tables import RunOptions, TuningOptions, check_sweep
-from flower_fedcon.paths.path import default_strategy
 from flower_fedcon.problems import builder
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, oracles, why_mismatched
@@ -359,6 +358,8 @@ class Experiment:
 
     def _completed(self, table: Table) -> Table:
         """Return an algorithm's table with the default method for its problem's tables."""
+        from flower_fedcon.paths.path import default_strategy
+
         problem, rule = (
             self.problem(),
             argument("participation", table.get("participation", "full")),
