@@ -16,6 +16,7 @@ from pages import ROOT
 
 WINGS = {  # the rooms to delete, and a command that needs them
     "lab": (["lab"], "run sims/digits_l1.toml"),
+    "tables": (["tables", "estimators", "paths", "survival"], "predict a b -o c"),
     "torch": (["torch"], None),
     "engines/jax": (["engines/jax"], None),
 }

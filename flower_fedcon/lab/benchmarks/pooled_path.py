@@ -9,7 +9,6 @@ import numpy as np
 
 from flower_fedcon.lab.benchmarks.measure import Result, Work, in_turn, ratio
 from flower_fedcon.objectives import Scaled
-from flower_fedcon.paths import cross_validate, regularization_path
 from flower_fedcon.problems import builder
 from flower_fedcon.regularizers import L1, WithIntercept
 
@@ -25,6 +24,8 @@ def path(quick: bool = False) -> Iterator[Result]:
     # also in the other benchmarks (it fills the thread's context, where NumPy keeps its error
     # state).
     from sklearn.linear_model import LogisticRegression
+
+    from flower_fedcon.paths import cross_validate, regularization_path
 
     problem, psi = builder("heart")(), WithIntercept(L1(1.0))
     num = 3 if quick else 100

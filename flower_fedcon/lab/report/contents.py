@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flower_fedcon.core.wings import wings
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.lab.experiments.histories import labelled
 from flower_fedcon.lab.experiments.run_tables import RunOptions
@@ -21,19 +22,13 @@ from flower_fedcon.runs.directory import CONFIG, ENVIRONMENT, HISTORY
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.limits import Forecast
 from flower_fedcon.runs.toml import read_toml, write_value
-from flower_fedcon.tables.ending.final_heterogeneity import HETEROGENEITY
-from flower_fedcon.tables.ending.table_report import COEFFICIENTS, CURVES, DESCRIPTIVES, QUALITY
-from flower_fedcon.tables.ending.table_report import NAME as REPORT
-from flower_fedcon.tables.families import family_of
-from flower_fedcon.tables.fitted import NAME as MODEL
-from flower_fedcon.tables.schema import OWN, RANDOM
 from flower_fedcon.wire.whole_files import in_use, read_bytes
 
 Part = TypeVar("Part")
 FINISHED = "finished"
 _Rows = list[dict[str, str]]
 _Coefficients = tuple[dict[str, float], dict[str, tuple[float, float, float]], str, _Rows]
-_OWN = {OWN: ", an intercept for each site", RANDOM: ", random intercepts"}
+_OWN = {"own": ", an intercept for each site", "random": ", random intercepts"}
 
 
 @dataclass
@@ -198,17 +193,8 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
     run.options = run_options(folder)
     run.settings = part(_settings, CONFIG, {}, "its settings are not known")
     run.versions = part(_versions, ENVIRONMENT, {}, "its versions are not known")
-    nothing: _Coefficients = ({}, {}, "", [])
-    found = part(_coefficients, COEFFICIENTS, nothing)
-    run.coefficients, run.intervals, run.ratio, run.estimates = found
-    run.model = part(_model, MODEL, "")
-    columns, what = ("time", "survival", "lower", "upper"), "its survival curves are"
-    run.survival = part(partial(_table, numbers=columns, what=what), CURVES, [])
-    columns, what = ("values", "mean", "std_dev", "share"), "its columns by site are"
-    run.described = part(partial(_table, numbers=columns, what=what), DESCRIPTIVES, [])
-    run.quality = part(_quality, QUALITY, {})
-    run.heterogeneity = part(_heterogeneity, HETEROGENEITY, [])
-    run.report = part(_report, REPORT, "")
+    if "tables" in wings():
+        _read_tables(run, part)
     try:
         run.exchanges = read_exchanges(folder, cells)
     except StorageError as error:
@@ -259,7 +245,28 @@ def _quality(path: Path) -> dict[str, Any]:
     return dict(stated)
 
 
+def _read_tables(run: RunContents, part: Callable[..., Any]) -> None:
+    """Read what a run on tables has left in its folder."""
+    from flower_fedcon.tables.ending import table_report as names
+    from flower_fedcon.tables.ending.final_heterogeneity import HETEROGENEITY
+    from flower_fedcon.tables.fitted import NAME as MODEL
+
+    nothing: _Coefficients = ({}, {}, "", [])
+    found = part(_coefficients, names.COEFFICIENTS, nothing)
+    run.coefficients, run.intervals, run.ratio, run.estimates = found
+    run.model = part(_model, MODEL, "")
+    columns, what = ("time", "survival", "lower", "upper"), "its survival curves are"
+    run.survival = part(partial(_table, numbers=columns, what=what), names.CURVES, [])
+    columns, what = ("values", "mean", "std_dev", "share"), "its columns by site are"
+    run.described = part(partial(_table, numbers=columns, what=what), names.DESCRIPTIVES, [])
+    run.quality = part(_quality, names.QUALITY, {})
+    run.heterogeneity = part(_heterogeneity, HETEROGENEITY, [])
+    run.report = part(_report, names.NAME, "")
+
+
 def _model(path: Path) -> str:
+    from flower_fedcon.tables.families import family_of
+
     try:
         stated: Any = json.loads(read_bytes(path, follow=True))
         name = f"{stated['schema']['target']}: {family_of(stated['loss']).title}"

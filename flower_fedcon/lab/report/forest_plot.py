@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from flower_fedcon.lab.report.contents import Curves
 from flower_fedcon.lab.report.html import Html, tag
-from flower_fedcon.tables.own_files import HETEROGENEITY
-from flower_fedcon.tables.preparation import INTERCEPT
 
 _ROW, _WIDTH, _TOP, _BESIDE = 22, 360, 34, 14  # pixels: a line, the axis, margins
 _NAMES, _NUMBERS, _LETTER = 60, 190, 6.6  # least width of names, and of the text on the right
@@ -43,6 +41,8 @@ def forests_by_site(curves: Sequence[Curves]) -> Html:
     runs = [run for each in curves for run in each.runs if run.heterogeneity]
     if not runs:
         return Html("")
+    from flower_fedcon.tables.preparation import INTERCEPT
+
     parts = [tag("h2", "Sites' own estimates")]
     said = (
         "Intervals of sites, and of their fixed and random effects, use the model's errors. Those "
@@ -69,6 +69,8 @@ def forests_by_site(curves: Sequence[Curves]) -> Html:
 
 def by_site(row: Mapping[str, str], ratio: str) -> dict[str, tuple[float, float, float]]:
     """Return a column's estimates and intervals: the sites', their means, and the pooled one."""
+    from flower_fedcon.tables.own_files import HETEROGENEITY
+
     sites = list(row)[len(HETEROGENEITY) :: 2]
     said = {site: (site, f"{site} std_error") for site in sites}
     for name, words in (("fixed", "fixed effect"), ("random", "random effects"), ("pooled",) * 2):

@@ -6,15 +6,16 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.figures import COLOURS, PAPER, check_figure, save_figure
 from flower_fedcon.lab.report.contents import RunContents, read_folders
 from flower_fedcon.lab.report.forest_plot import by_site, ticks
-from flower_fedcon.tables.preparation import INTERCEPT
-from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.validation import choice
+
+if TYPE_CHECKING:
+    from flower_fedcon.tables.product_limit import KaplanMeier
 
 Intervals = Mapping[str, tuple[float, float, float]]
 _INCHES, _LINE, _AROUND = 5.5, 0.26, 1.0  # a panel's width; a line's height, and that of the rest
@@ -114,6 +115,8 @@ def _survival_curves(axis: Any, lines: Mapping[str, Sequence[Any]], time: str) -
 
 
 def _forest(run: RunContents) -> list[Any]:
+    from flower_fedcon.tables.preparation import INTERCEPT
+
     lines = {
         name: own
         for name, own in run.intervals.items()
@@ -123,6 +126,8 @@ def _forest(run: RunContents) -> list[Any]:
 
 
 def _sites(run: RunContents) -> list[Any]:
+    from flower_fedcon.tables.preparation import INTERCEPT
+
     return [
         _of_lines(f"{run.label}: {row['column']}", run.ratio, by_site(row, run.ratio))
         for row in run.heterogeneity
