@@ -34,7 +34,7 @@ class Playing(Protocol):
     start : array
         The packed model before round 1.
     server : Server
-        A hook may put another one in its place (`lead`, `diverged`).
+        A hook may replace it (`lead`, `diverged`).
     recorder : Recorder
     history : History
         So far; from `begin` on.
@@ -148,7 +148,7 @@ class RunHook:
         """
 
     def diverged(self, run: Playing, error: DivergedError) -> bool:
-        """Return whether it has put another server in place of one that diverges."""
+        """Return whether it has replaced a server that diverges."""
         return False
 
     def recorded(self, run: Playing, row: Record, seen: Mapping[bool, Record]) -> bool:
@@ -236,7 +236,7 @@ class Hooks:
             after(run, raw)
 
     def diverged(self, run: Playing, error: DivergedError) -> bool:
-        """Return whether one has put another server in place of one that diverges."""
+        """Return whether one of them has replaced a server that diverges."""
         return any(part.diverged(run, error) for part in self.parts)
 
     def recorded(self, run: Playing, row: Record, seen: Mapping[bool, Record]) -> bool:

@@ -21,7 +21,7 @@ _MOST = 40
 
 
 class Restarts(RunHook):
-    """Watches the objective, and puts another server in place of one that diverges.
+    """Watches the objective, and replaces a server that diverges.
 
     Parameters
     ----------

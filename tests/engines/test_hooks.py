@@ -1,110 +1,110 @@
-"""A hook of a third party: it sees a run from its beginning to its end, and is resumed with it."""
+"""A hook of a third party takes part in a run, and goes on with it when the run is resumed."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from problems import avg, q6
 
-from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives import Quadratic
+from flower_fedcon import simulate
+from flower_fedcon.errors import ConfigError, DivergedError
 from flower_fedcon.runs import hook_registry
 from flower_fedcon.runs.hooks import RunHook
-from flower_fedcon.strategies import FedAvg
-
-SEEN: list[str] = []
 
 
 class Diary(RunHook):
-    """Notes what it is told, and how many rounds it has seen over all starts."""
+    """Notes what it sees, and how many rounds it has seen in all starts of the run."""
 
     name = "diary"
+    fault: Exception | None = None
+
+    def __init__(self):
+        self.seen, self.rounds = [], 0
+        made.append(self)
 
     def begin(self, run, known):
         self.rounds = 0 if known is None else known["rounds"]
-        SEEN.append(f"begin {self.rounds}")
+        self.seen.append(f"begin {run.server.round}")
 
     def after_round(self, run, raw=None):
         if raw is None:
             self.rounds += 1
-            SEEN.append(f"round {run.server.round}")
+            if self.fault is not None and run.server.round == 4:
+                raise self.fault
 
     def recorded(self, run, row, seen):
-        SEEN.append(f"row {row['round']}")
-        return row["round"] == self.last
+        self.seen.append(f"row {row['round']}")
+        return row["round"] == 5
 
     def snapshot(self):
         return {"rounds": self.rounds}
 
     def conclude(self, run, *, whole):
-        SEEN.append(f"whole {whole}")
+        self.seen.append("whole" if whole else "not whole")
 
     def ended(self, run):
-        SEEN.append("ended")
+        self.seen.append(f"ended {run.server.round}")
 
     def doubts(self, run):
-        return [f"the diary has {self.rounds} rounds"]
-
-    last = -1
+        return [f"{self.rounds} rounds are few"]
 
 
-@pytest.fixture
+made: list[Diary] = []
+
+
+@pytest.fixture(autouse=True)
 def diary(monkeypatch):
     monkeypatch.setattr(hook_registry, "_own", {})
-    SEEN.clear()
+    made.clear()
     hook_registry.register(Diary)
 
 
-def problem():
-    return FederatedProblem([Quadratic(np.eye(2), np.array([b, 1.0])) for b in (0.0, 2.0)])
+def test_it_sees_begin_rounds_and_end_and_may_stop_the_run(caplog):
+    simulate(avg(), q6(), 5, evaluate_every=2)
+    assert made[0].seen == ["begin 0", "row 2", "row 4", "row 5", "whole", "ended 5"]
+    assert made[0].rounds == 5
+    assert "5 rounds are few" in caplog.text
+    assert simulate(avg(), q6(), 9).stopped
+    assert made[1].rounds == 5
 
 
-def strategy():
-    return FedAvg(client_lr=0.5, local_steps=1)
+def test_its_state_comes_back_with_the_checkpoint(tmp_path):
+    simulate(avg(), q6(), 3, run_dir=tmp_path)
+    whole = simulate(avg(), q6(), 4, run_dir=tmp_path, resume=True)
+    assert made[1].seen == ["begin 3", "row 4", "whole", "ended 4"]
+    assert [one.rounds for one in made] == [3, 4]
+    assert whole.x.tobytes() == simulate(avg(), q6(), 4).x.tobytes()
 
 
-@pytest.mark.parametrize("engine", ["local", "stacked"])
-@pytest.mark.usefixtures("diary")
-def test_it_sees_a_run_from_its_beginning_to_its_end(engine, caplog):
-    simulate(strategy(), problem(), 2, engine=engine)
-    assert SEEN == [
-        "begin 0", "round 1", "row 1", "round 2", "row 2", "whole True", "ended"
-    ]  # fmt: skip
-    assert "the diary has 2 rounds" in caplog.text
+@pytest.mark.parametrize("kind", [DivergedError, ValueError])
+def test_a_run_that_it_ends_is_not_whole(kind, tmp_path, monkeypatch):
+    with monkeypatch.context() as faulty:
+        faulty.setattr(Diary, "fault", kind("enough"))
+        with pytest.raises(kind, match="enough"):
+            simulate(avg(), q6(), 6, run_dir=tmp_path, checkpoint_every=1)
+    assert made[0].seen[-2:] == ["not whole", "ended 4"]
+    simulate(avg(), q6(), 5, run_dir=tmp_path, resume=True)
+    assert made[-1].rounds == 5  # of the round that failed nothing is kept
 
 
-@pytest.mark.usefixtures("diary")
-def test_its_state_is_in_the_checkpoint_and_comes_back(tmp_path):
-    simulate(strategy(), problem(), 2, run_dir=tmp_path)
-    SEEN.clear()
-    resumed = simulate(strategy(), problem(), 3, run_dir=tmp_path, resume=True)
-    assert SEEN[:2] == ["begin 2", "round 3"]
-    assert resumed.x.tobytes() == simulate(strategy(), problem(), 3).x.tobytes()
+def test_a_run_without_it_is_resumed_with_it_and_the_reverse(tmp_path, monkeypatch):
+    with monkeypatch.context() as without:
+        without.setattr(hook_registry, "_own", {})
+        simulate(avg(), q6(), 2, run_dir=tmp_path)
+    simulate(avg(), q6(), 3, run_dir=tmp_path, resume=True)
+    assert made[0].rounds == 1
+    with monkeypatch.context() as without:
+        without.setattr(hook_registry, "_own", {})
+        assert len(simulate(avg(), q6(), 4, run_dir=tmp_path, resume=True)) == 4
 
 
-@pytest.mark.usefixtures("diary")
-def test_it_can_end_a_run(monkeypatch):
-    monkeypatch.setattr(Diary, "last", 2)
-    history = simulate(strategy(), problem(), 5)
-    assert history.stopped
-    assert list(history["round"]) == [1, 2]
+@pytest.mark.parametrize("name", ["", "race", "ledgers", "tables"])
+def test_its_name_is_its_own(name):
+    with pytest.raises(ConfigError, match="a name that no other hook has"):
+        hook_registry.register(type("Other", (RunHook,), {"name": name}))
 
 
-@pytest.mark.usefixtures("diary")
-def test_it_is_told_of_an_error_and_may_still_write(monkeypatch):
-    def fails(self, run, raw=None):
-        if run.server.round == 2:
-            raise OSError("the diary is full")
-
-    monkeypatch.setattr(Diary, "after_round", fails)
-    with pytest.raises(OSError, match="the diary is full"):
-        simulate(strategy(), problem(), 5)
-    assert SEEN == ["begin 0", "row 1", "whole False", "ended"]
-
-
-def test_a_name_that_is_taken_is_refused():
-    class Race(RunHook):
-        name = "race"
-
-    with pytest.raises(ConfigError, match="must be a name that no other hook has, got 'race'"):
-        hook_registry.register(Race)
+def test_arguments_of_what_is_not_installed_are_refused(monkeypatch):
+    monkeypatch.setattr(hook_registry, "_of_wings", tuple)
+    assert len(simulate(avg(), q6(), 2)) == 2
+    with pytest.raises(ConfigError, match="inference: what answers it is not installed"):
+        simulate(avg(), q6(), 2, inference="model")
