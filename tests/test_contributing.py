@@ -285,12 +285,14 @@ def test_the_question_is_answered_in_every_engine_and_by_nodes(copy, tmp_path):
 
 FAR = """
 import numpy as np
+import pandas as pd
 import pytest
-from harness import OPEN
+from sites import problem, run, written
 
-from flower_fedcon import FederatedProblem, Policy
+from flower_fedcon import Policy
 from flower_fedcon.core.exchange import Site, known
 from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.tables.ending.final_far_rows import FarRows
 
 
 def told(far, **bounds):
@@ -307,22 +309,26 @@ def test_far_rows_are_counted_unless_they_are_few():
     assert told(2) == [0, 0]  # policy.min-cell = 3
     assert told(2, min_cell=1) == [100, 2]
     assert told(3, min_rows=4) == [0, 0]
+
+
+def test_a_run_on_tables_asks(tmp_path, monkeypatch):
+    counts = []
+    keep = lambda hook, run: counts.append((hook.rows, hook.far)) or ()
+    monkeypatch.setattr(FarRows, "doubts", keep)
+    run(problem(written(tmp_path), "squared", site_effects="common"))
+    run(problem(tmp_path, "poisson", site_effects="common"))
+    ((rows, far),) = counts  # of the linear model alone
+    assert rows == len(pd.read_csv(tmp_path / "all.txt"))
+    assert 0 < far < 0.1 * rows
 """
 
 
 def test_the_statistic_counts_no_few_rows(copy):
     test = copy / "tests/tables/test_far_rows.py"
     test.write_text(FAR)
-    hold(copy, 1, SUMS, str(test))
+    hold(copy, 2, SUMS, str(test))
     hold(copy, 1, USE, "tests/flower/test_policy.py", "-k", "counts_as_one")
     hold(copy, 1, USE, "tests/flower/test_private_answers.py", "-k", "no_answer_tells")
-    code = """
-from flower_fedcon import simulate
-from flower_fedcon.problems import heart
-from flower_fedcon.runs.hook_registry import hooks
-print([kind.name for kind in hooks()])
-"""
-    assert "'far_rows'" in run(copy, sys.executable, "-c", code).stdout
 
 
 @pytest.mark.nightly
