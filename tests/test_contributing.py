@@ -16,13 +16,40 @@ from pages import ROOT, blocks
 from processes import SCRIPTS
 
 AFTER = {
-    "flower_fedcon/strategies/__init__.py": "from flower_fedcon.strategies.fedavg import "
-    "FedAvg as FedAvg\n",
-    "flower_fedcon/objectives/__init__.py": "from flower_fedcon.objectives.completion import "
-    "MatrixCompletion as MatrixCompletion\n",
-    "tests/support/losses.py": "LOSSES = {\n",
-}
-"""Where lines that are added to a file go."""
+    "flower_fedcon/strategies/__init__.py": [
+        "from flower_fedcon.strategies.fedavg import FedAvg as FedAvg"
+    ],
+    "flower_fedcon/objectives/__init__.py": [
+        "from flower_fedcon.objectives.completion import MatrixCompletion as MatrixCompletion"
+    ],
+    "tests/support/losses.py": ["LOSSES = {"],
+    "flower_fedcon/regularizers/__init__.py": [
+        "from flower_fedcon.regularizers.group_norms import GroupLasso, L2Norm, SparseGroupLasso",
+        '    "GroupLasso",',
+    ],
+    "tests/math/test_more_regularizers.py": ["REGULARIZERS = {"],
+    "flower_fedcon/sets/__init__.py": [
+        "from flower_fedcon.sets.polyhedra import Polyhedron", '    "Polyhedron",'
+    ],
+    "tests/math/set_cases.py": ["VECTORS = {"],
+    "flower_fedcon/__init__.py": [
+        "    from flower_fedcon.core.weighted import Weighted",
+        '    "Sample",',
+        '    "Sample": "core.participation",',
+    ],
+    "docs/participation.md": ["| --- | --- | --- |"],
+    "flower_fedcon/tables/wing.py": [
+        '    _statistic("in_time", "hazards:in_time", counted=True),', "HOOKS = {"
+    ],
+}  # fmt: skip
+"""After which lines those go that are added to a file, one by one."""
+ROW = "docs/participation.md"
+REGULARIZER = "flower_fedcon/regularizers/huber.py"
+SET = "flower_fedcon/sets/positive_ball.py"
+RULE = "flower_fedcon/core/turns.py"
+WING = "my_package/wing.py"
+SUMS = "flower_fedcon/tables/statistics/far_rows.py"
+USE = "flower_fedcon/tables/ending/final_far_rows.py"
 LOSS = "flower_fedcon/objectives/log_cosh.py"
 FAMILY = "flower_fedcon/tables/families/log_cosh_loss.py"
 STRATEGIES, CLIENTS = "flower_fedcon/strategies", "flower_fedcon/clients"
@@ -45,11 +72,12 @@ PAIR = FedMine, FedMineClient
 def files() -> dict[str, str]:
     """Return the example's Python blocks, by the path in their first line."""
     parts = [block.partition("\n") for block in blocks("python", "CONTRIBUTING.md")]
-    return {first.removeprefix("# "): text for first, _, text in parts}
+    (row,) = blocks("markdown", "CONTRIBUTING.md")
+    return {first.removeprefix("# "): text for first, _, text in parts} | {ROW: row}
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = {"PYTHONPATH": str(folder), "COLUMNS": "200"}
+def run(folder: Path, *arguments: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    path = {"PYTHONPATH": f"{folder}{os.pathsep}{path}", "COLUMNS": "200"}
     return subprocess.run(
         arguments,
         cwd=folder,
@@ -78,26 +106,41 @@ def copy(tmp_path_factory):
             shutil.copy(source, folder / name)
     for path, text in files().items():
         if path in AFTER:
-            there, before = (folder / path).read_text(), AFTER[path]
-            assert before in there
-            (folder / path).write_text(there.replace(before, before + text))
-        else:
+            whole = (folder / path).read_text()
+            for line, before in zip(text.splitlines(), AFTER[path], strict=True):
+                assert whole.count(f"\n{before}\n") >= 1
+                whole = whole.replace(f"\n{before}\n", f"\n{before}\n{line}\n", 1)
+            (folder / path).write_text(whole)
+        elif path != WING:  # a package of its own
             (folder / path).write_text(text)
     return folder
 
 
 def test_they_are_few_files_and_lines():
     assert sorted(files()) == [
+        ROW,
+        "flower_fedcon/__init__.py",
         "flower_fedcon/clients/fedavgm.py",
+        RULE,
         "flower_fedcon/objectives/__init__.py",
         LOSS,
+        "flower_fedcon/regularizers/__init__.py",
+        REGULARIZER,
+        "flower_fedcon/sets/__init__.py",
+        SET,
         "flower_fedcon/strategies/__init__.py",
         "flower_fedcon/strategies/fedavgm.py",
+        USE,
         FAMILY,
+        SUMS,
+        "flower_fedcon/tables/wing.py",
+        WING,
         "tests/algorithms/cases/fedavgm.py",
+        "tests/math/set_cases.py",
+        "tests/math/test_more_regularizers.py",
         "tests/support/losses.py",
     ]
-    assert all(files()[path].count("\n") == 1 for path in AFTER)
+    assert all(files()[path].count("\n") == len(lines) for path, lines in AFTER.items())
 
 
 def test_the_loss_passes_the_tests_of_losses(copy):
@@ -128,9 +171,170 @@ def test_the_loss_for_tables_passes_the_contract_of_families(copy):
         assert done.returncode == 0, done.stdout[-3000:]
 
 
+def hold(copy: Path, least: int, module: str, *tests: str) -> None:
+    """Run tests in the copy, of which so many must pass, and check the form of a new module."""
+    quick = ("-p", "no:cacheprovider", "-n", "0")
+    done = run(copy, sys.executable, "-m", "pytest", *quick, *tests)
+    assert done.returncode == 0, done.stdout[-3000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed.group(1)) >= least
+    for tool in (("ruff", "check"), ("ruff", "format", "--check")):
+        done = run(copy, sys.executable, "-m", *tool, module)
+        assert done.returncode == 0, done.stdout[-3000:]
+    done = run(copy, sys.executable, "-m", "pytest", *quick, "--doctest-modules", module)
+    assert done.returncode in (0, 5), done.stdout[-3000:]  # 5: it has no example
+
+
+def narrow(copy: Path, path: str, line: str) -> None:
+    """Let the copy's tests try one kind alone."""
+    whole, before = (copy / path).read_text(), "@st.composite\n"
+    assert whole.count(before) == 1
+    (copy / path).write_text(whole.replace(before, f"{line}\n\n\n{before}"))
+
+
+def test_the_regularizer_passes_the_tests_of_regularizers(copy):
+    tests = "tests/math/test_more_regularizers.py"
+    narrow(copy, tests, 'KINDS = ("huber",)')
+    hold(copy, 3, REGULARIZER, tests, "-k", "optimality or stack or messages")
+    code = """
+from flower_fedcon.runs.toml import argument
+print(argument("regularizer", {"type": "Huber", "weight": 2.0}))
+"""
+    assert run(copy, sys.executable, "-c", code).stdout == "Huber(weight=2.0, width=1.0)\n"
+
+
+def test_the_set_passes_the_tests_of_sets(copy):
+    narrow(copy, "tests/math/set_cases.py", 'VECTOR, MATRIX, FLAT = ("positive",), (), ()')
+    tests = "tests/math/test_set_properties.py"
+    hold(copy, 3, SET, tests, "-k", "projection_prop or stack or atoms_are")
+
+
+def test_the_rule_passes_the_tests_of_rules(copy):
+    hold(copy, 4, RULE, "tests/algorithms/test_participation.py", "-k", "Turns")
+
+
+NODES = """
+import numpy as np
+import pytest
+from fake_grid import FakeGrid, on_grid
+from problems import avg, q6_objectives
+
+from flower_fedcon import FederatedProblem, Policy, client_app, simulate
+
+
+def told(caplog):
+    lines = [r.getMessage() for r in caplog.records if "steepness of" in r.getMessage()]
+    return [line.partition(": ")[2] for line in lines]
+
+
+def on_nodes(**own):
+    grid = FakeGrid(q6_objectives(), make=lambda load: client_app(load, policy=Policy(**own)))
+    avg().start(grid, num_rounds=2)
+
+
+@pytest.fixture
+def known(caplog):
+    x = simulate(avg(), FederatedProblem(q6_objectives()), 2).x
+    caplog.clear()
+    return [f"{np.linalg.norm(f.gradient(x)):.6f}" for f in q6_objectives()]
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+def test_it_is_answered_in_this_process(engine, known, caplog):
+    simulate(avg(), FederatedProblem(q6_objectives()), 2, engine=engine)
+    assert told(caplog) == known
+
+
+@on_grid
+def test_nodes_answer_if_their_policy_lists_it(known, caplog):
+    on_nodes(phases="train,evaluate,steepness")
+    assert told(caplog) == known
+
+
+@on_grid
+def test_the_default_policy_refuses(caplog):
+    on_nodes()
+    assert len(told(caplog)) == 6
+    assert all("refused" in why and "not steepness" in why for why in told(caplog))
+"""
+
+
+def test_the_question_is_answered_in_every_engine_and_by_nodes(copy, tmp_path):
+    _, block = blocks("toml", "CONTRIBUTING.md")
+    lines = tomllib.loads(block)["project"]["entry-points"]["flower_fedcon.wings"]
+    points = [f"{name} = {place}" for name, place in lines.items()]
+    install(tmp_path, "[flower_fedcon.wings]", *points)
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / WING).write_text(files()[WING])
+    test = copy / "tests/flower/test_steepness.py"
+    test.write_text(NODES)
+    try:
+        quick = ("-p", "no:cacheprovider", "-n", "0")
+        path = str(tmp_path)
+        done = run(copy, sys.executable, "-m", "pytest", *quick, str(test), path=path)
+    finally:
+        test.unlink()
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert "4 passed" in done.stdout
+    settings = ("--config", str(ROOT / "pyproject.toml"))
+    for tool in (("check", *settings), ("format", "--check", *settings)):
+        done = run(copy, sys.executable, "-m", "ruff", *tool, str(tmp_path / WING))
+        assert done.returncode == 0, done.stdout[-3000:]
+
+
+FAR = """
+import numpy as np
+import pandas as pd
+import pytest
+from sites import problem, run, written
+
+from flower_fedcon import Policy
+from flower_fedcon.core.exchange import Site, known
+from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.tables.ending.final_far_rows import FarRows
+
+
+def told(far, **bounds):
+    y = np.tile([1.0, -1.0], 50)
+    y[:far] *= 10.0
+    loss = LeastSquares(np.ones((100, 1)), y)
+    site = Site(loss, rows=100, bounds=Policy(**bounds))
+    return known()["far_rows"].tell(site, {"x": np.zeros(1)})["numbers"].tolist()
+
+
+def test_far_rows_are_counted_unless_they_are_few():
+    assert told(0) == [100, 0]
+    assert told(3) == [100, 3]
+    assert told(2) == [0, 0]  # policy.min-cell = 3
+    assert told(2, min_cell=1) == [100, 2]
+    assert told(3, min_rows=4) == [0, 0]
+
+
+def test_a_run_on_tables_asks(tmp_path, monkeypatch):
+    counts = []
+    keep = lambda hook, run: counts.append((hook.rows, hook.far)) or ()
+    monkeypatch.setattr(FarRows, "doubts", keep)
+    run(problem(written(tmp_path), "squared", site_effects="common"))
+    run(problem(tmp_path, "poisson", site_effects="common"))
+    ((rows, far),) = counts  # of the linear model alone
+    assert rows == len(pd.read_csv(tmp_path / "all.txt"))
+    assert 0 < far < 0.1 * rows
+"""
+
+
+def test_the_statistic_counts_no_few_rows(copy):
+    test = copy / "tests/tables/test_far_rows.py"
+    test.write_text(FAR)
+    hold(copy, 2, SUMS, str(test))
+    hold(copy, 1, USE, "tests/flower/test_policy.py", "-k", "counts_as_one")
+    hold(copy, 1, USE, "tests/flower/test_private_answers.py", "-k", "no_answer_tells")
+
+
 @pytest.mark.nightly
-def test_the_loss_is_typed(copy):
-    done = run(copy, sys.executable, "-m", "mypy", "--strict", LOSS, FAMILY)
+def test_the_modules_are_typed(copy):
+    new = (LOSS, FAMILY, REGULARIZER, SET, RULE, SUMS, USE)
+    done = run(copy, sys.executable, "-m", "mypy", "--strict", *new)
     assert done.returncode == 0, done.stdout[-3000:]
 
 

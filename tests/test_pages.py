@@ -17,6 +17,8 @@ FILES = "flower/test_two_files.py::test_a_page_s_app_runs_in_flower_s_simulation
 EXAMPLE = f"{CONTRIBUTING}test_the_example_passes_the_contract"
 LOSS = f"{CONTRIBUTING}test_the_loss_passes_the_tests_of_losses"
 FAMILY = f"{CONTRIBUTING}test_the_loss_for_tables_passes_the_contract_of_families"
+RULE = f"{CONTRIBUTING}test_the_rule_passes_the_tests_of_rules"
+QUESTION = f"{CONTRIBUTING}test_the_question_is_answered_in_every_engine_and_by_nodes"
 
 # Each page's blocks in their order: the language, and who pastes it.
 PASTED = {
@@ -35,6 +37,13 @@ PASTED = {
         ("toml", f"{CONTRIBUTING}test_an_entry_point_is_all_it_takes"),
         *[("python", LOSS)] * 3,
         ("python", FAMILY),
+        *[("python", f"{CONTRIBUTING}test_the_regularizer_passes_the_tests_of_regularizers")] * 3,
+        *[("python", f"{CONTRIBUTING}test_the_set_passes_the_tests_of_sets")] * 3,
+        *[("python", RULE)] * 2,
+        ("markdown", RULE),
+        ("python", QUESTION),
+        ("toml", QUESTION),
+        *[("python", f"{CONTRIBUTING}test_the_statistic_counts_no_few_rows")] * 3,
     ],
     "docs/coming_from_fedavg.md": [
         ("python", f"{GUIDES}test_a_strategy_in_place_of_flower_s"),

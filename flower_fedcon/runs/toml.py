@@ -9,16 +9,17 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import cache
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flower_fedcon.core.availability import Available, Cyclic, Markov
+from flower_fedcon import _HOMES
+from flower_fedcon.core.availability import Available
 from flower_fedcon.core.clock import DISTRIBUTIONS, Clock, Deadline
 from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
-from flower_fedcon.core.weighted import Weighted
 from flower_fedcon.errors import ConfigError, nearest, toml_remedy
 from flower_fedcon.regularizers.wrap import Foreign
 from flower_fedcon.validation import parameters
@@ -133,13 +134,23 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else write_value(key)
 
 
-_RULES = (Available, Bernoulli, Cyclic, Deadline, Full, Markov, Only, Sample, Weighted)
 _PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
     "sample": lambda size: Sample(count=size),
     "fraction": lambda fraction: Sample(fraction=fraction),
     "bernoulli": lambda p: Bernoulli(p),
     "only": lambda client: Only(client),
 }
+
+
+@cache
+def _rules() -> dict[str, type[Participation]]:
+    """Return the rules of participation by name: those that the package exports."""
+    homes = {name: home for name, home in _HOMES.items() if home.startswith("core.")}
+    known = {
+        name: getattr(import_module(f"flower_fedcon.{home}"), name) for name, home in homes.items()
+    }
+    rules = {name: kind for name, kind in known.items() if issubclass(kind, Participation)}
+    return {name: kind for name, kind in rules.items() if kind is not Participation}
 
 
 def argument(name: str, value: Any) -> Any:
@@ -186,12 +197,11 @@ def _participation(value: Any) -> Participation:
 
 def _typed_rule(name: str, arguments: Mapping[str, Any]) -> Participation:
     """Return a rule by its class: of this package, or the user's own, "module:Class"."""
-    kind: Any = {rule.__name__: rule for rule in _RULES}.get(name)
+    kind: Any = _rules().get(name)
     if kind is None and ":" in name:
         kind = own_object(name, "the participation rule")
     if kind is None:
-        names = [rule.__name__ for rule in _RULES]
-        raise ConfigError(f"unknown participation {name!r}: {nearest(name, names)}")
+        raise ConfigError(f"unknown participation {name!r}: {nearest(name, _rules())}")
     if kind is Deadline and "among" in arguments:
         arguments = {**arguments, "among": _participation(arguments["among"])}
     found = _made(name, kind, arguments, "participation")
@@ -298,7 +308,7 @@ def tabled(value: Any) -> Any:
     if isinstance(value, Foreign) and value.factor == 1.0:
         value = value.operator
     kind = type(value).__name__
-    if settings.registered().get(kind) is not type(value) and type(value) not in _RULES:
+    if settings.registered().get(kind) is not type(value) and _rules().get(kind) is not type(value):
         return _own_table(value)
     stated = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
     return {"type": kind, **{k: tabled(v) for k, v in stated.items() if v is not None}}

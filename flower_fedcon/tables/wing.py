@@ -1,8 +1,8 @@
 """What tables add: the exchanges in which sites prepare their columns and sum statistics.
 
-A statistic is a line in `EXCHANGES`, a function (objective, down, least) -> sums in `statistics/`,
-and its use after the last round. It needs at least `least` rows, or events or groups, for whatever
-it sends.
+A statistic is a line in `_EVERY`, a function (objective, down, least) -> sums in `statistics/`, and
+its use after the last round, in a hook or in `ending/`. It needs at least `least` rows, or events
+or groups, for whatever it sends.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ _EVERY = (
     _statistic("in_time", "hazards:in_time", counted=True),
     _statistic(BASELINE, "hazards:baseline", counted=True, own_word=True, limits=_at_agreed_times),
 )
-HOOKS = {"tables": later("flower_fedcon.tables.ending.table_hook:TableHook")}
+HOOKS = {
+    "tables": later("flower_fedcon.tables.ending.table_hook:TableHook"),
+}
 BUILDERS = {
     "heart": later("flower_fedcon.tables.heart:heart"),
     "tables": later("flower_fedcon.tables.builders:tables"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pages import ROOT
 from problems import q6_objectives
 
 from flower_fedcon import (
@@ -25,7 +27,7 @@ from flower_fedcon import (
 from flower_fedcon.core.participation import Draws
 from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.errors import ConfigError, FedConError, ParticipationError
-from flower_fedcon.runs.toml import argument, parse_value, tabled
+from flower_fedcon.runs.toml import _rules, argument, parse_value, tabled
 from flower_fedcon.strategies import TAMUNA, DualFL, FedAvg, FedDR, FiveGCS
 
 TRACE = [[1, 0, 1, 0, 0, 1], [0, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]]
@@ -34,6 +36,19 @@ RULES = [
     Markov(stay=[0.9, 0.1, 0.5, 0.5, 0.8, 0.3], back=0.4, count=2), Available(TRACE),
     Available(TRACE, count=2),
 ]  # fmt: skip
+NEED_MORE = ("Weighted", "Available", "Deadline", "my_rules")
+"""Rules in the page's table that are tested elsewhere: they need weights, a file or a clock."""
+
+
+def rows_of_the_page() -> list[tuple[str, str]]:
+    """Return a rule in a file and in Python, from each row of the page's table."""
+    page = (ROOT / "docs" / "participation.md").read_text("utf-8")
+    rows = re.findall(r'^\| `(\{type = "(\w+).*?)` \| `(.*?)` \|', page, re.MULTILINE)
+    return [(text, code) for text, name, code in rows if name not in NEED_MORE]
+
+
+PAGE = rows_of_the_page()
+RULES += [rule for _, code in PAGE if (rule := eval(code, dict(_rules()))) not in RULES]
 EACH = pytest.mark.parametrize("rule", RULES, ids=repr)
 
 
@@ -61,6 +76,17 @@ def test_cohorts_are_as_often_as_said(rule: Participation) -> None:
     later = draws(rule)
     later.resume(40, first.memory(40) if first.remembers else None)
     assert [later.cohort(t) for t in (41, 42, 40)] == [cohorts[40], cohorts[41], cohorts[39]]
+
+
+@pytest.mark.parametrize(("text", "code"), PAGE)
+def test_a_row_of_the_page_is_one_rule(text: str, code: str) -> None:
+    rule = argument("participation", parse_value(text))
+    assert rule == eval(code, dict(_rules())) == argument("participation", tabled(rule))
+
+
+def test_the_page_has_a_row_for_each_rule_but_only() -> None:
+    page = (ROOT / "docs" / "participation.md").read_text("utf-8")
+    assert {name for name in _rules() if f"`{name}(" not in page} == {"Only"}
 
 
 def test_chains_stay_as_long_as_they_should() -> None:

@@ -5,10 +5,10 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
+from flower_fedcon import sets
 from flower_fedcon.sets import (
     AffineSubspace,
     Birkhoff,
-    CappedSimplex,
     ConvexHull,
     GroupL2Ball,
     HalfSpace,
@@ -29,9 +29,6 @@ from flower_fedcon.sets import (
 EPS = {8: 1e-11, 4: 2e-5}
 radii = st.sampled_from([1e-6, 0.3, 1.0, 7.0, 1e6])
 dtypes = st.sampled_from([np.float64, np.float32])
-VECTOR = ("capped", "ksparse", "group", "labels", "lp1.5", "lp3", "scaled", "shifted", "product",
-          "knorm", "hull")  # fmt: skip
-MATRIX = ("nuclear", "spectrahedron", "birkhoff")
 FLAT = ("halfspace", "hyperplane", "affine")
 
 
@@ -41,33 +38,47 @@ def halves(radius, size):
     return Product([(L1Ball(radius), (size // 2,)), (Simplex(radius), (size - size // 2,))])
 
 
+def labelled(radius, shape):
+    size = math.prod(shape)
+    return GroupL2Ball(radius, np.minimum(np.arange(size) % 4, size - 1).reshape(shape))
+
+
+def normal(shape):
+    return np.random.default_rng(0).normal(size=shape)
+
+
+VECTORS = {
+    "capped": lambda radius, shape: sets.CappedSimplex(radius / min(math.prod(shape), 2.5), radius),
+    "ksparse": lambda radius, shape: KSparsePolytope(3, radius),
+    "group": lambda radius, shape: GroupL2Ball(radius, 1 if math.prod(shape) % 2 else 2),
+    "labels": labelled,
+    "lp1.5": lambda radius, shape: LpBall(1.5, radius),
+    "lp3": lambda radius, shape: LpBall(3, radius),
+    "scaled": lambda radius, shape: ScaledSet(L1Ball(2.0), radius),
+    "shifted": lambda radius, shape: ShiftedSet(L2Ball(radius), radius * normal(shape)),
+    "product": lambda radius, shape: halves(radius, math.prod(shape)),
+    "knorm": lambda radius, shape: KNormBall(3, radius),
+    "hull": lambda radius, shape: ConvexHull(radius * (normal((5, *shape)) + 1)),
+}
+"""Sets of vectors, by a radius and the model's shape; a new set enters here."""
+MATRICES = {
+    "nuclear": lambda radius, shape: NuclearNormBall(radius),
+    "spectrahedron": lambda radius, shape: SpectrahedronTraceBall(radius),
+    "birkhoff": lambda radius, shape: Birkhoff(shape[0]),
+}
+VECTOR, MATRIX = tuple(VECTORS), tuple(MATRICES)
+
+
 def make(kind, radius, shape):
     size = math.prod(shape)
     rng = np.random.default_rng(0)
-    if kind == "labels":
-        labels = np.minimum(np.arange(size) % 4, size - 1)
-        return GroupL2Ball(radius, labels.reshape(shape))
     if kind == "affine":
         normals = rng.normal(size=(min(size, 3), *shape)) + 0.1
         return AffineSubspace(normals, radius * rng.normal(size=min(size, 3)))
     if kind in FLAT:
         known = {"halfspace": HalfSpace, "hyperplane": Hyperplane}
         return known[kind](rng.normal(size=shape) + 0.1, radius)
-    return {
-        "capped": lambda: CappedSimplex(radius / min(size, 2.5), radius),
-        "ksparse": lambda: KSparsePolytope(3, radius),
-        "group": lambda: GroupL2Ball(radius, 1 if size % 2 else 2),
-        "knorm": lambda: KNormBall(3, radius),
-        "hull": lambda: ConvexHull(radius * (rng.normal(size=(5, *shape)) + 1)),
-        "lp1.5": lambda: LpBall(1.5, radius),
-        "lp3": lambda: LpBall(3, radius),
-        "scaled": lambda: ScaledSet(L1Ball(2.0), radius),
-        "shifted": lambda: ShiftedSet(L2Ball(radius), radius * rng.normal(size=shape)),
-        "product": lambda: halves(radius, size),
-        "nuclear": lambda: NuclearNormBall(radius),
-        "spectrahedron": lambda: SpectrahedronTraceBall(radius),
-        "birkhoff": lambda: Birkhoff(shape[0]),
-    }[kind]()  # fmt: skip
+    return (VECTORS if kind in VECTORS else MATRICES)[kind](radius, shape)
 
 
 def fill(rng, how, shape):

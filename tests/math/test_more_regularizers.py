@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from flower_fedcon import regularizers
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import (
     L1,
     SLOPE,
-    ElasticNet,
     GroupLasso,
     Indicator,
     L2Norm,
@@ -26,36 +26,38 @@ from flower_fedcon.regularizers import (
     Zero,
 )
 from flower_fedcon.sets import GroupL2Ball, L1Ball, L2Ball, LInfBall, NuclearNormBall
+from flower_fedcon.wire.settings import decode, encode
 
-KINDS = ("l1", "weights", "l2norm", "group", "rows", "labels", "sparse-group", "tv", "nonnegative",
-         "nuclear", "separable", "elastic", "slope")  # fmt: skip
+REGULARIZERS = {
+    "l1": lambda weight, shape: L1(weight),
+    "weights": lambda weight, shape: L1(weight * np.random.default_rng(0).random(shape)),
+    "l2norm": lambda weight, shape: L2Norm(weight),
+    "group": lambda weight, shape: GroupLasso(weight, 2 if math.prod(shape) % 2 == 0 else 1),
+    "rows": lambda weight, shape: GroupLasso(weight, "rows" if len(shape) > 1 else 1),
+    "labels": lambda weight, shape: GroupLasso(
+        weight,
+        np.minimum(np.arange(math.prod(shape)) % 3, math.prod(shape) - 1).reshape(shape),
+    ),
+    "sparse-group": lambda weight, shape: SparseGroupLasso(0.3 * weight, weight, shape[-1]),
+    "tv": lambda weight, shape: TotalVariation1D(weight),
+    "nonnegative": lambda weight, shape: Nonnegative(),
+    "nuclear": lambda weight, shape: NuclearNorm(weight),
+    "separable": lambda weight, shape: Separable(
+        [(L1(weight), (1,)), (TotalVariation1D(weight), (math.prod(shape) - 1,))]
+        if math.prod(shape) > 1
+        else [(L2Norm(weight), (1,))]
+    ),
+    "elastic": lambda weight, shape: regularizers.ElasticNet(weight, weight),
+    "slope": lambda weight, shape: SLOPE(
+        np.sort(np.random.default_rng(0).integers(0, 4, math.prod(shape)))[::-1] * weight / 3
+    ),
+}
+"""Regularizers, by a weight and the model's shape; a new one enters here."""
+KINDS = tuple(REGULARIZERS)
 
 
 def make(kind, weight, shape):
-    size = math.prod(shape)
-    return {
-        "l1": lambda: L1(weight),
-        "weights": lambda: L1(weight * np.random.default_rng(0).random(shape)),
-        "l2norm": lambda: L2Norm(weight),
-        "group": lambda: GroupLasso(weight, 2 if size % 2 == 0 else 1),
-        "rows": lambda: GroupLasso(weight, "rows" if len(shape) > 1 else 1),
-        "labels": lambda: GroupLasso(
-            weight, np.minimum(np.arange(size) % 3, size - 1).reshape(shape)
-        ),
-        "sparse-group": lambda: SparseGroupLasso(0.3 * weight, weight, shape[-1]),
-        "tv": lambda: TotalVariation1D(weight),
-        "nonnegative": Nonnegative,
-        "nuclear": lambda: NuclearNorm(weight),
-        "slope": lambda: SLOPE(
-            np.sort(np.random.default_rng(0).integers(0, 4, size))[::-1] * weight / 3
-        ),
-        "elastic": lambda: ElasticNet(weight, weight),
-        "separable": lambda: Separable(
-            [(L1(weight), (1,)), (TotalVariation1D(weight), (size - 1,))]
-            if size > 1
-            else [(L2Norm(weight), (1,))]
-        ),
-    }[kind]()
+    return REGULARIZERS[kind](weight, shape)
 
 
 @st.composite
@@ -106,6 +108,18 @@ def test_a_stack_equals_its_rows(case):
     psi, v = case
     rows = [psi.prox(row, 0.5) for row in v]
     np.testing.assert_array_equal(psi.prox(v, 0.5, batch=1), rows)
+
+
+@given(cases(), st.sampled_from([0.5, 3.0]))
+def test_multiples_and_messages(case, factor):
+    psi, v = case
+    (back,) = decode(*encode({"psi": psi})).values()
+    assert back == psi
+    assert back.prox(v, 0.7).tobytes() == psi.prox(v, 0.7).tobytes()
+    level = 1e-6 * max(1.0, float(np.abs(v).max()))
+    np.testing.assert_allclose(
+        psi.scaled(factor).prox(v, 0.7), psi.prox(v, factor * 0.7), rtol=1e-5, atol=level
+    )
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1e-3, 1.0, 1e3]))

@@ -16,6 +16,7 @@ from flower_fedcon.sets import (
     LInfBall,
     Simplex,
 )
+from flower_fedcon.wire.settings import decode, encode
 
 
 @given(cases(), st.integers(0, 2**32 - 1))
@@ -23,6 +24,8 @@ def test_projection_properties(case, seed):
     D, x, kind = case
     before = x.copy()
     p = D.project(x)
+    (back,) = decode(*encode({"set": D})).values()
+    assert back.project(x).tobytes() == p.tobytes()
     assert (p.shape, p.dtype) == (x.shape, x.dtype)
     np.testing.assert_array_equal(x, before)
     eps = EPS[x.itemsize]
