@@ -367,7 +367,7 @@ def test_the_example_passes_the_contract(copy):
 
 def test_an_entry_point_is_all_it_takes(tmp_path):
     """The lines of a package's pyproject.toml, as `pip install` leaves them."""
-    (block,) = blocks("toml", "CONTRIBUTING.md")
+    block, _ = blocks("toml", "CONTRIBUTING.md")
     lines = tomllib.loads(block)["project"]["entry-points"]["flower_fedcon.algorithms"]
     path = install(tmp_path, *(f"{name} = {pair}" for name, pair in lines.items()))
     (tmp_path / "my_package").mkdir()
