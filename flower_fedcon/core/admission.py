@@ -50,6 +50,15 @@ class Admission(ABC):
         admitted = Admitted(reply)
         for listener in self._listeners:
             listener(admitted)
+        self.keep(admitted)
+
+    @abstractmethod
+    def keep(self, admitted: Admitted) -> None:
+        """Keep a reply that is used.
+
+        As a listener of its own it would make a cycle, which holds all arrays of a round until
+        Python collects it.
+        """
 
     @abstractmethod
     def admit(self, reply: Reply) -> Payload | None:
@@ -113,7 +122,7 @@ class _Question(Admission):
         counted: bool,
     ) -> None:
         counts = [server.count_upload] if counted else []
-        super().__init__([*server.audit.listeners, *counts, self._keep])
+        super().__init__([*server.audit.listeners, *counts])
         self._server, self._round = server, request.round
         self._asked = frozenset(request.clients)
         self._admit, self._refused = admit, refused
@@ -135,6 +144,7 @@ class _Question(Admission):
             else:
                 audit.dropped(client, reason)
 
-    def _keep(self, admitted: Admitted) -> None:
+    def keep(self, admitted: Admitted) -> None:
+        """Keep a client's answer."""
         (client,) = admitted.clients
         self.found[client] = {name: value for name, (value,) in admitted.payload.items()}

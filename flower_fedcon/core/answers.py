@@ -10,7 +10,7 @@ from flower_fedcon.core import rng
 from flower_fedcon.core.evaluation import own_distance, spread_of, spread_out
 from flower_fedcon.core.exchange import Site
 from flower_fedcon.core.scales import SEVERAL, estimate
-from flower_fedcon.errors import DivergedError, RefusedError, is_divergence
+from flower_fedcon.errors import ConfigError, DivergedError, RefusedError, is_divergence
 from flower_fedcon.objectives.private_objective import PrivateObjective, is_private
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -21,9 +21,9 @@ def certificate(site: Site, down: Payload) -> Payload:
 
     With "units" the roots of the curvatures along the entries are added, if they are known.
     """
-    spread = spread_of(site.seen, down["x"]) if "units" in down else {}
-    own = own_distance(site.state, down["x"])
-    return {"gradient": site.seen.gradient(down["x"]), **spread, **own}
+    x = _model(site, down)
+    spread = spread_of(site.seen, x) if "units" in down else {}
+    return {"gradient": site.seen.gradient(x), **spread, **own_distance(site.state, x)}
 
 
 def evaluation(site: Site, down: Payload) -> Payload:
@@ -56,7 +56,9 @@ def own_scales(site: Site, down: Payload) -> Payload:
             "spend privacy: give the settings"
         )
     assert site.run is not None  # noqa: S101  (every engine's sites have one)
-    x0 = down["x"]
+    x0, steps = _model(site, down), down["steps"]
+    if not (isinstance(steps, float | int) and 0 <= steps <= SEVERAL):
+        raise ConfigError(f"steps must be a number from 0 to {SEVERAL}, got {steps!r}")
 
     def gradient(x: Array) -> Any:
         """Return NaN where the objective has no gradient, beyond its domain or by overflow."""
@@ -68,8 +70,23 @@ def own_scales(site: Site, down: Payload) -> Payload:
             return np.full_like(x0, np.nan)
 
     draws = rng.stream(site.run.seed, rng.SCALES, 0, site.client)
-    found = estimate(gradient, x0, draws, steps=min(int(down["steps"]), SEVERAL))
+    found = estimate(gradient, x0, draws, steps=int(steps))
     numbers = {name: value for name, value in found._asdict().items() if value is not None}
     if not np.isfinite([*numbers.values()]).all():
         raise DivergedError("its gradient at the start, or L there, is not a finite number")
     return numbers
+
+
+def _model(site: Site, down: Payload) -> Array:
+    """Return the model in a request.
+
+    Raises
+    ------
+    ConfigError
+        If it is not an array of the run's shape.
+    """
+    x, shape = down["x"], None if site.run is None else site.run.layout.shape
+    if not isinstance(x, np.ndarray) or x.dtype.kind != "f" or x.shape != shape:
+        found = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
+        raise ConfigError(f"a model must be an array of floats of shape {shape}, got {found}")
+    return x

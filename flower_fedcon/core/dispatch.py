@@ -91,7 +91,7 @@ class Dispatch(Admission):
     def _start(self) -> None:
         """Begin a phase: nobody has been asked, nobody has replied."""
         server = self._server
-        super().__init__([*server.listeners, *self._stopwatch.listeners, self._keep])
+        super().__init__([*server.listeners, *self._stopwatch.listeners])
         self._adds_up = server.sums_suffice and self.phase == TRAIN
         self._members = _NOBODY
         self.reentered, self.diverged, self.refusing = False, set[int](), set[int]()
@@ -263,7 +263,8 @@ class Dispatch(Admission):
             for single in reply.single():
                 self.judge(single)
 
-    def _keep(self, admitted: Admitted) -> None:
+    def keep(self, admitted: Admitted) -> None:
+        """Use a reply; add up its columns, if their sums are enough."""
         """Use a reply: its columns, or their sums if they are not all of the round's."""
         clients = admitted.clients
         self.used.append(admitted)

@@ -199,7 +199,7 @@ _COLLECTION = (
         SCALES,
         later("flower_fedcon.core.answers:own_scales"),
         allowed=True,
-        counts=lambda down: 1 + bool(down.get("steps")),
+        counts=lambda down: 2,  # numbers
         beside_sums=False,
     ),
 )

@@ -10,7 +10,8 @@ limit, it drops as few uploads as bring it back, the longest first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ class ModelBound:
     def __init__(self, strategy: Method[Any]) -> None:
         self._strategy = strategy
         self._most = strategy.setup.max_model
+        self.dropped: Counter[int] = Counter()  # by client: its uploads that were too long
 
     @property
     def reason(self) -> str:
@@ -45,6 +47,15 @@ class ModelBound:
             f"it would carry the model beyond {self._most:g}, the largest entry that the clients "
             f"accept (policy.max-model): check the data, or use smaller steps"
         )
+
+    def doubts(self) -> Iterator[str]:
+        """Yield a warning about clients without which the model was found."""
+        for client, times in sorted(self.dropped.items()):
+            yield (
+                f"{times} uploads of client {self._strategy.setup.names[client]} are not in the "
+                f"model, since each would have carried it beyond {self._most:g} "
+                f"(policy.max-model). If the client's data are right, its steps are too long"
+            )
 
     def check(self, state: Any, server_round: int) -> None:
         """Raise if clients would be sent an entry beyond the bound.
@@ -72,7 +83,7 @@ class ModelBound:
             return []
         whole = uploads(())
         sizes = {name: [_largest(value) for value in whole[name]] for name in names}
-        near = math.sqrt(self._most)
+        near = min(math.sqrt(self._most), self._most)
         if max(map(max, sizes.values())) <= near and self._sent(state) <= near:
             return []
         if self._within(state, whole):

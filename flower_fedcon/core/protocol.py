@@ -328,11 +328,11 @@ class Setup:
 
     @property
     def max_model(self) -> float:
-        """The largest entry of a model that most clients accept: the lower median of theirs."""
+        """The largest entry of a model that most clients accept: the upper median of theirs."""
         if isinstance(self.clients, ClientInfos):  # they are in this process
             return math.inf
         each = sorted(client.max_model for client in self.clients)
-        return each[(len(each) - 1) // 2]
+        return each[len(each) // 2]
 
     @property
     def strong_convexity(self) -> float | None:

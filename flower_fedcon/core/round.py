@@ -132,6 +132,7 @@ class Round:
             return False
         found = server.bound.carriers(server.state, dispatch.names, dispatch.uploads)
         if found:
+            server.bound.dropped.update(found)
             dispatch.drop(found, DivergedError(server.bound.reason))
         return bool(found)
 

@@ -247,6 +247,7 @@ class Run:
             unheard = [server.setup.names[j] for j in silent]
             last = rows[-1] if rows else {}
             yield from server.strategy.doubts(server.state, last, unheard)
+        yield from server.bound.doubts()
         yield from self.hooks.doubts(self)
 
     def close(self) -> None:

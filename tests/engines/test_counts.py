@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import numpy as np
 import pytest
 from contract import CONTRACTS, FIRST, strategy
+from harness import OpenRun
+from problems import avg, q6
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.core.gate import COUNTS
+from flower_fedcon.core.round import Round
 from flower_fedcon.objectives import LeastSquares, LogisticRegression
 from flower_fedcon.regularizers import L1, Zero
 from flower_fedcon.strategies import FedAvg, FedMiD, FedProx, Scaffold
@@ -203,3 +208,19 @@ def test_solvers_of_many_clients_count_each_ones_own():
     assert row["hessian_products"] > 0
     assert row["gradients"] + row["hessian_products"] == row["local_evaluations"]
     assert row["examples_seen"] == 8 * row["gradients"]
+
+
+def test_what_a_round_holds_is_freed_when_it_is_over():
+    """Not when Python looks for cycles: a round of few objects holds many large arrays."""
+    run = OpenRun(avg(), q6())
+    gc.collect()
+    gc.disable()
+    try:
+        round_ = Round.begin(run.server)
+        round_.take(run.answer(round_.next_request()))
+        round_.finish()
+        dispatch = weakref.ref(round_.dispatch)
+        del round_
+        assert dispatch() is None
+    finally:
+        gc.enable()

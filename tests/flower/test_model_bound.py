@@ -149,6 +149,34 @@ def test_the_bound_is_what_most_nodes_state(limits, most, caplog):
 
 
 @on_grid
+@pytest.mark.parametrize(
+    ("limits", "most"), [((1e-300, None), 1e12), ((1e-300, 1e-300, None, None), 1e12)]
+)
+def test_of_an_even_number_half_cannot_end_the_run(limits, most):
+    grid = Grids(points(*map(float, range(len(limits)))), limits)
+    made = FedAvg(**AVERAGING, min_replies=1)
+    history = made.start(grid, num_rounds=2, evaluate_every=0, max_retries=0).history
+    assert 0 < np.abs(history.x).max() < MOST
+
+
+@on_grid
+def test_a_client_whose_steps_are_too_long_is_named_at_the_end(caplog):
+    """Without it the model is another problem's."""
+    stiff = [Quadratic(np.eye(1) * L, np.array([3.0 * L])) for L in (1.0, 1.0, 100.0)]
+    made = FedAvg(client_lr=0.5, local_steps=10, min_replies=2)
+    made.start(FakeGrid(stiff, make=client_app), num_rounds=3, evaluate_every=0, max_retries=0)
+    assert "2 uploads of client 2 are not in the model" in caplog.text
+
+
+@on_grid
+def test_a_short_upload_beyond_a_small_limit_is_dropped(caplog):
+    grid = Grids(points(0.0, 0.0, 0.0), (0.01,) * 3, alter=lying(0.05, (2,), (1,)))
+    made = FedAvg(**AVERAGING, min_replies=2)
+    made.start(grid, num_rounds=1, evaluate_every=0, max_retries=1)
+    assert "beyond 0.01, the largest entry" in caplog.text
+
+
+@on_grid
 def test_models_in_large_units_need_a_larger_limit_on_nodes_alone():
     far = points(1e15, 3e15)
     here = simulate(FedAvg(**AVERAGING), FederatedProblem(far), 3).x

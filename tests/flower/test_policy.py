@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +20,14 @@ from problems import avg, q6_objectives
 
 from flower_fedcon import FederatedProblem, Policy, client_app, simulate
 from flower_fedcon.clients import FedAvgClient, ScaffnewClient
-from flower_fedcon.core.exchange import known
+from flower_fedcon.core.exchange import Site, known
 from flower_fedcon.core.protocol import CERTIFY, STATISTICS, RunInfo
 from flower_fedcon.core.rng import BATCH
 from flower_fedcon.core.round import Round
 from flower_fedcon.errors import ConfigError, RefusedError, RoundError
 from flower_fedcon.flower.codec import RequestEncoder
 from flower_fedcon.flower.leftovers import tidy
+from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import LeastSquares, LogisticRegression
 from flower_fedcon.registry import client_class
 from flower_fedcon.solvers import AOGM, LBFGS, GradientDescent
@@ -436,9 +438,33 @@ def test_a_request_counts_once_for_each_of_its_models(objective, sizes):
     assert "has answered so many" in _asked(server, x=x, **{"asks.estimates": 1.0}, method=0.0)
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"x": np.zeros(DIMENSION)}, "asks for 'scales' without 'steps'"),
+        ({"steps": 1.0}, "asks for 'scales' without 'x'"),
+        (
+            {"x": np.zeros(DIMENSION), "steps": np.nan},
+            "steps must be a number from 0 to 3, got nan",
+        ),
+        ({"x": np.zeros(DIMENSION), "steps": 1e9}, "steps must be a number from 0 to 3"),
+        ({"x": np.zeros(DIMENSION), "steps": np.ones(2)}, "steps must be a number from 0 to 3"),
+        ({"x": 0.0, "steps": 1.0}, "a model must be an array of floats of shape (4,), got float"),
+        ({"x": np.zeros(2), "steps": 1.0}, "a model must be an array of floats of shape (4,)"),
+        ({"x": np.zeros(DIMENSION, int), "steps": 1.0}, "got int64 (4,)"),
+    ],
+)
+def test_a_request_for_scales_that_is_none_is_refused_in_a_sentence(asked, words, objective):
+    site = Site(
+        objective, seen=objective, run=RunInfo("fedavg", 0, Layout.of(np.zeros(DIMENSION)), 1)
+    )
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        known()["scales"].tell(site, asked)
+
+
 def test_what_no_statistic_counts_as_one_is_named():
     """A statistic that is told several models or points must say how many; else it is one."""
-    several = {"apart": 5, "calibration": 2}
+    several = {"apart": 5, "calibration": 2, "scales": 2}
     down = {"x": np.zeros(3), "at": np.zeros((5, 3)), "entries": np.zeros(5)}
     for name, exchange in known().items():
         assert exchange.counts(down) == several.get(name, 1)
