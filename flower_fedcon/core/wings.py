@@ -71,8 +71,7 @@ def brought(kind: str) -> dict[str, Any]:
 
 def loaded(kind: str) -> dict[str, Any]:
     """Return everything of one kind that the wings add, by name, and import it."""
-    known = brought(kind)
-    return {name: w.found if isinstance(w, later) else w for name, w in known.items()}
+    return {name: _imported(what) for name, what in brought(kind).items()}
 
 
 def bring(kind: str, name: str, what: str) -> Any:
@@ -83,9 +82,14 @@ def bring(kind: str, name: str, what: str) -> Any:
     ConfigError
         If no wing here brings it.
     """
-    if name not in brought(kind):
+    known = brought(kind)
+    if name not in known:
         raise ConfigError(f"{what}, and this installation has no wing that brings {name!r}")
-    return loaded(kind)[name]
+    return _imported(known[name])
+
+
+def _imported(what: Any) -> Any:
+    return what.found if isinstance(what, later) else what
 
 
 class later:  # noqa: N801  (it reads like the function that it stands for)
