@@ -21,15 +21,14 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from flower_fedcon.card import one_line
+from flower_fedcon.core.client_side import ClientSide
+from flower_fedcon.core.method import Method
 from flower_fedcon.errors import AlgorithmError, ConfigError, nearest
 
-if TYPE_CHECKING:
-    from flower_fedcon.clients.base import FedConClient
-    from flower_fedcon.strategies.base import FedConStrategy
-
-Pair: TypeAlias = "tuple[type[FedConStrategy[Any]] | None, type[FedConClient[Any]]]"
+Pair: TypeAlias = tuple[type[Method[Any]] | None, type[ClientSide]]
 
 GROUP = "flower_fedcon.algorithms"
 _log = logging.getLogger("flwr")
@@ -54,7 +53,7 @@ def accepted() -> list[str]:
 
 
 @cache
-def algorithms() -> dict[str, type[FedConStrategy[Any]]]:
+def algorithms() -> dict[str, type[Method[Any]]]:
     """Return the collection's strategies by name, in the order of strategies/__init__.py.
 
     Raises
@@ -81,7 +80,7 @@ def algorithms() -> dict[str, type[FedConStrategy[Any]]]:
     return found
 
 
-def own_algorithms() -> dict[str, type[FedConStrategy[Any]]]:
+def own_algorithms() -> dict[str, type[Method[Any]]]:
     """Return the registered and installed strategies outside the collection, by name.
 
     A package whose pair cannot be loaded is left out, and the log says why.
@@ -94,7 +93,7 @@ def own_algorithms() -> dict[str, type[FedConStrategy[Any]]]:
     return {name: kind for name, (kind, _) in sorted(_own.items()) if kind is not None}
 
 
-def register(strategy: type[FedConStrategy[Any]], client: type[FedConClient[Any]]) -> None:
+def register(strategy: type[Method[Any]], client: type[ClientSide]) -> None:
     """Make your own algorithm available by name, like those of the collection.
 
     Call it at the top level of the module that defines the pair; each process that imports the
@@ -147,7 +146,7 @@ def register(strategy: type[FedConStrategy[Any]], client: type[FedConClient[Any]
     _own[name] = strategy, client
 
 
-def register_client(client: type[FedConClient[Any]]) -> None:
+def register_client(client: type[ClientSide]) -> None:
     """Make the client of your own algorithm known in a process without the server's side.
 
     The collection's clients are already known.
@@ -192,7 +191,7 @@ def find(name: str) -> str:
     return key
 
 
-def strategy_class(name: str) -> type[FedConStrategy[Any]]:
+def strategy_class(name: str) -> type[Method[Any]]:
     """Return an algorithm's strategy class, by its name or as "module:Class"."""
     if ":" in str(name):
         return _imported(str(name))
@@ -205,7 +204,7 @@ def strategy_class(name: str) -> type[FedConStrategy[Any]]:
     return kind
 
 
-def _imported(name: str) -> type[FedConStrategy[Any]]:
+def _imported(name: str) -> type[Method[Any]]:
     """Return the strategy that "module:Class" names, whose module registers it.
 
     Raises
@@ -224,7 +223,7 @@ def _imported(name: str) -> type[FedConStrategy[Any]]:
     return kind  # type: ignore[no-any-return]
 
 
-def client_class(name: str) -> type[FedConClient[Any]]:
+def client_class(name: str) -> type[ClientSide]:
     """Return an algorithm's client class.
 
     Raises
@@ -244,7 +243,7 @@ def client_class(name: str) -> type[FedConClient[Any]]:
 
 
 @cache
-def _client_of_the_collection(key: str) -> type[FedConClient[Any]]:
+def _client_of_the_collection(key: str) -> type[ClientSide]:
     module = import_module(f"flower_fedcon.clients.{key}")
     for kind in vars(module).values():
         if isinstance(kind, type) and vars(kind).get("algorithm") == key:
@@ -294,8 +293,6 @@ def _where(point: EntryPoint) -> str:
 
 def markdown_table() -> str:
     """Return the collection as a Markdown table, a row for each algorithm, with links to files."""
-    from flower_fedcon.card import one_line
-
     rows = ["| method | problem | in a line |", "|---|---|---|"]
     for name, kind in algorithms().items():
         card = kind.card()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -47,6 +48,61 @@ def test_no_import_cycles(graph):
         if module not in seen:
             visit(module, [module])
     assert cycles == []
+
+
+def imported_files() -> dict[str, set[str]]:
+    """Return the files that each file imports: also for hints, and within functions.
+
+    The package's own `__init__.py` counts as one that imports nothing: it loads names when asked.
+    """
+    places = {path.relative_to(ROOT).with_suffix(""): path for path in PACKAGE.rglob("*.py")}
+    files = {".".join(place.parts).removesuffix(".__init__"): places[place] for place in places}
+    found: dict[str, set[str]] = {}
+    for name, path in files.items():
+        names: list[str] = []
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))) if name != PACKAGE.name else ():
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{name} has a relative import"
+                inside = [f"{node.module}.{alias.name}" for alias in node.names]
+                names += [one if one in files else str(node.module) for one in inside]
+        found[name] = {one for one in names if one in files} - {name}
+    return found
+
+
+def shortest_circle(edges: dict[str, set[str]]) -> list[str]:
+    """Return the shortest way from a file back to itself; empty if there is none."""
+    shortest: list[str] = []
+    for first in sorted(edges):
+        ways = [[first]]  # breadth first: the first way back is the shortest
+        seen = set()
+        while ways:
+            way = ways.pop(0)
+            if first in edges[way[-1]]:
+                if not shortest or len(way) < len(shortest) - 1:
+                    shortest = [*way, first]
+                break
+            new = sorted(edges[way[-1]] - seen)
+            seen.update(new)
+            ways += [[*way, one] for one in new]
+    return shortest
+
+
+def test_no_circle_of_files():
+    edges = imported_files()
+    left = {name: set(those) for name, those in edges.items()}
+    while done := {name for name, those in left.items() if not those & left.keys()}:
+        left = {name: those for name, those in left.items() if name not in done}
+    # What is left imports, or is imported through, a circle.
+    left = {name: those & left.keys() for name, those in left.items()}
+    assert not left, f"{len(left)} files, a circle: {' -> '.join(shortest_circle(left))}"
+
+
+def test_a_circle_of_files_is_found():
+    edges = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e", "a"}, "e": {"d"}}
+    assert shortest_circle(edges) == ["d", "e", "d"]
+    assert shortest_circle({"a": {"b"}, "b": set()}) == []
 
 
 def test_strategies_import_no_client_and_clients_no_strategy(graph):

@@ -7,14 +7,14 @@ loaded at first use, since a node starts a process for every message.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from flower_fedcon.clients.base import FedConClient as FedConClient
+from flower_fedcon.core.client_side import ClientSide
 from flower_fedcon.errors import refuse_name
 from flower_fedcon.registry import client_class, names
 
 
-def __getattr__(name: str) -> type[FedConClient[Any]]:
+def __getattr__(name: str) -> type[ClientSide]:
     if name == "__all__":
         return _all()  # type: ignore[return-value]
     key = name.removesuffix("Client").lower()

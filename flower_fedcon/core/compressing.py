@@ -23,7 +23,6 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -135,7 +134,7 @@ class Received:
 def form_of(strategy: Method[Any]) -> Form:
     """Return how a run of this strategy compresses."""
     assert strategy.compression is not None  # noqa: S101  (the callers' case)
-    own_memory = client_class(strategy.name).own_memory
+    own_memory = strategy.client_side().own_memory
     return Form.of(strategy.compression, strategy.setup.layout.size, own_memory)
 
 
@@ -185,7 +184,7 @@ def check_argument(strategy: Method[Any]) -> None:
             f"compression={rule!r} is biased, and alone would drop the same entries in each round: "
             f"give error feedback, compression=EF21({rule!r})"
         )
-    if isinstance(rule, Compressor) and client_class(strategy.name).state_type is not None:
+    if isinstance(rule, Compressor) and strategy.client_side().state_type is not None:
         raise ConfigError(
             f"{title} takes no compression={rule!r} alone, since its errors would add up in the "
             f"states of clients and server: give compression=EF21({rule!r}), which damps them"

@@ -14,7 +14,6 @@ from typing import Any, NewType
 
 import numpy as np
 
-from flower_fedcon import registry
 from flower_fedcon.compressors.values import Compressed
 from flower_fedcon.core.evaluation import usable
 from flower_fedcon.core.method import Method
@@ -29,6 +28,7 @@ from flower_fedcon.core.protocol import (
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError, ConfigError, DivergedError, RoundError
 from flower_fedcon.layout import Layout, array_bytes
+from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.validation import Array, squared_norm
 from flower_fedcon.wire.payloads import SCALAR_BYTES, Payload
@@ -158,9 +158,10 @@ class Gate:
             raise ConfigError(f"it holds {found}, expected {sorted(names)}")
         kind, name = type(self._strategy).__name__, self._strategy.name
         verb, declared = ("answers", "queries") if phase == QUERY else ("uploads", "uplink")
-        places = f"clients/{name}.py", f"strategies/{name}.py"
-        if name not in registry.names():
-            places = registry.client_class(name).__name__, kind
+        client = self._strategy.client_side()
+        places = client.__name__, kind
+        if is_ours(client):
+            places = f"clients/{name}.py", f"strategies/{name}.py"
         raise AlgorithmError(
             f"the client of {kind} {verb} {found}, and {kind} declares {sorted(names)}: correct "
             f"the names in {places[0]}, or `{declared}` in {places[1]}"

@@ -9,13 +9,15 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
+from flower_fedcon.card import Card, card_of
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core.batches import minibatch
+from flower_fedcon.core.client_side import ClientSide
 from flower_fedcon.core.participation import Draws, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.release import Release
@@ -25,7 +27,6 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import StateLostError
 from flower_fedcon.layout import Layout
 from flower_fedcon.privacy import GaussianDP
-from flower_fedcon.registry import client_class
 from flower_fedcon.server.aggregation import Aggregation
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -185,6 +186,14 @@ class Method(ABC, Generic[State]):
         """Return the longest step at which it takes the regularizer's prox; 0 for none."""
         return 0.0
 
+    def rules(self) -> dict[str, Callable[[], Any]]:
+        """Return the rules for arguments that are left out, by the argument's name.
+
+        A rule may use `setup` and the values of the rules before it. It gets the clients' L from
+        `smoothness_for`.
+        """
+        return {}
+
     def raced(self) -> list[str]:
         """Return the arguments that a race within the run will choose, by name."""
         return []
@@ -269,6 +278,16 @@ class Method(ABC, Generic[State]):
         """Rows in a minibatch, by batch size or local solver; None for all rows."""
         return minibatch(self.batch_size, getattr(self, "local_solver", None))
 
+    @classmethod
+    @abstractmethod
+    def client_side(cls) -> type[ClientSide]:
+        """Return the class of its clients."""
+
+    @classmethod
+    def card(cls) -> Card:
+        """Return the card of the method, from the module's docstring."""
+        return card_of(cls, cls.client_side().fields)
+
     @abstractmethod
     def bind(self, setup: Setup) -> Self:
         """Return a copy for one run; refuse a run that it cannot carry out."""
@@ -288,12 +307,12 @@ class Method(ABC, Generic[State]):
     @property
     def client_settings(self) -> tuple[str, ...]:
         """The values that the client's step needs: the fields that the client class declares."""
-        return client_class(self.name).fields
+        return self.client_side().fields
 
     @property
     def clients_keep_state(self) -> bool:
         """Whether clients keep a state between rounds, and thus can lose it."""
-        own = client_class(self.name).state_type is not None
+        own = self.client_side().state_type is not None
         return own or isinstance(self.compression, EF21)
 
     def says(self, hook: str) -> bool:

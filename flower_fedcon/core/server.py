@@ -23,7 +23,6 @@ from flower_fedcon.core.private import protection_of
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup, total_work
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, clients_by_name, grouped
-from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 from flower_fedcon.wire.settings import encode
@@ -369,7 +368,7 @@ class Server:
     def readmit(self, client: int) -> Payload:
         """Return what a client without state needs; may change the strategy's state."""
         given: Payload = {}
-        if client_class(self.strategy.name).state_type is not None:  # otherwise only its memory
+        if self.strategy.client_side().state_type is not None:  # otherwise only its memory
             self.state, given = self.strategy.readmit(self.state, client)
         return given
 

@@ -22,6 +22,7 @@ from flwr.serverapp import Grid
 
 from flower_fedcon import __version__
 from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.client_side import ClientSide
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.round import Round
 from flower_fedcon.engines import ray_data
@@ -41,14 +42,13 @@ from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
-    from flower_fedcon.clients.base import FedConClient
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.strategies.base import FedConStrategy
 
 _log = logging.getLogger("flwr")
 _POLL = 0.01, 0.05  # seconds between polls; cheap, since the SuperLink is in this process
 _START = 600.0  # seconds
-Clients = Callable[[int], "FedConClient[Any]"]
+Clients = Callable[[int], ClientSide]
 
 
 class BlockEngine(GridEngine):
@@ -236,7 +236,7 @@ def _clients(run_id: str, pickled: bytes, load: Loader) -> Clients:
         run: RunInfo = _loads(pickled)
         kind = client_class(run.algorithm)
 
-        def client(index: int) -> FedConClient[Any]:
+        def client(index: int) -> ClientSide:
             made = kind(load.objective(index))
             made.configure(run)
             return made
@@ -249,7 +249,7 @@ def _clients(run_id: str, pickled: bytes, load: Loader) -> Clients:
 class _Timed:
     """A client whose states come with the request, with a time limit for its answer."""
 
-    def __init__(self, client: FedConClient[Any], states: Versions, policy: Policy) -> None:
+    def __init__(self, client: ClientSide, states: Versions, policy: Policy) -> None:
         self._client, self._before, self._policy = client, states, policy
         self.after: Versions | None = None  # its state after an answer
         client.recall(states)

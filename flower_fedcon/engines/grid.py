@@ -34,7 +34,6 @@ from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
-    from flower_fedcon.strategies.base import FedConStrategy
 
 _log = logging.getLogger("flwr")
 PAUSE = 1.0, 60.0  # seconds before a round is asked for again: at first, and at most
@@ -47,7 +46,7 @@ class GridEngine(Engine):
 
     Parameters
     ----------
-    strategy : FedConStrategy
+    strategy : Method
         Its set and regularizer are added to the clients' evaluations of a model.
     grid : flwr.serverapp.Grid
     patience : Patience, optional
@@ -59,7 +58,7 @@ class GridEngine(Engine):
 
     def __init__(
         self,
-        strategy: FedConStrategy[Any],
+        strategy: Method[Any],
         grid: Grid,
         patience: Patience | None = None,
         problem: FederatedProblem | None = None,

@@ -17,13 +17,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from flower_fedcon.core.client_side import ClientSide
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.registry import register_client
 
 if TYPE_CHECKING:
     from flwr.app import Context
 
-    from flower_fedcon.clients.base import FedConClient
 
 HELD = 1024  # clients whose data a worker keeps
 
@@ -37,12 +37,12 @@ class Loader:
     ----------
     place : str or ray.ObjectRef
         The path of a file, or a reference into Ray's object store.
-    client : type of FedConClient
+    client : type of ClientSide
     key : str, optional
         Distinguishes this data from earlier data in the same place; by default a new key.
     """
 
-    def __init__(self, place: Any, client: type[FedConClient[Any]], key: str = "") -> None:
+    def __init__(self, place: Any, client: type[ClientSide], key: str = "") -> None:
         self._place, self._client, self._key = place, client, key or secrets.token_hex(8)
         register_client(client)
 
@@ -95,16 +95,14 @@ def pickled(value: Any, what: str, dumps: Callable[[Any], bytes] = _dumps) -> by
 
 
 @contextmanager
-def shared(
-    data: list[bytes], client: type[FedConClient[Any]], *, machines: int
-) -> Iterator[Loader]:
+def shared(data: list[bytes], client: type[ClientSide], *, machines: int) -> Iterator[Loader]:
     """Yield a loader of each client's data in a worker, for this number of machines.
 
     Parameters
     ----------
     data : list of bytes
         Each client's objective. The list is emptied, to free the memory of all the data.
-    client : type of FedConClient
+    client : type of ClientSide
     machines : int
         On one machine the data is in a file. On several it is in Ray's object store, which copies
         it to each machine once.

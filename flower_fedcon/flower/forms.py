@@ -10,18 +10,16 @@ import fnmatch
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flower_fedcon.core.attachment import Attachment
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import UNIFORM, ClientInfo, Setup
 from flower_fedcon.core.start import check_weighting, common_layout, start_point
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import Array
-
-if TYPE_CHECKING:
-    from flower_fedcon.strategies.base import FedConStrategy
 
 BATCH_NORM = ("*running_mean", "*running_var", "*num_batches_tracked")
 """Names that are buffers without a declaration; so is every array of whole numbers."""
@@ -141,7 +139,7 @@ class AgreedStart(NamedTuple):
 
 
 def agree_on_start(
-    strategy: FedConStrategy[Any],
+    strategy: Method[Any],
     infos: Sequence[ClientInfo],
     given: Any,
     *,
@@ -156,7 +154,7 @@ def agree_on_start(
 
     Parameters
     ----------
-    strategy : FedConStrategy
+    strategy : Method
     infos : sequence of ClientInfo
         The descriptions of the nodes' clients.
     given : dict of arrays by name, list of arrays, array or None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -25,13 +25,11 @@ from flower_fedcon.flower import messages
 from flower_fedcon.flower.app_side import AppSide
 from flower_fedcon.flower.forms import agree_on_start
 from flower_fedcon.flower.nodes import in_words
+from flower_fedcon.flower.summary import SummarisedMethod
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
 from flower_fedcon.validation import Array, choice
-
-if TYPE_CHECKING:
-    from flower_fedcon.strategies.base import FedConStrategy
 
 _log = logging.getLogger("flwr")
 
@@ -48,7 +46,7 @@ class GridRun:
 
     Parameters
     ----------
-    strategy : FedConStrategy
+    strategy : SummarisedMethod
     engine : GridEngine
     train_config, evaluate_config, buffers, weighting, schema, site_effects
         As for `start`.
@@ -56,7 +54,7 @@ class GridRun:
 
     def __init__(
         self,
-        strategy: FedConStrategy[Any],
+        strategy: SummarisedMethod[Any],
         engine: GridEngine,
         train_config: Mapping[str, Any] | None = None,
         evaluate_config: Mapping[str, Any] | None = None,

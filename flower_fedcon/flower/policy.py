@@ -57,7 +57,7 @@ class Policy:
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. A table's node sends nothing based on
         fewer rows: no column's mean, category, number of rows of a class of the outcome, or metric
-        of held-out rows; and the model's columns are not based on fewer (`tables.encoding`).
+        of held-out rows; and the model's columns are not based on fewer (`tables.encoded_rows`).
     min_cell : int (default: 3)
         The smallest count in a cell, other than 0, as in DataSHIELD. Cells are rows of a class in a
         bin of predicted probabilities, values in an interval for quantiles, and events in an

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from flwr.serverapp.strategy import Strategy
-
-from flower_fedcon.card import first_sentence, one_line
+from flower_fedcon.core.method import State
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.from_fedavg import instead_of
 from flower_fedcon.flower.refusals import check_callers
+from flower_fedcon.flower.summary import SummarisedMethod
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.validation import takes_fields, with_fields
 
@@ -21,10 +19,8 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
     from flwr.serverapp import Grid
 
-    from flower_fedcon.card import Card
     from flower_fedcon.flower.grid_run import GridRun, RunResult
     from flower_fedcon.privacy import SecAggPlus
-    from flower_fedcon.strategies.base import FedConStrategy
     from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr")
@@ -45,21 +41,10 @@ _HOOKS = {
 """The calls of Flower's own loop, and what to define instead."""
 
 
-class FlowerStrategy(Strategy):
+class FlowerStrategy(SummarisedMethod[State]):
     """The interface that Flower calls; `FedConStrategy` defines its abstract methods."""
 
     _grid_run: GridRun | None = None
-
-    title: ClassVar[str]
-
-    @classmethod
-    @abstractmethod
-    def card(cls) -> Card:
-        """Return the card of the method, from the module's docstring."""
-
-    @abstractmethod
-    def arguments(self) -> dict[str, Any]:
-        """Return the hyperparameters, by argument name."""
 
     @takes_fields(PLAN, Patience())
     def start(
@@ -154,14 +139,13 @@ class FlowerStrategy(Strategy):
         settings |= {name: value for name, value in flowers.items() if value is not None}
         known = plan or PLAN, patience or Patience()
         plan, patience = with_fields("start", settings, *known)
-        strategy = cast("FedConStrategy[Any]", self)
-        engine = GridEngine(strategy, grid, patience)
+        engine = GridEngine(self, grid, patience)
         if secure_aggregation is not None:
             from flower_fedcon.engines.secure_grid import SecureGridEngine
 
-            engine = SecureGridEngine(secure_aggregation, strategy, grid, patience)
+            engine = SecureGridEngine(secure_aggregation, self, grid, patience)
         self._grid_run = GridRun(
-            strategy,
+            self,
             engine,
             train_config,
             evaluate_config,
@@ -233,22 +217,3 @@ class FlowerStrategy(Strategy):
             check_callers()
             raise FedConError("no run has been started: call strategy.start(grid, ...)")
         return self._grid_run
-
-    def summary(self) -> None:
-        """Log the configuration as a tree, like Flower's strategies: clients, then arguments."""
-        check_callers()  # a wrapper asks for this before round 1
-        given = {name: value for name, value in self.arguments().items() if value is not None}
-        whose = [n for n in ("participation", "min_replies", "aggregation") if n in given]
-        sampling = {name: given.pop(name) for name in whose}
-        for title, values in (("Sampling", sampling), (self.title, given)):
-            _log.info("\t├──> %s:", title)
-            for place, (name, value) in enumerate(values.items(), 1):
-                branch = "└──" if place == len(values) else "├──"
-                where = " (of clients with an objective)" if name == "local_solver" else ""
-                _log.info("\t│\t%s %s: %r%s", branch, name, value, where)
-        try:
-            card = self.card()
-        except ConfigError:  # your own algorithm need not have one
-            return
-        _log.info("\t├──> Problem: %s", one_line(card.problem))
-        _log.info("\t└──> Each round: %s", first_sentence(card.wire))

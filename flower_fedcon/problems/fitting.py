@@ -155,7 +155,7 @@ def contenders(
             )
             if not reason:
                 given = {**oracles(kind, problem), **kept_constraints(kind, problem)}
-                made = kind(**given, participation=participation)
+                made = kind(**{**given, "participation": participation})
                 reason = why_mismatched(made, problem) or _why_unbound(made, setup)
         except (FedConError, TypeError) as error:
             reason = str(error)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from flower_fedcon.card import Card, card_of
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core import compressing
 from flower_fedcon.core.batches import ORDERS
-from flower_fedcon.core.method import Method, State
+from flower_fedcon.core.client_side import ClientSide
+from flower_fedcon.core.method import State
 from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.private import check_argument, check_private
 from flower_fedcon.core.protocol import Setup
@@ -26,8 +24,8 @@ from flower_fedcon.regularizers.base import LONGEST
 from flower_fedcon.server.aggregation import Aggregation, as_aggregation
 from flower_fedcon.server.own_rates import AdaPGM, OwnRate, own_rate
 from flower_fedcon.server.schedules import Schedule, rate_or_schedule
-from flower_fedcon.strategies.families.arguments import COMMON, check_convexity, names_checked
 from flower_fedcon.strategies.families.arguments import Common as Common
+from flower_fedcon.strategies.families.arguments import check_convexity, names_checked
 from flower_fedcon.strategies.families.ladders import condition
 from flower_fedcon.validation import (
     AUTO,
@@ -36,14 +34,13 @@ from flower_fedcon.validation import (
     chosen,
     count,
     optional,
-    parameters,
     positive,
 )
 
 _ILL = 1000.0  # L/mu from which one round of a race is not informative
 
 
-class FedConStrategy(Method[State], FlowerStrategy):
+class FedConStrategy(FlowerStrategy[State]):
     """A strategy: hyperparameters, and the server's part of one algorithm.
 
     An algorithm declares its `name` and its `uplink`, the names of what its clients upload. It
@@ -116,7 +113,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
                 "Markov(stay, back), Available(trace) or a Participation of your own, got "
                 f"{participation!r}"
             )
-        if isinstance(participation, Only) and client_class(self.name).state_type is not None:
+        if isinstance(participation, Only) and self.client_side().state_type is not None:
             raise ParticipationError(
                 f"{self.title} keeps state on every client: Only(...) is for methods whose clients "
                 "keep none, such as FedAvg"
@@ -203,14 +200,6 @@ class FedConStrategy(Method[State], FlowerStrategy):
             raise ConfigError(f"{name!r} must be one array, got the parts {sorted(parts)}")
         return parts[""]
 
-    def rules(self) -> dict[str, Callable[[], Any]]:
-        """Return the rules for arguments that are left out, by the argument's name.
-
-        A rule may use `setup` and the values of the rules before it. It gets the clients' L from
-        `smoothness_for`.
-        """
-        return {}
-
     def first_stage(self) -> int:
         """Return the number of rounds in the first stage of a race: 2 from L/mu = 1000 on."""
         kappa = condition(self.setup)
@@ -294,16 +283,9 @@ class FedConStrategy(Method[State], FlowerStrategy):
         )
 
     @classmethod
-    def card(cls) -> Card:
-        """Return the card of the method, from the module's docstring."""
-        return card_of(cls, client_class(cls.name).fields)
-
-    @classmethod
-    def other_names(cls) -> dict[str, str]:
-        """Return other words for this method's arguments: the paper's symbols, and common ones."""
-        known = parameters(cls)
-        pairs = re.findall(r"(\w+) = (\w+)", sys.modules[cls.__module__].__doc__ or "")
-        return {**COMMON, **{symbol: name for symbol, name in pairs if name in known}}
+    def client_side(cls) -> type[ClientSide]:
+        """Return the class of its clients, which the registry finds by name."""
+        return client_class(cls.name)
 
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""

@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,11 +50,9 @@ from flower_fedcon.tables.quantiles import (
     told_counts,
 )
 from flower_fedcon.tables.schema import INDICATOR, MEDIAN, NUMERIC, Feature, Schema
+from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.terms import MISSING, PLAIN, POLYNOMIAL, QUANTILES, SPLINE, Factor, Term
 from flower_fedcon.validation import Array
-
-if TYPE_CHECKING:
-    from flower_fedcon.tables.table import Table
 
 Ask = Callable[[str, dict[str, Any], dict[str, int]], list[dict[str, Any]]]
 INTERVALS_OF, POWERS, SUMS, SQUARES = OF_TERMS = (
@@ -324,7 +322,7 @@ class Rows:
 
     Parameters
     ----------
-    table : Table
+    table : SiteRows
     design : Design
         The design, or the part agreed on so far.
     categories : dict
@@ -333,7 +331,7 @@ class Rows:
 
     def __init__(
         self,
-        table: Table,
+        table: SiteRows,
         design: Design,
         categories: Mapping[str, tuple[str, ...]],
         least: int,
@@ -507,13 +505,13 @@ def spline(x: Array, knots: Sequence[float]) -> Array:
 
 
 def told_of_terms(
-    table: Table, stage: str, down: Mapping[str, Any], least: int, cell: int = 1
+    table: SiteRows, stage: str, down: Mapping[str, Any], least: int, cell: int = 1
 ) -> Any:
     """Return a node's answer in an exchange of terms; see the module.
 
     Parameters
     ----------
-    table : Table
+    table : SiteRows
     stage : {"quantiles", "powers", "term sums", "term squares"}
     down : dict
         "about": the design and categories so far; "ends" of intervals, or "means" of columns.
@@ -567,7 +565,7 @@ def told_of_terms(
 
 
 def matrix(
-    table: Table,
+    table: SiteRows,
     design: Design,
     categories: Mapping[str, tuple[str, ...]],
     kept: Any,
@@ -579,7 +577,7 @@ def matrix(
 
     Parameters
     ----------
-    table : Table
+    table : SiteRows
     design : Design
     categories : dict
     kept : array of int, shape (columns,)

@@ -36,7 +36,7 @@ column without values, or with only one value, is left out of the model.
 
 A feature with more than 200 categories is wide. It has an additional column, "feature=(other)", for
 rows without a value, or with a category that no node sends. With a wide feature the rows are
-sparse, see `flower_fedcon.tables.encoding`.
+sparse, see `flower_fedcon.tables.encoded_rows`.
 
 SVMlight files have numbered columns, and no missing values: 1. up rows and columns, down the most
 columns;

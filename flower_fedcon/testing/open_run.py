@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, RecordDict
 
+from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.protocol import Reply, Request, Setup
 from flower_fedcon.core.round import Round
@@ -154,7 +155,9 @@ class Wire(LocalEngine):
         super().__init__(run.problem)
         self._encoder = codec.RequestEncoder(run.server.info)
         self._layout = run.server.info.layout
-        self._kind = client_class(run.server.info.algorithm)
+        kind = client_class(run.server.info.algorithm)
+        assert issubclass(kind, FedConClient)  # noqa: S101  (the registry takes no other)
+        self._kind = kind
         self.contexts = [
             Context(run_id=1, node_id=j, node_config={}, state=RecordDict(), run_config={})
             for j in range(run.problem.num_clients)

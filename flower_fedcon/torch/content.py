@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flower_fedcon.wire.digests import Content
-
-if TYPE_CHECKING:
-    from flower_fedcon.torch.objective import TorchObjective
 
 
 class Untrained(Content):
@@ -26,11 +23,6 @@ class Untrained(Content):
         super().__init__()
         self._trained = {id(parameter): str(place) for place, parameter in enumerate(trained)}
         self._exact = exact
-
-    @classmethod
-    def of(cls, objective: TorchObjective, *, exact: bool = False) -> str:
-        """Return the digest of an objective's module and loss."""
-        return cls.digest(objective._parameters, objective._module, objective._loss, exact=exact)
 
     @classmethod
     def digest(cls, trained: Any, *values: Any, exact: bool) -> str:

@@ -23,6 +23,7 @@ from flower_fedcon.sets import ConstraintSet, Product
 from flower_fedcon.torch.content import Untrained
 from flower_fedcon.torch.local_loop import as_array
 from flower_fedcon.torch.packed_modules import PackedTorch
+from flower_fedcon.torch.stacked_modules import StackedTorch, why_not_together
 from flower_fedcon.validation import Array, count, nonnegative, plain_array
 from flower_fedcon.wire.digests import digest
 
@@ -426,7 +427,7 @@ class TorchObjective(Objective, Stackable):
         if type(self) is not TorchObjective:
             return None  # for a subclass everything that pickle keeps counts
         own = self._start, self._inputs, self._targets, self.l2, sorted(self._measures)
-        return f"{Untrained.of(self)} {digest(own)}"
+        return f"{self._content(exact=False)} {digest(own)}"
 
     def stack_key(self) -> Hashable | None:
         """Return a key that is equal for clients whose modules can be evaluated together."""
@@ -434,20 +435,20 @@ class TorchObjective(Objective, Stackable):
             return None
         rows = *self._inputs.shape, self._inputs.dtype, *self._targets.shape, self._targets.dtype
         own = self.layer_names, *self.shape, self.dtype.name, self.l2, self._chunk
-        return *own, *rows, str(self._like.device), Untrained.of(self, exact=True)
+        return *own, *rows, str(self._like.device), self._content(exact=True)
+
+    def _content(self, *, exact: bool) -> str:
+        """Return the digest of the module and the loss."""
+        return Untrained.digest(self._parameters, self._module, self._loss, exact=exact)
 
     @classmethod
     def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Stack:
         """Return many clients' objectives as a stack, times factors, by `torch.func.vmap`."""
-        from flower_fedcon.torch.stacked_modules import StackedTorch
-
         return StackedTorch(objectives, factors)
 
     @classmethod
     def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:
         """Return why `torch.func.vmap` cannot take these objectives; None if it can."""
-        from flower_fedcon.torch.stacked_modules import why_not_together
-
         return why_not_together(objectives)
 
     def outputs(self, x: Any) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -15,18 +15,38 @@ from torch.func import functional_call, grad_and_value, vmap
 from flower_fedcon.errors import FedConError
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.client_axis import Stack, Which, places
+from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.torch.content import Untrained
 from flower_fedcon.torch.local_loop import as_array
 from flower_fedcon.validation import Array
-
-if TYPE_CHECKING:
-    from flower_fedcon.torch.objective import TorchObjective
 
 _TF32 = (
     ". On a GPU, PyTorch rounds convolutions to TF32, with errors of 1e-3: set "
     "torch.backends.cudnn.allow_tf32 = False"
 )
 _FEW = 8  # clients, and rows of each, for a comparison of both ways
+
+
+class OneModule(Protocol):
+    """A `TorchObjective`, as a stack sees it: a module and a loss on one client's rows."""
+
+    shape: Any
+    layer_names: tuple[str, ...]
+    num_examples: int
+    l2: float
+    _module: nn.Module
+    _loss: Callable[[Any, Any], Tensor]
+    _inputs: Tensor
+    _targets: Tensor
+    _parameters: list[nn.Parameter]
+    _like: nn.Parameter
+    _chunk: int
+
+    def start(self) -> list[Array]:
+        """Return the module's own parameters, as x0."""
+
+    def packed_objective(self, layout: Layout) -> PackedObjective:
+        """Return the client's function of one vector."""
 
 
 class StackedTorch(Stack):
@@ -45,7 +65,7 @@ class StackedTorch(Stack):
     models_at_once = 2**21  # a pass has an overhead of a millisecond
 
     def __init__(
-        self, objectives: Sequence[TorchObjective], factors: Sequence[float] | None = None
+        self, objectives: Sequence[OneModule], factors: Sequence[float] | None = None
     ) -> None:
         first = objectives[0]
         self._first = first
@@ -184,7 +204,7 @@ def _told() -> Iterator[None]:
         raise FedConError(f"{type(error).__name__}: {error}") from error
 
 
-def why_not_together(objectives: Sequence[TorchObjective]) -> str | None:
+def why_not_together(objectives: Sequence[OneModule]) -> str | None:
     """Return why `vmap` differs from evaluating clients one by one; None if it does not.
 
     Both ways are compared: all rows' losses at the start, and the gradients of a few clients.

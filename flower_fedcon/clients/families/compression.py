@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -13,8 +13,30 @@ from flower_fedcon.core.rng import COMPRESS
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
-if TYPE_CHECKING:
-    from flower_fedcon.clients.base import FedConClient
+
+class Compressible(Protocol):
+    """A client, as compression sees it: the hooks of its method, which it wraps."""
+
+    state_type: ClassVar[type[Any] | None]
+    own_memory: ClassVar[bool]
+
+    def step(self, state: Any, down: Payload) -> tuple[Payload, Any]:
+        """Return the upload and the state to keep if the upload is used."""
+
+    def initialize(self, down: Payload) -> Any:
+        """Return the state of a client that receives its first broadcast."""
+
+    def restore(self, down: Payload, given: Payload) -> Any:
+        """Return the state of a client that the server lets re-enter with `given`."""
+
+    def on_acknowledged(self, state: Any, down: Payload) -> Any:
+        """Return the state once the reply that produced it is known to be used."""
+
+    def received(self, before: Any, after: Any, down: Payload, read: Payload) -> Any:
+        """Return the state after a step whose upload is compressed."""
+
+    def rng(self, purpose: int) -> np.random.Generator:
+        """Return the client's random stream of the round."""
 
 
 class CompressingClient:
@@ -22,7 +44,7 @@ class CompressingClient:
 
     Parameters
     ----------
-    client : FedConClient
+    client : Compressible
     run : RunInfo
         A run with the setting "compression".
 
@@ -32,7 +54,7 @@ class CompressingClient:
         Whether the client keeps anything between rounds: the method's state, or a memory.
     """
 
-    def __init__(self, client: FedConClient[Any], run: RunInfo) -> None:
+    def __init__(self, client: Compressible, run: RunInfo) -> None:
         self._client, self._about = client, run.about
         self.form = Form.of(run.settings[SETTING], run.layout.size, client.own_memory)
         self._keeps = type(client).state_type is not None

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.card import Card, first_sentence
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError, FedConError
@@ -22,7 +23,7 @@ from flower_fedcon.registry import algorithms, own_algorithms
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import parameters
 
-Kind: TypeAlias = type[FedConStrategy[Any]]
+Kind: TypeAlias = type[Method[Any]]
 _STEPS = 5  # local steps, as in most of the studies
 
 # A first value for an argument, from the known facts; a class's default has precedence.
@@ -160,6 +161,7 @@ def _made(
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in {*required, *given}:
             raise ConfigError(f"needs {name}, which the problem does not have")
+    assert issubclass(kind, FedConStrategy)  # noqa: S101  (the registry takes no other)
     try:
         strategy = kind(**required, **given)
         strategy.bind(setup)

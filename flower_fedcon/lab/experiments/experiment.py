@@ -81,6 +81,7 @@ from flower_fedcon.runs.toml_schema import (
 )
 from flower_fedcon.simulation import auto_strategies
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.strategies.families.arguments import other_names
 from flower_fedcon.validation import AUTO, choice, parameters
 
 _DRAWN = ("batch_size", "compression", "uplink", "downlink")
@@ -236,6 +237,7 @@ class Experiment:
             check_types(arguments, parameters(kind))
             _check_required(kind, arguments)
             made = kind(**arguments)
+            assert isinstance(made, FedConStrategy)  # noqa: S101  (the registry takes no other)
             mismatch = why_mismatched(made, problem)
             if mismatch is not None and self.on_mismatch(index) == "error":
                 raise ConfigError(mismatch)
@@ -450,7 +452,7 @@ class Experiment:
                 else:
                     kind = registry.strategy_class(table["name"])
                     valid = (*changes.ALGORITHM, *parameters(kind))
-                    check_keys(table, valid, also=kind.other_names())
+                    check_keys(table, valid, also=other_names(kind))
                 check_type("label", table.get("label", ""), str)
                 choice("on_mismatch", self.on_mismatch(i), ON_MISMATCH)
                 with context("grid"):

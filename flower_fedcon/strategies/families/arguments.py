@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from flower_fedcon.compressors import EF21, Compressor
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.flower.from_fedavg import instead_of
@@ -16,9 +19,6 @@ from flower_fedcon.regularizers.base import LONGEST, Regularizer
 from flower_fedcon.server.aggregation import Aggregation
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import AUTO, Parameters, parameters
-
-if TYPE_CHECKING:
-    from flower_fedcon.strategies.base import FedConStrategy
 
 COMMON = {
     "epochs": "local_steps",
@@ -42,11 +42,18 @@ class Common(TypedDict, total=False):
     compression: EF21 | Compressor | None
 
 
+def other_names(kind: type[Method[Any]]) -> dict[str, str]:
+    """Return other words for a method's arguments: the paper's symbols, and common ones."""
+    known = parameters(kind)
+    pairs = re.findall(r"(\w+) = (\w+)", sys.modules[kind.__module__].__doc__ or "")
+    return {**COMMON, **{symbol: name for symbol, name in pairs if name in known}}
+
+
 def names_checked(init: Callable[..., None]) -> Callable[..., None]:
     """Return a constructor that refuses unknown arguments with the nearest known one."""
 
     @wraps(init)
-    def checked(self: FedConStrategy[Any], *args: Any, **given: Any) -> None:
+    def checked(self: Method[Any], *args: Any, **given: Any) -> None:
         kind = type(self)
         if kind.__init__ is checked:  # not the one that a subclass's constructor calls
             _check_names(kind, args, given)
@@ -57,14 +64,12 @@ def names_checked(init: Callable[..., None]) -> Callable[..., None]:
     return checked
 
 
-def _check_names(
-    kind: type[FedConStrategy[Any]], args: Sequence[Any], given: Mapping[str, Any]
-) -> None:
+def _check_names(kind: type[Method[Any]], args: Sequence[Any], given: Mapping[str, Any]) -> None:
     """Raise for an argument with an unknown name, a surplus positional one, or a missing one."""
     (known, in_place), title = _known(kind), kind.__name__
     for name in given:
         if name not in known:
-            hint = instead_of(name) or nearest(name, known, kind.other_names())
+            hint = instead_of(name) or nearest(name, known, other_names(kind))
             raise ConfigError(f"{title} has no argument {name!r}: {hint}")
     if len(args) > len(in_place):
         value = args[len(in_place)]
@@ -98,7 +103,7 @@ def _terms(value: Any) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _known(kind: type[FedConStrategy[Any]]) -> tuple[Parameters, list[str]]:
+def _known(kind: type[Method[Any]]) -> tuple[Parameters, list[str]]:
     """Return a strategy's arguments and its positional ones, cached for each class."""
     in_place: list[str] = []
     for base in kind.__mro__:
@@ -124,7 +129,7 @@ def refuse_race(title: str, name: str, value: Any) -> None:
         )
 
 
-def check_convexity(strategy: FedConStrategy[Any]) -> None:
+def check_convexity(strategy: Method[Any]) -> None:
     """Refuse a weakly convex regularizer if the method needs a convex one, or smaller steps.
 
     Raises
