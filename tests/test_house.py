@@ -213,6 +213,12 @@ def test_a_node_and_a_simulation_load_nothing_of_the_laboratory(code):
     assert done.stdout == "[]\n", done.stderr
 
 
+def test_every_builder_is_public():
+    assert problems.BUILDERS.keys() <= set(problems.__all__)
+    others = {"BUILDERS", "Builder", "builder", "mnist_images", "partition", "stated"}
+    assert set(problems.__all__) - problems.BUILDERS.keys() == others
+
+
 def test_the_papers_problems_are_found_beside_the_others():
     assert problems.movielens is problems.BUILDERS["movielens"]
     with pytest.raises(AttributeError, match="no attribute 'movielenz'"):
