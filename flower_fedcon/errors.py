@@ -260,13 +260,16 @@ def refuse_name(room: str, name: str, caller: FrameType) -> NoReturn:
     """
     said = f"module {room!r} has no attribute {name!r}"
     if not name.startswith("_") and not _is_module(room, name):
-        for module in _PUBLIC:
-            if name in _names_of(module):
-                there = f"flower_fedcon.{module}".rstrip(".")
-                said = f"{name} is in {there}: write `from {there} import {name}`"
-                if _imports(caller):
-                    raise ImportError(said, name=room)
-                break
+        homes: dict[str, str] = {}
+        for module in (room.partition(".")[2], *_PUBLIC):
+            there = f"flower_fedcon.{module}".rstrip(".")
+            homes |= {own: there for own in _names_of(module) if own not in homes}
+        if name in homes:
+            said = f"{name} is in {homes[name]}: write `from {homes[name]} import {name}`"
+        for near in difflib.get_close_matches(name, homes, 1, 0.75) if name not in homes else ():
+            said += f": did you mean {near}? Write `from {homes[near]} import {near}`"
+        if (name in homes or "did you mean" in said) and _imports(caller):
+            raise ImportError(said, name=room)
     raise AttributeError(said)
 
 

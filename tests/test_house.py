@@ -12,6 +12,7 @@ from pathlib import Path
 import grimp
 import pytest
 
+import flower_fedcon
 from flower_fedcon import problems
 
 ROOT = Path(__file__).parents[1]
@@ -211,6 +212,16 @@ def test_a_node_and_a_simulation_load_nothing_of_the_laboratory(code):
     told = "import sys; print([m for m in sys.modules if m.startswith('flower_fedcon.lab')])"
     done = subprocess.run([sys.executable, "-c", f"{code}\n{told}"], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_nearest_public_name_is_suggested():
+    there = "did you mean FedFW? Write `from flower_fedcon.strategies import FedFW`"
+    with pytest.raises(ImportError, match=re.escape(there)):
+        from flower_fedcon import FedFWW  # noqa: F401
+    with pytest.raises(AttributeError, match=re.escape(there)):
+        flower_fedcon.FedFWW  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'zebra'$"):
+        flower_fedcon.zebra  # noqa: B018
 
 
 def test_every_builder_is_public():

@@ -140,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = app(args, prog_name="fedcon", standalone_mode=False)
     except (FedConError, _UsageError) as error:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
+        text = ". ".join([text, *getattr(error, "__notes__", ())])
         text = re.sub(r"( Did you mean [^?]*\?)\1", r"\1", text)  # one by Typer, one by Click
         return _complain(f"error: {text}", 2) if text else 2  # empty: the help was shown
     except ModuleNotFoundError as error:  # of a room that was deleted

@@ -41,7 +41,8 @@ def evaluation(site: Site, down: Payload) -> Payload:
 def own_scales(site: Site, down: Payload) -> Payload:
     """Return the length of the gradient at a start and, if "steps" > 0, an estimate of L.
 
-    These are two numbers, of gradients that the client does not send.
+    These are two numbers, of gradients that the client does not send. A server does not believe one
+    that is far above those of the other clients (`flower_fedcon.core.scales.not_believed`).
 
     Raises
     ------

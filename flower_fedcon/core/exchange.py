@@ -184,10 +184,17 @@ class Exchange:
         ConfigError
             If the request lacks something.
         """
+        self.check(site, down)
+        return self.answer(site, self._asked(down))
+
+    def check(self, site: Site, down: Payload) -> None:
+        """Raise unless a client's bounds allow an answer."""
+        self.limits(site, self._asked(down))
+
+    def _asked(self, down: Payload) -> Payload:
         asked = _Asked(down)
         asked.name = self.name
-        self.limits(site, asked)
-        return self.answer(site, asked)
+        return asked
 
 
 _COLLECTION = (
@@ -236,6 +243,16 @@ def known() -> dict[str, Exchange]:
     return {**_built_in(), **_own}
 
 
+@cache  # built once, not for each client of each request
+def _by_phase(own: tuple[Exchange, ...]) -> dict[str, dict[str, Exchange]]:
+    """Return the exchanges without a message of their own, by phase and by name."""
+    found: dict[str, dict[str, Exchange]] = {}
+    for exchange in (*_built_in().values(), *own):
+        if not exchange.own_message:
+            found.setdefault(exchange.phase, {})[exchange.name] = exchange
+    return found
+
+
 def phases(*, allowed: bool = False) -> tuple[str, ...]:
     """Return the words that a policy may list; with `allowed` those that it lists by default.
 
@@ -271,16 +288,15 @@ def exchange_of(phase: str, down: Payload) -> Exchange:
     ConfigError
         If this process does not know it.
     """
-    every = known()
-    ours = {name: e.phase for name, e in every.items() if not e.own_message}
-    here = [name for name, own in ours.items() if own == phase]
-    choice("action", phase, (*OF_ROUNDS, *dict.fromkeys(ours.values())))
-    named = asked_in(down)
-    if here == [phase] and not named:
-        return every[phase]
+    by_phase = _by_phase(tuple(_own.values()))
+    if phase not in by_phase:
+        choice("action", phase, (*OF_ROUNDS, *by_phase))
+    here, named = by_phase.get(phase, {}), asked_in(down)
+    if [*here] == [phase] and not named:
+        return here[phase]
     if len(named) != 1 or named[0] not in here:
         raise ConfigError(
             f"the server asks for the {phase} {named}, and this node has {', '.join(here)}: run "
             f"one version of flower-fedcon"
         )
-    return every[named[0]]
+    return here[named[0]]

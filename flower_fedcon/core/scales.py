@@ -2,13 +2,14 @@
 
 A client estimates L by itself, from some twenty gradients, and tells two numbers (the exchange
 "scales"). An estimate from finitely many gradients is a lower bound. It is therefore multiplied by
-`MARGIN` and logged, and the run continues with shorter steps if its objective grows.
+`MARGIN` and logged, and the run continues with shorter steps if its objective grows. A number far
+above those of the other clients is not believed (`not_believed`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +52,28 @@ class OwnScales(NamedTuple):
 
     steepness: float
     smoothness: float | None = None
+
+
+FAR = 1e3
+"""The multiple of the median of the others above which a client's number is not believed."""
+
+
+def not_believed(told: Sequence[float]) -> list[int]:
+    """Return the places of numbers that are more than `FAR` times the median of the others.
+
+    L is the largest of the clients' numbers, so that one of them alone could make all steps as
+    short as it likes. No clients have honest numbers so far apart, unless their units differ. If
+    such a one is left out, and the steps are too long for it, the run starts again with a larger L.
+    Of two numbers neither is left out, and none if most are 0.
+
+    >>> not_believed([2.0, 1e9, 1.0]), not_believed([1.0, 1e9]), not_believed([0.0, 0.0, 1.0])
+    ([1], [], [])
+    """
+    if len(told) < 3:
+        return []
+    # For a number in the upper half, the others have the median of all but the largest.
+    most = FAR * float(np.median(np.sort(np.asarray(told))[:-1]))
+    return [place for place, number in enumerate(told) if number > most > 0]
 
 
 ONE, SEVERAL = 1, 3

@@ -192,7 +192,7 @@ class FlowerClient(NumPyClient):
                         until_saved.enter_context(self._ledger.opened())
                     asked = request.down(request.clients[0])
                     in_round = request.phase in OF_ROUNDS
-                    exchange = None if in_round else exchange_of(request.phase, asked)
+                    exchange = None if in_round else self._exchange(request.phase, asked)
                     if exchange is not None and exchange.before_start:
                         return codec.encode_reply(self._tell(exchange, run, request))
                     self._prepare(run.attached)
@@ -258,13 +258,27 @@ class FlowerClient(NumPyClient):
             self.versions = stand_in.versions
             return reply
 
+    def _exchange(self, phase: str, down: Payload) -> Exchange:
+        """Return the exchange that a request is for; one that names none counts as a request.
+
+        Raises
+        ------
+        ConfigError
+        """
+        try:
+            return exchange_of(phase, down)
+        except ConfigError:
+            if any(exchange.phase == phase for exchange in known().values()):
+                self.policy.check_phase(phase)  # what is refused does not count
+                self._notes.count_request()
+            raise
+
     def _tell(self, exchange: Exchange, run: RunInfo, request: Request) -> Reply:
         """Return the answer to an exchange before round 1."""
         self.policy.check_part(run.algorithm, self.counted_rows)
         self.policy.check_phase(exchange.phase)
         (client,) = request.clients
         down = request.down(client)
-        self._notes.count_request(exchange.counts(down))
         site = Site(
             self._own_objective,
             run=run,
@@ -274,6 +288,8 @@ class FlowerClient(NumPyClient):
             data=self._data,
             request=request,
         )
+        exchange.check(site, down)  # a question that is not about its rows does not count
+        self._notes.count_request(exchange.counts(down))
         answer = exchange.tell(site, down)
         return Reply([client], request.round, {name: [value] for name, value in answer.items()})
 

@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result
 
 from flower_fedcon.core.agreement import Agreement
 from flower_fedcon.core.attachment import Attachment
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, ClientInfo
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
@@ -39,6 +40,29 @@ class RunResult(Result):
     """Flower's `Result`, with this package's history."""
 
     history: History = field(default_factory=lambda: History(np.empty(0)))
+
+
+def in_kinds(method: Method[Any], names: Sequence[str]) -> str:
+    """Return uploads in words, by their kinds.
+
+    >>> from flower_fedcon.strategies import FedAvg
+    >>> in_kinds(FedAvg, ["delta"]), in_kinds(FedAvg, [])
+    ('the array "delta"', 'nothing')
+    """
+
+    def of(kind: str, those: Sequence[str]) -> str:
+        return f"the {kind}{'s' if len(those) > 1 else ''} " + " and ".join(
+            f'"{name}"' for name in those
+        )
+
+    numbers = [name for name in names if name in method.numbers]
+    arrays = [name for name in names if name not in numbers]
+    said = []
+    if arrays:
+        said.append(of("array", arrays) + (" in compact form" if method.compact else ""))
+    if numbers:
+        said.append(of("number", numbers))
+    return ", and ".join(said) or "nothing"
 
 
 class GridRun:
@@ -183,7 +207,7 @@ class GridRun:
         self._strategy.summary()
         bound, coming = self._server.strategy, self._server.round + 1
         named = [*bound.queries, *bound.expects(self._server.state)]
-        _log.info("A client uploads %s in round %d", ", ".join(named) or "nothing", coming)
+        _log.info("In round %d each client uploads %s", coming, in_kinds(bound, named))
 
     @property
     def _server(self) -> Server:

@@ -31,6 +31,10 @@ from flower_fedcon.runs.restarts import Restarts
 from flower_fedcon.runs.signals import graceful
 from flower_fedcon.validation import Array
 
+_RESUME = (
+    "The run is complete up to its last checkpoint: fix this, and continue with resume=True "
+    "(--resume)"
+)
 _strategies_log = logging.getLogger("flwr.strategies")
 
 
@@ -124,11 +128,18 @@ class Run:
                     self.server.audit.ended(str(error) or type(error).__name__)
                 if self._kept is None or not isinstance(error, StorageError):
                     raise
-                raise StorageError(
-                    f"{error}. The run is complete up to its last checkpoint: fix this, and "
-                    f"continue with resume=True (--resume)"
-                ) from error
-            self._conclude(whole=True)
+                raise StorageError(f"{error}. {_RESUME}") from error
+            try:
+                self._conclude(whole=True)
+            except Exception as error:
+                with suppress(StorageError):
+                    self.server.audit.ended(str(error) or type(error).__name__)
+                if self._kept is None:
+                    raise
+                if isinstance(error, StorageError):
+                    raise StorageError(f"{error}. {_RESUME}") from error
+                error.add_note(_RESUME)
+                raise
             for text in self._doubts():
                 _strategies_log.warning("%s", text)
             self.server.audit.ended()
@@ -235,9 +246,11 @@ class Run:
         outputs = server.strategy.outputs(server.state)
         self.history.outputs = {name: unpack(value) for name, value in outputs.items()}
         self.history.x = unpack(server.x)
-        self.hooks.conclude(self, whole=whole)
-        self.hooks.writing(self)
-        self.hooks.ended(self)
+        try:
+            self.hooks.conclude(self, whole=whole)
+        finally:  # the model is there, whatever a hook makes of it
+            self.hooks.writing(self)
+            self.hooks.ended(self)
 
     def _doubts(self) -> Iterator[str]:
         """Yield doubts about the result."""

@@ -11,7 +11,7 @@ from typing import Any
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import SCALES, Setup
-from flower_fedcon.core.scales import ONE, SEVERAL, UNIT, Scales
+from flower_fedcon.core.scales import FAR, ONE, SEVERAL, UNIT, Scales, not_believed
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, DivergedError, RoundError, UnknownScaleError
 from flower_fedcon.runs.final_sums import asked, is_refusal
@@ -31,6 +31,10 @@ def with_scales(
     If clients do not state a constant, each tells the length of its gradient at the start and, if L
     is unknown, its own estimate of L (`flower_fedcon.core.scales.estimate`). No client's state
     changes. L is made for several local steps if the strategy takes them, or if `several` says so.
+
+    A number that is more than a thousand times the median of the others (of at least two) is not
+    believed: the largest of the rest stands for it, and the log names the client. So no client
+    alone decides the length of all steps.
 
     Raises
     ------
@@ -80,11 +84,18 @@ def with_scales(
             f"{lacking}, where the strategy is made (such as server_app.py), since before round 1 "
             f"its scales were not told by {'; '.join(server.in_words(faults))}{_or_allow(faults)}"
         )
-    each = [found[client] for client in range(n)]
-    scales = Scales(
-        [float(own["smoothness"]) for own in each] if steps else [],
-        max(float(own["steepness"]) for own in each),
-    )
+    told = {name: [float(found[client][name]) for client in range(n)] for name in numbers}
+    for name, each in told.items():
+        out = not_believed(each)
+        most = max(number for place, number in enumerate(each) if place not in {*out})
+        for client in out:
+            _log.warning(
+                "%s tells a %s of %.3g, more than %.0f times the median of the others: it is not "
+                "believed, and %.3g stands for it",
+                server.client_name(client), name, each[client], FAR, most,
+            )  # fmt: skip
+            each[client] = most
+    scales = Scales(told.get("smoothness", []), max(told["steepness"]))
     if steps:
         _log.info(
             "%s: the clients do not state their smoothness. L is about %.3g, by their gradients "

@@ -123,11 +123,22 @@ def info_of(table: Table, name: str) -> ClientInfo:
 
 def prepared(site: Site, down: Payload) -> Payload:
     """Return a node's answer to an exchange of the preparation."""
+    table: TableAtNode = site.data
+    assert site.request is not None  # noqa: S101  (`check_table` comes first)
+    return table.tell(site.request, down)
+
+
+def check_table(site: Site, down: Payload) -> None:
+    """Raise unless the client is a node with a table.
+
+    Raises
+    ------
+    ConfigError
+    """
     if site.request is None or not isinstance(site.data, TableAtNode):
         raise ConfigError(
             "this client has an objective instead of a table: leave schema out of server_app"
         )
-    return site.data.tell(site.request, down)
 
 
 def keep_effects(site: Site, down: Payload) -> None:

@@ -103,6 +103,7 @@ _EVERY = (
         later("flower_fedcon.tables.at_node:prepared"),
         words=(CURVES,),
         allowed=True,
+        limits=later("flower_fedcon.tables.at_node:check_table"),
         before_start=True,
     ),
     _statistic("estimates", "site_sums:estimates", counted=_of_clusters),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.core.scales import MARGIN, estimate
 from flower_fedcon.objectives import (
     HuberRegression,
@@ -15,8 +16,18 @@ from flower_fedcon.objectives import (
     PoissonRegression,
     SoftmaxRegression,
 )
+from flower_fedcon.runs import scouting
+from flower_fedcon.strategies import FedAvg
 
 MOST = 1 + 8 + 7 + 11  # gradients
+
+
+class Unstated:
+    """Least squares that do not state their smoothness."""
+
+    def __init__(self, A):
+        self.own = LeastSquares(A, np.ones(len(A)))
+        self.shape, self.value, self.gradient = (A.shape[1],), self.own.value, self.own.gradient
 
 
 class Quartic:
@@ -140,3 +151,23 @@ def test_a_linear_objective_has_none(dtype):
 
     assert estimate(gradient, np.zeros(2, dtype), np.random.default_rng(0)).smoothness == 0.0
     assert len(asked) <= MOST
+
+
+def test_no_client_alone_decides_the_length_of_all_steps(monkeypatch, caplog):
+    """It tells 1e12 for L, and for the length of its gradient; the others about 1."""
+    rng, lie = np.random.default_rng(0), {"smoothness": 1e12, "steepness": 1e12}
+    problem = FederatedProblem([Unstated(rng.normal(size=(8, 2))) for _ in range(5)])
+    honest = simulate(FedAvg(local_steps=2), problem, 3)
+    asked = scouting.asked
+
+    def asked_with_a_lie(*args, **more):
+        found, faults = asked(*args, **more)
+        return {**found, 3: {name: np.array(lie[name]) for name in found[3]}}, faults
+
+    monkeypatch.setattr(scouting, "asked", asked_with_a_lie)
+    caplog.clear()
+    assert np.linalg.norm(simulate(FedAvg(local_steps=2), problem, 3).x - honest.x) < 0.5
+    assert "client 3 tells a smoothness of 1e+12, more than 1000 times the median" in caplog.text
+    assert "client 3 tells a steepness of 1e+12" in caplog.text
+    monkeypatch.setattr(scouting, "not_believed", lambda told: [])
+    assert np.abs(simulate(FedAvg(local_steps=2), problem, 3).x).max() < 1e-9

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from problems import avg, q6
 
 from flower_fedcon import simulate
-from flower_fedcon.errors import ConfigError, DivergedError
+from flower_fedcon.errors import ConfigError, DivergedError, StorageError
 from flower_fedcon.runs import hook_registry
 from flower_fedcon.runs.hooks import RunHook
 
@@ -84,6 +85,27 @@ def test_a_run_that_it_ends_is_not_whole(kind, tmp_path, monkeypatch):
     assert made[0].seen[-2:] == ["not whole", "ended 4"]
     simulate(avg(), q6(), 5, run_dir=tmp_path, resume=True)
     assert made[-1].rounds == 5  # of the round that failed nothing is kept
+
+
+@pytest.mark.parametrize("kind", [StorageError, ValueError])
+@pytest.mark.parametrize("at", ["conclude", "ended"])
+def test_a_run_whose_end_it_spoils_has_its_model_and_is_resumed(at, kind, tmp_path, monkeypatch):
+    def spoil(self, run, **more):
+        raise kind("the disk is full")
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(Diary, at, spoil)
+        with pytest.raises(kind, match="the disk is full") as told:
+            simulate(avg(), q6(), 3, run_dir=tmp_path)
+        said = "\n".join([str(told.value), *getattr(told.value, "__notes__", ())])
+        assert "continue with resume=True (--resume)" in said
+        with pytest.raises(kind, match=r"the disk is full$"):  # without a folder
+            simulate(avg(), q6(), 3)
+    with np.load(tmp_path / "model.npz") as model:
+        saved = model["x"]
+    whole = simulate(avg(), q6(), 3, run_dir=tmp_path, resume=True)
+    assert made[-1].seen == ["begin 3", "whole", "ended 3"]
+    assert saved.tobytes() == whole.x.tobytes()
 
 
 def test_a_run_without_it_is_resumed_with_it_and_the_reverse(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from problems import avg, q6_objectives
 from flower_fedcon import FederatedProblem, Policy, client_app, simulate
 from flower_fedcon.clients import FedAvgClient, ScaffnewClient
 from flower_fedcon.core.exchange import Site, known
-from flower_fedcon.core.protocol import CERTIFY, STATISTICS, RunInfo
+from flower_fedcon.core.protocol import CERTIFY, PREPARE, STATISTICS, RunInfo
 from flower_fedcon.core.rng import BATCH
 from flower_fedcon.core.round import Round
 from flower_fedcon.errors import ConfigError, RefusedError, RoundError
@@ -408,9 +408,9 @@ def test_requests_on_a_node_s_rows_are_counted_over_runs(objective, tmp_path, du
     assert "error" not in answer
 
 
-def _asked(server, **broadcast):
+def _asked(server, phase=STATISTICS, **broadcast):
     request = Round.begin(server.run.server).next_request()
-    request = replace(request, phase=STATISTICS, broadcast=broadcast)
+    request = replace(request, phase=phase, broadcast=broadcast)
     arrays, config = RequestEncoder(server.info).encode(request, 0)
     client = client_class(server.info.algorithm)(server.objective, context=server.context)
     return client.fit(list(arrays.values()), config)[2].get("error", "")
@@ -436,6 +436,18 @@ def test_a_request_counts_once_for_each_of_its_models(objective, sizes):
         assert not _asked(server, x=x, **{"asks.estimates": 1.0}, method=0.0)
         answered += 1
     assert "has answered so many" in _asked(server, x=x, **{"asks.estimates": 1.0}, method=0.0)
+
+
+def test_a_malformed_request_counts_and_one_for_a_table_that_is_not_there_does_not(objective):
+    server = Server(FedAvg(client_lr=0.1, local_steps=1), objective, node(max_requests=3))
+    for _ in range(4):
+        assert "an objective instead of a table" in _asked(server, PREPARE, stage=1.0)
+    x, two = np.zeros(DIMENSION), {"asks.estimates": 1.0, "asks.quality": 1.0}
+    for malformed in ({}, {"asks.no_such": 1.0}, two):
+        assert "asks for the statistics [" in _asked(server, x=x, **malformed)
+    assert "has answered so many" in _asked(server, x=x, **{"asks.estimates": 1.0}, method=0.0)
+    silent = Server(FedAvg(client_lr=0.1, local_steps=1), objective, node(phases="train"))
+    assert "policy.phases = train, not statistics" in _asked(silent, x=x)
 
 
 @pytest.mark.parametrize(
