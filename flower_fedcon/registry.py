@@ -21,14 +21,15 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flower_fedcon.card import one_line
-from flower_fedcon.core.client_side import ClientSide
-from flower_fedcon.core.method import Method
 from flower_fedcon.errors import AlgorithmError, ConfigError, nearest
 
-Pair: TypeAlias = tuple[type[Method[Any]] | None, type[ClientSide]]
+if TYPE_CHECKING:
+    from flower_fedcon.core.client_side import ClientSide
+    from flower_fedcon.core.method import Method
+
+Pair: TypeAlias = "tuple[type[Method[Any]] | None, type[ClientSide]]"
 
 GROUP = "flower_fedcon.algorithms"
 _log = logging.getLogger("flwr")
@@ -293,6 +294,8 @@ def _where(point: EntryPoint) -> str:
 
 def markdown_table() -> str:
     """Return the collection as a Markdown table, a row for each algorithm, with links to files."""
+    from flower_fedcon.card import one_line
+
     rows = ["| method | problem | in a line |", "|---|---|---|"]
     for name, kind in algorithms().items():
         card = kind.card()
