@@ -184,8 +184,9 @@ class Exchange:
         ConfigError
             If the request lacks something.
         """
-        self.check(site, down)
-        return self.answer(site, self._asked(down))
+        asked = self._asked(down)
+        self.limits(site, asked)
+        return self.answer(site, asked)
 
     def check(self, site: Site, down: Payload) -> None:
         """Raise unless a client's bounds allow an answer."""
