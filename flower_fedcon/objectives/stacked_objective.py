@@ -190,7 +190,7 @@ class StackedObjective(Stack):
         form = self._compiled
         if form is None or not form.takes(step.x, step.center):
             return None
-        if form.ridges is None or step.x.ndim != step.center.ndim + 1:
+        if not form.ridged or step.x.ndim != step.center.ndim + 1:
             return None
         return form.vertex_step(step, places(which))
 
@@ -227,7 +227,7 @@ class StackedObjective(Stack):
                 return None
             self._steps_form = self._steps_form or compiled_form(self.objective, steps.steps)
         form = self._steps_form
-        takes = form is not None and form.ridges is not None and form.takes(*steps.arrays)
+        takes = form is not None and form.ridged and form.takes(*steps.arrays)
         return form if takes else None
 
     def _walk(
