@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 _TITLE = "Parameters\n----------\n"
@@ -26,40 +26,25 @@ def entries(text: str) -> Iterator[Entry]:
         yield [name.strip() for name in names], "\n".join(lines[first:end])
 
 
-def with_entries(text: str, more: Iterable[str]) -> str:
-    r"""Return a docstring without indent with more arguments, after its own.
+def with_entries(text: str, described: Iterable[Entry]) -> str:
+    r"""Return a docstring without indent that describes these arguments.
 
-    >>> print(with_entries("Sum.\n\nRaises\n------\nE", ["a : int\n    Whole."]))
-    Sum.
-    <BLANKLINE>
-
-    Parameters
-    ----------
-    a : int
-        Whole.
-    <BLANKLINE>
-
-    Raises
-    ------
-    E
+    >>> with_entries("Sum.\n\nRaises\n------\nE", [(["a"], "a : int\n    Whole.")])
+    'Sum.\n\nParameters\n----------\na : int\n    Whole.\n\nRaises\n------\nE'
     """
-    added = "\n".join(more)
-    if not added:
-        return text
-    before, title, rest = text.partition(_TITLE)
-    if title:
-        own, gap, after = rest.partition("\n\n")
-        return f"{before}{title}{own.rstrip()}\n{added}{gap}{after}"
+    section = _TITLE + "\n".join(lines for _, lines in described)
     paragraphs = text.split("\n\n")
-    place = next((k for k, p in enumerate(paragraphs) if "\n---" in p), len(paragraphs))
-    return "\n\n".join([*paragraphs[:place], _TITLE + added, *paragraphs[place:]])
+    there = [k for k, p in enumerate(paragraphs) if p.startswith(_TITLE)]
+    first = [k for k, p in enumerate(paragraphs) if "\n---" in p]
+    place = min(there or first or [len(paragraphs)])
+    return "\n\n".join([*paragraphs[:place], section, *paragraphs[place + len(there) :]])
 
 
-def pointer(names: list[str], kind: type) -> str:
+def pointer(names: list[str], kind: type) -> Entry:
     """Return lines that say which class describes some arguments."""
     end = f" : see `{kind.__name__}`"
     lines = textwrap.wrap(", ".join(names), _WIDTH - len(end))
-    return "\n".join(line.rstrip(",") + end for line in lines)
+    return names, "\n".join(line.rstrip(",") + end for line in lines)
 
 
 class Completed:
@@ -72,29 +57,43 @@ class Completed:
     """
 
     def __init__(self, text: str) -> None:
-        self.text: str = inspect.cleandoc(text)
+        self.text = text
         self.whole: str | None = None
 
     def __get__(self, instance: Any, kind: type[Any]) -> str:
         """Return the completed docstring."""
         if self.whole is None:
-            told = {name for names, _ in entries(self.text) for name in names}
-            self.whole = with_entries(self.text, kind.entries_beside(told))
+            text = inspect.cleandoc(self.text)
+            described = kind.described(list(entries(text)))
+            self.whole = with_entries(text, described) if described else text
         return self.whole
 
 
 def complete(kind: type[Any]) -> None:
-    """Let a class with a docstring complete it, by its `entries_beside(told)`."""
+    """Let a class with a docstring complete it: by `described`, which gets its own entries."""
     text = vars(kind).get("__doc__")
     if isinstance(text, str):  # there is none with python -OO
         kind.__doc__ = Completed(text)  # type: ignore[assignment]
 
 
-def inherited(kind: type[Any], names: Iterable[str]) -> dict[str, tuple[type, str]]:
-    """Return the base that describes each of these arguments, and its lines."""
-    found: dict[str, tuple[type, str]] = {}
+def with_inherited(
+    kind: type[Any], own: Iterable[Entry], names: Sequence[str], elsewhere: type | None = None
+) -> list[Entry]:
+    """Return what a class and its bases say of some arguments, in the order of these.
+
+    What the class `elsewhere` describes is not repeated: the last lines say where it is.
+    """
+    found = {told[0]: (told, lines) for told, lines in own}
+    known, left = {name for told, _ in found.values() for name in told}, []
+    missing = [name for name in names if name not in known]
     for base in kind.__mro__[1:]:
         for told, lines in entries(inspect.cleandoc(base.__doc__ or "")):
-            if len(told) == 1:
-                found.setdefault(told[0], (base, lines))
-    return {name: found[name] for name in names if name in found}
+            if len(told) == 1 and told[0] in missing:
+                missing.remove(told[0])
+                if base is elsewhere:
+                    left.append(told[0])
+                else:
+                    found[told[0]] = told, lines
+    order = {name: k for k, name in enumerate(names)}
+    found_in_order = sorted(found.values(), key=lambda entry: order.get(entry[0][0], len(order)))
+    return [*found_in_order, *([pointer(left, elsewhere)] if elsewhere and left else [])]

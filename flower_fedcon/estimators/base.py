@@ -20,7 +20,7 @@ from sklearn.utils.validation import (
 )
 
 from flower_fedcon.core.exchange import Site, known
-from flower_fedcon.docstrings import complete, inherited
+from flower_fedcon.docstrings import Entry, complete, with_inherited
 from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of, folds_of, why_not_numbers
 from flower_fedcon.estimators.random_effects import RandomEffects
@@ -84,10 +84,9 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         complete(cls)
 
     @classmethod
-    def entries_beside(cls, told: set[str]) -> list[str]:
-        """Return a docstring's lines on the arguments that it does not describe itself."""
-        names = [name for name in inspect.signature(cls).parameters if name not in told]
-        return [lines for _, lines in inherited(cls, names).values()]
+    def described(cls, own: list[Entry]) -> list[Entry]:
+        """Return a docstring's lines on each argument, of which some are its own."""
+        return with_inherited(cls, own, [*inspect.signature(cls).parameters])
 
     @abstractmethod
     def _check(self, X: Any, y: Any) -> tuple[Any, Array]:

@@ -75,8 +75,6 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
         beta_y > 0; by default 1/L.
     local_solver : str or LocalSolver (default: "exact")
         For step 3, such as `GradientDescent(steps=20)`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------

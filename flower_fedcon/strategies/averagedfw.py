@@ -58,8 +58,6 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
         D, bounded, with a linear minimisation oracle.
     local_steps : int (default: 1)
         K >= 1.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

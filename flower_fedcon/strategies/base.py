@@ -18,7 +18,8 @@ from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.private import check_argument, check_private
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.scales import UNIT
-from flower_fedcon.errors import ConfigError, ParticipationError, UnknownScaleError
+from flower_fedcon.docstrings import Entry, complete, with_inherited
+from flower_fedcon.errors import ConfigError, FedConError, ParticipationError, UnknownScaleError
 from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class
@@ -92,8 +93,23 @@ class FedConStrategy(Method[State], FlowerStrategy):
         super().__init_subclass__(**kwargs)
         if "name" in vars(cls) and "title" not in vars(cls):
             cls.title = cls.__name__
+        if "name" in vars(cls):
+            complete(cls)
         if "__init__" in vars(cls):
             cls.__init__ = names_checked(cls.__init__)  # type: ignore[method-assign]
+
+    @classmethod
+    def described(cls, own: list[Entry]) -> list[Entry]:
+        """Return a docstring's lines on each argument, of which some are its own."""
+        try:
+            fields = client_class(cls.name).fields
+        except FedConError:  # it is not registered yet
+            return own
+        refused = {name for name in ("batch_size", "clip") if name not in fields}
+        refused |= {"batch_order"} if "batch_size" in refused else set()
+        names = {name: None for told, _ in own for name in told}  # in the order of the file
+        names |= {name: None for name in parameters(cls) if name not in refused}
+        return with_inherited(cls, own, [*names], FedConStrategy)
 
     def __init__(
         self,

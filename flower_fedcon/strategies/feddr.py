@@ -98,8 +98,6 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
         Keep the clients' xhat_i on the server, so that a client may lose its state.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------

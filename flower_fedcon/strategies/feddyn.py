@@ -87,8 +87,6 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
         Keep the clients' g_i on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------

@@ -83,8 +83,6 @@ class FedExProx(LocalMinimization[FedExProxState]):
         The largest alpha_k of "diversity" and "polyak", > 0.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------

@@ -56,8 +56,6 @@ class FedLin(FedConStrategy[FedLinState]):
     client_lr : float, Schedule or "auto", optional
         eta > 0; by default 1/(6 L H). A schedule of `flower_fedcon.schedules` counts rounds, which
         come in pairs.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -74,8 +74,6 @@ class FedNewton(SecondOrder[FedNewtonState]):
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi: any object with `prox(v, step)`; a set stands for its indicator. With `Each` the model
         holds several independent models side by side, and Hessians are block diagonal.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------

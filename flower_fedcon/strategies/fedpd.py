@@ -81,8 +81,6 @@ class FedPD(Balanced[FedPDState]):
         q in [0, 1), the probability that a round skips communication.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------

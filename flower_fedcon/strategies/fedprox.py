@@ -57,8 +57,6 @@ class FedProx(LocalMinimization[FedProxState]):
         mu >= 0; from L/10 to L, by default L.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------

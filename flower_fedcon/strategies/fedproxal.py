@@ -87,10 +87,6 @@ class FedProxAL(Multipliers[FedProxALState]):
     accuracy : float, optional
         s > 0, the accuracy of the first stage, in the unit of gradients. By default 1 with a
         penalty, else a twentieth of the longest gradient at the start.
-    local_solver : str or LocalSolver (default: "exact")
-        How well a client minimises: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------

@@ -88,8 +88,6 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         Keep the clients' u_m on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------

@@ -86,8 +86,6 @@ class LoCoDL(RandomRounds[LoCoDLState]):
         gamma > 0, less than 2/L~; by default 2/(L~ + mu~).
     communication_probability : float or "auto", optional
         p in (0, 1]; by default as above.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

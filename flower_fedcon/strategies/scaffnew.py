@@ -69,8 +69,6 @@ class Scaffnew(RandomRounds[ScaffnewState]):
         p in (0, 1]; by default 1/sqrt(kappa) if mu > 0 is known, else 0.1.
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi, on the server only.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------

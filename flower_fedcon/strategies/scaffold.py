@@ -78,8 +78,6 @@ class Scaffold(CorrectedSteps[ScaffoldState]):
         c_i is a gradient at the broadcast model, or the mean of the local steps' gradients.
     mirror : bool (default: True)
         Keep a copy of every c_i on the server.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -85,8 +85,6 @@ class SDANE(LocalMinimization[SDANEState]):
         The local solver and its accuracy: see `flower_fedcon.solvers`.
     stopping : {"solver", "relative"} (default: "solver")
         When a local solve ends: by its solver's own rule, or as soon as the theorem allows.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------

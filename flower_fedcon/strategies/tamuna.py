@@ -85,8 +85,6 @@ class TAMUNA(RandomRounds[TAMUNAState]):
         p in (0, 1]; by default as above if mu > 0 is known, else 0.1.
     copies : int, optional (default: None)
         s, the number of clients of a cohort that send each entry, from 2 to c; None means c.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
