@@ -84,7 +84,8 @@ def with_inherited(
     What the class `elsewhere` describes is not repeated: the last lines say where it is.
     """
     found = {told[0]: (told, lines) for told, lines in own}
-    known, left = {name for told, _ in found.values() for name in told}, []
+    known = {name for told, _ in found.values() for name in told}
+    left: list[str] = []
     missing = [name for name in names if name not in known]
     for base in kind.__mro__[1:]:
         for told, lines in entries(inspect.cleandoc(base.__doc__ or "")):
