@@ -2,7 +2,8 @@
 
 A page for each method from its card (what `fedcon info` shows), with the curve of its contract
 problem; the tables to choose by and of server steps, from the classes' declarations and the claims
-of the shipped studies; the tables of sets and regularizers. With FEDCON_SITE=quick no curve is drawn.
+of the shipped studies; the tables of sets and regularizers. With FEDCON_SITE=quick no curve is
+drawn.
 """
 
 import os
