@@ -78,7 +78,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     name = "averagedfw"
     scope = Scope("convex", refuted=True)
     bias = "its limit, where there is one, is another point where clients differ"
-    needs_exact = "a compressed upload would take the model out of the set"
+    needs_uncompressed = "a compressed upload would take the model out of the set"
     uplink = ("delta",)
     needs_gradient = "its oracle uses only a gradient's direction, which clipping does not change"
     release = Release()

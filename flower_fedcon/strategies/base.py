@@ -86,7 +86,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         noise to the sum. Refused by methods whose server needs each upload (`release`).
     compression : EF21 or Compressor, optional
         Compression of uploads, such as `EF21(TopK(fraction=0.1))` of `flower_fedcon.compressors`.
-        Refused by methods that may reach a wrong limit with it (`needs_exact`).
+        Refused by methods that may reach a wrong limit with it (`needs_uncompressed`).
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -102,7 +102,7 @@ class CompositeFL(CorrectedSteps[CompositeFLState]):
     name = "compositefl"
     uplink = ("delta",)
     needs_gradient = ""
-    needs_exact = (
+    needs_uncompressed = (
         "its control variates amplify errors, and with error feedback it diverged in tests"
     )
     needs_mean = "the c_i sum to 0 only if delta_bar is the mean of the delta_i"

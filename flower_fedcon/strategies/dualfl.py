@@ -136,7 +136,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     name = "dualfl"
     scope = Scope("convex")  # and `regularization` makes them strongly convex
     uplink = ("theta",)
-    needs_exact = (
+    needs_uncompressed = (
         "its dual variables need the exact local solutions, and with compression it "
         "missed the optimum"
     )

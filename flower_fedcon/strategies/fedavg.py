@@ -107,7 +107,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     needs_server_lr = ""
     needs_constant_lr = needs_common_lr = ""
     usual_own_rate = DeltaSGD
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release()
     needs_independent = ""
     takes_sets = False

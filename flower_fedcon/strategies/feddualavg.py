@@ -111,7 +111,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     needs_convex = (
         "its prox step grows in every round, and such a psi has a prox only for short steps"
     )
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release()
     needs_independent = ""
 

@@ -104,7 +104,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     bias = "where no minimiser is shared, it has FedProx's floor or does not converge"
     uplink = ("delta", "gap")
     numbers = ("gap",)
-    needs_exact = "its extrapolation is computed for exact proximal steps"
+    needs_uncompressed = "its extrapolation is computed for exact proximal steps"
     needs_mean = "alpha is derived for the mean, and would amplify false uploads"
     needs_uniform = "alpha is derived for uniform cohorts"
     release = Release("with a constant extrapolation")

@@ -97,7 +97,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         "its prox has one step for all entries; with others w has another fixed point"
     )
     needs_constant_lr = needs_common_lr = ""
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release()
     needs_independent = (
         "its server takes a prox in each round, so the model is not a sum over rounds"

@@ -96,7 +96,7 @@ class FedNewton(SecondOrder[FedNewtonState]):
     scope = Scope("convex", hessians=True)
     uplink = ("m",)
     needs_gradient = "its models consist of exact gradients and second derivatives"
-    needs_exact = "it is exact by its second derivatives, which errors would spoil"
+    needs_uncompressed = "it is exact by its second derivatives, which errors would spoil"
     needs_mean = "m must stay the mean of the m_i: it is not a step, but a model of the objective"
     needs_uniform = "m is the mean of the latest m_i of all clients, whichever clients take part"
     needs_convex = "its server minimises a model that is convex only if psi is"

@@ -79,7 +79,7 @@ class FedProx(LocalMinimization[FedProxState]):
     bias = "its fixed point is another where clients differ, nearer for a larger proximal"
     uplink = ("v",)
     needs_mean = needs_uniform = ""
-    needs_exact = ""
+    needs_uncompressed = ""
     begin_with: ClassVar[dict[str, float]] = {"proximal": 0.1}
     release = Release(about={"v": "w"})
     needs_independent = "its server takes the mean of models, and does not add up changes"

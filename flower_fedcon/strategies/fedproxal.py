@@ -116,7 +116,7 @@ class FedProxAL(Multipliers[FedProxALState]):
     scope = Scope("convex")
     uplink = ("z", "residual", "constraint")
     numbers = ("residual", "constraint")
-    needs_exact = "its multipliers follow each client's own constraint, for exact steps"
+    needs_uncompressed = "its multipliers follow each client's own constraint, for exact steps"
     needs_convex = "its multipliers are those of a convex problem"
     release = Release(single="each client has a multiplier of its own")
     needs_mean = needs_everyone = "w minimises a sum over all clients"

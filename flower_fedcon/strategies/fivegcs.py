@@ -112,7 +112,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     uplink = ("delta",)
     needs_mean = "v must stay the sum of all u_m"
     needs_uniform = "its theory needs uniform cohorts"
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release("without mirror")
     needs_independent = "its model weighs the last round and the sum of all rounds differently"
     constants: FiveGCSConstants

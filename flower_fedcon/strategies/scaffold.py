@@ -101,7 +101,7 @@ class Scaffold(CorrectedSteps[ScaffoldState]):
     needs_uniform = "c is the mean of all c_i, whichever clients take part, and corrects every step"
     needs_server_lr = ""
     needs_constant_lr = ""
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release("without mirror")
     needs_independent = "its control variates also keep the noise of each round"
 

@@ -106,7 +106,7 @@ class SDANE(LocalMinimization[SDANEState]):
     title = "S-DANE"
     uplink = ("gradient", "delta", "end_gradient")
     needs_gradient = "its clients minimise with corrections from exact gradients"
-    needs_exact = "its corrections cancel only with exact gradients of a first exchange"
+    needs_uncompressed = "its corrections cancel only with exact gradients of a first exchange"
     needs_mean = "the corrections sum to 0 only if g is the mean of the gradients"
     needs_uniform = "its theory needs uniform cohorts"
     release = Release()

@@ -108,7 +108,7 @@ class TAMUNA(RandomRounds[TAMUNAState]):
     uplink = ("x",)
     needs_constant_lr = "the h_i move by the step length of the round before"
     needs_gradient = ""
-    needs_exact = "it has its own: each client sends copies / C of the entries"
+    needs_uncompressed = "it has its own: each client sends copies / C of the entries"
     needs_mean = "the h_i sum to 0 only if x_bar is the mean of what was sent"
     needs_uniform = "its theory needs uniform cohorts"
     release = Release(single="each client sends different entries, for its own h_i")
