@@ -100,7 +100,7 @@ class FlowerClient(NumPyClient):
         at_node = getattr(type(objective), "at_node", None)
         if at_node is None:
             check_objective(objective)
-        self.objective = self._own_objective = self._loaded = objective
+        self.objective = self._own_objective = self._loaded_objective = objective
         self._context = context
         node = dict(context.node_config) if context is not None else {}
         # Without a context there is no node: this is the caller's process.
@@ -127,7 +127,7 @@ class FlowerClient(NumPyClient):
         self._data: DataAtNode | None = None
         if at_node is not None:
             self._data = at_node(objective, self.policy, self._store, self.name, folder_of_own)
-        self._notes = NodeNotes(self._store, self._loaded, self.policy, self.name)
+        self._notes = NodeNotes(self._store, self._loaded_objective, self.policy, self.name)
         if (private := ExampleDP.of(node, privacy)) is not None:
             self._make_private(private)
         self._oracles = oracles
