@@ -13,7 +13,7 @@ from flower_fedcon.objectives.client_axis import Stack, VertexStep, Which, place
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_form, pays
 from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
 from flower_fedcon.objectives.local_pass import LocalPass
-from flower_fedcon.objectives.scores import few_rows, row_products, steps_on_scores
+from flower_fedcon.objectives.scores import products_pay, row_products, steps_on_scores
 from flower_fedcon.validation import Array
 
 # Data are read twice, and should be in the cache the second time.
@@ -245,7 +245,7 @@ class StackedObjective(Stack):
     def _on_scores(self, steps: LocalPass, full: bool) -> bool:
         """Return whether steps on scores save work: see `scores`."""
         fits = full and steps.steps > 1 and getattr(self.objective, "one_score", False)
-        return fits and steps.plain and few_rows(self.objective.rows)
+        return fits and steps.plain and products_pay(self.objective.rows)
 
     @property
     def products(self) -> Array:
