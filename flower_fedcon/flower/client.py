@@ -183,7 +183,7 @@ class FlowerClient(NumPyClient):
                     said["pass"] = self._store.known_pass(str(config.get("run-id", "")))
                 return [], 1, said
             with ExitStack() as held:
-                with ExitStack() as until_saved, self.policy.in_time():
+                with ExitStack() as until_saved, self.policy.within_max_seconds():
                     self.policy.check_arrays(parameters)
                     run, request = codec.decode_request(parameters, config, self._oracles)
                     if self._ledger is not None:
@@ -293,7 +293,7 @@ class FlowerClient(NumPyClient):
             self.policy.check_part(self.algorithm, self.counted_rows)
             self.policy.check_phase(EVALUATE)
             self.policy.check_arrays(parameters)
-            with self.policy.in_time():
+            with self.policy.within_max_seconds():
                 return self._evaluate(parameters, config)
         except Exception as error:
             return math.nan, 1, {"error": self._answer(error)}
