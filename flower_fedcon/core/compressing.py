@@ -177,8 +177,8 @@ def check_argument(strategy: Method[Any]) -> None:
         )
     if strategy.needs_uncompressed:
         raise ConfigError(
-            f"{title} takes no compression={rule!r}: {strategy.needs_uncompressed}; `fedcon info` says "
-            "which methods take it"
+            f"{title} takes no compression={rule!r}: {strategy.needs_uncompressed}; `fedcon info` "
+            "says which methods take it"
         )
     if isinstance(rule, Compressor) and not rule.unbiased:
         raise ConfigError(

@@ -117,10 +117,8 @@ class Server:
         self.setting_bytes = payload_bytes(arrays)
         self.gate = Gate(self.strategy, hides=self.private.hides)
         self.bound = ModelBound(self.strategy)
-        self.has_personal, self.has_first_contact = (
-            known.says("personal"),
-            known.says("first_contact"),
-        )
+        self.has_personal = known.says("personal")
+        self.has_first_contact = known.says("first_contact")
         self.received = Received(self.strategy) if rule else None
         release = known.release
         self.sums_suffice = not (

@@ -93,6 +93,8 @@ class FedConStrategy(Method[State], FlowerStrategy):
         super().__init_subclass__(**kwargs)
         if "name" in vars(cls) and "title" not in vars(cls):
             cls.title = cls.__name__
+        if "needs_exact" in vars(cls):  # its name in version 0.1
+            cls.needs_uncompressed = vars(cls)["needs_exact"]
         if "name" in vars(cls):
             complete(cls)
         if "__init__" in vars(cls):
