@@ -16,7 +16,13 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import Objective, Profiled, WithOffset
 from flower_fedcon.tables.design import OF_TERMS, matrix, told_of_terms
 from flower_fedcon.tables.encoding import codes, encoded, is_wide
-from flower_fedcon.tables.few_rows import (
+from flower_fedcon.tables.held_out import HeldOut
+from flower_fedcon.tables.misfits import DataError, Misfit
+from flower_fedcon.tables.packed_text import packed_text, unpacked_text
+from flower_fedcon.tables.preparation import LARGEST, Preparation
+from flower_fedcon.tables.risk_counts import risk_counts
+from flower_fedcon.tables.schema import OWN, Schema
+from flower_fedcon.tables.small_cells import (
     Marks,
     effective_counts,
     effective_rows,
@@ -25,12 +31,6 @@ from flower_fedcon.tables.few_rows import (
     known_numbers,
     of_enough_rows,
 )
-from flower_fedcon.tables.held_out import HeldOut
-from flower_fedcon.tables.misfits import DataError, Misfit
-from flower_fedcon.tables.packed_text import packed_text, unpacked_text
-from flower_fedcon.tables.preparation import LARGEST, Preparation
-from flower_fedcon.tables.risk_counts import risk_counts
-from flower_fedcon.tables.schema import OWN, Schema
 from flower_fedcon.tables.statistics.site_sums import set_clusters
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import LATER, digest
@@ -166,7 +166,7 @@ class Table:
         return effective_rows(self.weights, self.training_rows)
 
     def known_numbers(self, least: int) -> Array:
-        """Return the numeric columns, without those unknown here; see `tables.few_rows`."""
+        """Return the numeric columns, without those unknown here; see `tables.small_cells`."""
         return known_numbers(self.numeric, self.training_rows, self.weights, least)
 
     def known_categories(self, least: int) -> list[tuple[Marks, AbstractSet[str]]]:
