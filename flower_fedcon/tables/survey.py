@@ -209,7 +209,10 @@ def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
 
 
 def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
-    """Yield remarks as in `conspicuous_values` on outcomes, times and weights, and a constant target."""
+    """Yield remarks on outcomes, times and weights, and on a constant target.
+
+    They are as in `conspicuous_values`.
+    """
     schema = tables[0].schema
     outcomes: dict[str, list[Array]] = {}
     if not schema.family.labelled:
