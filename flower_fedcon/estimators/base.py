@@ -19,12 +19,12 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from flower_fedcon.core.docstrings import Entry, complete, with_inherited
 from flower_fedcon.core.exchange import Site, known
-from flower_fedcon.docstrings import Entry, complete, with_inherited
 from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of, folds_of, why_not_numbers
 from flower_fedcon.estimators.random_effects import RandomEffects
-from flower_fedcon.estimators.settings import FitSettings, PathSettings
+from flower_fedcon.estimators.shared_arguments import FitSettings, PathSettings
 from flower_fedcon.objectives import Profiled, WithOffset
 from flower_fedcon.paths import (
     CrossValidation,

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators.argument_forms import clients_of
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
-from flower_fedcon.estimators.settings import Penalty
+from flower_fedcon.estimators.shared_arguments import Penalty
 from flower_fedcon.objectives import CoxRegression, Scaled
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.problems.federated import FederatedProblem

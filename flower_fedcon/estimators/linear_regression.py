@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
-from flower_fedcon.estimators.settings import Penalty, SiteSettings
+from flower_fedcon.estimators.shared_arguments import Penalty, SiteSettings
 from flower_fedcon.objectives import LeastSquares, WithOffset
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.validation import Array, nonnegative

@@ -12,7 +12,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
-from flower_fedcon.estimators.settings import Mixture, SiteSettings
+from flower_fedcon.estimators.shared_arguments import Mixture, SiteSettings
 from flower_fedcon.objectives import LogisticRegression, SoftmaxRegression
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.validation import Array, positive

@@ -13,12 +13,12 @@ from flower_fedcon.card import Card, card_of
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core import compressing
 from flower_fedcon.core.batches import ORDERS
+from flower_fedcon.core.docstrings import Entry, complete, with_inherited
 from flower_fedcon.core.method import Method, State
 from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.private import check_argument, check_private
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.scales import UNIT
-from flower_fedcon.docstrings import Entry, complete, with_inherited
 from flower_fedcon.errors import ConfigError, FedConError, ParticipationError, UnknownScaleError
 from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.privacy import GaussianDP
