@@ -384,6 +384,6 @@ def card_of(kind: type[Any], fields: Sequence[str]) -> Card:
         card = replace(card, symbols=f"{card.symbols} Defaults: {known}.".strip())
     if kind.needs_mean:  # the refusal says it
         card = replace(card, aggregation=f"only the mean: {kind.needs_mean}")
-    if kind.needs_exact:
-        card = replace(card, compression=f"none: {kind.needs_exact}")
+    if kind.needs_uncompressed:
+        card = replace(card, compression=f"none: {kind.needs_uncompressed}")
     return card

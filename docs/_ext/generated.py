@@ -1,8 +1,9 @@
 """The pages and tables that are made from the package before Sphinx reads the sources.
 
 A page for each method from its card (what `fedcon info` shows), with the curve of its contract
-problem; the tables to choose by, from the classes' declarations and the claims of the shipped
-studies; the tables of sets and regularizers. With FEDCON_SITE=quick no curve is drawn.
+problem; the tables to choose by and of server steps, from the classes' declarations and the claims
+of the shipped studies; the tables of sets and regularizers. With FEDCON_SITE=quick no curve is
+drawn.
 """
 
 import os
@@ -18,7 +19,11 @@ import which
 from flower_fedcon.registry import algorithms
 
 DOCS = Path(__file__).parents[1]
-TABLES = {"which.txt": which.tables, "mathematics.txt": mathematics.tables}
+TABLES = {
+    "which.txt": which.tables,
+    "server_steps.txt": which.server_steps,
+    "mathematics.txt": mathematics.tables,
+}
 
 
 def write(path, text):

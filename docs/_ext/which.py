@@ -1,4 +1,4 @@
-"""The tables to choose a method by: the classes' declarations, and what the studies measured."""
+"""The tables of methods: what the classes declare, and what the studies measured."""
 
 import re
 import tomllib
@@ -110,3 +110,18 @@ def tables():
             titles += [f"Measured, {share} %" for share in SHARES]
         parts.append(f"## {title}\n\n{table(titles, rows)}")
     return "\n\n".join(parts) + "\n"
+
+
+def server_steps():
+    """Return which methods with a `server_optimizer` take which steps."""
+    rows = []
+    for method in algorithms().values():
+        if "server_optimizer" in parameters(method):
+            reasons = (
+                method.needs_server_lr,
+                method.needs_server_lr or method.needs_one_length,
+                method.needs_constant_lr,
+            )
+            rows.append([method.__name__, *("no" if why else "yes" for why in reasons)])
+    titles = ["Method", "`Momentum`", "`Adagrad`, `Adam`, `Yogi`", "Schedule as `client_lr`"]
+    return f"{table(titles, rows)}\n"

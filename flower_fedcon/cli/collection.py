@@ -206,7 +206,7 @@ def _algorithm_info(name: str, size: str | None) -> None:
             grid.add_row(key.replace("_", " "), text)
     screen.print(grid)
     screen.print("\nHyperparameters", style="bold")
-    docstrings = [vars(base).get("__doc__") or "" for base in kind.__mro__]
+    docstrings = [base.__doc__ or "" for base in kind.__mro__]
     fields = client_class(kind.name).fields
     refused = [name for name in ("batch_size", "clip") if name not in fields]
     if "batch_size" in refused:

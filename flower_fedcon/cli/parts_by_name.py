@@ -66,7 +66,7 @@ def takers(part: type[Any]) -> dict[str, list[str]]:
         elif issubclass(part, Regularizer | ConstraintSet):
             names = []
         else:
-            names = [] if kind.needs_exact else ["compression"]
+            names = [] if kind.needs_uncompressed else ["compression"]
             names += [n for n in known if n.endswith("compressor") and part is not EF21]
         for name in names:
             found.setdefault(name, []).append(kind.__name__)

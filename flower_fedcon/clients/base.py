@@ -97,7 +97,7 @@ class FedConClient(FlowerClient, Generic[State]):
     _noises: np.random.Generator | None = None
     _incarnation = 1
     _acting: Any = None  # takes the steps: itself, or itself with compressed uploads
-    _exact: Any = None  # the objective of its steps, without noise that is simulated
+    _noiseless_objective: Any = None  # the objective of its steps, without noise that is simulated
     _rows: tuple[Any, Any] | None = None  # rows of a gradient: a full one, and a minibatch's
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -387,7 +387,7 @@ class FedConClient(FlowerClient, Generic[State]):
             if (reason := why_no_batches(self.objective, size)) is not None:
                 raise ConfigError(reason)
             self._order_epochs(run)
-        self._exact = self.objective
+        self._noiseless_objective = self.objective
         if std := run.factor * (0.0 if many else noise_of(self._own_objective)):
             check_noise(run.settings.get("local_solver"))
             self.objective = NoisySteps(self.objective, std, self._noise)
@@ -438,7 +438,7 @@ class FedConClient(FlowerClient, Generic[State]):
         """Return this client as exchanges see it."""
         return Site(
             objective=self._own_objective,
-            seen=self._exact,
+            seen=self._noiseless_objective,
             state=state,
             run=self._run,
             client=client,

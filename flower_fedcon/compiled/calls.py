@@ -18,10 +18,10 @@ import numpy as np
 
 from flower_fedcon.compiled import gradients, steps, threads, vertices
 from flower_fedcon.compiled.jit import jit, renamed
+from flower_fedcon.compiled.records import Data, Point, Steps
 from flower_fedcon.validation import Array
 
 FEW = 2**17  # multiply-adds that take as long as starting and ending other threads (20 us)
-ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 
 
 _PARALLEL = (
@@ -68,10 +68,14 @@ def call(loop: str, work: int, *arguments: Any) -> None:
                 numba.set_num_threads(before)
 
 
-def add_gradients(*arguments: Any) -> None:
-    """Call `gradients.add_gradients`, which describes the arguments."""
-    tables, places = arguments[0], arguments[2]
-    call("add_gradients", len(places) * tables[0].size, *arguments)
+def add_gradients(data: Data, point: Point, places: Array, rows: Array, out: Array) -> None:
+    """Call `gradients.add_gradients`."""
+    call("add_gradients", len(places) * data.tables[0].size, data, point, places, rows, out)
+
+
+def find_losses(data: Data, x: Array, out: Array) -> None:
+    """Call `gradients.find_losses`."""
+    call("find_losses", data.tables.size, data, x, out)
 
 
 Moved = tuple[Array, Array]
@@ -79,78 +83,48 @@ Moved = tuple[Array, Array]
 
 
 def _stepped(
-    loop: str, steps: int, shape: tuple[int, ...], rate: float | None, *given: Any
+    loop: str, passes: int, shape: tuple[int, ...], variates: bool, data: Data, *more: Any
 ) -> Moved:
-    """Call a loop over steps; `given` holds its arguments up to `rate`."""
-    tables, number = given[0], given[0].dtype.type
-    models = np.empty(shape, number)
-    after = np.empty((0, 0) if rate is None else shape, number)
+    """Call a loop over steps, which passes so many times over the clients' data."""
+    dtype = data.tables.dtype
+    models, after = np.empty(shape, dtype), np.empty(shape if variates else (0, 0), dtype)
     flat = after.reshape(len(after), -1) if after.size and after.ndim > 2 else after
-    work = steps * shape[0] * tables[0].size
-    call(loop, work, *given, number(0.0 if rate is None else rate), models, flat)
+    call(loop, passes * shape[0] * data.tables[0].size, data, *more, models, flat)
     return models, after
 
 
-def take_steps(rate: float | None, *given: Any) -> Moved:
-    """Return the result of `steps.take_steps`, which describes the arguments."""
-    tables, places, divisors = given[0], given[2], given[-1]
-    return _stepped("take_steps", len(divisors), (len(places), tables.shape[2]), rate, *given)
+def take_steps(data: Data, steps: Steps, places: Array, variates: bool) -> Moved:
+    """Return the result of `steps.take_steps`."""
+    shape = len(places), data.tables.shape[2]
+    return _stepped("take_steps", len(steps.divisors), shape, variates, data, steps, places)
 
 
-def take_steps_by_scores(rate: float | None, *given: Any) -> Moved:
-    """Return the result of `steps.take_steps_by_scores`, which describes the arguments."""
-    tables, places = given[0], given[3]
-    return _stepped("take_steps_by_scores", 2, (len(places), tables.shape[2]), rate, *given)
+def take_steps_by_scores(
+    data: Data, steps: Steps, places: Array, products: Array, variates: bool
+) -> Moved:
+    """Return the result of `steps.take_steps_by_scores`."""
+    shape = len(places), data.tables.shape[2]
+    return _stepped("take_steps_by_scores", 2, shape, variates, data, steps, places, products)
 
 
-def find_losses(*arguments: Any) -> None:
-    """Call `gradients.find_losses`, which describes the arguments."""
-    call("find_losses", arguments[0].size, *arguments)
-
-
-def take_softmax_steps(rate: float | None, classes: int, *given: Any) -> Moved:
-    """Return the result of `steps.take_softmax_steps`, which describes the arguments."""
-    tables, places, divisors = given[0], given[2], given[-1]
-    shape = len(places), tables.shape[2], classes
-    return _stepped("take_softmax_steps", len(divisors) * classes, shape, rate, *given)
+def take_softmax_steps(
+    data: Data, steps: Steps, places: Array, classes: int, variates: bool
+) -> Moved:
+    """Return the result of `steps.take_softmax_steps`."""
+    shape, passes = (len(places), data.tables.shape[2], classes), len(steps.divisors) * classes
+    return _stepped("take_softmax_steps", passes, shape, variates, data, steps, places)
 
 
 def take_vertex_steps(
-    tables: Array,
-    targets: Array,
-    places: Array,
-    x: Array,
-    factors: Array,
-    ridges: Array,
-    scale: float,
-    link: int,
-    center: Array,
-    pull: float,
-    step: float,
-    magnitude: float,
+    data: Data, point: Point, places: Array, step: float, magnitude: float
 ) -> tuple[Array, Array, Array]:
     """Return the codes and tops of `vertices.take_vertex_steps`, and the points after the steps.
 
     The points are (1 - step) x + step s, where s has one entry, of this magnitude.
     """
-    n, dtype = len(places), x.dtype
+    n, dtype = len(places), point.x.dtype
     codes, tops = np.empty(n, np.int64), np.empty(n, dtype)
-    out, amount = np.empty((n, x.shape[1]), dtype), dtype.type(step) * dtype.type(magnitude)
-    call(
-        "take_vertex_steps", n * tables[0].size, tables, targets, places, x, factors, ridges,
-        scale, link, center, pull, dtype.type(1.0 - step), amount, codes, tops, out,
-    )  # fmt: skip
+    out, amount = np.empty((n, point.x.shape[1]), dtype), dtype.type(step) * dtype.type(magnitude)
+    work, rest = n * data.tables[0].size, dtype.type(1.0 - step)
+    call("take_vertex_steps", work, data, point, places, rest, amount, codes, tops, out)
     return codes, tops, out
-
-
-def read_only(x: Array) -> Array:
-    """Return a read-only, contiguous view, so that numba compiles for one type of array only."""
-    flags = x.flags
-    if not flags.c_contiguous:
-        view = np.array(x, order="C")
-    elif flags.writeable:
-        view = x.view()
-    else:
-        return x
-    view.setflags(write=False)
-    return view

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 from flower_fedcon.compiled.jit import jit
-from flower_fedcon.compiled.links import LOGISTIC, PRODUCT
+from flower_fedcon.compiled.records import LOGISTIC, PRODUCT, Data, Point
 from flower_fedcon.validation import Array
 
 _PART = 512  # entries, 4 KiB of doubles, of two vectors
@@ -172,50 +172,32 @@ def add_rows(table: Array, weights: Array, factor: Any, out: Array) -> None:
             out[j] += w * a[j]
 
 
-def add_gradients(
-    tables: Array,
-    targets: Array,
-    places: Array,
-    rows: Array,
-    x: Array,
-    out: Array,
-    factors: Array,
-    scale: float,
-    link: int,
-    center: Array,
-    pull: float,
-) -> None:
-    """Add the gradients of some clients to `out`; all floats in arrays have one dtype.
+def add_gradients(data: Data, point: Point, places: Array, rows: Array, out: Array) -> None:
+    """Add the gradients of some clients' losses to `out`, without l2.
 
     Parameters
     ----------
-    tables, targets : array, shape (N, m, d) and (N, m)
-        The data of all clients.
+    data : Data
+        With `PRODUCT` as link, and the second derivatives of the rows' losses as targets, the
+        products of the Hessians with x are added.
+    point : Point
+        If it has a center, `out` is overwritten by pull * (x - center) first.
     places : array of int, shape (n,)
         The clients.
     rows : array of int, shape (n, batch size), or ALL_ROWS
         The rows used of each of these clients.
-    x : array, shape (n, d) or (1, d)
     out : array, shape (n, d)
-    factors : array, shape (N,)
-    scale : float
-        Client i's gradient is multiplied by factors[i] and scale.
-    link : int
-        As in `add_mean`. With `PRODUCT`, and the second derivatives of the rows' losses as targets,
-        the products of the Hessians with x are added.
-    center : array, shape (d,) or (0,)
-    pull : float
-        If there is a center, `out` is overwritten by pull * (x - center) first.
     """
-    every, strength = np.arange(tables.shape[1]), x.dtype.type(pull)
+    x, center, strength = point.x, point.center, point.x.dtype.type(point.pull)
+    every = np.arange(data.tables.shape[1])
     for i in numba.prange(len(places)):
         client, at = places[i], np.int64(i)  # numba's i is unsigned, and i + 0 a float
         own = rows[at] if len(rows) else every
         model, gradient = x[at if len(x) > 1 else 0], out[at]
         for j in range(len(center)):
             gradient[j] = (model[j] - center[j]) * strength
-        factor = scale * factors[client]
-        add_mean(tables[client], targets[client], own, model, gradient, factor, link)
+        factor = point.scale * data.factors[client]
+        add_mean(data.tables[client], data.targets[client], own, model, gradient, factor, data.link)
 
 
 @jit
@@ -232,17 +214,9 @@ def mean_loss(scores: Array, targets: Array, logistic: bool) -> Any:
     return total / number(len(scores))
 
 
-def find_losses(tables: Array, targets: Array, x: Array, logistic: bool, out: Array) -> None:
-    """Write each client's mean loss at x into `out`.
-
-    Parameters
-    ----------
-    tables, targets : array, shape (N, m, d) and (N, m)
-    x : array, shape (d,)
-    logistic : bool
-    out : array, shape (N,)
-    """
-    for i in numba.prange(len(tables)):
-        scores = np.empty(tables.shape[1], x.dtype)
-        find_scores(tables[i], x, scores)
-        out[i] = mean_loss(scores, targets[i], logistic)
+def find_losses(data: Data, x: Array, out: Array) -> None:
+    """Write each client's mean loss at x, shape (d,), into `out`, shape (N,)."""
+    for i in numba.prange(len(data.tables)):
+        scores = np.empty(data.tables.shape[1], x.dtype)
+        find_scores(data.tables[i], x, scores)
+        out[i] = mean_loss(scores, data.targets[i], data.link == LOGISTIC)

@@ -10,6 +10,7 @@ from numba.extending import overload
 
 from flower_fedcon.compiled.gradients import add_mean
 from flower_fedcon.compiled.jit import jit
+from flower_fedcon.compiled.records import Data, Point
 from flower_fedcon.validation import Array
 
 _BLOCK = 64  # entries that are searched one by one for the largest
@@ -56,22 +57,9 @@ def _code(x: Array) -> Any:
 
 
 def take_vertex_steps(
-    tables: Array,
-    targets: Array,
-    places: Array,
-    x: Array,
-    factors: Array,
-    ridges: Array,
-    scale: float,
-    link: int,
-    center: Array,
-    pull: float,
-    rest: Any,
-    amount: Any,
-    codes: Array,
-    tops: Array,
+    data: Data, point: Point, places: Array, rest: Any, amount: Any, codes: Array, tops: Array,
     out: Array,
-) -> None:
+) -> None:  # fmt: skip
     """Take a Frank-Wolfe step over an l1 ball for some clients: each client's rows are read once.
 
     Client i's gradient g is scale times the gradient of factors[i] times its mean loss plus
@@ -81,25 +69,26 @@ def take_vertex_steps(
 
     Parameters
     ----------
-    tables, targets, places, link
-        See `gradients.add_gradients`.
-    x : array, shape (n, d) or (1, d)
-    factors, ridges : array, shape (N,)
-    center : array, shape (d,)
+    data, point, places
+        See `gradients.add_gradients`; the point has a center.
+    rest, amount : number
     codes : array of int, shape (n,)
     tops : array, shape (n,)
     out : array, shape (n, d)
     """
-    every, strength = np.arange(tables.shape[1]), x.dtype.type(pull)
+    x, center, number = point.x, point.center, point.x.dtype.type
+    every, strength = np.arange(data.tables.shape[1]), number(point.pull)
     for i in numba.prange(len(places)):
         client, at = places[i], np.int64(i)
         model = x[at if len(x) > 1 else 0]
-        ridge = x.dtype.type(scale * ridges[client])
+        ridge = number(point.scale * data.ridges[client])
         gradient = np.empty(len(model), model.dtype)
         for j in range(len(model)):
             gradient[j] = (model[j] - center[j]) * strength
-        factor = scale * factors[client]
-        add_mean(tables[client], targets[client], every, model, gradient, factor, link)
+        factor = point.scale * data.factors[client]
+        add_mean(
+            data.tables[client], data.targets[client], every, model, gradient, factor, data.link
+        )
         if ridge:
             for j in range(len(model)):
                 gradient[j] += ridge * model[j]

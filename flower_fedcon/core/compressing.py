@@ -174,10 +174,10 @@ def check_argument(strategy: Method[Any]) -> None:
             "QSGD(levels=8), or error feedback with one, EF21(TopK(fraction=0.1)), or None, got "
             f"{rule!r}"
         )
-    if strategy.needs_exact:
+    if strategy.needs_uncompressed:
         raise ConfigError(
-            f"{title} takes no compression={rule!r}: {strategy.needs_exact}; `fedcon info` says "
-            "which methods take it"
+            f"{title} takes no compression={rule!r}: {strategy.needs_uncompressed}; `fedcon info` "
+            "says which methods take it"
         )
     if isinstance(rule, Compressor) and not rule.unbiased:
         raise ConfigError(

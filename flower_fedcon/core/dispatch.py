@@ -129,9 +129,11 @@ class Dispatch(Admission):
         self.refusing.clear()
         after_query = bool(server.strategy.queries) and self.phase == TRAIN
         acknowledged, kept = server.acknowledgements.of(clients)
-        one = server.tells_one or after_query  # rare; the check saves the calls below
+        one = server.has_personal or after_query  # rare; the check saves the calls below
         personal = self._personal_parts(clients, acknowledged, after_query) if one else {}
-        new = self._restores or (server.greets and not acknowledged[acknowledged.argmin()])
+        new = self._restores or (
+            server.has_first_contact and not acknowledged[acknowledged.argmin()]
+        )
         restore = self._restored_states(clients, acknowledged) if new else {}
         request = Request(
             clients,
@@ -177,7 +179,7 @@ class Dispatch(Admission):
         """Return states for clients at first contact, and for those that lost theirs."""
         strategy, state = self._server.strategy, self._server.state
         found = {c: self._restores[c] for c in clients if c in self._restores}
-        if self._server.greets:
+        if self._server.has_first_contact:
             for client, last in zip(clients, acknowledged.tolist(), strict=True):
                 if last == 0 and client not in self._held and client not in found:
                     given = strategy.first_contact(state, client)

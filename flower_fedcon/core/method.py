@@ -68,7 +68,7 @@ class Method(ABC, Generic[State]):
     """Why the server step must be the plain mean; "" if `aggregation` may replace it."""
     needs_uniform: ClassVar[str] = "it does not declare that weights are right"
     """Why means must not weight uploads by 1/p under unequal participation; "" if they may."""
-    needs_exact: ClassVar[str] = "it does not declare that compressed uploads are right"
+    needs_uncompressed: ClassVar[str] = "it does not declare that compressed uploads are right"
     """Why uploads must not be compressed; "" if `compression` is allowed."""
     needs_gradient: ClassVar[str] = "it does not declare that clipped gradients are right"
     """Why clients' gradients must not be clipped; "" if `clip` is allowed."""

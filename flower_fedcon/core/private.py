@@ -12,9 +12,9 @@ import numpy as np
 
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Bernoulli, Participation, Sample
+from flower_fedcon.core.patterned_releases import PatternedReleases, separation_of
 from flower_fedcon.core.protection import Protection
 from flower_fedcon.core.protocol import UNIFORM, Reply
-from flower_fedcon.core.released import Released, separation_of
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import BudgetError, ConfigError
@@ -48,7 +48,7 @@ class Private(Protection):
     ----------
     spent : int
         Rounds that have been asked for, applied or not; with a pattern of participation
-        (`core.released`), rounds that have been released.
+        (`core.patterned_releases`), rounds that have been released.
     clip : float
         The clipping bound C of the coming round.
     """
@@ -71,7 +71,7 @@ class Private(Protection):
         self._shape = partial(strategy.upload_shape, layout=layout)
         self._dtype = layout.array_dtype
         self._distance, self._ratios = 0.0, (0.0, 0.0)
-        self._released: Released | None = None
+        self._released: PatternedReleases | None = None
         self._shares: NoiseShares | None = None
         entries = sum(math.prod(self._shape(name)) for name in strategy.uplink)
         if self._rule.by_clients:
@@ -82,7 +82,7 @@ class Private(Protection):
         elif self._rule.noise_multiplier > 0:
             if separation is not None:
                 rounds = strategy.setup.num_rounds
-                self._released = Released(self._rule, separation, n, rounds, entries)
+                self._released = PatternedReleases(self._rule, separation, n, rounds, entries)
             self._distance = self._grid(self._rule.clip).distance(entries)
             if self._rule.quantile is not None:
                 self._distance += self._count_grid().distance(1)

@@ -65,7 +65,7 @@ class Server:
         What makes its rounds private, if they are private.
     received : Received, optional
         What reads its uploads, if they are compressed.
-    tells_one, greets : bool
+    has_personal, has_first_contact : bool
         Whether the strategy has something for one client alone, in every round or at its first
         contact.
     sums_suffice : bool
@@ -116,7 +116,8 @@ class Server:
         self.setting_bytes = payload_bytes(arrays)
         self.gate = Gate(self.strategy, hides=self.private.hides)
         self.bound = ModelBound(self.strategy)
-        self.tells_one, self.greets = known.says("personal"), known.says("first_contact")
+        self.has_personal = known.says("personal")
+        self.has_first_contact = known.says("first_contact")
         self.received = Received(self.strategy) if rule else None
         release = known.release
         self.sums_suffice = not (

@@ -256,7 +256,7 @@ class _Timed:
 
     def serve(self, *asked: Any) -> Payload | None:
         """Answer like the client, within the time limit."""
-        with self._policy.in_time():
+        with self._policy.within_max_seconds():
             payload = self._client.serve(*asked)
         if self._client.versions is not self._before:
             self.after = self._client.versions

@@ -19,11 +19,12 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from flower_fedcon.core.docstrings import Entry, complete, with_inherited
 from flower_fedcon.core.exchange import Site, known
-from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of, folds_of, why_not_numbers
 from flower_fedcon.estimators.random_effects import RandomEffects
+from flower_fedcon.estimators.shared_arguments import FitSettings, PathSettings
 from flower_fedcon.objectives import Profiled, WithOffset
 from flower_fedcon.paths import (
     CrossValidation,
@@ -54,7 +55,7 @@ from flower_fedcon.wire.payloads import Payload
 _APPROACH = 10  # points on a path to the requested weight, for methods that need a near start
 
 
-class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
+class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ignore[misc]
     """An estimator that is fitted over the clients that hold the rows.
 
     A subclass defines one client's objective in `_objective`, and the regularizer in `_penalty`.
@@ -73,17 +74,19 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         As in scikit-learn.
     """
 
-    fit_intercept: bool
-    tol: float
-    max_iter: int
-    algorithm: Any
-    participation: Participation | None
-    random_state: int | None
-    penalty_factor: Any = None
     __metadata_request__fit: ClassVar = {"groups": True}  # as of scikit-learn's group splitters
     history_: RegularizationPath
     coef_: Array
     left_out_: list[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        complete(cls)
+
+    @classmethod
+    def described(cls, own: list[Entry]) -> list[Entry]:
+        """Return a docstring's lines on each argument, of which some are its own."""
+        return with_inherited(cls, own, [*inspect.signature(cls).parameters])
 
     @abstractmethod
     def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
@@ -476,7 +479,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-class Tuned(FederatedEstimator):
+class Tuned(FederatedEstimator, PathSettings):
     """An estimator whose weight is chosen by cross-validation within the clients.
 
     Attributes
@@ -488,10 +491,6 @@ class Tuned(FederatedEstimator):
         The one used by the fit: of several, that with the least mean loss.
     """
 
-    num: int
-    min_ratio: float
-    cv: Any
-    rule: str
     cv_: CrossValidation
     l1_ratio_: float
     _held_out_loss: ClassVar[Any] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from scipy.special import xlogy
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils import Tags
 
-from flower_fedcon.core.participation import Participation
 from flower_fedcon.estimators.linear_regression import (
     FederatedElasticNet,
     FederatedElasticNetCV,
@@ -64,6 +64,7 @@ class _Counts(LinearRegressor):
         return tags
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
     """Poisson regression over clients: `sklearn.linear_model.PoissonRegressor` of the pooled rows.
 
@@ -76,10 +77,6 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
         >= 0.
     l1_ratio : float (default: 0.0)
         In [0, 1]: 0 is scikit-learn's penalty, 1 selects columns.
-    fit_intercept, tol, max_iter, algorithm, participation, random_state
-        See `FederatedLasso`.
-    penalty_factor, inference, site_effects, nodes, reml
-        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -94,40 +91,10 @@ class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
     array([0.693147])
     """
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        l1_ratio: float = 0.0,
-        fit_intercept: bool = True,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        algorithm: Any = None,
-        participation: Participation | None = None,
-        random_state: int | None = None,
-        penalty_factor: Any = None,
-        inference: str | None = None,
-        site_effects: str = "common",
-        nodes: int = 7,
-        reml: bool = False,
-    ) -> None:
-        super().__init__(
-            alpha,
-            l1_ratio=l1_ratio,
-            fit_intercept=fit_intercept,
-            tol=tol,
-            max_iter=max_iter,
-            algorithm=algorithm,
-            participation=participation,
-            random_state=random_state,
-            penalty_factor=penalty_factor,
-            inference=inference,
-            site_effects=site_effects,
-            nodes=nodes,
-            reml=reml,
-        )
+    l1_ratio: float = 0.0
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
     """`FederatedPoissonRegressor` with alpha by cross-validation within the clients.
 
@@ -135,11 +102,8 @@ class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
     ----------
     l1_ratio : float, or list of several (default: 1.0)
         In (0, 1]; of several values the one with the least mean deviance is chosen.
-    num, min_ratio, cv, rule : see `FederatedElasticNetCV`
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
-        See `FederatedLasso`.
     inference : {"debiased"}, optional
-        See `FederatedLasso`; with l1_ratio=1.
+        Standard errors of a fit with l1_ratio=1, as in `FederatedLasso`.
 
     Attributes
     ----------
@@ -161,38 +125,7 @@ class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
     array([0])
     """
 
-    def __init__(
-        self,
-        *,
-        l1_ratio: float | Sequence[float] = 1.0,
-        num: int = 100,
-        min_ratio: float = 1e-3,
-        cv: Any = 5,
-        rule: str = "min",
-        fit_intercept: bool = True,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        algorithm: Any = None,
-        participation: Participation | None = None,
-        random_state: int | None = None,
-        penalty_factor: Any = None,
-        inference: str | None = None,
-    ) -> None:
-        super().__init__(
-            l1_ratio=l1_ratio,
-            num=num,
-            min_ratio=min_ratio,
-            cv=cv,
-            rule=rule,
-            fit_intercept=fit_intercept,
-            tol=tol,
-            max_iter=max_iter,
-            algorithm=algorithm,
-            participation=participation,
-            random_state=random_state,
-            penalty_factor=penalty_factor,
-            inference=inference,
-        )
+    l1_ratio: float | Sequence[float] = 1.0
 
     @staticmethod
     def _held_out_loss(whole: Any, fitted: Any, held: Any, x: Array) -> float:

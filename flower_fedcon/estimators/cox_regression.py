@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.stats import rankdata
 from sklearn.utils.validation import check_is_fitted
 
-from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators.argument_forms import clients_of
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
+from flower_fedcon.estimators.shared_arguments import Penalty
 from flower_fedcon.objectives import CoxRegression, Scaled
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.problems.federated import FederatedProblem
@@ -34,13 +34,27 @@ _POOLED = (
 )
 
 
-class _Stratified(FederatedEstimator):
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Strata:
+    """How the rows of proportional hazards are compared.
+
+    Parameters
+    ----------
+    ties : {"breslow", "efron"} (default: "breslow")
+        See `flower_fedcon.objectives.CoxRegression`.
+    stratified : bool (default: True)
+        Must be True: each client is a stratum. The error for False says why one baseline hazard for
+        all clients is not possible.
+    """
+
+    ties: str = "breslow"
+    stratified: bool = True
+
+
+class _Stratified(FederatedEstimator, _Strata):
     """The base of the estimators of proportional hazards."""
 
     family = "cox"
-    fit_intercept = False
-    ties: str
-    stratified: bool
     __metadata_request__score: ClassVar = {"groups": True}
     _sites: list[Any]
     _strata: Array | None
@@ -176,7 +190,8 @@ def _times(y: Array) -> Array:
     return y
 
 
-class FederatedCoxRegression(_Stratified):
+@dataclass(eq=False, repr=False, kw_only=True)
+class FederatedCoxRegression(_Stratified, Penalty):
     """Cox's proportional hazards over clients, stratified: each client has its own baseline hazard.
 
     Minimises the negative log partial likelihood, summed over the clients, / n, plus
@@ -188,15 +203,8 @@ class FederatedCoxRegression(_Stratified):
         >= 0. With 0 there may be no minimiser: coefficients that order all events diverge.
     l1_ratio : float (default: 1.0)
         In [0, 1].
-    ties : {"breslow", "efron"} (default: "breslow")
-        See `flower_fedcon.objectives.CoxRegression`.
-    stratified : bool (default: True)
-        Must be True: each client is a stratum. The error for False says why one baseline hazard for
-        all clients is not possible.
     share_baseline : bool (default: False)
         Whether clients send their baseline hazards, which reveal the times of their events.
-    tol, max_iter, algorithm, participation, random_state, penalty_factor, inference
-        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -222,34 +230,10 @@ class FederatedCoxRegression(_Stratified):
     array([0.481])
     """
 
-    def __init__(
-        self,
-        alpha: float = 0.01,
-        *,
-        l1_ratio: float = 1.0,
-        ties: str = "breslow",
-        stratified: bool = True,
-        share_baseline: bool = False,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        algorithm: Any = None,
-        participation: Participation | None = None,
-        random_state: int | None = None,
-        penalty_factor: Any = None,
-        inference: str | None = None,
-    ) -> None:
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
-        self.ties = ties
-        self.stratified = stratified
-        self.share_baseline = share_baseline
-        self.tol = tol
-        self.max_iter = max_iter
-        self.algorithm = algorithm
-        self.participation = participation
-        self.random_state = random_state
-        self.penalty_factor = penalty_factor
-        self.inference = inference
+    alpha: float = field(default=0.01, kw_only=False)
+    l1_ratio: float = 1.0
+    share_baseline: bool = False
+    fit_intercept: bool = field(default=False, init=False)
 
     def fit(
         self,
@@ -353,20 +337,12 @@ class FederatedCoxRegression(_Stratified):
         return proportionality_test(transform, self._feature_names, at)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FederatedCoxRegressionCV(_Stratified, Tuned):
     """`FederatedCoxRegression` with alpha by cross-validation within the clients.
 
     The loss of a fold is the loss of all rows minus that of the rows outside the fold, per event of
     the fold. Held-out rows are thus compared with all rows at risk (glmnet's grouped folds).
-
-    Parameters
-    ----------
-    l1_ratio : float, or list of several (default: 1.0)
-        In (0, 1]; of several values the one with the least mean loss is chosen.
-    ties, stratified : see `FederatedCoxRegression`
-    num, min_ratio, cv, rule : see `FederatedElasticNetCV`
-    tol, max_iter, algorithm, participation, random_state, penalty_factor
-        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -388,36 +364,8 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
     array([0])
     """
 
-    def __init__(
-        self,
-        *,
-        l1_ratio: float | Sequence[float] = 1.0,
-        ties: str = "breslow",
-        stratified: bool = True,
-        num: int = 100,
-        min_ratio: float = 1e-3,
-        cv: Any = 5,
-        rule: str = "min",
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        algorithm: Any = None,
-        participation: Participation | None = None,
-        random_state: int | None = None,
-        penalty_factor: Any = None,
-    ) -> None:
-        self.l1_ratio = l1_ratio
-        self.ties = ties
-        self.stratified = stratified
-        self.num = num
-        self.min_ratio = min_ratio
-        self.cv = cv
-        self.rule = rule
-        self.tol = tol
-        self.max_iter = max_iter
-        self.algorithm = algorithm
-        self.participation = participation
-        self.random_state = random_state
-        self.penalty_factor = penalty_factor
+    fit_intercept: bool = field(default=False, init=False)
+    inference: str | None = field(default=None, init=False)
 
     def fit(
         self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, strata: Any = None

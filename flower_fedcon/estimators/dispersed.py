@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import d2_tweedie_score
 
-from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators.counts import FederatedPoissonRegressor
 from flower_fedcon.objectives import (
@@ -38,8 +38,6 @@ class FederatedGammaRegressor(FederatedPoissonRegressor):
         >= 0.
     l1_ratio : float (default: 0.0)
         In [0, 1]: 0 is scikit-learn's penalty, 1 selects columns.
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, inference
-        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -82,6 +80,7 @@ class FederatedGammaRegressor(FederatedPoissonRegressor):
         return found
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FederatedNegativeBinomial(FederatedPoissonRegressor):
     """Counts of variance mu + alpha mu^2, mu = exp(X w + b): NB2 of the pooled rows.
 
@@ -90,8 +89,8 @@ class FederatedNegativeBinomial(FederatedPoissonRegressor):
 
     Parameters
     ----------
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, inference
-        See `FederatedLasso`.
+    alpha : float (default: 0.0)
+        Must be 0, since there is no penalty.
 
     Attributes
     ----------
@@ -111,28 +110,12 @@ class FederatedNegativeBinomial(FederatedPoissonRegressor):
 
     family = "negative_binomial"
 
-    def __init__(
-        self,
-        *,
-        fit_intercept: bool = True,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        algorithm: Any = None,
-        participation: Participation | None = None,
-        random_state: int | None = None,
-        inference: str | None = None,
-        alpha: float = 0.0,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.algorithm = algorithm
-        self.participation = participation
-        self.random_state = random_state
-        self.inference = inference
-
-    l1_ratio = 0.0
+    alpha: float = 0.0
+    l1_ratio: float = field(default=0.0, init=False)
+    penalty_factor: Any = field(default=None, init=False)
+    site_effects: str = field(default="common", init=False)
+    nodes: int = field(default=7, init=False)
+    reml: bool = field(default=False, init=False)
 
     def fit(
         self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, **more: Any

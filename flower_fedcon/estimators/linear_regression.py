@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from flower_fedcon.core.participation import Participation
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
+from flower_fedcon.estimators.shared_arguments import Penalty, SiteSettings
 from flower_fedcon.objectives import LeastSquares, WithOffset
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.validation import Array, nonnegative
@@ -66,7 +67,8 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         return family_of(self.family).link.inverse(self._scores(X))
 
 
-class FederatedElasticNet(LinearRegressor):
+@dataclass(eq=False, repr=False, kw_only=True)
+class FederatedElasticNet(SiteSettings, LinearRegressor, Penalty):
     """Linear regression with an elastic net, over clients: `sklearn.linear_model.ElasticNet`.
 
     Minimises ||y - X w - b||^2 / (2 n) + alpha l1_ratio ||w||_1 + alpha (1 - l1_ratio) ||w||^2 / 2
@@ -76,12 +78,6 @@ class FederatedElasticNet(LinearRegressor):
     ----------
     alpha : float (default: 1.0)
         >= 0.
-    l1_ratio : float (default: 0.5)
-        In [0, 1].
-    fit_intercept, tol, max_iter, algorithm, participation, random_state
-        See `FederatedLasso`.
-    penalty_factor, inference, site_effects, nodes, reml
-        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -96,37 +92,6 @@ class FederatedElasticNet(LinearRegressor):
     >>> FederatedElasticNet(alpha=1.0).fit(X, y, groups=[0, 0, 1, 1]).coef_  # (2 - .5) / 1.5
     array([1., 0.])
     """
-
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        l1_ratio: float = 0.5,
-        fit_intercept: bool = True,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        algorithm: Any = None,
-        participation: Participation | None = None,
-        random_state: int | None = None,
-        penalty_factor: Any = None,
-        inference: str | None = None,
-        site_effects: str = "common",
-        nodes: int = 7,
-        reml: bool = False,
-    ) -> None:
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.algorithm = algorithm
-        self.participation = participation
-        self.random_state = random_state
-        self.penalty_factor = penalty_factor
-        self.inference = inference
-        self.site_effects = site_effects
-        self.nodes = nodes
-        self.reml = reml
 
     def fit(
         self,
@@ -167,50 +132,11 @@ class FederatedElasticNet(LinearRegressor):
         return self._fit_at(problem, self.l1_ratio, nonnegative("alpha", self.alpha))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FederatedLasso(FederatedElasticNet):
     """The lasso over clients: `sklearn.linear_model.Lasso` of the pooled rows.
 
     Minimises ||y - X w - b||^2 / (2 n) + alpha ||w||_1 over the n rows of all clients.
-
-    Parameters
-    ----------
-    alpha : float (default: 1.0)
-        >= 0.
-    fit_intercept : bool (default: True)
-        The intercept is not penalised.
-    tol : float (default: 1e-8)
-        KKT residual at which a fit ends, relative to the gradient at the start, and independent of
-        the data's units: see `flower_fedcon.regularization_path`.
-    max_iter : int (default: 1000)
-        The largest number of rounds.
-    algorithm : str or strategy, optional
-        A method with a regularizer: a name ("FedNewton"), or a strategy with its settings, whose
-        regularizer is replaced. By default FedNewton for up to 1000 coefficients, else proximal
-        gradient steps (FedMiD; for cohorts, CompositeFL).
-    participation : Participation, optional
-        The clients of each round; all by default.
-    random_state : int, optional
-        The seed of the cohorts.
-    penalty_factor : array, shape (features,), optional
-        Factors >= 0 of each column's penalty, 1 by default; 0 leaves a column free. They are used
-        as given, while glmnet divides its `penalty.factor` by their mean.
-    inference : {"model", "robust", "cluster", "quasi", "debiased"}, optional
-        The kind of standard errors, which cost one exchange of sums. Fits without a penalty take
-        "model", "robust" (HC1), "cluster" (clients, or `clusters` of `fit`), or "quasi" (counts
-        with variance phi times the mean). Fits with an l1 norm take "debiased", which gives
-        intervals about `coef_debiased_`. The fit then has `bse_`, `pvalues_`, `conf_int()`,
-        `summary()` and the rest of `Inferring`.
-    site_effects : {"common", "own", "random"} (default: "common")
-        "common": one intercept for all clients. "own": each client has its own, which never leaves
-        it; `intercept_` is then NaN, and `left_out_` lists clients without other information.
-        "random": normal intercepts about `intercept_`, of clients or of the groups of `clusters`,
-        by maximum likelihood without a penalty; see `RandomEffects`. Predictions then use the mean
-        intercept.
-    nodes : int (default: 7)
-        Nodes of the quadrature for random intercepts in logistic and Poisson models: odd, at most
-        25; 1 is Laplace's approximation.
-    reml : bool (default: False)
-        Whether to fit a linear model's random intercepts by restricted maximum likelihood.
 
     Attributes
     ----------
@@ -234,38 +160,10 @@ class FederatedLasso(FederatedElasticNet):
     (array([1.5, 0. ]), 2.0)
     """
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        algorithm: Any = None,
-        participation: Participation | None = None,
-        random_state: int | None = None,
-        penalty_factor: Any = None,
-        inference: str | None = None,
-        site_effects: str = "common",
-        nodes: int = 7,
-        reml: bool = False,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.algorithm = algorithm
-        self.participation = participation
-        self.random_state = random_state
-        self.penalty_factor = penalty_factor
-        self.inference = inference
-        self.site_effects = site_effects
-        self.nodes = nodes
-        self.reml = reml
-
-    l1_ratio = 1.0
+    l1_ratio: float = field(default=1.0, init=False)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FederatedElasticNetCV(LinearRegressor, Tuned):
     """`FederatedElasticNet` with alpha by cross-validation within the clients.
 
@@ -273,18 +171,8 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
     ----------
     l1_ratio : float, or list of several (default: 0.5)
         In (0, 1]; of several values the one with the least mean loss is chosen.
-    num, min_ratio : int, float (default: 100, 1e-3)
-        The path: see `flower_fedcon.regularization_path`.
-    cv : int, splitter, iterable or None (default: 5)
-        Number of folds within each client (None: 5); or, as in scikit-learn, a splitter or pairs
-        (rows to fit, rows held out) of row numbers or masks.
-    rule : {"min", "1se"} (default: "min")
-        The alpha of least mean loss, or the largest alpha within a standard error of it, which
-        needs at least two folds.
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
-        See `FederatedLasso`.
     inference : {"debiased"}, optional
-        See `FederatedLasso`; with l1_ratio=1.
+        Standard errors of a fit with l1_ratio=1, as in `FederatedLasso`.
 
     Attributes
     ----------
@@ -305,36 +193,7 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
     array([0])
     """
 
-    def __init__(
-        self,
-        *,
-        l1_ratio: float | Sequence[float] = 0.5,
-        num: int = 100,
-        min_ratio: float = 1e-3,
-        cv: Any = 5,
-        rule: str = "min",
-        fit_intercept: bool = True,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        algorithm: Any = None,
-        participation: Participation | None = None,
-        random_state: int | None = None,
-        penalty_factor: Any = None,
-        inference: str | None = None,
-    ) -> None:
-        self.l1_ratio = l1_ratio
-        self.num = num
-        self.min_ratio = min_ratio
-        self.cv = cv
-        self.rule = rule
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.algorithm = algorithm
-        self.participation = participation
-        self.random_state = random_state
-        self.penalty_factor = penalty_factor
-        self.inference = inference
+    l1_ratio: float | Sequence[float] = 0.5
 
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Choose alpha and fit; see `FederatedElasticNet.fit`."""
@@ -348,16 +207,14 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
         return self
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FederatedLassoCV(FederatedElasticNetCV):
     """`FederatedLasso` with alpha by cross-validation within the clients.
 
     Parameters
     ----------
-    num, min_ratio, cv, rule : see `FederatedElasticNetCV`
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
-        See `FederatedLasso`.
     inference : {"debiased"}, optional
-        See `FederatedLasso`.
+        Standard errors of a fit with an l1 norm, as in `FederatedLasso`.
 
     Attributes
     ----------
@@ -375,33 +232,4 @@ class FederatedLassoCV(FederatedElasticNetCV):
     np.float64(1.0)
     """
 
-    def __init__(
-        self,
-        *,
-        num: int = 100,
-        min_ratio: float = 1e-3,
-        cv: Any = 5,
-        rule: str = "min",
-        fit_intercept: bool = True,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        algorithm: Any = None,
-        participation: Participation | None = None,
-        random_state: int | None = None,
-        penalty_factor: Any = None,
-        inference: str | None = None,
-    ) -> None:
-        self.num = num
-        self.min_ratio = min_ratio
-        self.cv = cv
-        self.rule = rule
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.algorithm = algorithm
-        self.participation = participation
-        self.random_state = random_state
-        self.penalty_factor = penalty_factor
-        self.inference = inference
-
-    l1_ratio = 1.0
+    l1_ratio: float = field(default=1.0, init=False)

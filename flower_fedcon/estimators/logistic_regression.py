@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -11,8 +11,8 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from flower_fedcon.core.participation import Participation
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
+from flower_fedcon.estimators.shared_arguments import Mixture, SiteSettings
 from flower_fedcon.objectives import LogisticRegression, SoftmaxRegression
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.validation import Array, positive
@@ -81,7 +81,8 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         return chosen
 
 
-class FederatedLogisticRegression(_LogisticClassifier):
+@dataclass(eq=False, repr=False, kw_only=True)
+class FederatedLogisticRegression(SiteSettings, _LogisticClassifier, Mixture):
     """Logistic regression over clients: `sklearn.linear_model.LogisticRegression` of pooled rows.
 
     Minimises C times the sum of the losses of all rows, plus l1_ratio ||w||_1 and
@@ -93,10 +94,6 @@ class FederatedLogisticRegression(_LogisticClassifier):
         > 0; smaller values give sparser models, and numpy.inf means no penalty.
     l1_ratio : float (default: 1.0)
         In [0, 1].
-    fit_intercept, tol, max_iter, algorithm, participation, random_state
-        See `FederatedLasso`.
-    penalty_factor, inference, site_effects, nodes, reml
-        See `FederatedLasso`.
 
     Attributes
     ----------
@@ -115,36 +112,8 @@ class FederatedLogisticRegression(_LogisticClassifier):
     array(['no', 'yes'], dtype='<U3')
     """
 
-    def __init__(
-        self,
-        C: float = 1.0,
-        *,
-        l1_ratio: float = 1.0,
-        fit_intercept: bool = True,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        algorithm: Any = None,
-        participation: Participation | None = None,
-        random_state: int | None = None,
-        penalty_factor: Any = None,
-        inference: str | None = None,
-        site_effects: str = "common",
-        nodes: int = 7,
-        reml: bool = False,
-    ) -> None:
-        self.C = C
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.algorithm = algorithm
-        self.participation = participation
-        self.random_state = random_state
-        self.penalty_factor = penalty_factor
-        self.inference = inference
-        self.site_effects = site_effects
-        self.nodes = nodes
-        self.reml = reml
+    C: float = field(default=1.0, kw_only=False)
+    l1_ratio: float = 1.0
 
     def fit(
         self,
@@ -165,18 +134,14 @@ class FederatedLogisticRegression(_LogisticClassifier):
         return self._fit_at(problem, self.l1_ratio, alpha)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
     """`FederatedLogisticRegression` with C by cross-validation within the clients.
 
     Parameters
     ----------
-    l1_ratio : float, or list of several (default: 1.0)
-        In (0, 1]; of several values the one with the least mean loss is chosen.
-    num, min_ratio, cv, rule : see `FederatedElasticNetCV`
-    fit_intercept, tol, max_iter, algorithm, participation, random_state, penalty_factor
-        See `FederatedLasso`.
     inference : {"debiased"}, optional
-        See `FederatedLasso`; with l1_ratio=1.
+        Standard errors of a fit with l1_ratio=1, as in `FederatedLasso`.
 
     Attributes
     ----------
@@ -196,37 +161,6 @@ class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
     >>> np.flatnonzero(model.coef_)
     array([0])
     """
-
-    def __init__(
-        self,
-        *,
-        l1_ratio: float | Sequence[float] = 1.0,
-        num: int = 100,
-        min_ratio: float = 1e-3,
-        cv: Any = 5,
-        rule: str = "min",
-        fit_intercept: bool = True,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-        algorithm: Any = None,
-        participation: Participation | None = None,
-        random_state: int | None = None,
-        penalty_factor: Any = None,
-        inference: str | None = None,
-    ) -> None:
-        self.l1_ratio = l1_ratio
-        self.num = num
-        self.min_ratio = min_ratio
-        self.cv = cv
-        self.rule = rule
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.algorithm = algorithm
-        self.participation = participation
-        self.random_state = random_state
-        self.penalty_factor = penalty_factor
-        self.inference = inference
 
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Choose C and fit; see `FederatedLasso.fit`."""

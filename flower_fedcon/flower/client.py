@@ -100,7 +100,7 @@ class FlowerClient(NumPyClient):
         at_node = getattr(type(objective), "at_node", None)
         if at_node is None:
             check_objective(objective)
-        self.objective = self._own_objective = self._loaded = objective
+        self.objective = self._own_objective = self._loaded_objective = objective
         self._context = context
         node = dict(context.node_config) if context is not None else {}
         # Without a context there is no node: this is the caller's process.
@@ -127,7 +127,7 @@ class FlowerClient(NumPyClient):
         self._data: DataAtNode | None = None
         if at_node is not None:
             self._data = at_node(objective, self.policy, self._store, self.name, folder_of_own)
-        self._notes = NodeNotes(self._store, self._loaded, self.policy, self.name)
+        self._notes = NodeNotes(self._store, self._loaded_objective, self.policy, self.name)
         if (private := ExampleDP.of(node, privacy)) is not None:
             self._make_private(private)
         self._oracles = oracles
@@ -183,7 +183,7 @@ class FlowerClient(NumPyClient):
                     said["pass"] = self._store.known_pass(str(config.get("run-id", "")))
                 return [], 1, said
             with ExitStack() as held:
-                with ExitStack() as until_saved, self.policy.in_time():
+                with ExitStack() as until_saved, self.policy.within_max_seconds():
                     self.policy.check_arrays(parameters)
                     run, request = codec.decode_request(parameters, config, self._oracles)
                     if self._ledger is not None:
@@ -309,7 +309,7 @@ class FlowerClient(NumPyClient):
             self.policy.check_part(self.algorithm, self.counted_rows)
             self.policy.check_phase(EVALUATE)
             self.policy.check_arrays(parameters)
-            with self.policy.in_time():
+            with self.policy.within_max_seconds():
                 return self._evaluate(parameters, config)
         except Exception as error:
             return math.nan, 1, {"error": self._answer(error)}

@@ -35,14 +35,14 @@ class NodeNotes:
     """
 
     def __init__(self, store: Store | None, loaded: Any, policy: Policy, name: str | None) -> None:
-        self._store, self._loaded, self._policy, self._name = store, loaded, policy, name
+        self._store, self._loaded_objective, self._policy, self._name = store, loaded, policy, name
         self._told: dict[str, str] = {}  # noisy sums of this message, by question
         self.tell = self._told.__setitem__
 
     @cached_property
     def rows(self) -> str:
         """The digest that identifies the loaded rows in the node's ledgers, counts and runs."""
-        loaded = self._loaded
+        loaded = self._loaded_objective
         content = getattr(loaded, "rows_digest", "")
         if self._store is None or not content:
             return rows_on_node(loaded)
@@ -51,7 +51,7 @@ class NodeNotes:
 
     def former_rows(self) -> tuple[str, ...]:
         """Return the digests that earlier versions used."""
-        return former_on_node(self._loaded)
+        return former_on_node(self._loaded_objective)
 
     def told(self, question: str) -> str:
         """Return the noisy sums that have answered a question before; "" if there are none."""

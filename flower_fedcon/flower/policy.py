@@ -353,7 +353,7 @@ class Policy:
             raise _refused("max-solver-iterations", f"{most}, not {asked}")
 
     @contextmanager
-    def in_time(self) -> Iterator[None]:
+    def within_max_seconds(self) -> Iterator[None]:
         """Stop the block after `max_seconds`, in a process's main thread.
 
         Raises

@@ -8,57 +8,33 @@ import numpy as np
 
 from flower_fedcon.arrays import is_array, known
 from flower_fedcon.compiled import loops
-from flower_fedcon.compiled.links import LINEAR, LOGISTIC, PRODUCT
+from flower_fedcon.compiled.records import (
+    ALL_ROWS,
+    LINEAR,
+    LOGISTIC,
+    PRODUCT,
+    Data,
+    Point,
+    read_only,
+)
 from flower_fedcon.objectives.client_axis import VertexStep, Which
 from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.losses import LeastSquares, LogisticRegression
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression
-from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
+from flower_fedcon.objectives.step_arguments import CompiledSteps, steps_of
 from flower_fedcon.validation import Array
 
 
-class CompiledRows:
-    """The gradients of several clients whose losses depend on one score <a_i, x> for each row.
-
-    Parameters
-    ----------
-    module : module
-        `flower_fedcon.compiled.calls`.
-    tables : array, shape (clients, rows, d)
-    targets : array, shape (clients, rows)
-    factors : array, shape (clients,)
-        The factor of each client's gradient.
-    logistic : bool
-        Whether the link of a score s is tanh(s / 2); else it is s.
-    ridges : array, shape (clients,), optional
-        l2 of each client, for steps; None if it is not a number, and no steps are taken.
-    """
-
-    def __init__(
-        self,
-        module: Any,
-        tables: Array,
-        targets: Array,
-        factors: Array,
-        logistic: bool,
-        ridges: Array | None,
-    ) -> None:
-        self.module, self.tables, self.targets = module, tables, targets
-        self.factors, self.logistic, self.ridges = factors, logistic, ridges
+class CompiledRows(CompiledSteps):
+    """The gradients of several clients whose losses depend on one score <a_i, x> for each row."""
 
     def of(self, tables: Array, targets: Array, which: Which) -> CompiledRows:
         """Return the same for some of the clients, with their tables and targets."""
-        ridges = None if self.ridges is None else self.ridges[which]
-        return CompiledRows(
-            self.module, tables, targets, self.factors[which], self.logistic, ridges
-        )
-
-    def takes(self, *arrays: Array) -> bool:
-        """Return whether the arrays have the data's dtype, which the loops need."""
-        dtype = self.tables.dtype
-        return all([array.dtype == dtype for array in arrays])  # noqa: C419  (no generator: faster)
+        own, factors, ridges = self.data, self.data.factors[which], self.data.ridges[which]
+        data = Data(tables, targets, factors, ridges, own.link)
+        return CompiledRows(self.module, data, self.ridged)
 
     def add(
         self,
@@ -79,42 +55,23 @@ class CompiledRows:
         scale : float
         clients : array of int, shape (n,)
         rows : array of int, shape (n, batch size), optional
-            The rows of each client that count; all by default. center : array of the model's shape,
-        optional
+            The rows of each client that count; all by default.
+        center : array of the model's shape, optional
             If given, `out` is overwritten by pull * (x - center) first.
         pull : float
         """
-        module, d = self.module, self.tables.shape[-1]
-        module.add_gradients(
-            self.tables,
-            self.targets,
-            clients,
-            module.ALL_ROWS if rows is None else rows,
-            module.read_only(x.reshape(-1, d)),
-            out.reshape(len(clients), d),
-            self.factors,
-            scale,
-            LOGISTIC if self.logistic else LINEAR,
-            module.read_only(np.empty(0, x.dtype) if center is None else center.reshape(-1)),
-            float(pull),
-        )
+        d = self.data.tables.shape[-1]
+        middle = np.empty(0, x.dtype) if center is None else center.reshape(-1)
+        point = Point(read_only(x.reshape(-1, d)), scale, read_only(middle), float(pull))
+        chosen = ALL_ROWS if rows is None else rows
+        self.module.add_gradients(self.data, point, clients, chosen, out.reshape(-1, d))
 
     def vertex_step(self, step: VertexStep, clients: Array) -> tuple[Array, Array] | None:
         """Return the vertices and the new points; None if a gradient is not finite."""
-        module, x = self.module, step.x
-        codes, tops, moved = module.take_vertex_steps(
-            self.tables,
-            self.targets,
-            clients,
-            module.read_only(x.reshape(len(x), -1)),
-            self.factors,
-            self.ridges,
-            step.scale,
-            LOGISTIC if self.logistic else LINEAR,
-            module.read_only(step.center.reshape(-1)),
-            float(step.pull),
-            step.step,
-            step.radius,
+        x, center = step.x, read_only(step.center.reshape(-1))
+        point = Point(read_only(x.reshape(len(x), -1)), step.scale, center, float(step.pull))
+        codes, tops, moved = self.module.take_vertex_steps(
+            self.data, point, clients, step.step, step.radius
         )
         if np.count_nonzero(np.isfinite(tops)) == tops.size:
             # Checkpoints keep states without a copy if they are not views of other arrays.
@@ -130,29 +87,19 @@ class CompiledRows:
             The second derivatives of the rows' losses.
         v : array, shape (clients, *shape)
         """
-        module, count = self.module, len(v)
-        found = np.zeros_like(v)
-        flat = module.read_only(v.reshape(count, -1))
-        module.add_gradients(
-            self.tables,
-            module.read_only(curvatures),
-            np.arange(count),
-            module.ALL_ROWS,
-            flat,
-            found.reshape(flat.shape),
-            np.ones(count, v.dtype),
-            1.0,
-            PRODUCT,
-            module.read_only(np.empty(0, v.dtype)),
-            0.0,
+        found, count = np.zeros_like(v), len(v)
+        point = Point(read_only(v.reshape(count, -1)), 1.0, read_only(np.empty(0, v.dtype)), 0.0)
+        data = self.data._replace(
+            targets=read_only(curvatures), factors=np.ones(count, v.dtype), link=PRODUCT
         )
+        out = found.reshape(point.x.shape)
+        self.module.add_gradients(data, point, np.arange(count), ALL_ROWS, out)
         return found
 
     def mean_losses(self, x: Array) -> Array:
         """Return each client's mean loss at x, without its factor."""
-        module, means = self.module, np.empty(len(self.tables), x.dtype)
-        at = module.read_only(x.reshape(-1))
-        module.find_losses(self.tables, self.targets, at, self.logistic, means)
+        means = np.empty(len(self.data.tables), x.dtype)
+        self.module.find_losses(self.data, read_only(x.reshape(-1)), means)
         return means
 
     def walk(
@@ -180,29 +127,19 @@ class CompiledRows:
         -------
         models, variates : array, shape (n, d)
         """
-        module, moved = self.module, None
-        start = module.read_only(steps.start.reshape(-1, self.tables.shape[-1]))
-        drift, numbers = drift_of(module, steps, start), numbers_of(steps)
-        data = self.tables, self.targets
-        own = clients, start, self.factors, self.ridges, self.logistic
-        if products is not None:
-            shift, step = numbers[:2]
-            moved = module.take_steps_by_scores(
-                rate, *data, products, *own, *drift[:3], shift, step, steps.steps
-            )
+        given = self.data, steps_of(steps, self.data.tables.shape[-1], rows, rate), clients
+        if products is None:
+            moved = self.module.take_steps(*given, rate is not None)
         else:
-            chosen = module.ALL_STEPS if rows is None else rows
-            clients, *rest = own
-            moved = module.take_steps(rate, *data, clients, chosen, *rest, *drift, *numbers)
+            moved = self.module.take_steps_by_scores(*given, products, rate is not None)
         return moved  # type: ignore[no-any-return]
 
 
-_LINKS: dict[Any, tuple[bool, float]] = {
-    LeastSquares: (False, 1.0),
-    LogisticRegression: (True, 0.5),
+_LINKS: dict[Any, tuple[int, float]] = {
+    LeastSquares: (LINEAR, 1.0),
+    LogisticRegression: (LOGISTIC, 0.5),
 }
-"""The losses of one score with compiled loops: whether the link is logistic, and the slope's
-factor."""
+"""The losses of one score with compiled loops: the link, and the slope's factor."""
 
 
 def _compiled_kind(kind: type) -> type[LinearModel] | None:
@@ -234,13 +171,14 @@ def compiled_form(whole: Any, times: int) -> CompiledRows | CompiledSoftmax | No
     """
     if not pays(whole, times):
         return None
-    module, data = loops(whole.rows, times), (whole.rows, whole.targets)
-    number = np.full(len(whole.rows), 1.0, whole.rows.dtype)
+    module, number = loops(whole.rows, times), np.full(len(whole.rows), 1.0, whole.rows.dtype)
     # l2 is not a single number with an intercept, which it leaves free.
-    ridges = None if whole.intercept and np.any(whole.l2) else number * whole.l2
+    ridged = not (whole.intercept and np.any(whole.l2))
+    data = Data(whole.rows, whole.targets, number, number * whole.l2 if ridged else number, LINEAR)
     kind = _compiled_kind(type(whole))
     if kind is SoftmaxRegression:
         scaled = np.any(np.not_equal(whole.scale, 1.0))
-        return None if scaled else CompiledSoftmax(module, *data, ridges)
-    logistic, factor = _LINKS[kind]
-    return CompiledRows(module, *data, number * (factor * whole.scale), logistic, ridges)
+        return None if scaled else CompiledSoftmax(module, data, ridged)
+    link, factor = _LINKS[kind]
+    data = data._replace(factors=number * (factor * whole.scale), link=link)
+    return CompiledRows(module, data, ridged)

@@ -23,10 +23,10 @@ from flower_fedcon.validation import Array
 _SCARCE = 4  # entries of a row, for each row, from which on G is kept: a fourth more memory
 
 
-def few_rows(tables: Array) -> bool:
+def products_pay(tables: Array) -> bool:
     """Return whether the rows have few inner products compared with their entries.
 
-    >>> few_rows(np.ones((3, 2, 8))), few_rows(np.ones((3, 2, 7)))
+    >>> products_pay(np.ones((3, 2, 8))), products_pay(np.ones((3, 2, 7)))
     (True, False)
     """
     _, rows, entries = tables.shape

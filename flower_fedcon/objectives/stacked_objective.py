@@ -13,7 +13,7 @@ from flower_fedcon.objectives.client_axis import Stack, VertexStep, Which, place
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_form, pays
 from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
 from flower_fedcon.objectives.local_pass import LocalPass
-from flower_fedcon.objectives.scores import few_rows, row_products, steps_on_scores
+from flower_fedcon.objectives.scores import products_pay, row_products, steps_on_scores
 from flower_fedcon.validation import Array
 
 # Data are read twice, and should be in the cache the second time.
@@ -190,7 +190,7 @@ class StackedObjective(Stack):
         form = self._compiled
         if form is None or not form.takes(step.x, step.center):
             return None
-        if form.ridges is None or step.x.ndim != step.center.ndim + 1:
+        if not form.ridged or step.x.ndim != step.center.ndim + 1:
             return None
         return form.vertex_step(step, places(which))
 
@@ -227,7 +227,7 @@ class StackedObjective(Stack):
                 return None
             self._steps_form = self._steps_form or compiled_form(self.objective, steps.steps)
         form = self._steps_form
-        takes = form is not None and form.ridges is not None and form.takes(*steps.arrays)
+        takes = form is not None and form.ridged and form.takes(*steps.arrays)
         return form if takes else None
 
     def _walk(
@@ -245,7 +245,7 @@ class StackedObjective(Stack):
     def _on_scores(self, steps: LocalPass, full: bool) -> bool:
         """Return whether steps on scores save work: see `scores`."""
         fits = full and steps.steps > 1 and getattr(self.objective, "one_score", False)
-        return fits and steps.plain and few_rows(self.objective.rows)
+        return fits and steps.plain and products_pay(self.objective.rows)
 
     @property
     def products(self) -> Array:

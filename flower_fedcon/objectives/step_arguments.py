@@ -1,4 +1,4 @@
-"""Gradient steps in the form of compiled loops: flat arrays and numbers."""
+"""Clients' data and gradient steps in the form of compiled loops."""
 
 from __future__ import annotations
 
@@ -7,17 +7,44 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.compiled.records import ALL_STEPS, Data, Steps, read_only
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.validation import Array
 
 
-def drift_of(module: Any, steps: LocalPass, start: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the arrays for steps from the rows of `start`, flattened for the loops.
+class CompiledSteps:
+    """The base of what compiled loops do for several clients.
 
-    These are the linear term, the part subtracted from it, the center, and the first point. A
-    missing array has length 0.
+    Parameters
+    ----------
+    module : module
+        `flower_fedcon.compiled.calls`.
+    data : Data
+    ridged : bool
+        Whether l2 is one number a client; else no steps are taken.
     """
-    (none, nowhere), size = _nothing(start.dtype), start.shape[1]
+
+    def __init__(self, module: Any, data: Data, ridged: bool) -> None:
+        self.module, self.data, self.ridged = module, data, ridged
+
+    def takes(self, *arrays: Array) -> bool:
+        """Return whether the arrays have the data's dtype, which the loops need."""
+        dtype = self.data.tables.dtype
+        return all([array.dtype == dtype for array in arrays])  # noqa: C419  (no generator: faster)
+
+
+def steps_of(steps: LocalPass, size: int, rows: Array | None, rate: float | None) -> Steps:
+    """Return steps for the loops, of models with `size` entries.
+
+    Parameters
+    ----------
+    rows : array of int, shape (n, steps, batch size), optional
+        The rows of each client that count; all by default.
+    rate : float, optional
+        The rate of control variates, if they move.
+    """
+    start, number = steps.start.reshape(-1, size), steps.start.dtype.type
+    none, nowhere = _nothing(start.dtype)
     linear = less = center = none
     if steps.linear is not None:
         linear = steps.linear.reshape(-1, size)
@@ -26,9 +53,22 @@ def drift_of(module: Any, steps: LocalPass, start: Array) -> tuple[Array, Array,
     if steps.shift:
         middle = np.zeros(size, start.dtype) if steps.center is None else steps.center
         center = middle.reshape(-1, size)
-    read_only = module.read_only
-    first = nowhere if steps.first is None else read_only(steps.first.reshape(-1))
-    return read_only(linear), read_only(less), read_only(center), first
+    thresholds, divisors = zip(*steps.points, strict=True)
+    return Steps(
+        rows=ALL_STEPS if rows is None else rows,
+        start=read_only(start),
+        linear=read_only(linear),
+        less=read_only(less),
+        center=read_only(center),
+        first=nowhere if steps.first is None else read_only(steps.first.reshape(-1)),
+        shift=number(steps.shift),
+        step=number(steps.rate),
+        of_z=number(steps.onward[0]),
+        of_point=number(steps.onward[1]),
+        thresholds=np.array(thresholds, start.dtype),
+        divisors=np.array(divisors, start.dtype),
+        variate_rate=number(0.0 if rate is None else rate),
+    )
 
 
 @cache
@@ -38,14 +78,3 @@ def _nothing(dtype: np.dtype[Any]) -> tuple[Array, Array]:
     none.setflags(write=False)
     nowhere.setflags(write=False)
     return none, nowhere
-
-
-def numbers_of(steps: LocalPass) -> tuple[Any, ...]:
-    """Return the numbers of steps for the loops, and two arrays with a number for each step.
-
-    The numbers are shift, step, and the factors of z and of the point; the arrays are thresholds
-    and divisors.
-    """
-    dtype, each = steps.start.dtype, zip(*steps.points, strict=True)
-    singles = (steps.shift, steps.rate, *steps.onward)
-    return *(dtype.type(x) for x in singles), *(np.array(numbers, dtype) for numbers in each)

@@ -13,11 +13,11 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
-from flower_fedcon.runs.contest import Contest
 from flower_fedcon.runs.directory import RunDirectory, versions
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.hooks import Playing, RunHook
 from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.race_hook import RaceHook
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.ledgers import RunLedgers
 
@@ -68,7 +68,7 @@ class Kept(RunHook):
     plan : Plan
         With a folder.
     engine : Engine
-    contest : Contest
+    race_hook : RaceHook
     problem : dict, optional
         The problem's table in an experiment file.
 
@@ -81,13 +81,13 @@ class Kept(RunHook):
         self,
         plan: Plan,
         engine: Engine,
-        contest: Contest,
+        race_hook: RaceHook,
         problem: Mapping[str, Any] | None,
     ) -> None:
         assert plan.run_dir is not None  # noqa: S101  (the caller's case)
         self._directory, self._plan, self._engine = RunDirectory(plan.run_dir), plan, engine
         self.path = self._directory.path
-        self._contest, self._problem = contest, problem
+        self._race_hook, self._problem = race_hook, problem
         self._found: dict[str, Any] | None = None
         self._fingerprint: checkpoint.Fingerprint = {}
         self._before: dict[str, Any] | None = None  # during a round: the state it began with
@@ -126,7 +126,7 @@ class Kept(RunHook):
             if plan.resume:
                 lacks = "no checkpoint in" if directory.exists else "there is no folder"
                 _log.warning("%s %s to resume: starting from round 1", lacks, self.path)
-            algorithm = self._contest.stated(run.server)
+            algorithm = self._race_hook.stated(run.server)
             directory.create(run.server, plan, algorithm, self._problem)
             self._begin_audit(run)
             return
@@ -150,7 +150,7 @@ class Kept(RunHook):
         if wanted:
             data = self._fingerprint.get("data", {}).get("digest", ())
             log = AuditLog(self.path / audit_log.NAME, run.server, data)
-            for runner in self._contest.runners:
+            for runner in self._race_hook.runners:
                 runner.server.audit = log
             run.server.audit = log
 
@@ -202,7 +202,7 @@ class Kept(RunHook):
     def _checkpoint(self, run: Playing) -> None:
         """Write all that a later start needs; clients then keep these versions."""
         self._write(run, self._content(run))
-        for runner in self._contest.runners:
+        for runner in self._race_hook.runners:
             if not runner.out:
                 runner.server.acknowledgements.keep()
         run.server.acknowledgements.keep()

@@ -10,9 +10,9 @@ from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import DivergedError
-from flower_fedcon.runs.contest import Contest
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.hooks import Playing, RunHook
+from flower_fedcon.runs.race_hook import RaceHook
 from flower_fedcon.runs.scouting import Guard, sharper
 from flower_fedcon.validation import Array
 
@@ -25,7 +25,7 @@ class Restarts(RunHook):
 
     Parameters
     ----------
-    contest : Contest
+    race_hook : RaceHook
     server : Server
         The run's first server.
     x0 : array
@@ -34,14 +34,14 @@ class Restarts(RunHook):
         Open for this server.
     """
 
-    def __init__(self, contest: Contest, server: Server, x0: Array, engine: Engine) -> None:
-        self._contest, self._start, self._engine = contest, x0, engine
+    def __init__(self, race_hook: RaceHook, server: Server, x0: Array, engine: Engine) -> None:
+        self._race_hook, self._start, self._engine = race_hook, x0, engine
         self._watched, self._guard = server, self._guarded(server.setup)
         self._count = 0
 
     def _guarded(self, setup: Setup) -> Guard | None:
         """Return the guard against growth, if steps are estimates or come from a race."""
-        falls = [row["objective"] for row in self._contest.rows if self._contest.chosen]
+        falls = [row["objective"] for row in self._race_hook.rows if self._race_hook.chosen]
         falls = [value for value in falls if math.isfinite(value)]
         guard = Guard.of_estimates(setup, self._start, self._engine)
         if not falls:
@@ -81,22 +81,22 @@ class Restarts(RunHook):
 
         Not if it is not, or if several such starts have not helped.
         """
-        contest = self._contest
+        race_hook = self._race_hook
         if self._guard is None or self._count >= _MOST:
             return False
-        if contest.race is not None:  # everyone in it diverges
-            run.server, run.history.race = contest.abandon(), contest.rows
+        if race_hook.race is not None:  # everyone in it diverges
+            run.server, run.history.race = race_hook.abandon(), race_hook.rows
         self._count += 1
         old = run.server
         setup, why = old.setup, str(error).partition(": the run diverges")[0]
-        if contest.chosen:
-            contest.give_up()
+        if race_hook.chosen:
+            race_hook.give_up()
             _log.warning(
                 "%s: %s. The race's choice is dropped: the run starts again from x0 with %s and "
                 "its defaults",
                 old.strategy.title,
                 why,
-                contest.plain.title,
+                race_hook.plain.title,
             )
         else:
             setup = sharper(setup)
@@ -108,7 +108,7 @@ class Restarts(RunHook):
                 setup.smoothness,
             )
         run.asking = False
-        run.server = old.anew(contest.plain, setup, run.start, run.plan.clock)
+        run.server = old.anew(race_hook.plain, setup, run.start, run.plan.clock)
         run.engine.open(run.server.info)
         self._guard = Guard.of_estimates(setup, run.start, run.engine)
         return True

@@ -21,11 +21,11 @@ from flower_fedcon.errors import DivergedError, StorageError
 from flower_fedcon.runs import hook_registry
 from flower_fedcon.runs.certificates import check_certificates
 from flower_fedcon.runs.checkpoint import states_in
-from flower_fedcon.runs.contest import Contest
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.hooks import Callbacks, Hooks, RunHook
 from flower_fedcon.runs.kept import Kept, Spending
 from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.race_hook import RaceHook
 from flower_fedcon.runs.recording import Recorder
 from flower_fedcon.runs.restarts import Restarts
 from flower_fedcon.runs.signals import graceful
@@ -86,26 +86,26 @@ class Run:
             "round_deadline": engine.round_deadline,
             "clock": plan.clock,
         }
-        contest = Contest(strategy, rivals, engine, x0, options, certificates=plan.certificates)
+        race_hook = RaceHook(strategy, rivals, engine, x0, options, certificates=plan.certificates)
         check_certificates(plan.certificates, strategy)
         wings = [kind.of(plan, strategy, setup) for kind in hook_registry.hooks()]
         self.recorder = Recorder(plan, strategy, engine)
         _check_participation(strategy, setup)
-        kept = None if plan.run_dir is None else Kept(plan, engine, contest, problem)
+        kept = None if plan.run_dir is None else Kept(plan, engine, race_hook, problem)
         self._kept = kept
         try:
             found = {} if kept is None else kept.found(strategy, setup, x0, rivals)
-            self.server = contest.first_server(setup, found)
+            self.server = race_hook.first_server(setup, found)
             engine.open(self.server.info)
-            restarts = Restarts(contest, self.server, x0, engine)
+            restarts = Restarts(race_hook, self.server, x0, engine)
         except BaseException:
             self.close()
             raise
         folder: list[RunHook] = [] if kept is None else [Spending(kept.path), kept]
         brought = [hook for hook in wings if hook is not None]
-        self.hooks = Hooks([*folder, contest, restarts, Callbacks(), *brought])
+        self.hooks = Hooks([*folder, race_hook, restarts, Callbacks(), *brought])
         self._states = states_in(found)
-        if few := short_of_rows(contest.strategy.batch_size, self.server.setup.clients):
+        if few := short_of_rows(race_hook.strategy.batch_size, self.server.setup.clients):
             _strategies_log.warning("%s", few)
 
     def play(self, after_round: Callable[[Round], None] | None = None) -> History:

@@ -75,8 +75,6 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
         beta_y > 0; by default 1/L.
     local_solver : str or LocalSolver (default: "exact")
         For step 3, such as `GradientDescent(steps=20)`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -99,7 +97,9 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     title = "APDA-Inexact"
     scope = Scope("strong")
     uplink = ("u",)
-    needs_exact = "its dual steps amplify errors, and with error feedback it diverged in tests"
+    needs_uncompressed = (
+        "its dual steps amplify errors, and with error feedback it diverged in tests"
+    )
     needs_mean = "the dual variables sum to 0 only if m is the mean of the u_i"
     release = Release(about={"u": "m"})
     needs_independent = "its model is the last round's mean, and its duals add up the models"

@@ -58,8 +58,6 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
         D, bounded, with a linear minimisation oracle.
     local_steps : int (default: 1)
         K >= 1.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -80,7 +78,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     name = "averagedfw"
     scope = Scope("convex", refuted=True)
     bias = "its limit, where there is one, is another point where clients differ"
-    needs_exact = "a compressed upload would take the model out of the set"
+    needs_uncompressed = "a compressed upload would take the model out of the set"
     uplink = ("delta",)
     needs_gradient = "its oracle uses only a gradient's direction, which clipping does not change"
     release = Release()

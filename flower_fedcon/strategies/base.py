@@ -11,12 +11,13 @@ from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core import compressing
 from flower_fedcon.core.batches import ORDERS
 from flower_fedcon.core.client_side import ClientSide
+from flower_fedcon.core.docstrings import Entry, complete, with_inherited
 from flower_fedcon.core.method import State
 from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.private import check_argument, check_private
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.scales import UNIT
-from flower_fedcon.errors import ConfigError, ParticipationError, UnknownScaleError
+from flower_fedcon.errors import ConfigError, FedConError, ParticipationError, UnknownScaleError
 from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class
@@ -82,15 +83,32 @@ class FedConStrategy(FlowerStrategy[State]):
         noise to the sum. Refused by methods whose server needs each upload (`release`).
     compression : EF21 or Compressor, optional
         Compression of uploads, such as `EF21(TopK(fraction=0.1))` of `flower_fedcon.compressors`.
-        Refused by methods that may reach a wrong limit with it (`needs_exact`).
+        Refused by methods that may reach a wrong limit with it (`needs_uncompressed`).
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" in vars(cls) and "title" not in vars(cls):
             cls.title = cls.__name__
+        if "needs_exact" in vars(cls):  # its name in version 0.1
+            cls.needs_uncompressed = vars(cls)["needs_exact"]
+        if "name" in vars(cls):
+            complete(cls)
         if "__init__" in vars(cls):
             cls.__init__ = names_checked(cls.__init__)  # type: ignore[method-assign]
+
+    @classmethod
+    def described(cls, own: list[Entry]) -> list[Entry]:
+        """Return a docstring's lines on each argument, of which some are its own."""
+        try:
+            fields = client_class(cls.name).fields
+        except FedConError:  # it is not registered yet
+            return own
+        refused = {name for name in ("batch_size", "clip") if name not in fields}
+        refused |= {"batch_order"} if "batch_size" in refused else set()
+        names = {name: None for told, _ in own for name in told}  # in the order of the file
+        names |= {name: None for name in parameters(cls) if name not in refused}
+        return with_inherited(cls, own, [*names], FedConStrategy)
 
     def __init__(
         self,

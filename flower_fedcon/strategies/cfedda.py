@@ -73,17 +73,10 @@ class CFedDA(DualAveraging[CFedDAState]):
     regularizer : Regularizer or ConstraintSet
         psi: any object with `prox(v, step)`; a set stands for its indicator. With a radius, psi
         must have a norm: L1, L2Norm, L2Squared, GroupLasso or NuclearNorm.
-    strong_convexity : float or "auto", optional
-        mu > 0, the strong convexity of every f_i, or a guess of the restricted one; by default the
-        clients' mu, or L/1000 if that is 0 or unknown.
     damping : float or "auto", optional
         gamma > 0; by default 5 L K.
-    local_steps : int or "auto", optional
-        K >= 1; by default 1.
     radius : float, optional
         rho > 0, the radius of a ball around the start in psi's norm; by default there is no ball.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -79,8 +79,6 @@ class CompositeFL(CorrectedSteps[CompositeFLState]):
         Keep a copy of every c_i on the server; sampling needs it.
     server_optimizer : ServerOptimizer, optional
         Refused, as is a schedule for client_lr: the variates follow from the step of one round.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -104,7 +102,7 @@ class CompositeFL(CorrectedSteps[CompositeFLState]):
     name = "compositefl"
     uplink = ("delta",)
     needs_gradient = ""
-    needs_exact = (
+    needs_uncompressed = (
         "its control variates amplify errors, and with error feedback it diverged in tests"
     )
     needs_mean = "the c_i sum to 0 only if delta_bar is the mean of the delta_i"

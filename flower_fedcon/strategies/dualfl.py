@@ -112,8 +112,6 @@ class DualFL(DualProximalGradient[DualFLState]):
         alpha >= 0 adds alpha/2 ||x||^2 to every f_j, for f_j that are not strongly convex.
     mirror : bool (default: True)
         Keep the clients' states on the server; False resets all clients when one is lost.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -138,7 +136,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     name = "dualfl"
     scope = Scope("convex")  # and `regularization` makes them strongly convex
     uplink = ("theta",)
-    needs_exact = (
+    needs_uncompressed = (
         "its dual variables need the exact local solutions, and with compression it "
         "missed the optimum"
     )

@@ -93,8 +93,6 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         a >= 0; by default 2 q L/mu.
     output : {"last", "average"} (default: "last")
         The model: w, or the average of all points, for one more vector up.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -74,16 +74,12 @@ class FedAvg(LocalSteps[FedAvgState]):
         by the round. "adaptive" is the schedules' `DeltaSGD()`: each client finds its own steps.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
-    server_lr : float (default: 1.0)
-        eta_s > 0.
     server_momentum : float or "auto" (default: 0.0)
         beta in [0, 1).
     server_optimizer : ServerOptimizer, optional
         A rule of `flower_fedcon.optimizers`, whose step replaces m. The fixed points stay the same.
     regularizer : Regularizer, optional
         psi; it needs a subgradient.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -111,7 +107,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     needs_server_lr = ""
     needs_constant_lr = needs_common_lr = ""
     usual_own_rate = DeltaSGD
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release()
     needs_independent = ""
     takes_sets = False

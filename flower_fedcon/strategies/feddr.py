@@ -98,8 +98,6 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
         Keep the clients' xhat_i on the server, so that a client may lose its state.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -125,7 +123,7 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
     needs_mean = "xtilde must stay the mean of all xhat_i"
     needs_uniform = "xtilde is the mean of all xhat_i, whichever clients take part"
     needs_convex = ""
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release("without mirror")
     needs_independent = "its clients' states keep noise that correlated mechanisms cancel later"
 

@@ -75,16 +75,12 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         theory is for a constant length.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
-    server_lr : float (default: 1.0)
-        eta_s > 0.
     server_prox_only : bool (default: False)
         Take plain gradient steps on the clients.
     distance : {"euclidean", "entropy"} (default: "euclidean")
         h; "entropy" is for vectors on a `Simplex`, and needs a start inside it.
     server_optimizer : ServerOptimizer, optional
         Refused: z and the step of its prox grow together.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -115,7 +111,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     needs_convex = (
         "its prox step grows in every round, and such a psi has a prox only for short steps"
     )
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release()
     needs_independent = ""
 

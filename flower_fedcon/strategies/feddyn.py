@@ -87,8 +87,6 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
         Keep the clients' g_i on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -110,7 +108,7 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
     uplink = ("theta",)
     needs_mean = "h must stay the mean of all g_i"
     needs_uniform = "h is the mean of all g_i, whichever clients take part"
-    needs_exact = ""
+    needs_uncompressed = ""
     begin_with: ClassVar[dict[str, float]] = {"proximal": 0.1}
     release = Release("without mirror", about={"theta": "theta"})
     needs_independent = "its model is the last round's mean, corrected by the sum of all"

@@ -83,8 +83,6 @@ class FedExProx(LocalMinimization[FedExProxState]):
         The largest alpha_k of "diversity" and "polyak", > 0.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -106,7 +104,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     bias = "where no minimiser is shared, it has FedProx's floor or does not converge"
     uplink = ("delta", "gap")
     numbers = ("gap",)
-    needs_exact = "its extrapolation is computed for exact proximal steps"
+    needs_uncompressed = "its extrapolation is computed for exact proximal steps"
     needs_mean = "alpha is derived for the mean, and would amplify false uploads"
     needs_uniform = "alpha is derived for uniform cohorts"
     release = Release("with a constant extrapolation")

@@ -84,8 +84,6 @@ class FedFW(FrankWolfe[FedFWState]):
         for networks.
     gradient : {"full", "stochastic"} (default: "full")
         "stochastic" averages minibatch gradients (give `batch_size`).
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -65,8 +65,6 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
         Step sizes that decrease with t, or constant ones, which need the number of rounds.
     gradient : {"full", "stochastic"} (default: "full")
         "stochastic" averages minibatch gradients (give `batch_size`).
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

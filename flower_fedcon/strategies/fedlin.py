@@ -56,8 +56,6 @@ class FedLin(FedConStrategy[FedLinState]):
     client_lr : float, Schedule or "auto", optional
         eta > 0; by default 1/(6 L H). A schedule of `flower_fedcon.schedules` counts rounds, which
         come in pairs.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -80,7 +78,7 @@ class FedLin(FedConStrategy[FedLinState]):
     uplink = ("gradient", "delta")
     needs_constant_lr = ""
     needs_gradient = ""
-    needs_exact = "its steps are corrected by the exact gradients of a first exchange"
+    needs_uncompressed = "its steps are corrected by the exact gradients of a first exchange"
     needs_mean = "the corrections sum to 0 only if g is the mean of the gradients"
     release = Release()
     needs_independent = "its clients' steps are corrected by the gradient of one round only"

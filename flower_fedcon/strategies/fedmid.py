@@ -64,15 +64,11 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         by the round. "adaptive" is the schedules' `AdaPGM()`: each client finds its own steps.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
-    server_lr : float (default: 1.0)
-        eta_s > 0.
     server_prox_only : bool (default: False)
         Take the prox on the server only.
     server_optimizer : ServerOptimizer, optional
         `Momentum(...)` of `flower_fedcon.optimizers`, whose step replaces the mean. The fixed
         points stay the same; optimizers with a step length for each entry would move them.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -101,7 +97,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         "its prox has one step for all entries; with others w has another fixed point"
     )
     needs_constant_lr = needs_common_lr = ""
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release()
     needs_independent = (
         "its server takes a prox in each round, so the model is not a sum over rounds"

@@ -74,8 +74,6 @@ class FedNewton(SecondOrder[FedNewtonState]):
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi: any object with `prox(v, step)`; a set stands for its indicator. With `Each` the model
         holds several independent models side by side, and Hessians are block diagonal.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -98,7 +96,7 @@ class FedNewton(SecondOrder[FedNewtonState]):
     scope = Scope("convex", hessians=True)
     uplink = ("m",)
     needs_gradient = "its models consist of exact gradients and second derivatives"
-    needs_exact = "it is exact by its second derivatives, which errors would spoil"
+    needs_uncompressed = "it is exact by its second derivatives, which errors would spoil"
     needs_mean = "m must stay the mean of the m_i: it is not a step, but a model of the objective"
     needs_uniform = "m is the mean of the latest m_i of all clients, whichever clients take part"
     needs_convex = "its server minimises a model that is convex only if psi is"

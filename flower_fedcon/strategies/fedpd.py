@@ -81,8 +81,6 @@ class FedPD(Balanced[FedPDState]):
         q in [0, 1), the probability that a round skips communication.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -106,7 +104,9 @@ class FedPD(Balanced[FedPDState]):
     penalty_name = "step_size"
     constants: FedPDConstants
     uplink = ("u",)
-    needs_exact = "after a skipped round client and server have no model in common; FedDR takes it"
+    needs_uncompressed = (
+        "after a skipped round client and server have no model in common; FedDR takes it"
+    )
     needs_mean = "the multipliers sum to 0 in the limit only if x_0 is the mean of the u_i"
     release = Release(about={"u": "x_0"})
     needs_independent = "its server takes the last round's mean, and adds up nothing"

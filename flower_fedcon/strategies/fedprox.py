@@ -57,8 +57,6 @@ class FedProx(LocalMinimization[FedProxState]):
         mu >= 0; from L/10 to L, by default L.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -81,7 +79,7 @@ class FedProx(LocalMinimization[FedProxState]):
     bias = "its fixed point is another where clients differ, nearer for a larger proximal"
     uplink = ("v",)
     needs_mean = needs_uniform = ""
-    needs_exact = ""
+    needs_uncompressed = ""
     begin_with: ClassVar[dict[str, float]] = {"proximal": 0.1}
     release = Release(about={"v": "w"})
     needs_independent = "its server takes the mean of models, and does not add up changes"

@@ -87,10 +87,6 @@ class FedProxAL(Multipliers[FedProxALState]):
     accuracy : float, optional
         s > 0, the accuracy of the first stage, in the unit of gradients. By default 1 with a
         penalty, else a twentieth of the longest gradient at the start.
-    local_solver : str or LocalSolver (default: "exact")
-        How well a client minimises: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -120,7 +116,7 @@ class FedProxAL(Multipliers[FedProxALState]):
     scope = Scope("convex")
     uplink = ("z", "residual", "constraint")
     numbers = ("residual", "constraint")
-    needs_exact = "its multipliers follow each client's own constraint, for exact steps"
+    needs_uncompressed = "its multipliers follow each client's own constraint, for exact steps"
     needs_convex = "its multipliers are those of a convex problem"
     release = Release(single="each client has a multiplier of its own")
     needs_mean = needs_everyone = "w minimises a sum over all clients"

@@ -98,12 +98,6 @@ class FedSGM(Switching[FedSGMState]):
     distance, lipschitz : float, optional
         D >= ||w_0 - w*|| and G, the Lipschitz constant of every f_j and g_j; by default guesses, G
         the longest gradient of an f_j at the start, D = G/L.
-    local_steps : int or "auto", optional
-        E >= 1; by default 1.
-    switching : {"soft", "hard"} (default: "soft")
-        Mix the gradients of f and g near the tolerance, or take one of them.
-    sharpness : float, optional
-        beta > 0 of the soft switch; by default 2/eps, the least that the theory allows.
     output : {"last", "average"} (default: "last")
         The model: w_t, or w_bar, for which the theorem holds.
     constraints : {"mean", "each", "groups"} (default: "mean")
@@ -117,8 +111,6 @@ class FedSGM(Switching[FedSGMState]):
         C_0, for the change of the model; by default `Identity()`.
     uplink, downlink : Compressor, optional
         Older names of these two arguments.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -88,8 +88,6 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         Keep the clients' u_m on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
         The local solver and its accuracy: see `flower_fedcon.solvers`.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -114,7 +112,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     uplink = ("delta",)
     needs_mean = "v must stay the sum of all u_m"
     needs_uniform = "its theory needs uniform cohorts"
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release("without mirror")
     needs_independent = "its model weighs the last round and the sum of all rounds differently"
     constants: FiveGCSConstants

@@ -86,8 +86,6 @@ class LoCoDL(RandomRounds[LoCoDLState]):
         gamma > 0, less than 2/L~; by default 2/(L~ + mu~).
     communication_probability : float or "auto", optional
         p in (0, 1]; by default as above.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -112,7 +110,7 @@ class LoCoDL(RandomRounds[LoCoDLState]):
     uplink = ("d",)
     needs_gradient = "its steps subtract g's gradient, a share of f_i's, from the whole gradient"
     needs_constant_lr = "its duals move by the step length of the round before"
-    needs_exact = "it has its own, uplink_compressor"
+    needs_uncompressed = "it has its own, uplink_compressor"
     needs_mean = "the u_i and v balance only if d_bar is half the mean of the d_i"
     release = Release(single="its mirror needs each client's own upload")
     needs_everyone = "all clients share one coin, and y and v"

@@ -71,18 +71,11 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     ----------
     regularizer : Regularizer or ConstraintSet
         psi of the last stage, which is minimised; with a radius, as for `CFedDA`.
-    strong_convexity : float or "auto", optional
-        mu > 0, the strong convexity of every f_i, or a guess of the restricted one; by default the
-        clients' mu, or L/1000 if that is 0 or unknown.
     damping : float or "auto", optional
         gamma > 0; by default 5 L K.
-    local_steps : int or "auto", optional
-        K >= 1; by default 1.
     stages : list of (multiple, radius, rounds), optional
         Multiples > 0 that do not increase and end in 1; a radius > 0, or None or infinity for no
         ball; rounds >= 1. By default 4, 2, 1 without balls, for 1/8, 1/8 and 3/4 of the run.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -69,8 +69,6 @@ class Scaffnew(RandomRounds[ScaffnewState]):
         p in (0, 1]; by default 1/sqrt(kappa) if mu > 0 is known, else 0.1.
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi, on the server only.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -94,7 +92,7 @@ class Scaffnew(RandomRounds[ScaffnewState]):
     needs_gradient = ""
     needs_mean = "the h_i sum to 0 only if v_bar is the mean of the v_i"
     needs_convex = "the h_i converge because the prox of a convex psi expands no distance"
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release(about={"v": "x_bar"})
     needs_independent = "its server takes a prox of each round's mean, and adds up nothing"
     needs_everyone = "all clients share one coin"

@@ -78,8 +78,6 @@ class Scaffold(CorrectedSteps[ScaffoldState]):
         c_i is a gradient at the broadcast model, or the mean of the local steps' gradients.
     mirror : bool (default: True)
         Keep a copy of every c_i on the server.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -103,7 +101,7 @@ class Scaffold(CorrectedSteps[ScaffoldState]):
     needs_uniform = "c is the mean of all c_i, whichever clients take part, and corrects every step"
     needs_server_lr = ""
     needs_constant_lr = ""
-    needs_exact = ""
+    needs_uncompressed = ""
     release = Release("without mirror")
     needs_independent = "its control variates also keep the noise of each round"
 

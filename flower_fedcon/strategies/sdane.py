@@ -85,8 +85,6 @@ class SDANE(LocalMinimization[SDANEState]):
         The local solver and its accuracy: see `flower_fedcon.solvers`.
     stopping : {"solver", "relative"} (default: "solver")
         When a local solve ends: by its solver's own rule, or as soon as the theorem allows.
-    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -108,7 +106,7 @@ class SDANE(LocalMinimization[SDANEState]):
     title = "S-DANE"
     uplink = ("gradient", "delta", "end_gradient")
     needs_gradient = "its clients minimise with corrections from exact gradients"
-    needs_exact = "its corrections cancel only with exact gradients of a first exchange"
+    needs_uncompressed = "its corrections cancel only with exact gradients of a first exchange"
     needs_mean = "the corrections sum to 0 only if g is the mean of the gradients"
     needs_uniform = "its theory needs uniform cohorts"
     release = Release()

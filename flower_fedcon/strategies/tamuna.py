@@ -85,8 +85,6 @@ class TAMUNA(RandomRounds[TAMUNAState]):
         p in (0, 1]; by default as above if mu > 0 is known, else 0.1.
     copies : int, optional (default: None)
         s, the number of clients of a cohort that send each entry, from 2 to c; None means c.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -110,7 +108,7 @@ class TAMUNA(RandomRounds[TAMUNAState]):
     uplink = ("x",)
     needs_constant_lr = "the h_i move by the step length of the round before"
     needs_gradient = ""
-    needs_exact = "it has its own: each client sends copies / C of the entries"
+    needs_uncompressed = "it has its own: each client sends copies / C of the entries"
     needs_mean = "the h_i sum to 0 only if x_bar is the mean of what was sent"
     needs_uniform = "its theory needs uniform cohorts"
     release = Release(single="each client sends different entries, for its own h_i")

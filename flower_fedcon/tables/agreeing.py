@@ -23,6 +23,12 @@ from flower_fedcon.core.agreement import Agreement
 from flower_fedcon.core.protocol import PREPARE, UNIFORM, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
+from flower_fedcon.tables.conspicuous import (
+    check_comparable,
+    check_outcomes,
+    check_references,
+    conspicuous_values,
+)
 from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.design import OF_TERMS
 from flower_fedcon.tables.packed_text import packed_text
@@ -38,12 +44,6 @@ from flower_fedcon.tables.preparation import (
 )
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.schema import COMMON, RANDOM, Schema
-from flower_fedcon.tables.standing_out import (
-    check_comparable,
-    check_outcomes,
-    check_references,
-    standing_out,
-)
 from flower_fedcon.tables.table import CURVES, SPREAD, SUMMARY
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
@@ -109,7 +109,7 @@ class Preparing:
         first = agree(schema, told)
         check_references(schema, first)
         answers = self._exchange(2, first.payload, expected(schema, first))
-        said = [printable(o) for o in standing_out(schema, self._names, first, told, answers)]
+        said = [printable(o) for o in conspicuous_values(schema, self._names, first, told, answers)]
         for line in said[:_SAID]:
             _log.warning("tables: %s", line)
         if len(said) > _SAID:

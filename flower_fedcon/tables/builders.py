@@ -21,11 +21,11 @@ from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso, Regularizer, 
 from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.agreeing import STAGES, Preparing
+from flower_fedcon.tables.conspicuous import check_comparable
 from flower_fedcon.tables.dealing import dealt_out
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.read import log_notes, read_clients
 from flower_fedcon.tables.schema import COMMON, RANDOM
-from flower_fedcon.tables.standing_out import check_comparable
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
 from flower_fedcon.tables.statistics.site_sums import METHODS

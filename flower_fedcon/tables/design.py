@@ -40,7 +40,6 @@ from flower_fedcon.tables.encoding import (
     is_wide,
     level_block,
 )
-from flower_fedcon.tables.few_rows import all_but_few_alike, effective_counts, is_few
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.quantiles import (
     INTERVALS,
@@ -51,6 +50,7 @@ from flower_fedcon.tables.quantiles import (
 )
 from flower_fedcon.tables.schema import INDICATOR, MEDIAN, NUMERIC, Feature, Schema
 from flower_fedcon.tables.site_rows import SiteRows
+from flower_fedcon.tables.small_cells import all_but_few_alike, effective_counts, is_few
 from flower_fedcon.tables.terms import MISSING, PLAIN, POLYNOMIAL, QUANTILES, SPLINE, Factor, Term
 from flower_fedcon.validation import Array
 

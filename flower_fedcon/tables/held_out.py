@@ -9,7 +9,7 @@ import numpy as np
 
 from flower_fedcon.tables.families import Family, family_of
 from flower_fedcon.tables.families.link_functions import bounded
-from flower_fedcon.tables.few_rows import effective_rows
+from flower_fedcon.tables.small_cells import effective_rows
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import LATER
 

@@ -22,8 +22,8 @@ policy must list it.
 A node sends nothing based on fewer rows than its policy's `min_rows`: such a column counts as not
 observed, such a category as absent, and the outcome's sums are left out. Of a category without
 rows, or with too few, the number sent is NaN. If a class has no row at any node, no model can be
-fitted, and the run ends. `flower_fedcon.tables.standing_out` reports conspicuous values at nodes,
-from these sums. What a node uses of its rows then is in `flower_fedcon.tables.few_rows`.
+fitted, and the run ends. `flower_fedcon.tables.conspicuous` reports conspicuous values at nodes,
+from these sums. What a node uses of its rows then is in `flower_fedcon.tables.small_cells`.
 
 The rows' weights count only in the model's loss: in means, scales and shares rows count equally, as
 in SimpleImputer and StandardScaler without `sample_weight`. The sum of a node's weights is its part

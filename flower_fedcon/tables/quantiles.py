@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flower_fedcon.tables.few_rows import effective_rows
+from flower_fedcon.tables.small_cells import effective_rows
 from flower_fedcon.validation import Array
 
 INTERVALS = 2500
@@ -59,7 +59,7 @@ def told_counts(values: Array, ends: Array, least: int, weights: Array | None = 
     values, ends : array
     least : int
     weights : array, optional
-        By which the rows of a group count; see `tables.few_rows`.
+        By which the rows of a group count; see `tables.small_cells`.
 
     Examples
     --------

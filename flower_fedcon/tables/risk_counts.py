@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.tables.few_rows import is_few
+from flower_fedcon.tables.small_cells import is_few
 from flower_fedcon.validation import Array
 
 
@@ -67,7 +67,7 @@ def risk_counts(
     min_rows : int
         >= 1: the smallest number that is sent, except 0.
     weights : array, shape (rows,), optional
-        By which rows count for `min_rows`; see `flower_fedcon.tables.few_rows`.
+        By which rows count for `min_rows`; see `flower_fedcon.tables.small_cells`.
 
     Examples
     --------

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from flower_fedcon.tables.few_rows import Marks, effective_rows, known_marks, known_numbers
 from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.small_cells import Marks, effective_rows, known_marks, known_numbers
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import LATER, digest
 
@@ -142,7 +142,7 @@ class SiteRows:
         return effective_rows(self.weights, self.training_rows)
 
     def known_numbers(self, least: int) -> Array:
-        """Return the numeric columns, without those unknown here; see `tables.few_rows`."""
+        """Return the numeric columns, without those unknown here; see `tables.small_cells`."""
         return known_numbers(self.numeric, self.training_rows, self.weights, least)
 
     def known_categories(self, least: int) -> list[tuple[Marks, AbstractSet[str]]]:

@@ -2,7 +2,7 @@
 
 For each client's columns it has the numbers of values and of missing ones, minimum, mean and
 maximum, and the categories with their rows. Remarks report conspicuous values, from the clients'
-sums (`flower_fedcon.tables.standing_out`) and from the rows.
+sums (`flower_fedcon.tables.conspicuous`) and from the rows.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.tables.columns import Columns
+from flower_fedcon.tables.conspicuous import (
+    check_outcomes,
+    check_references,
+    conspicuous_values,
+    scales,
+)
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.marks import DATE, canonical, fills_in, number_in
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.schema import Feature, Schema
-from flower_fedcon.tables.standing_out import (
-    check_outcomes,
-    check_references,
-    scales,
-    standing_out,
-)
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.validation import Array
 
@@ -124,7 +124,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     first = agree(schema, told)
     spread = [client.table.answer(SPREAD, first.payload, least) for client in clients]
     findings = [f"{c.name}: {note}" for c in clients for note in c.columns.notes]
-    findings += standing_out(schema, names, first, told, spread)
+    findings += conspicuous_values(schema, names, first, told, spread)
     findings += scales_of_outcomes(names, [client.table for client in clients])
     findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
     findings += _taken_as_one(clients)
@@ -209,7 +209,10 @@ def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
 
 
 def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
-    """Yield remarks as in `standing_out` on outcomes, times and weights, and a constant target."""
+    """Yield remarks on outcomes, times and weights, and on a constant target.
+
+    They are as in `conspicuous_values`.
+    """
     schema = tables[0].schema
     outcomes: dict[str, list[Array]] = {}
     if not schema.family.labelled:

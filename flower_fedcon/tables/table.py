@@ -14,7 +14,6 @@ from flower_fedcon.objectives import Objective, Profiled, WithOffset
 from flower_fedcon.tables.design import OF_TERMS, matrix, told_of_terms
 from flower_fedcon.tables.encoded_rows import encoded
 from flower_fedcon.tables.encoding import codes, is_wide
-from flower_fedcon.tables.few_rows import effective_counts, is_few, of_enough_rows
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
@@ -22,6 +21,7 @@ from flower_fedcon.tables.preparation import LARGEST, Preparation
 from flower_fedcon.tables.risk_counts import risk_counts
 from flower_fedcon.tables.schema import OWN
 from flower_fedcon.tables.site_rows import SiteRows
+from flower_fedcon.tables.small_cells import effective_counts, is_few, of_enough_rows
 from flower_fedcon.tables.statistics.site_sums import set_clusters
 from flower_fedcon.validation import Array
 

@@ -27,7 +27,7 @@ from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.wire.payloads import flatten
 from flower_fedcon.wire.settings import make
 
-TAKING = [name for name in CONTRACTS if not strategy_class(name).needs_exact]
+TAKING = [name for name in CONTRACTS if not strategy_class(name).needs_uncompressed]
 STATELESS = [name for name in TAKING if client_class(name).state_type is None]
 RULES = [EF21(TopK(count=2)), EF21(RandK(count=3)), EF21(Sign())]
 EACH_RULE = pytest.mark.parametrize("rule", RULES, ids=lambda rule: repr(rule.compressor))
@@ -46,10 +46,10 @@ def test_a_card_says_what_compression_does_or_why_there_is_none(name):
         assert text.startswith("any" if name in STATELESS else "EF21")
         assert "same" in text
         return
-    assert text == f"none: {kind.needs_exact}"
+    assert text == f"none: {kind.needs_uncompressed}"
     with pytest.raises(ConfigError, match="takes no compression=EF21") as found:
         strategy(name, FIRST[name], compression=RULES[0])
-    assert kind.needs_exact in str(found.value)
+    assert kind.needs_uncompressed in str(found.value)
 
 
 def test_two_rounds_by_hand():
@@ -249,7 +249,7 @@ def made(**more):
 
 def test_a_strategy_of_one_s_own_must_say_so():
     class Silent(FedAvg):
-        needs_exact = FedConStrategy.needs_exact
+        needs_uncompressed = FedConStrategy.needs_uncompressed
 
     with pytest.raises(ConfigError, match="it does not declare that compressed uploads are right"):
         Silent(client_lr=0.1, local_steps=1, compression=RULES[0])

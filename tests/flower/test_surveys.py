@@ -20,10 +20,10 @@ from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.agreeing import LIMIT, STAGES, Preparing
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.design import INTERVALS_OF
-from flower_fedcon.tables.few_rows import of_enough_rows
 from flower_fedcon.tables.packed_text import packed_text
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.quantiles import INTERVALS
+from flower_fedcon.tables.small_cells import of_enough_rows
 
 LEAST = 20
 SCHEMA = Schema.load({"target": "effect", "features": {"age": "numeric", "dx": "categorical"}})

@@ -27,8 +27,8 @@ from flower_fedcon import (
     simulate,
 )
 from flower_fedcon.cli import main
+from flower_fedcon.core.patterned_releases import PatternedReleases, separation_of
 from flower_fedcon.core.private import Private
-from flower_fedcon.core.released import Released, separation_of
 from flower_fedcon.errors import BudgetError, ConfigError, FedConError, RoundError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
@@ -256,7 +256,7 @@ def released(mechanism, rounds, canary, entries, noise=Z):
     The entries of one run are as many runs: the noise of each is its own.
     """
     settings = rule(mechanism, noise_multiplier=noise, clip=1.0)
-    made = Released(settings, 2, 1, rounds, entries)
+    made = PatternedReleases(settings, 2, 1, rounds, entries)
     sums = []
     for t in range(1, rounds + 1):
         there = canary * (t % 2)
@@ -293,7 +293,7 @@ def test_an_audit_finds_what_is_stated_and_catches_half_the_noise(mechanism):
 def test_one_client_moves_whole_steps_by_no_more_than_the_clip():
     """Exactly, in rational numbers: summands are rounded before they are multiplied."""
     settings = rule("banded", clip=0.05, noise_multiplier=0.3)
-    made = Released(settings, 3, 5, 9, 7)
+    made = PatternedReleases(settings, 3, 5, 9, 7)
     rng, grid = np.random.default_rng(3), made.grid
     radius = Fraction(2**grid.bits) / Fraction(0.3)
     for scale in (1e-4, 0.05, 1e6):
@@ -416,7 +416,7 @@ def test_who_comes_back_too_soon_is_left_out():
 
 
 def test_what_was_not_counted_is_refused():
-    made = Released(rule("banded"), 3, 4, 9, 2)
+    made = PatternedReleases(rule("banded"), 3, 4, 9, 2)
     made.release(np.zeros(2, int), [0, 1], 1)
     made.release(np.zeros(2, int), [2], 2)
     with pytest.raises(RoundError, match="round 3: a client took part again within 3 rounds"):

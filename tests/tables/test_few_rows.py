@@ -11,11 +11,11 @@ from flower_fedcon.errors import RefusedError
 from flower_fedcon.objectives import CoxRegression, LeastSquares
 from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.builders import prepared_problem
-from flower_fedcon.tables.few_rows import effective_rows, is_few
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.quality import binned_counts
 from flower_fedcon.tables.quantiles import INTERVALS, told_counts
 from flower_fedcon.tables.risk_counts import risk_counts
+from flower_fedcon.tables.small_cells import effective_rows, is_few
 from flower_fedcon.tables.statistics.group_sums import variance_ratio
 from flower_fedcon.tables.statistics.hazards import baseline, in_time
 from flower_fedcon.tables.statistics.site_sums import KINDS, estimates, set_clusters

@@ -15,9 +15,9 @@ from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.builders import prepare
 from flower_fedcon.tables.design import Design
 from flower_fedcon.tables.encoding import dummies
-from flower_fedcon.tables.few_rows import effective_counts
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.schema import Feature
+from flower_fedcon.tables.small_cells import effective_counts
 from flower_fedcon.tables.table import Table
 
 LEAST = 5

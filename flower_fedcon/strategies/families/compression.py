@@ -48,7 +48,7 @@ class CompressedMessages(FedConStrategy[State]):
     constants: Compression
     compact = True
     release = Release("without compression")
-    needs_exact = "it has its own, uplink_compressor and downlink_compressor"
+    needs_uncompressed = "it has its own, uplink_compressor and downlink_compressor"
 
     def __init__(
         self,

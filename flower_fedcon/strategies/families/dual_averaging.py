@@ -39,7 +39,7 @@ class DualAveraging(OwnSteps[State]):
     """
 
     own_loop_decides: ClassVar[tuple[str, ...]] = ()
-    needs_exact = "its rounds get larger and larger weights, and so do compression errors"
+    needs_uncompressed = "its rounds get larger and larger weights, and so do compression errors"
     needs_gradient = "its model of f assumes gradients of a strongly convex function"
     needs_convex = (
         "its models contain psi once for every step, and have one minimiser only if psi is convex"

@@ -63,7 +63,7 @@ class FrankWolfe(Mirrored[State]):
     uplink = ("atom",)
     scope = Scope("none")  # by schedule="nonconvex"
     compact = True
-    needs_exact = "an atom is compact already, and a compressed one would leave the set"
+    needs_uncompressed = "an atom is compact already, and a compressed one would leave the set"
     needs_mean = "x_bar must stay the mean of all x_i, and each step moves it by eta_t/N at most"
     needs_gradient = "its oracle weighs the gradient against the pull to x_bar"
     needs_uniform = "x_bar is the mean of all x_i, whichever clients take part"

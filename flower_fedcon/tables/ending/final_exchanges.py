@@ -24,7 +24,7 @@ _log = logging.getLogger("flwr.strategies")
 
 
 @dataclass(frozen=True)
-class Ending:
+class FinalAnswers:
     """A run's model, and what clients have reported about it.
 
     Attributes
@@ -63,7 +63,7 @@ def final_exchanges(
     inference: str | None,
     alone: bool,
     covered: bool,
-) -> Ending:
+) -> FinalAnswers:
     """Ask the clients for everything that a run on tables reports about its model.
 
     Parameters
@@ -110,7 +110,7 @@ def final_exchanges(
     if isinstance(found, Estimates) and prepared.family.compares:
         known = prepared.curves
         hazards = final_hazards(server, engine, np.empty(0) if known is None else known.times)
-    return Ending(x, record, reached, found, quality, between, hazards, random)
+    return FinalAnswers(x, record, reached, found, quality, between, hazards, random)
 
 
 def _with_metrics(record: Record, other: Record, names: tuple[str, ...]) -> Record:

@@ -12,7 +12,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.hooks import Playing, RunHook
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.tables.ending.coefficients import check_counts, check_inference
-from flower_fedcon.tables.ending.final_exchanges import Ending, final_exchanges
+from flower_fedcon.tables.ending.final_exchanges import FinalAnswers, final_exchanges
 from flower_fedcon.tables.ending.table_report import Report, fitted_model
 from flower_fedcon.tables.statistics import METHODS
 from flower_fedcon.tables.statistics.estimates import DEBIASED
@@ -33,7 +33,7 @@ class TableHook(RunHook):
 
     def __init__(self, inference: str | None) -> None:
         self.asks = inference
-        self._ending: Ending | None = None
+        self._ending: FinalAnswers | None = None
 
     @classmethod
     def check(cls, plan: Plan) -> None:
@@ -68,7 +68,7 @@ class TableHook(RunHook):
     def conclude(self, run: Playing, *, whole: bool) -> None:
         """Ask the clients about the model, and make the report."""
         server, history = run.server, run.history
-        ending = Ending(server.x, history.rows[-1] if history.rows else {})
+        ending = FinalAnswers(server.x, history.rows[-1] if history.rows else {})
         if whole and server.round:
             ending = final_exchanges(
                 server, run.engine, run.start, ending.record, inference=self.asks,

@@ -41,7 +41,7 @@ from flower_fedcon.wire.whole_files import write_csv, write_text
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
-    from flower_fedcon.tables.ending.final_exchanges import Ending
+    from flower_fedcon.tables.ending.final_exchanges import FinalAnswers
 
 NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
 QUALITY, DESCRIPTIVES = "quality.json", "descriptives.csv"
@@ -113,7 +113,7 @@ class Report:
     remarks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, server: Server, ending: Ending) -> Report | None:
+    def of(cls, server: Server, ending: FinalAnswers) -> Report | None:
         """Return the report of a finished run; None without tables."""
         preparation, x = server.setup.preparation, np.asarray(ending.x, dtype=np.float64)
         if preparation is None:
@@ -319,7 +319,7 @@ def centred(x: Array, preparation: Preparation, server: Server) -> Array:
     return np.where(free[:, None], x - x.mean(axis=1, keepdims=True), x)
 
 
-def fitted_model(server: Server, ending: Ending, report: Report) -> FittedModel:
+def fitted_model(server: Server, ending: FinalAnswers, report: Report) -> FittedModel:
     """Return the model with named columns, for predictions of other rows."""
     preparation, names = server.setup.preparation, server.setup.names
     assert preparation is not None  # noqa: S101  (it has a report)
@@ -340,7 +340,7 @@ def fitted_model(server: Server, ending: Ending, report: Report) -> FittedModel:
     )
 
 
-def _lines(server: Server, ending: Ending) -> list[str]:
+def _lines(server: Server, ending: FinalAnswers) -> list[str]:
     preparation, setup = server.setup.preparation, server.setup
     record, reached = ending.record, ending.reached
     assert preparation is not None  # noqa: S101  (the caller's case)

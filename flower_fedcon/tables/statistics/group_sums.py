@@ -33,7 +33,7 @@ import numpy as np
 from flower_fedcon.errors import RefusedError
 from flower_fedcon.objectives.random_intercepts import RandomIntercepts, group_sums
 from flower_fedcon.tables.families.base import RESIDUAL
-from flower_fedcon.tables.few_rows import effective_counts
+from flower_fedcon.tables.small_cells import effective_counts
 from flower_fedcon.tables.statistics.site_sums import (
     Fitted,
     RowScores,

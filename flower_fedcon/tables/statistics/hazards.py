@@ -25,8 +25,8 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, RefusedError, pandas
 from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.survival import CoxRegression
-from flower_fedcon.tables.few_rows import is_few
 from flower_fedcon.tables.risk_counts import risk_counts
+from flower_fedcon.tables.small_cells import is_few
 from flower_fedcon.tables.statistics.site_sums import most_numbers, packed, unpacked
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload

@@ -34,7 +34,7 @@ from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.survival import CoxRegression
 from flower_fedcon.tables.families.base import Family, families, family_of_objective
-from flower_fedcon.tables.few_rows import effective_counts, effective_rows
+from flower_fedcon.tables.small_cells import effective_counts, effective_rows
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 

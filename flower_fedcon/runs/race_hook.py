@@ -26,7 +26,7 @@ _BY = "fw_gap", "kkt", "objective"
 _METHODS_FIRST = 3  # rounds of the first stage of methods; some need two for a step
 
 
-class Contest(RunHook):
+class RaceHook(RunHook):
     """The settings behind "auto", or the methods, that race in one run; and the results.
 
     Without either there is one method, and no race.

@@ -101,7 +101,7 @@ def check_comparable(
         raise ConfigError(NOTHING_COMPARED if schema.family.compares else NOTHING_TOLD)
 
 
-def standing_out(
+def conspicuous_values(
     schema: Schema,
     names: Sequence[str],
     first: Agreed,

@@ -18,7 +18,7 @@ from flower_fedcon.privacy.prefix import Banded, encoder
 from flower_fedcon.validation import Array
 
 
-class Released:
+class PatternedReleases:
     """The releases of one run by an encoder (`privacy.prefix`), and who took part in them.
 
     A run may continue from a checkpoint although later rounds were already released. New releases
