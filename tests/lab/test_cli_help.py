@@ -18,8 +18,9 @@ from pages import ROOT, blocks
 from rich.text import Text
 
 from flower_fedcon import __version__
-from flower_fedcon.cli import app, doctor
+from flower_fedcon.cli import app
 from flower_fedcon.cli.command import EXIT_CODES
+from flower_fedcon.cli.commands import doctor
 from flower_fedcon.registry import accepted
 
 
