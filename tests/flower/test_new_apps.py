@@ -14,8 +14,8 @@ from fake_grid import on_grid
 from flwr.common.config import parse_config_args
 from typer.testing import CliRunner
 
-from flower_fedcon.cli.commands import new_app
 from flower_fedcon.cli.command import app as fedcon
+from flower_fedcon.cli.commands import new_app
 from flower_fedcon.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from flower_fedcon.cli.commands.deploy_command import interrupt_once
 from harness import Command, refusal
+
+from flower_fedcon.cli.commands.deploy_command import interrupt_once
 
 resource = pytest.importorskip("resource")  # of POSIX
 LONG = "x" * 300
