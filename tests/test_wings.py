@@ -14,7 +14,11 @@ from pathlib import Path
 
 import pytest
 from pages import ROOT
+from problems import avg, q6_objectives
 from wings import WINGS
+
+from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon.errors import ConfigError
 
 COMMANDS = {  # gone with a wing
     "lab": "recommend run compare tune path reproduce plot table report watch steps bench "
@@ -65,7 +69,7 @@ for name in names:
 exec((here / "example.py").read_text(), {"__name__": "example"})
 from flower_fedcon.cli import main
 
-assert main(["list"]) == 0
+assert main(sys.argv[3:]) == 0
 '''
 
 
@@ -91,48 +95,47 @@ def without(wing: str, folder: Path, *more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-@pytest.mark.parametrize(
-    "wing", [pytest.param(w, marks=[pytest.mark.nightly] * (w in PARTS)) for w in WINGS]
-)
-def test_the_rest_works_without_a_wing(wing, tmp_path):
-    environment = without(wing, tmp_path)
-    (tmp_path / "example.py").write_text(example())
-    (tmp_path / "play.py").write_text(f"{PLAY}{WALK}print('commands:', *commands)\n")
+def play(wing: str, folder: Path, environment: dict[str, str], *command: str) -> str:
+    """Play README's example and a command in the copy, and return what was printed."""
+    (folder / "example.py").write_text(example())
+    (folder / "play.py").write_text(f"{PLAY}{WALK}print('commands:', *commands)\n")
     gone = " ".join(f"flower_fedcon.{room.replace('/', '.')}" for room in WINGS[wing].rooms)
     done = subprocess.run(
-        [sys.executable, tmp_path / "play.py", tmp_path, gone],
-        cwd=tmp_path,
+        [sys.executable, folder / "play.py", folder, gone, *command],
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "FedAvg" in done.stdout
-    _, *left = done.stdout.splitlines()[-1].split()
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "wing", [pytest.param(w, marks=[pytest.mark.nightly] * (w in PARTS)) for w in WINGS]
+)
+def test_the_rest_works_without_a_wing(wing, tmp_path):
+    said = play(wing, tmp_path, without(wing, tmp_path), "list")
+    assert "FedAvg" in said
+    _, *left = said.splitlines()[-1].split()
     here: dict[str, list[str]] = {}
     exec(WALK, here)
     assert set(here["commands"]) - set(left) == set(COMMANDS.get(wing, "").split())
 
 
-def test_an_engine_that_is_not_here_is_refused_by_a_sentence(tmp_path):
-    environment = without("jax", tmp_path)
-    code = example().replace("num_rounds=3", 'num_rounds=3, engine="jax"')
-    code = f"import sys; sys.modules['flower_fedcon.engines.jax'] = None\n{code}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    *_, last = done.stderr.splitlines()
-    assert last.endswith(
-        'engine="jax" needs flower_fedcon.engines.jax, which is not here: take engine="stacked", '
-        "which finds the same iterates"
-    )
+def test_an_engine_that_is_not_here_is_refused_by_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flower_fedcon.engines.jax", None)
+    with pytest.raises(ConfigError, match=r'engine="jax" needs flower_fedcon\.engines\.jax, w'):
+        simulate(avg(), FederatedProblem(q6_objectives()), 2, engine="jax")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("wing", WINGS)
 def test_the_rest_passes_its_tests_without_a_wing(wing, tmp_path):
-    """The fast ones; those that ask for the wing themselves are skipped (`support/wings.py`)."""
+    """The fast ones, but for those that ask for the wing themselves; and README's job."""
     environment = without(wing, tmp_path, *COPIED)
+    if wing != "lab":
+        play(wing, tmp_path, environment, "compare", "sims/digits_l1.toml", "--rounds", "2")
     rooms = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     left = [f"tests/{room}" for room in sorted(rooms - {*WINGS[wing].tests})]
     done = subprocess.run(
