@@ -20,14 +20,6 @@ from wings import WINGS
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError
 
-COMMANDS = {  # gone with a wing
-    "lab": "recommend run compare tune path reproduce plot table report watch steps bench "
-    "data/partition data/curves privacy/audit",
-    "report": "report watch data/curves",
-    "tables": "path predict contrast data/check data/curves",
-    "paths": "path",
-    "survival": "data/curves",
-}
 PARTS = ("paths", "estimators", "survival")  # of the wing of tables
 COPIED = ("CITATION.cff", "CONTRIBUTING.md", "README.md", "docs", "examples", "pyproject.toml",
           "sims", "tests")  # fmt: skip
@@ -120,7 +112,7 @@ def test_the_rest_works_without_a_wing(wing, tmp_path):
     _, *left = said.splitlines()[-1].split()
     here: dict[str, list[str]] = {}
     exec(WALK, here)
-    assert set(here["commands"]) - set(left) == set(COMMANDS.get(wing, "").split())
+    assert set(here["commands"]) - set(left) == set(WINGS[wing].commands.split())
 
 
 def test_an_engine_that_is_not_here_is_refused_by_a_sentence(monkeypatch):
