@@ -202,7 +202,7 @@ def stacked_apart(strategy: FedConStrategy[Any], problem: FederatedProblem, engi
     return traceable.why_not_traceable(strategy, problem) is not None
 
 
-def _of_jax() -> tuple[Callable[[], Any], ModuleType]:
+def _of_jax() -> tuple[Callable[[], Callable[[FederatedProblem], Engine]], ModuleType]:
     """Return what makes the engine that JAX compiles, and the module of what it can trace."""
     try:
         from flower_fedcon.engines.jax import jax_engine, traceable

@@ -84,7 +84,7 @@ def without(wing: str, folder: Path, *more: str) -> dict[str, str]:
             shutil.copy(ROOT / name, folder / name)
     for room in WINGS[wing].rooms:
         shutil.rmtree(folder / "flower_fedcon" / room)
-    return {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": str(folder)}
 
 
 def play(wing: str, folder: Path, environment: dict[str, str], *command: str) -> str:
