@@ -95,14 +95,31 @@ def skip_if_asked(error: BaseException) -> None:
 
 def skip_without_command(said: str) -> None:
     """Skip the test if it has called a command that needs a wing that was deleted."""
-    if GONE and (found := REFUSED.search(said)):
+    if found := REFUSED.search(said):
         pytest.skip(f"of a wing that is not here: {found[0]}")
 
 
 def pytest_configure():
-    """Let nothing bring a deleted wing back."""
-    if GONE:
-        sys.meta_path.insert(0, Finder())
+    """Let nothing bring a deleted wing back, and look at what commands answer."""
+    if not GONE:
+        return
+    sys.meta_path.insert(0, Finder())
+    from typer.testing import CliRunner
+
+    from flower_fedcon.cli import command
+
+    complain, invoke = command._complain, CliRunner.invoke
+
+    def complained(text, code):
+        skip_without_command(text)
+        return complain(text, code)
+
+    def invoked(*arguments, **more):
+        result = invoke(*arguments, **more)
+        skip_without_command(f"{result.output} {result.exception}")
+        return result
+
+    command._complain, CliRunner.invoke = complained, invoked
 
 
 class Module(pytest.Module):
