@@ -33,7 +33,8 @@ extensions = [
     "docstrings",
     "generated",
 ]
-exclude_patterns = ["_build", "_ext", "**/sg_execution_times.rst", "sg_execution_times.rst"]
+exclude_patterns = ["_build", "_ext", "_generated"]
+exclude_patterns += ["**/sg_execution_times.rst", "sg_execution_times.rst"]
 nitpicky = False
 highlight_language = "python"
 
@@ -46,7 +47,8 @@ suppress_warnings = ["config.cache"]  # the gallery's settings hold functions
 # --- the interface --------------------------------------------------------------------------------
 
 default_role = "code"
-autosummary_generate = True
+autosummary_generate = [f"api/{page.name}" for page in (ROOT / "docs" / "api").glob("*.rst")]
+autosummary_generate.append("_generated/interface.rst")
 autosummary_ignore_module_all = False
 autodoc_typehints = "none"  # the docstrings say it
 autodoc_member_order = "bysource"

@@ -7,9 +7,10 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from opcode import opmap
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, NoReturn
 
 _DIGEST = re.compile(r"\b[0-9a-f]{16}\b")
@@ -240,14 +241,19 @@ def grouped(reasons: Mapping[str, str]) -> list[str]:
     return [f"{clients_by_name(with_it)}: {reason}" for reason, with_it in names.items()]
 
 
-def point_elsewhere(room: str) -> None:
-    """Let a module whose names are all set say where those of other public modules are.
+def point_elsewhere(room: str, homes: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Let a module load some names on first use, and say where those of other public modules are.
 
-    Unlike a `__getattr__` in its source, this does not tell type checkers that it has every name.
+    `homes` has the modules, below this one, of the names that it loads. Unlike a `__getattr__` in
+    its source, this does not tell type checkers that it has every name.
     """
 
-    def asked(name: str) -> NoReturn:
-        refuse_name(room, name, sys._getframe(1))
+    def asked(name: str) -> Any:
+        if name not in homes:
+            refuse_name(room, name, sys._getframe(1))
+        value = getattr(import_module(f"{room}.{homes[name]}"), name)
+        vars(sys.modules[room])[name] = value
+        return value
 
     vars(sys.modules[room])["__getattr__"] = asked
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, cast
 
 from flower_fedcon.compiled.threads import VARIABLE, using
@@ -197,9 +198,20 @@ def stacked_apart(strategy: FedConStrategy[Any], problem: FederatedProblem, engi
         return True
     if engine == "stacked":
         return False
-    from flower_fedcon.engines.jax import traceable
-
+    _, traceable = _of_jax()
     return traceable.why_not_traceable(strategy, problem) is not None
+
+
+def _of_jax() -> tuple[Callable[[], Callable[[FederatedProblem], Engine]], ModuleType]:
+    """Return what makes the engine that JAX compiles, and the module of what it can trace."""
+    try:
+        from flower_fedcon.engines.jax import jax_engine, traceable
+    except ModuleNotFoundError as error:  # of a room that was deleted
+        raise ConfigError(
+            f'engine="jax" needs {error.name}, which is not here: take engine="stacked", which '
+            f"finds the same iterates"
+        ) from None
+    return jax_engine, traceable
 
 
 def auto_strategies(
@@ -245,13 +257,12 @@ def hold(
 
         reason, traced = stacked.why_not_stackable(strategy, problem), None
         if engine == "jax":
-            from flower_fedcon.engines.jax import jax_engine, traceable
-
+            jax_engine, traceable = _of_jax()
             kind = jax_engine()
             apart = reason and stacked.why_not_stackable(strategy, problem, traceable.KINDS)
             traced = apart or traceable.why_not_traceable(strategy, problem)
             if traced is None:
-                return kind(problem)  # type: ignore[no-any-return]
+                return kind(problem)
         if reason is None:
             if traced is not None:
                 _log.warning('engine="jax": %s; running on the stacked engine', traced)

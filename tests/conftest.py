@@ -15,6 +15,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import numpy as np
 import pytest
+import wings
 from fuzzing import CASES
 from hypothesis import HealthCheck, settings
 
@@ -40,6 +41,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    config.pluginmanager.register(wings)
     if config.option.measure and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Measured())
 

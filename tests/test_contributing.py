@@ -47,6 +47,7 @@ ROW = "docs/participation.md"
 REGULARIZER = "flower_fedcon/regularizers/huber.py"
 SET = "flower_fedcon/sets/positive_ball.py"
 RULE = "flower_fedcon/core/turns.py"
+COMMAND = "flower_fedcon/cli/commands/last.py"
 WING = "my_package/wing.py"
 SUMS = "flower_fedcon/tables/statistics/far_rows.py"
 USE = "flower_fedcon/tables/ending/final_far_rows.py"
@@ -120,6 +121,7 @@ def test_they_are_few_files_and_lines():
     assert sorted(files()) == [
         ROW,
         "flower_fedcon/__init__.py",
+        COMMAND,
         "flower_fedcon/clients/fedavgm.py",
         RULE,
         "flower_fedcon/objectives/__init__.py",
@@ -212,6 +214,19 @@ def test_the_set_passes_the_tests_of_sets(copy):
 
 def test_the_rule_passes_the_tests_of_rules(copy):
     hold(copy, 4, RULE, "tests/algorithms/test_participation.py", "-k", "Turns")
+    code = "import sys; sys.path.append('docs/_ext'); import interface; print(interface.pages())"
+    listed = run(copy, sys.executable, "-c", code).stdout.split()
+    assert {"Turns", "Huber", "PositiveBall", "LogCoshRegression"} <= {*listed}
+
+
+def test_the_command_is_found(copy, tmp_path):
+    hold(copy, 3, COMMAND, "tests/lab/test_cli_help.py", "-k", "last or walked")
+    (tmp_path / "history.csv").write_text("round,objective\n1,3.0\n2,2.5\n")
+    code = "import sys; from flower_fedcon.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = run(copy, sys.executable, "-c", code, "last", str(tmp_path))
+    assert done.stdout == "round: 2\nobjective: 2.5\n", done.stderr
+    shown = run(copy, sys.executable, "-c", code, "--help").stdout
+    assert shown.index("│ plot ") < shown.index("│ last ") < shown.index("│ table ")
 
 
 NODES = """
@@ -333,7 +348,7 @@ def test_the_statistic_counts_no_few_rows(copy):
 
 @pytest.mark.nightly
 def test_the_modules_are_typed(copy):
-    new = (LOSS, FAMILY, REGULARIZER, SET, RULE, SUMS, USE)
+    new = (LOSS, FAMILY, REGULARIZER, SET, RULE, COMMAND, SUMS, USE)
     done = run(copy, sys.executable, "-m", "mypy", "--strict", *new)
     assert done.returncode == 0, done.stdout[-3000:]
 

@@ -21,7 +21,7 @@ from pasting import Pasted, consecutive_ports, stop
 from processes import SCRIPTS, free_ports, wait_until
 
 from flower_fedcon import Policy, Sample, server_app, simulate
-from flower_fedcon.cli import deploy_command
+from flower_fedcon.cli.commands import deploy_command
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower import deployment
 from flower_fedcon.flower.deployment import LocalDeployment, family_of

@@ -18,6 +18,9 @@ from pages import ROOT, pages
 
 import flower_fedcon
 
+sys.path.append(str(ROOT / "docs" / "_ext"))
+import interface
+
 API = sorted((ROOT / "docs" / "api").glob("*.rst"))
 NEIGHBOURS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "examples",
               "flower_fedcon", "sims", "tests")  # fmt: skip
@@ -32,7 +35,7 @@ OF_THE_THEME = (
 
 def listed(page: Path) -> tuple[str, list[str]]:
     """Return the module of a page of the interface, and the names in its tables."""
-    text = page.read_text("utf-8")
+    text = interface.completed(page.read_text("utf-8"))
     (module,) = re.findall(r"^\.\. currentmodule:: (\S+)$", text, re.MULTILINE)
     tables = re.findall(r"^\.\. autosummary::\n(?:   :.*\n)*\n((?:   \w+\n)+)", text, re.MULTILINE)
     return module, " ".join(tables).split()

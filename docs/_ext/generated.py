@@ -2,8 +2,8 @@
 
 A page for each method from its card (what `fedcon info` shows), with the curve of its contract
 problem; the tables to choose by and of server steps, from the classes' declarations and the claims
-of the shipped studies; the tables of sets and regularizers. With FEDCON_SITE=quick no curve is
-drawn.
+of the shipped studies; the tables of sets and regularizers; the lists of the interface. With
+FEDCON_SITE=quick no curve is drawn.
 """
 
 import os
@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 import curves
+import interface
 import mathematics
 import methods
 import typeset
@@ -23,6 +24,7 @@ TABLES = {
     "which.txt": which.tables,
     "server_steps.txt": which.server_steps,
     "mathematics.txt": mathematics.tables,
+    "interface.rst": interface.pages,
 }
 
 
@@ -65,6 +67,8 @@ def lead_to_pages(app, name, source):
     """
     if name in typeset.PAGES:
         source[0] = typeset.page(source[0])
+    if name.startswith("api/"):
+        source[0] = interface.completed(source[0])
     source[0] = NOT_ON_THE_SITE.sub("", source[0])
     for link, page in OF_THE_SITE.items():
         source[0] = re.sub(link, page, source[0])

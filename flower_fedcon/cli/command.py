@@ -1,4 +1,4 @@
-"""The command `fedcon`: its subcommands, in the order of the help, and its errors."""
+"""The command `fedcon`: its subcommands, which are found in all rooms, and its errors."""
 
 from __future__ import annotations
 
@@ -8,30 +8,17 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flower_fedcon import __version__
-from flower_fedcon.cli import (
-    advice,
-    collection,
-    contrast_command,
-    data,
-    deploy_command,
-    doctor,
-    laboratory,
-    new_app,
-    path_command,
-    predict_command,
-    privacy_command,
-    reports,
-    run_commands,
-)
-from flower_fedcon.cli.options import examples
 from flower_fedcon.errors import FedConError
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import InterruptedRunError
 
 EXIT_CODES = {
@@ -40,8 +27,6 @@ EXIT_CODES = {
     2: "wrong usage, settings or data, or a full disk or memory: one line states the cause",
     130: "interrupted: a run can be resumed",
 }
-
-# Each command imports its modules when it is called, so that help and completion are fast.
 
 app = typer.Typer(
     name="fedcon",
@@ -71,60 +56,56 @@ def fedcon(
     """Federated constrained and composite optimisation for Flower."""
 
 
-def _add(command: Callable[..., None], *lines: str, name: str | None = None) -> None:
-    """Add a command, with examples for its help."""
-    app.command(name, epilog=examples(*lines))(command)
+def _examples(*lines: str) -> str:
+    r"""Return the end of a command's help: examples of command lines.
+
+    >>> _examples("fedcon list", "fedcon info fedfw")
+    'Examples:\n\nfedcon list\n\nfedcon info fedfw'
+    """
+    return "\n\n".join(["Examples:", *lines])
 
 
-_add(collection.list_, "fedcon list", "fedcon list --markdown", name="list")
-_add(collection.info, "fedcon info FedFW", "fedcon info FedFW --size 943x1682",
-     "fedcon info digits")  # fmt: skip
-_add(collection.cite, "fedcon cite FedFW FedDualAvg", "fedcon cite runs/digits_l1 > papers.bib")
-_add(advice.recommend, "fedcon recommend sims/digits_l1.toml",
-     "fedcon recommend sims/fedfw_lasso.toml --sample 0.5 --try 50 -o best.toml",
-     "fedcon recommend --measure sims -o studies.json")  # fmt: skip
-_add(run_commands.run, "fedcon run sims/fedfw_lasso.toml --rounds 200",
-     "fedcon run sims/fedfw_lasso.toml --set algorithm.penalty=2 --run-dir runs/lasso",
-     "fedcon run sims/fedfw_lasso.toml --run-dir runs/lasso --resume",
-     "fedcon run sims/fedfw_lasso.toml --until fw_gap=1 --budget seconds=60")  # fmt: skip
-_add(run_commands.compare, "fedcon compare sims/digits_l1.toml",
-     "fedcon compare sims/digits_l1.toml --rounds 100 --seeds 0,1,2")  # fmt: skip
-_add(run_commands.tune, "fedcon tune sims/digits_l1.toml --grid client_lr=0.1,0.2,0.5 --rounds 100",
-     "fedcon tune sims/digits_l1.toml")  # fmt: skip
-_add(path_command.path, "fedcon path sims/digits_l1.toml --num 20 --folds 5 -o path.csv")
-_add(predict_command.predict, "fedcon predict runs/heart new.csv -o predictions.csv",
-     "fedcon predict runs/heart new.csv -o out.csv --keep patient --unknown missing")  # fmt: skip
-_add(contrast_command.contrast, "fedcon contrast runs/heart age=70 --against age=50",
-     "fedcon contrast runs/trial treatment=early --against treatment=usual --by sex -o effects.csv",
-     "fedcon contrast runs/heart --coefficient age=10 --coefficient sex=1=1",
-     "fedcon contrast runs/by_sex --smaller runs/readmission")  # fmt: skip
-_add(laboratory.reproduce, "fedcon reproduce --quick", "fedcon reproduce --list",
-     "fedcon reproduce Dadras --quick", "fedcon reproduce arXiv:2305.10294",
-     "fedcon reproduce fedfw_lasso --json claims.json")  # fmt: skip
-_add(run_commands.plot, "fedcon plot runs/lasso runs/lasso-2 -o residual.png",
-     "fedcon plot runs/digits_l1 -o accuracy.pdf --x rounds --y test_accuracy",
-     "fedcon plot runs/readmission --kind forest -o forest.pdf -o forest.svg")  # fmt: skip
-_add(
-    reports.table,
-    "fedcon table runs/digits_l1 --to residual=1e-3 --of rounds --of bytes",
-    "fedcon table runs/* --to residual=1e-3 --to residual=1e-6 --middle median -o table.tex",
-)
-_add(reports.report, "fedcon report runs/digits_l1 --open",
-     "fedcon report runs/lasso runs/lasso-2 -o both.html")  # fmt: skip
-_add(reports.watch, "fedcon watch runs/lasso", "fedcon watch runs/lasso --once")
-_add(
-    laboratory.steps,
-    "fedcon steps sims/benchmarks/steps.toml --run-dir runs/steps --figure steps.png",
-)
-_add(laboratory.bench, "fedcon bench --list", "fedcon bench prox compiled -o results.json")
-_add(deploy_command.deploy, "fedcon deploy sims --local --nodes 3",
-     "fedcon deploy examples/heart/app --local --data examples/heart/cleveland.csv --data "
-     "examples/heart/va.csv")  # fmt: skip
-_add(new_app.new, "fedcon new my-app --algorithm feddualavg --framework torch",
-     "fedcon new readmission --study study.toml")  # fmt: skip
-_add(doctor.doctor, "fedcon doctor")
-app.add_typer(data.app, name="data", epilog=examples("fedcon data check --help"))
-app.add_typer(privacy_command.app, name="privacy", epilog=examples("fedcon privacy spent state"))
+def _found() -> dict[str, Command]:
+    """Return the commands of all rooms that are here, in the order of the help.
+
+    >>> [name for name in _found() if name.startswith("privacy")]
+    ['privacy spent', 'privacy audit']
+    """
+    package = Path(__file__).parents[1]
+    found: dict[str, Command] = {}
+    for path in package.glob("*/commands/[a-z]*.py"):
+        place = ".".join(path.relative_to(package.parent).with_suffix("").parts)
+        found.update(getattr(import_module(place), "COMMANDS", {}))
+    there = {
+        name: command
+        for name, command in found.items()
+        if all((package / room).is_dir() for room in command.needs)
+    }
+    return dict(sorted(there.items(), key=lambda item: item[1].rank))
+
+
+_GROUPS = {  # of commands of two words: the help, and its example
+    "data": ("Look at tables before a run.", "fedcon data check --help"),
+    "privacy": (
+        "Show how much privacy is spent, and audit private mechanisms.",
+        "fedcon privacy spent state",
+    ),
+}
+
+
+def _add_commands() -> None:
+    groups: dict[str, typer.Typer] = {}
+    for words, command in _found().items():
+        group, _, name = words.rpartition(" ")
+        if group and group not in groups:
+            said, example = _GROUPS[group]
+            groups[group] = typer.Typer(help=said, no_args_is_help=True)
+            app.add_typer(groups[group], name=group, epilog=_examples(example))
+        into = groups[group] if group else app
+        into.command(name, epilog=_examples(*command.examples))(command.run)
+
+
+_add_commands()
 
 # The error of a wrong command line; typer exports only this subclass of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

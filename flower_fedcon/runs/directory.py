@@ -249,3 +249,12 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the run directories of a folder: itself, or those in a comparison."""
+    with storage(f"look into {folder}"):
+        if (folder / HISTORY).exists():
+            return [folder]
+        found = [*folder.glob(f"*/{HISTORY}"), *folder.glob(f"*/seed-*/{HISTORY}")]
+    return sorted(path.parent for path in found)

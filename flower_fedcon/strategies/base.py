@@ -35,6 +35,7 @@ from flower_fedcon.validation import (
     chosen,
     count,
     optional,
+    parameters,
     positive,
 )
 

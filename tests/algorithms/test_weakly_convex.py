@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from problems import random_quadratics
 
-from flower_fedcon import FederatedProblem, regularization_path, simulate
+from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.reference import solve
 from flower_fedcon.registry import algorithms
@@ -121,13 +121,14 @@ def minimiser(Q, b, psi):
 
 
 def test_what_would_certify_a_minimum_refuses():
+    paths = pytest.importorskip("flower_fedcon.paths", reason="a path is refused, too")
     problem = FederatedProblem(random_quadratics(0, d=5), regularizer=MCP(0.3))
     with pytest.raises(ConfigError, match=r"not convex, so no solver .* \(reference = false\)"):
         _ = problem.optimum
     with pytest.raises(ConfigError, match="not convex"):
         solve(problem.objectives, SCAD(0.1), np.zeros(5))
     with pytest.raises(ConfigError, match="a path follows minimisers"):
-        regularization_path(problem)
+        paths.regularization_path(problem)
     strategy = FedDR(L1(0.3), step_size=0.2)
     strategy.regularizer = MCP(0.3, gamma=0.1)  # what a path would do
     problem = FederatedProblem(random_quadratics(0, d=5), regularizer=strategy.regularizer)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness import Command, refusal
 
-from flower_fedcon.cli.deploy_command import interrupt_once
+from flower_fedcon.cli.commands.deploy_command import interrupt_once
 
 resource = pytest.importorskip("resource")  # of POSIX
 LONG = "x" * 300

@@ -85,6 +85,7 @@ rounds = 2
 
 @pytest.mark.parametrize("unsafe", [False, True])
 def test_no_optimum_of_private_examples_is_sought(fedcon, monkeypatch, unsafe):
+    pytest.importorskip("flower_fedcon.tables", reason="a study on tables")
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("private_rows.py").write_text(ROWS)
     Path("rows.toml").write_text(TWO + "unsafe = true\n" * unsafe)

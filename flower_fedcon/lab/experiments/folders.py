@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.console import say
-from flower_fedcon.runs.directory import CONFIG, HISTORY
+from flower_fedcon.runs.directory import CONFIG, runs_in
 from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.wire.whole_files import storage, write_text
 
@@ -50,15 +50,6 @@ def is_there(folder: Path) -> bool:
     """Return whether the folder exists, so that its runs can be resumed."""
     with storage(f"look into {folder}"):
         return folder.is_dir()
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """Return the run directories of a folder: itself, or those in a comparison."""
-    with storage(f"look into {folder}"):
-        if (folder / HISTORY).exists():
-            return [folder]
-        found = [*folder.glob(f"*/{HISTORY}"), *folder.glob(f"*/seed-*/{HISTORY}")]
-    return sorted(path.parent for path in found)
 
 
 def unused(name: str, used: Container[str], before_number: str) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.lab.experiments.folders import labels_of, runs_in, unused
+from flower_fedcon.lab.experiments.folders import labels_of, unused
 from flower_fedcon.lab.experiments.run_tables import check_sweep, names_of_values
 from flower_fedcon.lab.experiments.seed_statistics import mean
-from flower_fedcon.runs.directory import CONFIG, HISTORY
+from flower_fedcon.runs.directory import CONFIG, HISTORY, runs_in
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.relative import with_relative
 from flower_fedcon.runs.toml import read_toml, value_at, write_value

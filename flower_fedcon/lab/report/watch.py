@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from flower_fedcon.errors import ConfigError, printable
-from flower_fedcon.lab.experiments.folders import labels_of, runs_in
+from flower_fedcon.lab.experiments.folders import labels_of
 from flower_fedcon.lab.report.contents import RunContents, read_run, run_options
 from flower_fedcon.runs import audit_log
 from flower_fedcon.runs.console import brief, left
-from flower_fedcon.runs.directory import HISTORY
+from flower_fedcon.runs.directory import HISTORY, runs_in
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.limits import Forecast
 from flower_fedcon.wire.whole_files import in_use, storage

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import say
 
 Folders = Annotated[
@@ -104,3 +105,27 @@ def watch(
     finished = follow(run_dir, once=once, every=positive("every", every), say=say)
     if not (finished or once):
         raise typer.Exit(1)
+
+
+COMMANDS = {
+    "table": Command(
+        table,
+        130,
+        "fedcon table runs/digits_l1 --to residual=1e-3 --of rounds --of bytes",
+        "fedcon table runs/* --to residual=1e-3 --to residual=1e-6 --middle median -o table.tex",
+    ),
+    "report": Command(
+        report,
+        140,
+        "fedcon report runs/digits_l1 --open",
+        "fedcon report runs/lasso runs/lasso-2 -o both.html",
+        needs=("lab/report",),
+    ),
+    "watch": Command(
+        watch,
+        150,
+        "fedcon watch runs/lasso",
+        "fedcon watch runs/lasso --once",
+        needs=("lab/report",),
+    ),
+}

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import say
 
 
@@ -89,3 +90,13 @@ def predict(
         say(f"linear predictors without intercept for {many} rows: {output}")
         return
     say(f"predictions for {many} rows{whose}: {output}")
+
+
+COMMANDS = {
+    "predict": Command(
+        predict,
+        90,
+        "fedcon predict runs/heart new.csv -o predictions.csv",
+        "fedcon predict runs/heart new.csv -o out.csv --keep patient --unknown missing",
+    )
+}

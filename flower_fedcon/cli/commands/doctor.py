@@ -21,6 +21,7 @@ import typer
 from packaging.requirements import Requirement
 
 from flower_fedcon.errors import FedConError, printable
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import console, say, table
 
 GOOD, NOTED, BAD = "ok", "note", "FAILS"
@@ -238,3 +239,6 @@ def _machine() -> Iterator[Finding]:
     text = f"{len(os.sched_getaffinity(0))} cores, OMP_NUM_THREADS {threads or 'not set'}"
     text += "" if threads == "1" else " (1 gives the same bits on every machine)"
     yield Finding("machine", GOOD, text)
+
+
+COMMANDS = {"doctor": Command(doctor, 200, "fedcon doctor")}

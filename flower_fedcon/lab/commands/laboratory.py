@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import console, say, table
 
 
@@ -168,3 +169,24 @@ def bench(
         say(f"results: {output}")
     if figure is not None:
         say(f"figure: {plot_curves(found, figure)}")
+
+
+COMMANDS = {
+    "reproduce": Command(
+        reproduce,
+        110,
+        "fedcon reproduce --quick",
+        "fedcon reproduce --list",
+        "fedcon reproduce Dadras --quick",
+        "fedcon reproduce arXiv:2305.10294",
+        "fedcon reproduce fedfw_lasso --json claims.json",
+    ),
+    "steps": Command(
+        steps,
+        160,
+        "fedcon steps sims/benchmarks/steps.toml --run-dir runs/steps --figure steps.png",
+    ),
+    "bench": Command(
+        bench, 170, "fedcon bench --list", "fedcon bench prox compiled -o results.json"
+    ),
+}

@@ -1,4 +1,4 @@
-"""The options that `run`, `compare` and `tune` share, as one value."""
+"""The options of commands on experiments; those that `run` and `compare` share as one value."""
 
 from __future__ import annotations
 
@@ -161,15 +161,6 @@ class RunArguments:
             checkpoint_every=self.checkpoint_every,
             allow_changes=tuple(self.allow_change or ()),
         )
-
-
-def examples(*lines: str) -> str:
-    r"""Return the end of a command's help: examples of command lines.
-
-    >>> examples("fedcon list", "fedcon info fedfw")
-    'Examples:\n\nfedcon list\n\nfedcon info fedfw'
-    """
-    return "\n\n".join(["Examples:", *lines])
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:

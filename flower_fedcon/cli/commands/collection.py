@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import console, table
 
 
@@ -64,7 +65,7 @@ _MARKERS = "<!-- made by `fedcon list --markdown` -->\n", "<!-- end -->"
 def _renew(path: Path, text: str) -> None:
     """Replace the text between the markers of a file."""
     from flower_fedcon.errors import ConfigError
-    from flower_fedcon.lab.experiments.folders import write
+    from flower_fedcon.wire.whole_files import write_text
 
     first, last = _MARKERS
     try:
@@ -77,7 +78,7 @@ def _renew(path: Path, text: str) -> None:
             f"{path} lacks the lines {first.strip()} and {last}: add them, and the table goes "
             f"between them"
         )
-    write(path, f"{before}{first}{text}\n{last}{after}")
+    write_text(path, f"{before}{first}{text}\n{last}{after}")
 
 
 def _names(begun: str) -> list[str]:
@@ -319,3 +320,21 @@ def _wire_sizes(size: str) -> dict[str, int]:
         found["1 atom of a nuclear-norm ball"] = sets.NuclearNormBall(1.0).lmo(g).nbytes
     found["1 atom of a set without a smaller form"] = vector
     return found
+
+
+COMMANDS = {
+    "list": Command(list_, 10, "fedcon list", "fedcon list --markdown"),
+    "info": Command(
+        info,
+        20,
+        "fedcon info FedFW",
+        "fedcon info FedFW --size 943x1682",
+        "fedcon info digits",
+    ),
+    "cite": Command(
+        cite,
+        30,
+        "fedcon cite FedFW FedDualAvg",
+        "fedcon cite runs/digits_l1 > papers.bib",
+    ),
+}

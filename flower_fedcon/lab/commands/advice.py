@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flower_fedcon.cli.options import Set
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.commands.options import Set
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import console, say, table
 
 if TYPE_CHECKING:
@@ -222,3 +223,14 @@ def _measure(sims: Path, output: Path | None) -> None:
 
 def _brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+COMMANDS = {
+    "recommend": Command(
+        recommend,
+        40,
+        "fedcon recommend sims/digits_l1.toml",
+        "fedcon recommend sims/fedfw_lasso.toml --sample 0.5 --try 50 -o best.toml",
+        "fedcon recommend --measure sims -o studies.json",
+    )
+}

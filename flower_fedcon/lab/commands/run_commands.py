@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flower_fedcon.cli.options import File, Rounds, RunArguments, Seed, Set, spread
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.commands.options import File, Rounds, RunArguments, Seed, Set, spread
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import console, say, table
 
 if TYPE_CHECKING:
@@ -266,3 +267,34 @@ def plot(
     )
     for path in output:
         say(f"figure: {path}")
+
+
+COMMANDS = {
+    "run": Command(
+        run,
+        50,
+        "fedcon run sims/fedfw_lasso.toml --rounds 200",
+        "fedcon run sims/fedfw_lasso.toml --set algorithm.penalty=2 --run-dir runs/lasso",
+        "fedcon run sims/fedfw_lasso.toml --run-dir runs/lasso --resume",
+        "fedcon run sims/fedfw_lasso.toml --until fw_gap=1 --budget seconds=60",
+    ),
+    "compare": Command(
+        compare,
+        60,
+        "fedcon compare sims/digits_l1.toml",
+        "fedcon compare sims/digits_l1.toml --rounds 100 --seeds 0,1,2",
+    ),
+    "tune": Command(
+        tune,
+        70,
+        "fedcon tune sims/digits_l1.toml --grid client_lr=0.1,0.2,0.5 --rounds 100",
+        "fedcon tune sims/digits_l1.toml",
+    ),
+    "plot": Command(
+        plot,
+        120,
+        "fedcon plot runs/lasso runs/lasso-2 -o residual.png",
+        "fedcon plot runs/digits_l1 -o accuracy.pdf --x rounds --y test_accuracy",
+        "fedcon plot runs/readmission --kind forest -o forest.pdf -o forest.svg",
+    ),
+}

@@ -14,6 +14,7 @@ from flower_fedcon import __version__
 from flower_fedcon.core.wings import bring
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.registry import names
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import say
 from flower_fedcon.wire.whole_files import storage, write_text
 
@@ -417,3 +418,13 @@ def new(
     own = metadata.distribution("flower-fedcon").read_text("direct_url.json") is not None
     first = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 " if own else ""
     say(f"{folder}: {', '.join(found)}. Try it: {first}flwr run {folder} --stream")
+
+
+COMMANDS = {
+    "new": Command(
+        new,
+        190,
+        "fedcon new my-app --algorithm feddualavg --framework torch",
+        "fedcon new readmission --study study.toml",
+    )
+}

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import say
 
 
@@ -136,3 +137,16 @@ def _weight(text: str) -> tuple[str, float]:
         return name.strip(), float(weight)
     except ValueError:
         raise ConfigError(f"expected NAME=WEIGHT, such as age=20, got {text!r}") from None
+
+
+COMMANDS = {
+    "contrast": Command(
+        contrast,
+        100,
+        "fedcon contrast runs/heart age=70 --against age=50",
+        "fedcon contrast runs/trial treatment=early --against treatment=usual --by sex "
+        "-o effects.csv",
+        "fedcon contrast runs/heart --coefficient age=10 --coefficient sex=1=1",
+        "fedcon contrast runs/by_sex --smaller runs/readmission",
+    )
+}

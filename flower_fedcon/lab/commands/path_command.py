@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flower_fedcon.cli.options import File, Rounds, Seed, Set
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.commands.options import File, Rounds, Seed, Set
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import console, say, table
 
 if TYPE_CHECKING:
@@ -169,3 +170,13 @@ def _show(solved: RegularizationPath, chosen: CrossValidation | None, weight: st
             cells += [loss, marks.get(i, "")]
         rows.add_row(*cells)
     console().print(rows)
+
+
+COMMANDS = {
+    "path": Command(
+        path,
+        80,
+        "fedcon path sims/digits_l1.toml --num 20 --folds 5 -o path.csv",
+        needs=("paths",),
+    )
+}

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import InterruptedRunError, say
 
 _PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # as Flower divides a configuration
@@ -38,10 +39,8 @@ def _check_before(
     """
     from flower_fedcon.core.protocol import CERTIFY
     from flower_fedcon.flower.policy import Policy
-    from flower_fedcon.lab.experiments.folders import runs_in
+    from flower_fedcon.runs.directory import runs_in
     from flower_fedcon.runs.toml import parse_toml, read_toml
-    from flower_fedcon.tables import table_of_node
-    from flower_fedcon.tables.wing import ALONE
 
     def parsed(option: str, text: str) -> dict[str, Any]:
         pairs = [] if text.endswith(".toml") else _PAIR.findall(text)  # Flower reads the file
@@ -63,13 +62,16 @@ def _check_before(
         )
     schema = app / "schema.toml"
     codes = [path.read_text(encoding="utf-8") for path in app.glob("*.py")]
-    tables = schema.is_file() and any(table_of_node.__name__ in code for code in codes)
-    asked = {CERTIFY: config.get("certificates"), ALONE: config.get("heterogeneity")}
+    tables = schema.is_file() and any("table_of_node" in code for code in codes)
     wrong, refused = [], set()
     for text in node_configs:
         own = parsed("--node-config", text)
         policy = Policy.of(own)
         if tables:
+            from flower_fedcon.tables import table_of_node
+            from flower_fedcon.tables.wing import ALONE
+
+            asked = {CERTIFY: config.get("certificates"), ALONE: config.get("heterogeneity")}
             refused |= {phase for phase, given in asked.items() if given} - set(policy.phases)
             if "data" in own:
                 try:
@@ -192,3 +194,14 @@ def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
             yield from _flat(value, f"{before}{key}.")
         else:
             yield before + key
+
+
+COMMANDS = {
+    "deploy": Command(
+        deploy,
+        180,
+        "fedcon deploy sims --local --nodes 3",
+        "fedcon deploy examples/heart/app --local --data examples/heart/cleveland.csv --data "
+        "examples/heart/va.csv",
+    )
+}

@@ -1,0 +1,1 @@
+"""The commands on the collection, apps and this machine."""

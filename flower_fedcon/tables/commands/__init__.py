@@ -1,0 +1,1 @@
+"""The commands on tables and on models of tables."""
