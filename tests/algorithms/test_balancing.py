@@ -15,11 +15,9 @@ from q6_runs import distance, lose
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.clients import FedDRClient
 from flower_fedcon.clients.feddr import FedDRClientState
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.papers.quadratics import quadratics
-from flower_fedcon.regularizers import L1, MCP, Zero
+from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedDR, FedDyn, FedPD
 from flower_fedcon.strategies.families.balancing import Balance
 
@@ -171,16 +169,3 @@ def test_units_do_not_matter(power, height, seed):
     plain, scaled = (penalties(ALL[0](), p, 15) for p in (problem, other))
     assert scaled == pytest.approx([factor * unit**2 * rho for rho in plain], rel=1e-9)
     assert all(b / a in (0.5, 1.0, 2.0) for a, b in pairwise(plain))
-
-
-def test_refusals():
-    with pytest.raises(ConfigError, match="or skip_probability=0"):
-        FedPD(step_size="balanced", skip_probability=0.5)
-    with pytest.raises(ConfigError, match="must be a number"):
-        FedDyn(proximal="balancing")
-    with pytest.raises(ConfigError, match="up to inf"):
-        FedDR(MCP(1.0, 3.0), step_size="balanced")
-    private = FedPD(step_size="balanced", privacy=GaussianDP(1.0, 1.0, 1e-5))
-    with pytest.raises(ConfigError, match="no noise protects"):
-        simulate(private, q6(), 1)
-    assert FedDR(Zero(), step_size=0.1).balances is False

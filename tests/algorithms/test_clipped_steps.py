@@ -8,7 +8,7 @@ from loops import by_loops
 from problems import HALF, q6
 
 from flower_fedcon import Sample, simulate
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import FedConError
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.regularizers import L1, Zero
 from flower_fedcon.schedules import InverseSqrt
@@ -21,8 +21,6 @@ from flower_fedcon.strategies import (
     FedDyn,
     FedLin,
     FedMiD,
-    FedSGM,
-    LoCoDL,
     Scaffnew,
     Scaffold,
 )
@@ -141,12 +139,6 @@ def test_all_others_say_why_they_do_not_clip():
             assert "SGD" in said
         else:
             assert "does not declare" not in kind.needs_gradient
-    with pytest.raises(ConfigError, match=r"FedSGM takes no clip=1.0: its bound on the violation"):
-        FedSGM(client_lr=0.1, local_steps=2, tolerance=0.1, clip=1.0)
-    with pytest.raises(ConfigError, match=r"FedDyn takes no clip=1.0: .*local_solver=SGD"):
-        FedDyn(proximal=1.0, clip=1.0)
-    with pytest.raises(ConfigError, match=r"clip must be finite and > 0, got 0"):
-        FedAvg(**STEPS, clip=0.0)
 
 
 # --- schedules -----------------------------------------------------------------------------------
@@ -207,21 +199,6 @@ def test_a_loop_of_ones_own_follows_it_by_the_method_s_rate():
         np.testing.assert_allclose(
             by_loops(made, q6(), 4, loop).x, simulate(made, q6(), 4).x, rtol=1e-12
         )
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda rate: CompositeFL(PSI, client_lr=rate, local_steps=2),
-        lambda rate: FedSGM(client_lr=rate, local_steps=2, tolerance=0.1),
-        lambda rate: LoCoDL(client_lr=rate),
-        lambda rate: Scaffnew(client_lr=rate),
-        lambda rate: TAMUNA(client_lr=rate),
-    ],
-)
-def test_methods_of_one_length_say_why(make):
-    with pytest.raises(ConfigError, match=r"takes no schedule for client_lr, got Inverse.*: \w+"):
-        make(InverseSqrt(0.1))
 
 
 def test_steps_of_a_solver_by_a_schedule_are_not_compiled_and_that_is_said(caplog):

@@ -8,10 +8,9 @@ from harness import OpenRun
 from problems import l1ls, q6
 
 from flower_fedcon import FederatedProblem, Sample, simulate
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.regularizers import L1, Indicator, NuclearNorm, Zero
-from flower_fedcon.sets import L1Ball, L2Ball
+from flower_fedcon.sets import L2Ball
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD
 
 STEPS = {"client_lr": 1 / 200, "local_steps": 3, "server_lr": 1.5}
@@ -106,25 +105,3 @@ def test_fedavg_takes_a_regularizer_of_matrices():
     local, stacked = (simulate(fedavg, problem, 400, engine=e) for e in ("local", "stacked"))
     np.testing.assert_allclose(local.x, stacked.x, rtol=1e-9)
     assert local["objective"][-1] < problem.optimum.value + 0.02 < problem.objective(problem.x0)
-
-
-def test_refusals():
-    with pytest.raises(ConfigError, match="no subgradient"):
-        FedAvg(client_lr=0.1, local_steps=1, regularizer=L1Ball(1.0)).initialize(np.zeros(2))
-    with pytest.raises(ConfigError, match="a regularizer must be None"):
-        FedMiD("l1", client_lr=0.1, local_steps=1)
-    with pytest.raises(ConfigError, match=r"local_steps must be a whole number >= 1, got 2.5"):
-        FedDualAvg(L1(1.0), client_lr=0.1, local_steps=2.5)
-
-    class NoBatches:
-        shape = (1,)
-
-        def value(self, x):
-            return 0.0
-
-        def gradient(self, x):
-            return x
-
-    problem = type(q6())([NoBatches()])
-    with pytest.raises(ConfigError, match="does not state its number of rows"):
-        simulate(FedAvg(client_lr=0.1, local_steps=1, batch_size=2), problem, 1)

@@ -14,15 +14,11 @@ from harness import OpenRun, values
 from problems import q6, q6_objectives, two_clients
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
-from flower_fedcon.clients.dualfl import DualFLClient
 from flower_fedcon.core.participation import Full
-from flower_fedcon.errors import ConfigError, ParticipationError
 from flower_fedcon.objectives import LogisticRegression, Quadratic
 from flower_fedcon.problems import digits
-from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import AOGM, GradientDescent, gap_tolerance
 from flower_fedcon.strategies import DualFL
-from flower_fedcon.strategies.families import dual
 
 HALF, ONE = Sample(count=3), Sample(count=1)
 RULES = pytest.mark.parametrize("rule", [Full(), HALF, Bernoulli(0.4)], ids=repr)
@@ -69,15 +65,6 @@ def test_block_form_with_everyone_present_is_the_papers_without_momentum():
         assert block.play().x == pytest.approx(full.play().x, abs=1e-14)
 
 
-def test_dual_step_of_the_full_form_is_slow_for_small_cohorts(monkeypatch):
-    right = rounds_to(OpenRun(DualFL(form="block", participation=ONE), q6()))
-    derive = DualFL.derive
-    monkeypatch.setattr(DualFL, "derive", lambda self: derive(self)._replace(ratio=1.0))
-    run = OpenRun(DualFL(form="block", participation=ONE), q6())
-    assert run.clients[0].ratio == run.server.strategy.constants.ratio == 1.0
-    assert rounds_to(run, most=3 * right) == 3 * right
-
-
 def test_digits():
     """Multinomial regression, 8 clients of 224 images: relative energies of the card."""
     problem = digits(clients=8, split="even", l2=1e-2, test_size=5)
@@ -122,19 +109,6 @@ def test_gap_rule_needs_few_inner_steps():
     assert errors_at(run, 50, 100) == pytest.approx([1.4e-6, 5.5e-11], rel=0.05)
     assert errors_at(run, 50)[0] <= 1e-14
     assert run.server.work["iterations"] == pytest.approx(3576, rel=0.02)
-
-
-def test_gap_rule_must_upload_the_matching_point(monkeypatch):
-    solve = DualFLClient.minimizer
-    monkeypatch.setattr(DualFLClient, "minimizer", lambda *args: (solve(*args)[0],) * 2)
-    run = gap_run()
-    assert errors_at(run, 50, 100, 150) == pytest.approx([3.4e-5, 5.6e-9, 1e-12], rel=0.1)
-    assert run.server.work["iterations"] == pytest.approx(9297, rel=0.02)
-
-
-def test_gap_rule_with_looser_tolerances(monkeypatch):
-    monkeypatch.setattr(dual, "gap_tolerance", lambda n, **kw: 1000 * gap_tolerance(n, **kw))
-    assert errors_at(gap_run(), 50, 100, 150) == pytest.approx([1.8e-4, 2.7e-9, 2e-13], rel=0.2)
 
 
 def test_gap_rule_without_momentum():
@@ -257,45 +231,6 @@ class Unknown:
 
     def __init__(self, objective):
         self.value, self.gradient = objective.value, objective.gradient
-
-
-def refuse(match, problem=None, kind=ConfigError, **settings):
-    with pytest.raises(kind, match=match):
-        simulate(DualFL(**settings), problem or q6(), 1)
-
-
-def test_refusals():
-    unknown = FederatedProblem([Unknown(f) for f in q6_objectives()])
-    flat = FederatedProblem([Quadratic(np.diag([1.0, 0.0]), np.array([1.0, 0.0]))])
-    refuse("modulus is unknown: give strong_convexity, or regularization", unknown)
-    refuse("modulus is 0: give strong_convexity, or regularization", flat)
-    refuse("strong_convexity must be at most 1, the clients' mu plus", strong_convexity=1.01)
-    refuse(r"momentum must be at most 1, got 1\.5", momentum=1.5)
-    refuse(r"momentum must be at most 1, got 1\.5", unknown, momentum=1.5, strong_convexity=1.0)
-    for form, wrong in itertools.product(
-        ("paper", "block"), ({"momentum": 0.01}, {"stopping": "gap"})
-    ):
-        refuse("in the clients' problems DualFL", q6(0.6), form=form, regularizer=L1(0.6), **wrong)
-        refuse(r"with form=.block. DualFL .*: use form=.accelerated", form="block", **wrong)
-    refuse("momentum must be at most nu/L = 0.05, got 0.06", form="accelerated", momentum=0.06)
-    refuse("form must be one of 'paper', 'accelerated', 'block'", form="fast")
-    refuse(r"reply_rate must be in \(0, 1\], got 1.5", reply_rate=1.5)
-    refuse("reply_rate must be finite and > 0", reply_rate=0.0)
-    refuse(
-        "reply_rate is for form=.accelerated., got 0.5 with form='paper'",
-        reply_rate=0.5,
-        form="paper",
-    )
-    refuse(
-        r"DualFL needs everyone in its paper's form, got Sample\(count=3.*: use form=.accelerated",
-        kind=ParticipationError,
-        participation=HALF,
-        form="paper",
-    )
-    refuse("takes no batch_size, got 5", batch_size=5)
-    refuse("stopping must be one of 'solver', 'gap'", stopping="energy")
-    refuse("gap_gamma must be finite and > 0", gap_gamma=0)
-    refuse("regularization must be finite and >= 0", regularization=-1)
 
 
 def test_a_momentum_beyond_the_theory_is_warned_of(caplog):

@@ -10,7 +10,6 @@ from harness import OpenRun
 from problems import q6, q6_objectives
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample
-from flower_fedcon.clients.dualfl import DualFLClient
 from flower_fedcon.core.participation import Full
 from flower_fedcon.strategies import DualFL
 
@@ -87,18 +86,6 @@ def test_collective_reset_is_a_new_start():
     fresh = OpenRun(DualFL(mirror=False), FederatedProblem(q6_objectives(), x0=before)).play(30)
     assert run.play(30).x == pytest.approx(fresh.x, abs=1e-13)
     assert error(run.x) > 100 * error(OpenRun(DualFL(), q6()).play(70).x)  # what the reset costs
-
-
-@pytest.mark.parametrize("form", ["paper", "block", "accelerated"])
-def test_client_that_alone_starts_again_spoils_the_limit(form, monkeypatch):
-    def alone(self, down, given):
-        return self.initialize(down | {"origin": np.zeros_like(down["theta"])})
-
-    monkeypatch.setattr(DualFLClient, "restore", alone)
-    rule = Full() if form == "paper" else HALF
-    run = OpenRun(DualFL(participation=rule, form=form), q6()).play(300)
-    lose(run)
-    assert error(run.play(600).x) > 0.05
 
 
 def test_server_keeps_no_mirror_without_being_asked():

@@ -16,7 +16,6 @@ from problems import q6, q6_l1, q6_objectives, two_clients
 from scipy.stats import binom
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample
-from flower_fedcon.clients import dualfl
 from flower_fedcon.core.participation import Full
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.regularizers import L1
@@ -182,13 +181,6 @@ def test_absent_clients_cost_two_numbers_each():
     vector, number = payload_bytes({"": np.zeros(8)}), payload_bytes({"": 0.0})
     assert run.server.uplink_bytes == 90 * vector
     assert run.server.downlink_bytes == 96 * vector + (90 * 5 + 84 * 2) * number
-
-
-def test_freezing_absent_clients_is_another_method(monkeypatch):
-    """They move with the map of every round: without it the server's means are not theirs."""
-    monkeypatch.setattr(dualfl, "catch_up", lambda z, e, drift, left: (z, e))
-    run = OpenRun(DualFL(participation=HALF, mirror=False), q6()).play(400)
-    assert np.linalg.norm(run.x - optimum()) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -159,20 +159,6 @@ def test_a_small_ball_against_a_solver():
     assert problem.objective(run.x) <= problem.objective(expected) + 1e-9
 
 
-def test_a_projection_after_the_prox_is_another_point(monkeypatch):
-    """The authors' code; exact only where the ball is inactive."""
-    problem, radius = ball_problem(), 0.4
-    strategy = CFedDA(problem.regularizer, strong_convexity=MU, local_steps=1, radius=radius)
-    right = simulate(strategy, problem, 500, evaluate_every=0).x
-
-    def projected(psi, v, step, center, radius):
-        return center + L1Ball(radius).project(psi.prox(v, step) - center)
-
-    monkeypatch.setattr("flower_fedcon.solvers.dual_model.constrained_prox", projected)
-    wrong = simulate(strategy, problem, 500, evaluate_every=0).x
-    assert problem.objective(wrong) > problem.objective(right) + 1e-3
-
-
 def test_without_a_ball_and_with_a_huge_one():
     problem = ball_problem()
     free, huge = (

@@ -9,7 +9,7 @@ from problems import q6, q6_l1
 from q6_runs import PSI, distance, first_below, lose, losing_client_0, prox
 
 from flower_fedcon import FederatedProblem, Sample, simulate
-from flower_fedcon.errors import ConfigError, StateLostError
+from flower_fedcon.errors import StateLostError
 from flower_fedcon.sets import L2Ball
 from flower_fedcon.strategies import FedDR, FedDyn, FedPD
 
@@ -103,28 +103,6 @@ def test_feddr_with_a_set_stays_in_it():
 # --- the traps: other forms end elsewhere ----------------------------------------------------
 
 
-def test_averaging_the_cohort_of_feddr_alone_fails():
-    class CohortMean(FedDR):
-        def aggregate(self, state, uploads):
-            state = super().aggregate(state, uploads)
-            mean = state.mirror.rows["xhat"][uploads.clients].mean(axis=0)
-            return state._replace(xtilde=mean, xbar=mean)
-
-    for kind, low, high in ((CohortMean, 0.3, 2.0), (FedDR, 0, 1e-10)):
-        strategy = kind(None, step_size=0.1, participation=Sample(count=2))
-        assert low <= distance(OpenRun(strategy, q6()).play(400)) <= high
-
-
-def test_prox_of_psi_with_eta_over_n_fails():
-    class OverN(FedDR):
-        def aggregate(self, state, uploads):
-            state = super().aggregate(state, uploads)
-            return state._replace(xbar=self.regularizer.prox(state.xtilde, self.step_size / 6))
-
-    run = OpenRun(OverN(PSI, step_size=0.1), q6_l1()).play(300)
-    assert distance(run) == pytest.approx(0.142, rel=0.05)
-
-
 # --- lost state, and clients that come late --------------------------------------------------
 
 
@@ -186,9 +164,3 @@ def test_late_clients_of_feddr_start_at_x0():
             x = prox(problem.objectives[client], np.ones(8), 0.1)
             assert run.state.mirror.rows["xhat"][client] == pytest.approx(2 * x - 1, abs=1e-13)
     assert met == set(range(6))
-
-
-def test_refused_arguments():
-    for relaxation in (0.0, 2.1):
-        with pytest.raises(ConfigError, match="relaxation must be"):
-            FedDR(None, step_size=0.1, relaxation=relaxation)

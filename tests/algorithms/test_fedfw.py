@@ -11,7 +11,6 @@ from problems import l1ls, toy
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
 from flower_fedcon.clients.fedfwplus import FedFWPlusClient
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.sets import L1Ball, NuclearNormBall, Simplex
 from flower_fedcon.strategies import FedFW, FedFWPlus
@@ -44,23 +43,7 @@ def gap(x, problem):
     return problem.objective(x) - problem.optimum.value
 
 
-def sampled_gap(kind, problem, rounds):
-    strategy = kind(problem.constraint, penalty=0.1, participation=HALF)
-    return gap(simulate(strategy, problem, rounds, evaluate_every=0).x, problem)
-
-
 # --- the one-dimensional example ------------------------------------------------------------------
-
-
-def test_averaging_local_frank_wolfe_steps_stays_at_zero():
-    """The scheme that FedFW replaces: every client starts from x_bar, the server averages."""
-    problem = toy()
-    for schedule in (lambda t: 2 / (t + 1), lambda t: 0.1, lambda t: 1 / t):
-        x = np.zeros(1)
-        for t in range(1, 1001):
-            steps = [problem.constraint.lmo(f.gradient(x)) for f in problem.objectives]
-            x = np.mean([atom.mix(x, schedule(t)) for atom in steps], axis=0)
-        assert x.item() == 0.0
 
 
 @pytest.mark.parametrize(
@@ -199,32 +182,6 @@ def test_the_rule_for_the_penalty_is_the_least_of_its_two_costs():
 # --- the wrong forms fail -------------------------------------------------------------------------
 
 
-def test_averaging_the_cohort_alone_fails():
-    """x_bar := (1 - eta) x_bar + eta mean_S s_i, beside the exact mean, at equal cost."""
-
-    class Naive(FedFW):
-        def mean_iterate(self, x_bar, t, mirror, uploads):
-            eta = self.scalars(t)["step_size"]
-            return (1 - eta) * x_bar + eta * uploads.mean("atom")
-
-    problem = l1ls()
-    naive, exact = (sampled_gap(kind, problem, 2000) for kind in (Naive, FedFW))
-    assert exact < 0.1
-    assert naive > 5 * exact
-
-
-def test_uncentred_multipliers_fail_under_sampling():
-    class Uncentred(FedFWPlus):
-        def broadcast(self, state):
-            down = super().broadcast(state)
-            return {**down, "y_bar": np.zeros_like(down["y_bar"])}
-
-    problem = l1ls()
-    wrong, right = (sampled_gap(kind, problem, 5000) for kind in (Uncentred, FedFWPlus))
-    assert right < 0.1
-    assert wrong > 4 * right
-
-
 # --- lost state -----------------------------------------------------------------------------------
 
 
@@ -292,25 +249,13 @@ def test_full_plus_restarts_everyone(form, monkeypatch):
 
 
 @BOTH
-def test_refusals(kind):
-    data = LeastSquares(np.eye(3), np.ones(3))
-    outside = FederatedProblem([data], constraint=L1Ball(1.0), x0=np.ones(3))
-    with pytest.raises(ConfigError, match=r"x0 is outside L1Ball.*constraint.project"):
-        simulate(kind(outside.constraint, penalty=1.0), outside, 1)
+def test_a_start_outside_by_rounding_is_taken(kind):
     matrix = np.random.default_rng(0).normal(size=(40, 90)).astype(np.float32)
     ball = NuclearNormBall(20.0)
     start = ball.project(matrix)  # which is outside by the rounding of float32
     assert ball.excess(start) > 1e-9 * ball.radius
     rounded = FederatedProblem([Near(matrix)], constraint=ball, x0=start)
     simulate(kind(ball, penalty=1.0), rounded, 1)
-    with pytest.raises(ConfigError, match="needs a constraint set"):
-        kind(None, penalty=1.0)
-    with pytest.raises(ConfigError, match="schedule must be one of 'convex', 'nonconvex'"):
-        kind(L1Ball(1.0), penalty=1.0, schedule="concave")
-    with pytest.raises(ConfigError, match="give both"):
-        kind(L1Ball(1.0), penalty=1.0, batch_size=3)
-    with pytest.raises(ConfigError, match="give both"):
-        kind(L1Ball(1.0), penalty=1.0, gradient="stochastic")
 
 
 def test_default_start_is_moved_into_the_set():

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from harness import OpenRun
 from problems import q6
-from q6_runs import unknown
 
 from flower_fedcon import simulate
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies import FedAvg, FedLin
 
 
@@ -17,8 +14,3 @@ def test_one_step_is_gradient_descent_in_pairs_of_rounds():
     assert simulate(FedLin(client_lr=0.02, local_steps=1), q6(), 20).x == pytest.approx(
         plain, rel=1e-13
     )
-
-
-def test_the_default_step_needs_the_smoothness():
-    with pytest.raises(ConfigError, match="smoothness L is unknown: give client_lr, about 1/"):
-        OpenRun(FedLin(local_steps=2), unknown())

@@ -8,9 +8,6 @@ from harness import OpenRun, client_states, wire_exchange
 from problems import q6
 from q6_runs import distance, first_below, lose, prox
 
-from flower_fedcon import Sample, simulate
-from flower_fedcon.clients.fedpd import FedPDClient
-from flower_fedcon.errors import ConfigError, ParticipationError
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import FedPD
 
@@ -36,17 +33,6 @@ def test_what_holds_at_the_optimum():
     duals = np.array([s.dual for s in client_states(run)])
     assert duals == pytest.approx(-gradients, abs=1e-12)
     assert np.abs(duals.sum(axis=0)).max() < 1e-12
-
-
-def test_fedpd_with_the_old_multiplier_is_slower(monkeypatch):
-    step = FedPDClient.step
-
-    def old(self, state, down):
-        _, after = step(self, state, down)
-        return {"u": after.x + self.step_size * state.dual}, after
-
-    monkeypatch.setattr(FedPDClient, "step", old)
-    assert first_below(1e-10, FedPD(step_size=0.1), q6()) == 74
 
 
 # --- skipped rounds --------------------------------------------------------------------------
@@ -135,13 +121,3 @@ def test_fedpd_reenters_in_a_skipped_round_from_the_last_mean():
 
 
 # --- refusals --------------------------------------------------------------------------------
-
-
-def test_refused_cohorts():
-    with pytest.raises(ParticipationError, match=r"FedPD needs every client.*what all clients hol"):
-        simulate(FedPD(step_size=0.1, participation=Sample(count=3)), q6(), 1)
-
-
-def test_refused_arguments():
-    with pytest.raises(ConfigError, match=r"skip_probability must be in \[0, 1\), got 1"):
-        FedPD(step_size=0.1, skip_probability=1)

@@ -9,7 +9,6 @@ from problems import q6
 from q6_runs import prox
 
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies import FedPD, FedProx
 
 
@@ -38,8 +37,3 @@ def test_all_agree_on_a_first_round_with_fedprox():
     split = simulate(FedPD(step_size=0.1), problem, 1).x
     # From x0 = 0, u_i = 2 x_i.
     assert split == pytest.approx(2 * first, abs=1e-15)
-
-
-def test_unknown_local_solvers_are_refused():
-    with pytest.raises(ConfigError, match="unknown local solver 'exakt': did you mean 'exact'"):
-        FedProx(proximal=1.0, local_solver="exakt")

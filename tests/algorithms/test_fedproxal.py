@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from harness import OpenRun
-from problems import Walled, q6_limited, two_limited, two_walls
+from problems import Walled, two_limited, two_walls
 
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.regularizers import L1, Separable
 from flower_fedcon.sets import HalfSpace
-from flower_fedcon.strategies import FedAvg, FedProxAL
+from flower_fedcon.strategies import FedProxAL
 
 
 def test_second_round():
@@ -70,14 +69,3 @@ def test_a_shared_constraint_is_each_client_s_with_numbers_that_sum_to_0():
     x, z = simulate(FedProxAL(psi, coupling=1.0), problem, 300).x
     assert x == pytest.approx([0.75], abs=1e-3)
     assert z == pytest.approx([0.25, -0.25], abs=1e-3)
-
-
-def test_which_constraint_is_meant_must_fit():
-    with pytest.raises(FedConError, match=r"handles each client's own.*give.*constraints=.each"):
-        simulate(FedProxAL(coupling=1.0), q6_limited(), 1)
-    with pytest.raises(FedConError, match=r"FedAvg.*ignores each client's own.*FedProxAL"):
-        simulate(FedAvg(client_lr=0.1, local_steps=1), two_walls(), 1)
-    with pytest.raises(
-        ConfigError, match="constraints must be one of 'mean', 'each', 'groups', got"
-    ):
-        FederatedProblem([Quadratic([[1.0]], [3.0])], constraints="all")

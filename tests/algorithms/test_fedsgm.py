@@ -16,10 +16,9 @@ from problems import Limited, q6, q6_limited, two_limited
 
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.clients import FedSGMClient
-from flower_fedcon.compressors import QSGD, Identity, RandK, TopK
+from flower_fedcon.compressors import Identity, RandK, TopK
 from flower_fedcon.core.round import Round
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
-from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems import facility
 from flower_fedcon.strategies import FedAvg, FedSGM
@@ -138,14 +137,6 @@ def test_the_theorem_gives_step_and_tolerance():
         assert not np.array_equal(same.x, history.x)
 
 
-def test_what_the_theorem_lacks_is_named():
-    with pytest.raises(ConfigError, match="gradients at the start are unknown: give lipschitz"):
-        OpenRun(FedSGM(tolerance=0.1), facility(clients=2, columns=3))
-    biased = FedSGM(local_steps=1, distance=1.0, lipschitz=1.0, uplink=TopK(count=1))
-    with pytest.raises(ConfigError, match="without error feedback: give client_lr and tolerance"):
-        simulate(biased, facility(clients=2, columns=3), 1)
-
-
 @pytest.mark.parametrize("more", [{}, BOTH], ids=["plain", "error feedback"])
 def test_the_average_weighs_by_how_far_inside(more):
     problem = cancer()
@@ -227,30 +218,10 @@ def test_weights_and_layers_keep_the_constraint():
 # --- refusals ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"switching": "medium"}, "switching must be one of 'soft', 'hard', got 'medium'"),
-        ({"tolerance": 0}, "tolerance must be finite and > 0, got 0"),
-        ({"sharpness": -1}, "sharpness must be finite and > 0, got -1"),
-        ({"uplink": "topk"}, r"a compressor is Identity\(\), RandK.*got 'topk'"),
-        ({"uplink": RandK(count=9)}, r"RandK\(count=9\) is more than the model's 8 entries"),
-        ({"uplink": TopK(count=9)}, r"TopK\(count=9\) is more than the model's 8 entries"),
-        ({"downlink": QSGD(levels=2)}, r"contractive.*QSGD\(levels=2\).*1.41 .*more levels"),
-    ],
-    ids=str,
-)
-def test_refusals(settings, words):
-    with pytest.raises(ConfigError, match=words):
-        simulate(FedSGM(**{**FIVE, **settings}), q6_limited(), 1)
-
-
-def test_objectives_without_a_constraint_are_refused():
+def test_objectives_without_a_constraint_are_refused_on_nodes():
     words = r"FedSGM needs objectives with a constraint.*no constraint_value\(x\): use Neyman"
-    with pytest.raises(ConfigError, match=words):
-        simulate(FedSGM(**FIVE), q6(), 1)
     run = OpenRun(FedSGM(**FIVE), q6_limited())
-    run.problem = q6()  # on the nodes
+    run.problem = q6()
     replies = wire_exchange(run)[0].answer(Round.begin(run.server).next_request())
     assert len(replies) == len(run.clients)
     assert all(re.search(words, reply.error) for reply in replies)
@@ -287,15 +258,6 @@ def test_compressors_have_older_names(older):
             FedSGM(**FIVE, **both)
     runs = [simulate(FedSGM(**FIVE, **{given: one}), q6_limited(), 10).x for given in (name, older)]
     assert runs[0].tobytes() == runs[1].tobytes()
-
-
-def test_experiment():
-    experiment = Experiment.load(SIMS / "fedsgm_neyman_pearson.toml")
-    assert not experiment.reference
-    soft, hard = experiment.strategy(0), experiment.strategy(1)
-    assert (soft.switching, hard.switching) == ("soft", "hard")
-    runs = [simulate(s, experiment.problem(), experiment.run_options.rounds) for s in (soft, hard)]
-    assert 3.5 < runs[1]["violations"][-1] / runs[0]["violations"][-1] < 6
 
 
 def test_a_misspelt_answer_is_named_as_an_answer(monkeypatch):

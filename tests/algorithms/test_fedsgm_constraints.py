@@ -7,13 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import OpenRun, wire_exchange
-from problems import Limited, q6_objectives, q6_walls, two_limited
+from problems import q6_objectives, q6_walls
 
 from flower_fedcon import FederatedProblem, Sample, simulate
-from flower_fedcon.aggregation import CoordinateMedian
 from flower_fedcon.clients import FedSGMClient
 from flower_fedcon.compressors import RandK, TopK
-from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import GroupLossBounds, LossBound, Quadratic
 from flower_fedcon.strategies import FedAvg, FedSGM
 
@@ -21,22 +19,6 @@ STEPS = {"client_lr": 0.1, "local_steps": 2}
 EACH = {**STEPS, "constraints": "each"}
 TWO = {**STEPS, "constraints": "groups", "groups": 2}
 FEEDBACK = {"uplink": TopK(fraction=0.5), "downlink": TopK(fraction=0.5)}
-
-
-def two_own(*, second: float = 2.8) -> FederatedProblem:
-    """f_1 = x^2 - 4x with c_1 = x - .5, f_2 = x^2/2 + x with c_2 = 3x - second, from 1."""
-    clients = [Quadratic([[2.0]], [4.0]), Quadratic([[1.0]], [-1.0])]
-    limited = [Limited(clients[0], 1.0, 0.5), Limited(clients[1], 3.0, second)]
-    return FederatedProblem(limited, x0=np.ones(1), constraints="each")
-
-
-def two_groups(bound: list[float]) -> FederatedProblem:
-    """Group 0: 3 rows of x^2/2 on client 0, 1 row of x^2/2 - 2x on client 1; group 1: 2 of x^2."""
-    f = [limited.objective for limited in two_own().objectives]
-    first = GroupLossBounds(f[0], [Quadratic([[1.0]], [0.0]), None], bound, counts=[3, 0])
-    losses = [Quadratic([[1.0]], [2.0]), Quadratic([[2.0]], [0.0])]
-    second = GroupLossBounds(f[1], losses, bound, counts=[1, 2])
-    return FederatedProblem([first, second], x0=np.ones(1), constraints="groups")
 
 
 def path(strategy, problem, rounds):
@@ -306,38 +288,3 @@ def test_a_weight_that_a_node_is_told_is_on_the_objective_alone():
 
 
 # --- refusals ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"constraints": "all"}, "constraints must be one of 'mean', 'each', 'groups', got 'all'"),
-        ({"constraints": "groups"}, "groups is the number of constraints.*groups=None"),
-        ({"groups": 3}, "belongs to constraints='groups', got constraints='mean', groups=3"),
-        ({"constraints": "groups", "groups": 0}, "groups must be a whole number >= 1, got 0"),
-        ({"constraints": "each", "aggregation": CoordinateMedian()}, "only for the mean"),
-    ],
-    ids=str,
-)
-def test_refusals(settings, words):
-    with pytest.raises(ConfigError, match=words):
-        FedSGM(**STEPS, tolerance=0.1, **settings)
-
-
-def test_problem_and_strategy_must_mean_the_same():
-    with pytest.raises(FedConError, match=r"keeps.*mean|has each.*give FedSGM constraints='each'"):
-        simulate(FedSGM(**STEPS, tolerance=0.1), two_own(), 1)
-    with pytest.raises(FedConError, match=r"give FedSGM constraints='groups', groups=2"):
-        simulate(FedSGM(**EACH, tolerance=0.1), two_groups([0.0, 0.0]), 1)
-    with pytest.raises(FedConError, match=r"this client has 2 groups.*groups=3"):
-        simulate(FedSGM(**{**TWO, "groups": 3}, tolerance=0.1), two_groups([0.0, 0.0]), 1)
-    with pytest.raises(
-        ConfigError, match=r"ignores the constraints \(constraint_value\) of clients 0, 1"
-    ):
-        FederatedProblem(two_limited().objectives, constraints="groups")
-    f = Quadratic([[1.0]], [0.0])
-    one, two = GroupLossBounds(f, [f], 0.0), GroupLossBounds(f, [f, None], 0.0)
-    with pytest.raises(ConfigError, match=r"of one shape \(m,\) on all clients.*\(1,\), \(2,\)"):
-        FederatedProblem([one, two], constraints="groups")
-    with pytest.raises(ConfigError, match="the group 1 has no rows on any client"):
-        FederatedProblem([two, two], constraints="groups")

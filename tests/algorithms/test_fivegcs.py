@@ -11,10 +11,7 @@ from harness import OpenRun, client_states
 from problems import q6, two_clients
 from q6_runs import distance, first_below
 
-from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
-from flower_fedcon.core.participation import Participation
-from flower_fedcon.errors import ConfigError, ParticipationError
-from flower_fedcon.objectives import LogisticRegression, Quadratic
+from flower_fedcon import Sample, simulate
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import FiveGCS
 
@@ -85,46 +82,3 @@ def test_fivegcs_defaults():
 
 
 # --- refusals --------------------------------------------------------------------------------
-
-
-def test_refused_cohorts():
-    with pytest.raises(ParticipationError, match=r"5GCS needs cohorts of one size, got Bernoulli"):
-        simulate(FiveGCS(participation=Bernoulli(0.5)), q6(), 1)
-    simulate(FiveGCS(participation=Bernoulli(1.0)), q6(), 1)  # everyone
-
-    class Odd(Participation):
-        def draw(self, num_clients, rng):
-            return [0]
-
-        def rate(self, num_clients):
-            return 0.3
-
-    with pytest.raises(ParticipationError, match="cohorts of one size"):
-        simulate(FiveGCS(participation=Odd()), q6(), 1)
-
-
-def test_refused_arguments():
-    with pytest.raises(ConfigError, match=r"5GCS takes no batch_size, got 4.*GradientDescent"):
-        FiveGCS(batch_size=4)
-    with pytest.raises(ConfigError, match=r"dual_lr must be at least mu/N = 0.167, got 0.1"):
-        simulate(FiveGCS(dual_lr=0.1), q6(), 1)
-    with pytest.raises(ConfigError, match="a smaller primal_lr"):
-        simulate(FiveGCS(primal_lr=1.0), q6(), 1)
-
-
-def test_constants_that_no_client_states():
-    flat = LogisticRegression(np.array([[1.0, 2.0]]), np.array([1.0]))  # mu = 0
-    problem = FederatedProblem([flat, flat])
-    with pytest.raises(ConfigError, match=r"5GCS needs strong_convexity > 0, which not all"):
-        simulate(FiveGCS(), problem, 1)
-
-    class Unknown:
-        shape = (2,)
-        value, gradient = flat.value, flat.gradient
-
-    problem = FederatedProblem([Unknown(), flat])
-    with pytest.raises(ConfigError, match=r"give smoothness, or primal_lr"):
-        OpenRun(FiveGCS(strong_convexity=0.1), problem)
-    simulate(
-        FiveGCS(strong_convexity=0.1, primal_lr=0.1), FederatedProblem([Quadratic([[1]], [1])]), 1
-    )

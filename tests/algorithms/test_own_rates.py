@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flower_fedcon import FederatedProblem, Sample, simulate
-from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives import LeastSquares, LogisticRegression, Noisy, Quadratic
+from flower_fedcon.objectives import LeastSquares, LogisticRegression, Quadratic
 from flower_fedcon.objectives.local_pass import LocalPass, Prox
-from flower_fedcon.regularizers import L1, MCP
+from flower_fedcon.regularizers import L1
 from flower_fedcon.schedules import AdaPGM, DeltaSGD
-from flower_fedcon.strategies import CompositeFL, FedAvg, FedDualAvg, FedMiD, Scaffold
+from flower_fedcon.strategies import FedAvg, FedMiD
 from flower_fedcon.testing.run_checks import default_problem, quadratics
 
 HALF = Sample(count=2)
@@ -141,49 +140,3 @@ def test_resumed_runs_are_the_same(tmp_path):
         simulate(strategy, problem, 3, run_dir=folder)
         resumed = simulate(strategy, problem, 7, run_dir=folder, resume=True)
         assert resumed.x.tobytes() == simulate(strategy, problem, 7).x.tobytes()
-
-
-def test_no_common_step_moves_compositefl_off_its_fixed_point():
-    """With lengths T_i of their own, delta_i = -T_i s at the optimum, and step 2 moves c_i."""
-    problem = FederatedProblem(unlike(), regularizer=L1(0.1))
-    x, lengths = problem.optimum.x, np.array([1e-3, 2e-3, 3e-3, 4e-3])
-    gradients = np.array([f.gradient(x) for f in problem.objectives])
-    c = gradients.mean(axis=0) - gradients  # its fixed point
-    deltas = -lengths[:, None] * (gradients + c)
-    moves = deltas / lengths.mean() - deltas.mean(axis=0) / lengths.mean()
-    assert np.abs(moves).max() > 0.05
-    with pytest.raises(ConfigError, match="T_i"):
-        CompositeFL(L1(0.1), client_lr="adaptive")
-
-
-def test_refusals():
-    with pytest.raises(ConfigError, match="finds its own steps"):
-        Scaffold(client_lr="adaptive")
-    with pytest.raises(ConfigError, match="finds its own steps"):
-        FedDualAvg(L1(1.0), client_lr=AdaPGM())
-    with pytest.raises(ConfigError, match="at least 2"):
-        FedAvg(client_lr="adaptive", local_steps=1)
-    with pytest.raises(ConfigError, match="initial"):
-        DeltaSGD(initial=0.0)
-    with pytest.raises(ConfigError, match="up to inf"):
-        FedMiD(MCP(1.0, 3.0), client_lr="adaptive", local_steps=3)
-    noisy = FederatedProblem([Noisy(f, 0.1) for f in unlike()])
-    for engine in ("local", "stacked"):
-        with pytest.raises(ConfigError, match="noise"):
-            simulate(FedAvg(client_lr="adaptive"), noisy, 1, engine=engine)
-
-    class Own:
-        num_examples = 4
-
-        def value(self, x):
-            return float(x @ x) / 2
-
-        def gradient(self, x):
-            return x
-
-        def stochastic_gradient(self, x, rng, batch_size):
-            return x
-
-    own = FederatedProblem([Own()], x0=np.ones(2))
-    with pytest.raises(ConfigError, match="batch_gradient"):
-        simulate(FedAvg(client_lr=DeltaSGD(0.1), batch_size=2), own, 1)

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from harness import OpenRun, settled
 from problems import q6, q6_l1
-from q6_runs import PSI, after, error, forget, lose, played, ten_digits, unknown
+from q6_runs import PSI, error, lose, ten_digits, unknown
 
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.clients.scaffnew import ScaffnewClient
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies import Scaffnew
 
 
@@ -31,28 +29,6 @@ def test_scaffnew_heals_in_one_round(problem):
     psi = run.server.strategy.regularizer
     assert psi.subdifferential_distance(run.x, settled(run, "h").mean(0)) < 1e-13
     assert error(run.play(150)) < 1e-15
-
-
-def test_scaffnew_must_upload_its_control_variate(monkeypatch):
-    step = ScaffnewClient.step
-
-    def plain(client, state, down):
-        _, kept = step(client, state, down)
-        return {"v": kept.x_hat}, kept
-
-    monkeypatch.setattr(ScaffnewClient, "step", plain)
-    assert error(played(Scaffnew(), 200)) < 1e-15  # no sign of trouble
-    assert error(after(forget, Scaffnew(), 300)) == pytest.approx(0.186, rel=5e-3)
-    assert not played(Scaffnew(regularizer=PSI), 200, q6_l1).x.any()
-
-
-def test_scaffnew_prox_step():
-    class Short(Scaffnew):
-        def aggregate(self, state, uploads):
-            x_bar = self.regularizer.prox(uploads.mean("v"), self.constants.client_lr)
-            return super().aggregate(state, uploads)._replace(x_bar=x_bar)
-
-    assert error(played(Short(regularizer=PSI), 600, q6_l1)) == pytest.approx(0.1315, rel=5e-3)
 
 
 def test_scaffnew_of_one_client_and_p_one_is_proximal_gradient():
@@ -84,8 +60,3 @@ def test_scaffnew_defaults():
         "batch_size": None,
         "clip": None,
     }
-    with pytest.raises(ConfigError, match="smoothness L is unknown: give client_lr"):
-        OpenRun(Scaffnew(), unknown())
-    for wrong in (0.0, 1.5):
-        with pytest.raises(ConfigError, match="communication_probability must be"):
-            Scaffnew(communication_probability=wrong)

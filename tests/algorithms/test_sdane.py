@@ -10,14 +10,11 @@ from harness import OpenRun
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import HALF, q6, random_quadratics
-from q6_runs import unknown
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LogisticRegression
-from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.fitting import contenders
 from flower_fedcon.strategies import SDANE
 
@@ -97,13 +94,3 @@ def test_everyone_reaches_the_optimum_and_cohorts_a_floor_so_that_races_know():
         found, others = contenders(problem, rule, setup)
         assert ("S-DANE" in [method.title for method in found]) is listed
         assert ("SDANE" in others) is not listed
-
-
-def test_what_it_needs_is_said():
-    with pytest.raises(ConfigError, match="smoothness L is unknown: give proximal, from delta"):
-        OpenRun(SDANE(), unknown())
-    noisy = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
-    with pytest.raises(ConfigError, match="private cohorts are drawn anew in each round"):
-        simulate(SDANE(privacy=noisy, **HALF), q6(), 1)
-    with pytest.raises(ConfigError, match="form must be"):
-        SDANE(form="fast")

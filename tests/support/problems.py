@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flower_fedcon import FederatedProblem, Sample
-from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
+from flower_fedcon.objectives import GroupLossBounds, LeastSquares, Quadratic, Scaled
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import Box, L1Ball
@@ -128,10 +128,25 @@ def q6_limited() -> FederatedProblem:
 
 def two_limited() -> FederatedProblem:
     """`two_clients` with g_1 = x - .5 and g_2 = 3x - 2.5: ghat(x) = 2x - 1.5."""
-    clients = [Quadratic([[2.0]], [4.0]), Quadratic([[1.0]], [-1.0])]
-    limits = [(1.0, 0.5), (3.0, 2.5)]
-    limited = [Limited(f, *limit) for f, limit in zip(clients, limits, strict=True)]
-    return FederatedProblem(limited, x0=np.array([1.0]))
+    return FederatedProblem(two_own(second=2.5).objectives, x0=np.ones(1))
+
+
+def two_own(*, second: float = 2.8) -> FederatedProblem:
+    """f_1 = x^2 - 4x with c_1 = x - .5, f_2 = x^2/2 + x with c_2 = 3x - second, from 1."""
+    limits = [(1.0, 0.5), (3.0, second)]
+    limited = [
+        Limited(f, *limit) for f, limit in zip(two_clients().objectives, limits, strict=True)
+    ]
+    return FederatedProblem(limited, x0=np.ones(1), constraints="each")
+
+
+def two_groups(bound: list[float]) -> FederatedProblem:
+    """Group 0: 3 rows of x^2/2 on client 0, 1 row of x^2/2 - 2x on client 1; group 1: 2 of x^2."""
+    f = two_clients().objectives
+    first = GroupLossBounds(f[0], [Quadratic([[1.0]], [0.0]), None], bound, counts=[3, 0])
+    losses = [Quadratic([[1.0]], [2.0]), Quadratic([[2.0]], [0.0])]
+    second = GroupLossBounds(f[1], losses, bound, counts=[1, 2])
+    return FederatedProblem([first, second], x0=np.ones(1), constraints="groups")
 
 
 class Walled(Scaled):
