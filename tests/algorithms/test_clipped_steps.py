@@ -151,12 +151,6 @@ SCHEDULED = {
 }
 
 
-def test_dual_averaging_by_a_schedule_is_fedavg_without_a_regularizer():
-    made = FedDualAvg(Zero(), **FALLING, server_lr=0.5)
-    plain = simulate(FedAvg(**FALLING, server_lr=0.5), q6(), 5)
-    np.testing.assert_allclose(simulate(made, q6(), 5).x, plain.x, rtol=1e-12)
-
-
 def test_dual_averaging_s_prox_counts_the_steps_that_there_were():
     problem, z, elapsed = q6(PSI.weight), q6().x0, 0.0
     for t in (1, 2, 3):

@@ -7,52 +7,11 @@ import pytest
 from harness import OpenRun
 from problems import l1ls, q6
 
-from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.objectives import LeastSquares
-from flower_fedcon.regularizers import L1, Indicator, NuclearNorm, Zero
+from flower_fedcon.regularizers import L1, Indicator, NuclearNorm
 from flower_fedcon.sets import L2Ball
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD
-
-STEPS = {"client_lr": 1 / 200, "local_steps": 3, "server_lr": 1.5}
-HALF = Sample(count=3)
-
-
-@pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
-@pytest.mark.parametrize("only", [False, True])
-def test_without_psi_all_are_fedavg(kind, only):
-    problem = q6()
-    plain = simulate(FedAvg(**STEPS, participation=HALF), problem, 40)
-    other = simulate(kind(Zero(), **STEPS, participation=HALF, server_prox_only=only), problem, 40)
-    assert other.x == pytest.approx(plain.x, abs=1e-14)
-
-
-@pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
-def test_server_prox_only_at_one_step(kind):
-    """FedMiD is then proximal gradient, and FedDualAvg does not change."""
-    problem = q6(0.6)
-    found = simulate(
-        kind(problem.regularizer, client_lr=1 / 40, local_steps=1, server_prox_only=True),
-        problem,
-        50,
-    ).x
-    if kind is FedMiD:
-        x = np.zeros(8)
-        for _ in range(50):
-            x = problem.regularizer.prox(x - problem.gradient(x) / 40, 1 / 40)
-    else:
-        strategy = kind(problem.regularizer, client_lr=1 / 40, local_steps=1)
-        x = simulate(strategy, problem, 50).x
-    assert found == pytest.approx(x, abs=1e-13)
-
-
-def test_one_step_is_dual_averaging():
-    problem = q6(0.6)
-    gradients, x = np.zeros(8), np.zeros(8)
-    for t in range(1, 51):
-        gradients += problem.gradient(x)
-        x = problem.regularizer.prox(-gradients / 40, t / 40)
-    strategy = FedDualAvg(problem.regularizer, client_lr=1 / 40, local_steps=1)
-    assert simulate(strategy, problem, 50).x == pytest.approx(x, abs=1e-13)
 
 
 def test_elapsed_step_is_exact():

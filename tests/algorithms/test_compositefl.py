@@ -18,7 +18,6 @@ from flower_fedcon.clients.compositefl import CompositeFLClient
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.strategies import CompositeFL
 
-COMPOSITE = CompositeFL(PSI, **STEPS)
 SIMS = Path(__file__).parents[2] / "sims"
 
 

@@ -20,7 +20,7 @@ from flower_fedcon.problems import digits
 from flower_fedcon.solvers import AOGM, GradientDescent, gap_tolerance
 from flower_fedcon.strategies import DualFL
 
-HALF, ONE = Sample(count=3), Sample(count=1)
+HALF = Sample(count=3)
 RULES = pytest.mark.parametrize("rule", [Full(), HALF, Bernoulli(0.4)], ids=repr)
 STEPS = GradientDescent(steps=100_000)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 
 import contract  # noqa: F401  (before the cases, which import it)
 import numpy as np
 import pytest
-from cases.cfedda import ball_problem
 from harness import OpenRun
-from problems import q6, q6_l1
+from problems import q6_l1
 
-from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.regularizers import (
     L1,
@@ -23,7 +21,6 @@ from flower_fedcon.strategies import CFedDA, FastFedDA, MCFedDA
 
 MU, GAMMA = 1.0, 100.0
 STEPS = {"strong_convexity": MU, "damping": GAMMA, "local_steps": 5}
-ALL = pytest.mark.parametrize("kind", [FastFedDA, CFedDA, MCFedDA])
 
 
 @cache
@@ -155,12 +152,6 @@ def test_weights_forget_the_start():
     assert error(simulate(weighted, q6_l1(), 300, evaluate_every=0).x) < 1e-14
 
 
-class Unknown(Quadratic):
-    """Does not tell its constants."""
-
-    smoothness = strong_convexity = None
-
-
 @pytest.mark.parametrize("radius", [0.1, 100.0])
 def test_constrained_form_is_the_paper_s(radius):
     history = simulate(CFedDA(L1(0.6), **STEPS, radius=radius), q6_l1(), 50, evaluate_every=0)
@@ -168,18 +159,6 @@ def test_constrained_form_is_the_paper_s(radius):
     assert history.x == pytest.approx(w, abs=1e-13)
     assert history.outputs["average"] == pytest.approx(average, abs=1e-13)
     assert np.abs(average - w).max() > 1e-4
-
-
-@pytest.mark.parametrize("kind", [FastFedDA, CFedDA])
-def test_one_step_is_centralised_dual_averaging(kind):
-    problem = q6_l1()
-    gradients, points, w = np.zeros(8), np.zeros(8), np.zeros(8)
-    for t in range(1, 101):
-        gradients, points = gradients + problem.gradient(w), points + w
-        c = GAMMA + MU / 2 * t
-        w = problem.regularizer.prox((MU / 2 * points - gradients) / c, t / c)
-    strategy = kind(problem.regularizer, **{**STEPS, "local_steps": 1})
-    assert simulate(strategy, problem, 100).x == pytest.approx(w, abs=1e-13)
 
 
 def test_exact_at_one_step():
@@ -196,40 +175,7 @@ def test_several_steps_come_near_like_1_over_t(kind):
     assert 2 < early / late < 3.5
 
 
-@ALL
-def test_who_is_sampled_does_not_matter_among_equals(kind):
-    one = q6().objectives[0]
-    problem = FederatedProblem([one] * 5, regularizer=L1(0.6))
-    full, sampled = (
-        simulate(kind(L1(0.6), **STEPS, participation=rule), problem, 40).x
-        for rule in (None, Sample(count=2))
-    )
-    assert sampled == pytest.approx(full, abs=1e-14)
-
-
 # --- stages ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("radius", [None, 0.2])
-def test_one_stage_is_cfedda_bit_for_bit(radius):
-    problem = ball_problem()
-    common = {**STEPS, "participation": Sample(count=3)}
-    plain = simulate(CFedDA(L1(0.6), **common, radius=radius), problem, 50)
-    staged = simulate(MCFedDA(L1(0.6), **common, stages=[(1, radius, 20)]), problem, 50)
-    assert staged.x.tobytes() == plain.x.tobytes()
-    assert staged.outputs["average"].tobytes() == plain.outputs["average"].tobytes()
-
-
-def test_a_stage_is_cfedda_from_the_last_one_s_model():
-    problem = q6_l1()
-    stages = [(4.0, 0.1, 15), (2.0, math.inf, 10), (1.0, 0.3, 5)]
-    found = simulate(MCFedDA(L1(0.6), **STEPS, stages=stages), problem, 42).x
-    x = problem.start
-    for multiple, radius, rounds in [(4.0, 0.1, 15), (2.0, None, 10), (1.0, 0.3, 17)]:
-        part = FederatedProblem(list(problem.objectives), regularizer=L1(0.6), x0=x)
-        stage = CFedDA(L1(0.6 * multiple), **STEPS, radius=radius)
-        x = simulate(stage, part, rounds, on_mismatch="warn").x
-    assert found.tobytes() == x.tobytes()
 
 
 @pytest.mark.parametrize(("rounds", "lengths"), [(80, [10, 10, 60]), (5, [1, 1, 3])])

@@ -11,7 +11,7 @@ from q6_runs import PSI, distance, first_below, lose, losing_client_0, prox
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.errors import StateLostError
 from flower_fedcon.sets import L2Ball
-from flower_fedcon.strategies import FedDR, FedDyn, FedPD
+from flower_fedcon.strategies import FedDR
 
 
 @pytest.mark.parametrize(
@@ -48,48 +48,6 @@ def test_what_holds_at_the_optimum():
 
 
 # --- limits and equivalences -----------------------------------------------------------------
-
-
-def test_all_are_douglas_rachford_when_everyone_takes_part():
-    problem, eta = q6(), 0.1
-    runs = [
-        OpenRun(strategy, problem)
-        for strategy in (FedPD(step_size=eta), FedDR(None, step_size=eta), FedDyn(proximal=1 / eta))
-    ]
-    y, xbar = np.zeros((6, 8)), np.zeros(8)
-    x = np.tile(xbar, (6, 1))
-    for _ in range(40):
-        y = y + xbar - x
-        x = np.array([prox(f, v, eta) for f, v in zip(problem.objectives, y, strict=True)])
-        xbar = np.mean(2 * x - y, axis=0)
-        for run in runs:
-            assert run.play().x == pytest.approx(xbar, abs=1e-14)
-
-
-def test_with_relaxation_2_it_is_fedsplit():
-    """z_i := z_i + 2 (prox_i(2 xbar - z_i) - xbar), with xbar the mean of the z_i."""
-    problem, eta = q6(), 1 / np.sqrt(20)
-    run = OpenRun(FedDR(None, step_size=eta, relaxation=2.0), problem)
-    # The first round has no xbar yet: z_i = 2 prox_i(0) - 0.
-    z = np.array([2 * prox(f, np.zeros(8), eta) for f in problem.objectives])
-    for _ in range(40):
-        xbar = z.mean(axis=0)
-        assert run.play().x == pytest.approx(xbar, abs=1e-14)
-        stepped = [prox(f, 2 * xbar - v, eta) for f, v in zip(problem.objectives, z, strict=True)]
-        z = z + 2 * (np.array(stepped) - xbar)
-    assert distance(run.play(260)) < 1e-15
-
-
-def test_feddr_is_relaxed_splitting_of_the_composite_problem():
-    problem, eta, alpha = q6_l1(), 0.1, 1.7
-    problem = FederatedProblem(problem.objectives, regularizer=PSI, x0=np.ones(8))
-    run = OpenRun(FedDR(PSI, step_size=eta, relaxation=alpha), problem)
-    y, xbar, x = np.ones((6, 8)), 0.0, 0.0  # the first round starts at y = x0
-    for _ in range(40):
-        y = y + alpha * (xbar - x)
-        x = np.array([prox(f, v, eta) for f, v in zip(problem.objectives, y, strict=True)])
-        xbar = PSI.prox(np.mean(2 * x - y, axis=0), eta)
-        assert run.play().x == pytest.approx(xbar, abs=1e-14)
 
 
 def test_feddr_with_a_set_stays_in_it():

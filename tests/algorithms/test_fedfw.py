@@ -117,17 +117,6 @@ def test_multipliers_of_all_clients_sum_to_zero():
     assert np.abs(y).max() > 1e-3
 
 
-@BOTH
-def test_one_client_is_plain_frank_wolfe(kind):
-    objective = l1ls(1).objectives[0]
-    problem = FederatedProblem([objective], constraint=L1Ball(5.0))
-    x = problem.start
-    for t in range(1, 41):
-        x = problem.constraint.lmo(objective.gradient(x)).mix(x, 2 / (t + 1))
-    found = simulate(kind(problem.constraint, penalty=7.0), problem, 40).x
-    assert found == pytest.approx(x, abs=1e-13)
-
-
 def test_sparse_after_few_rounds():
     problem = l1ls(3)
     x = simulate(FedFW(problem.constraint, penalty=0.1), problem, 4).x

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-from pathlib import Path
 
 import contract  # noqa: F401  (before the cases, which import it)
 import numpy as np
@@ -21,9 +20,7 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems import facility
-from flower_fedcon.strategies import FedAvg, FedSGM
-
-SIMS = Path(__file__).parents[2] / "sims"
+from flower_fedcon.strategies import FedSGM
 
 
 def average(problem, **settings):
@@ -188,15 +185,6 @@ def test_minibatches_are_of_the_objective_alone():
 
 
 # --- the forms agree where they must -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("participation", [None, Sample(count=2)])
-def test_with_an_idle_constraint_it_is_fedavg(participation):
-    own = FedSGM(**FIVE, participation=participation)
-    average = FedAvg(client_lr=1 / 400, local_steps=5, participation=participation)
-    found, expected = simulate(own, q6_limited(), 100), simulate(average, q6(), 100)
-    assert found.x == pytest.approx(expected.x, abs=1e-14)
-    assert set(found["sigma"]) == {0.0}
 
 
 # --- constraints pass through --------------------------------------------------------------------

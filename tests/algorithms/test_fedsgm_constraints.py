@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import OpenRun, wire_exchange
-from problems import q6_objectives, q6_walls
+from problems import q6_objectives, q6_walls, two_groups, two_own
 
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.clients import FedSGMClient

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from harness import OpenRun, settled
 from problems import q6, q6_l1
-from q6_runs import PSI, error, lose, ten_digits, unknown
+from q6_runs import error, lose, ten_digits, unknown
 
-from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.strategies import Scaffnew
 
 
@@ -29,16 +28,6 @@ def test_scaffnew_heals_in_one_round(problem):
     psi = run.server.strategy.regularizer
     assert psi.subdifferential_distance(run.x, settled(run, "h").mean(0)) < 1e-13
     assert error(run.play(150)) < 1e-15
-
-
-def test_scaffnew_of_one_client_and_p_one_is_proximal_gradient():
-    f = q6().objectives[0]
-    problem = FederatedProblem([f], regularizer=PSI)
-    x = np.zeros(8)
-    for r in range(1, 30):
-        x = PSI.prox(x - f.gradient(x) / 40, 1 / 40)
-        strategy = Scaffnew(client_lr=1 / 40, communication_probability=1.0, regularizer=PSI)
-        assert simulate(strategy, problem, r).x == pytest.approx(x, abs=1e-13)
 
 
 def test_scaffnew_draws_its_steps():
