@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from harness import OpenRun, client_states, over_a_wire
+from everywhere import agrees_everywhere
+from harness import OpenRun, client_states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import q6
@@ -139,23 +140,9 @@ def test_a_lost_state_heals(make):
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_engines_agree(make):
+def test_engines_wires_and_resumed_runs_agree(make, tmp_path):
     more = {} if make is ALL[2] else {"participation": HALF}
-    problem = aligned()
-    local, stacked = (simulate(make(**more), problem, 30, engine=e) for e in ("local", "stacked"))
-    assert stacked.x == pytest.approx(local.x, rel=1e-7)
-    here, there = over_a_wire(make(**more), problem, 30)
-    assert there.x.tobytes() == here.x.tobytes()
-    assert there.state.balance.penalty == here.state.balance.penalty
-
-
-@pytest.mark.parametrize("make", ALL)
-def test_resumed_runs_are_the_same(make, tmp_path):
-    more = {} if make is ALL[2] else {"participation": HALF}
-    problem = aligned()
-    simulate(make(**more), problem, 15, run_dir=tmp_path)
-    resumed = simulate(make(**more), problem, 40, run_dir=tmp_path, resume=True)
-    assert resumed.x.tobytes() == simulate(make(**more), problem, 40).x.tobytes()
+    agrees_everywhere(make(**more), aligned(), tmp_path, rounds=30, near={"rel": 1e-7})
 
 
 @settings(max_examples=10, deadline=None)

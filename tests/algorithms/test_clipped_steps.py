@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from everywhere import agrees_everywhere
 from loops import by_loops
 from problems import HALF, q6
 
@@ -68,15 +69,11 @@ def test_exact_methods_end_where_the_clipped_gradients_balance(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_engine_clips_alike(name):
-    problem = for_psi(made := METHODS[name](4.0))
-    local = simulate(made, problem, 6, seed=3, evaluate_every=6)
-    assert np.linalg.norm(local.x - simulate(METHODS[name](None), problem, 6, seed=3).x) > 1e-3
-    stacked = simulate(made, problem, 6, seed=3, evaluate_every=6, engine="stacked")
-    np.testing.assert_allclose(stacked.x, local.x, rtol=1e-13, atol=1e-15)
-    assert stacked["gradients"].tolist() == local["gradients"].tolist()
     pytest.importorskip("jax")
-    compiled = simulate(made, problem, 6, seed=3, evaluate_every=6, engine="jax")
-    np.testing.assert_allclose(compiled.x, local.x, rtol=1e-9, atol=1e-12)
+    problem = for_psi(made := METHODS[name](4.0))
+    near = {"rel": 1e-13, "abs": 1e-15}
+    local = agrees_everywhere(made, problem, rounds=6, engines=("stacked", "jax"), near=near)
+    assert np.linalg.norm(local.x - simulate(METHODS[name](None), problem, 6).x) > 1e-3
 
 
 def test_the_steps_are_those_of_clipped_gradients():
@@ -173,11 +170,8 @@ def test_fedlin_by_a_schedule_is_exact():
 @pytest.mark.parametrize("name", SCHEDULED)
 def test_every_engine_follows_the_schedule(name):
     pytest.importorskip("jax")
-    problem = for_psi(SCHEDULED[name]())
-    x = simulate(SCHEDULED[name](), problem, 6, evaluate_every=6).x
-    for engine in ("stacked", "jax"):
-        made = simulate(SCHEDULED[name](), problem, 6, evaluate_every=6, engine=engine)
-        np.testing.assert_allclose(made.x, x, rtol=1e-9, atol=1e-12)
+    made = SCHEDULED[name]()
+    agrees_everywhere(made, for_psi(made), rounds=6, engines=("stacked", "jax"))
 
 
 def test_a_loop_of_ones_own_follows_it_by_the_method_s_rate():

@@ -39,24 +39,6 @@ def rounds_to(run, tolerance=1e-10, most=2500):
 # --- the figures of the card ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "rounds"),
-    [
-        ({}, (88, 88)),
-        ({"momentum": 0.0}, (445, 445)),
-        ({"form": "block"}, (356, 360)),
-        ({"form": "block", "participation": HALF}, (337, 505)),
-        ({"form": "block", "participation": Sample(count=1)}, (423, 635)),
-        ({"form": "accelerated"}, (78, 78)),
-        ({"participation": HALF}, (130, 185)),
-        ({"participation": Sample(count=1)}, (300, 430)),
-    ],
-    ids=repr,
-)
-def test_rounds_to_ten_digits(settings, rounds):
-    assert rounds[0] <= rounds_to(OpenRun(DualFL(**settings), q6())) <= rounds[1]
-
-
 def test_block_form_with_everyone_present_is_the_papers_without_momentum():
     full = OpenRun(DualFL(momentum=0.0), q6())
     block = OpenRun(DualFL(form="block"), q6())
@@ -138,15 +120,6 @@ def test_momentum_tends_to_its_limit(rho):
         for _ in range(200):
             t = (1 + math.sqrt(1 + 4 * t * t)) / 2
         assert run.state.t == pytest.approx(t, rel=1e-12)
-
-
-@pytest.mark.parametrize("rule", [Full(), HALF, Bernoulli(0.4)], ids=repr)
-@pytest.mark.parametrize("form", [None, "block"])
-def test_dual_variables_are_the_gradients_at_the_optimum(rule, form):
-    run = OpenRun(DualFL(participation=rule, form=form), q6()).play(1000 if form else 500)
-    optimum = q6().optimum.x
-    expected = [optimum - f.gradient(optimum) for f in q6_objectives()]  # nu = 1
-    assert states(run) == pytest.approx(np.array(expected), abs=1e-12)
 
 
 def test_one_client_needs_one_round():

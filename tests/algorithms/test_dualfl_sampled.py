@@ -8,11 +8,11 @@ from pathlib import Path
 import contract  # noqa: F401  (before the cases, which import it)
 import numpy as np
 import pytest
-from cases.dualfl import Replay, by_hand, drawn, invariant, pairs
+from cases.dualfl import Replay, invariant, pairs
 from harness import OpenRun, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import q6, q6_l1, q6_objectives, two_clients
+from problems import q6, q6_l1, q6_objectives
 from scipy.stats import binom
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample
@@ -39,67 +39,6 @@ def optimum(l1=0.0):
     x = np.zeros(8)
     x[used] = np.linalg.solve(Q[np.ix_(used, used)], b[used] - l1 * signs[used])
     return x
-
-
-def errors(rounds, l1=0.0, **settings):
-    """Return ||x - x*|| after these rounds."""
-    psi = L1(l1) if l1 else None
-    run = OpenRun(DualFL(form="accelerated", regularizer=psi, **settings), q6(l1))
-    best, done, found = optimum(l1), 0, []
-    for r in rounds:
-        found.append(float(np.linalg.norm(run.play(r - done).x - best)))
-        done = r
-    return found
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, {5: 0.12272, 10: 1.8644e-2, 25: 1.3108e-4, 50: 1.3424e-7, 100: 2.5694e-13}),
-        ({"momentum": 0.0}, {25: 2.2262e-5, 50: 2.9885e-9, 100: 5.96e-13}),
-        (
-            {"participation": drawn(3)},
-            {10: 6.2922e-2, 50: 3.0640e-4, 100: 1.7646e-7, 150: 2.831e-11, 200: 2.0e-14},
-        ),
-        (
-            {"participation": drawn(1)},
-            {
-                10: 0.76084,
-                50: 4.1317e-2,
-                100: 2.5039e-3,
-                200: 6.1372e-6,
-                300: 5.175e-9,
-                400: 3.05e-11,
-            },
-        ),
-        ({"l1": 0.6}, {10: 4.0625e-2, 50: 1.6631e-7, 100: 1.84e-13}),
-        (
-            {"l1": 0.6, "participation": drawn(2)},
-            {10: 0.1198, 50: 3.2703e-3, 100: 2.6779e-5, 200: 6.43e-10, 300: 8.9e-15},
-        ),
-    ],
-    ids=["full", "without rho", "half", "one", "l1", "l1 with two"],
-)
-def test_figures_of_the_card(settings, expected):
-    found = errors(expected, **settings)
-    for error, (r, value) in zip(found, expected.items(), strict=True):
-        assert error == pytest.approx(value, rel=2e-3, abs=2e-15), r
-
-
-@pytest.mark.parametrize(
-    ("l1", "expected"),
-    [
-        (0.0, [1.666666666667, 0.746533785101, 1.035900657085, 1.028987530606, 1.001920755517]),
-        (0.5, [1.333333333333, 0.413200451767, 0.702567323751, 0.695654197272, 0.668587422184]),
-    ],
-)
-def test_two_clients_in_turn(l1, expected):
-    problem = two_clients(regularizer=L1(l1) if l1 else None)
-    cohorts = [[0], [1], [0], [0], [1]]
-    run = OpenRun(DualFL(regularizer=problem.regularizer, participation=Replay(cohorts)), problem)
-    found = [run.play().x.item() for _ in cohorts]
-    assert found == pytest.approx(expected, abs=1e-12)
-    assert found == pytest.approx(by_hand(cohorts, l1), abs=1e-14)
 
 
 # --- absent clients -------------------------------------------------------------------------------

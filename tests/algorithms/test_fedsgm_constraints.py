@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import OpenRun, wire_exchange
+from everywhere import agrees_everywhere
+from harness import OpenRun
 from problems import q6_objectives, q6_walls, two_groups, two_own
 
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.clients import FedSGMClient
 from flower_fedcon.compressors import RandK, TopK
 from flower_fedcon.objectives import GroupLossBounds, LossBound, Quadratic
+from flower_fedcon.problems import fair_heart
 from flower_fedcon.strategies import FedAvg, FedSGM
 
 STEPS = {"client_lr": 0.1, "local_steps": 2}
@@ -235,35 +237,19 @@ def test_a_cohort_without_rows_of_a_group_leaves_it_out():
     assert seen == {0, 1}
 
 
-@pytest.mark.parametrize("settings", [{**EACH, **FEEDBACK}, {**EACH, "batch_size": 3}], ids=str)
-def test_resumed_runs_and_workers_give_the_same_bytes(settings, tmp_path):
-    from flower_fedcon.problems import fair_heart
-
-    strategy = FedSGM(**settings, tolerance=1e-2, participation=Sample(count=3))
-    problem = fair_heart()
-    whole = simulate(strategy, problem, 12)
-    simulate(strategy, problem, 7, run_dir=tmp_path / "run")
-    resumed = simulate(strategy, problem, 12, run_dir=tmp_path / "run", resume=True)
-    assert resumed.x.tobytes() == whole.x.tobytes()
-    assert resumed.outputs["average"].tobytes() == whole.outputs["average"].tobytes()
-    assert simulate(strategy, problem, 12, workers=2).x.tobytes() == whole.x.tobytes()
-    assert simulate(strategy, problem, 12, engine="stacked").x.tobytes() == whole.x.tobytes()
-
-
 @pytest.mark.parametrize(
-    ("strategy", "build"),
+    ("strategy", "build", "engines"),
     [
-        (FedSGM(**EACH, tolerance=0.3), two_own),
-        (FedSGM(**TWO, tolerance=0.3), lambda: two_groups([0.0, 0.0])),
-        (FedSGM(**EACH, **FEEDBACK, tolerance=1e-2), q6_walls),
+        (FedSGM(**EACH, tolerance=0.3), two_own, ()),
+        (FedSGM(**TWO, tolerance=0.3), lambda: two_groups([0.0, 0.0]), ()),
+        (FedSGM(**EACH, **FEEDBACK, tolerance=1e-2), q6_walls, ()),
+        *((FedSGM(**EACH, **more, tolerance=1e-2, participation=Sample(count=3)), fair_heart,
+           ("stacked", "workers")) for more in (FEEDBACK, {"batch_size": 3})),
     ],
-)
-def test_over_a_wire_the_iterates_are_the_same(strategy, build):
-    plain, wired = OpenRun(strategy, build()), OpenRun(strategy, build())
-    engine, _ = wire_exchange(wired)
-    for _ in range(6):
-        wired.round(engine)
-        assert wired.x.tobytes() == plain.play().x.tobytes()
+)  # fmt: skip
+def test_engines_wires_and_resumed_runs_agree(strategy, build, engines, tmp_path):
+    bits = {"rel": 0, "abs": 0}
+    agrees_everywhere(strategy, build(), tmp_path, engines=engines, near=bits)
 
 
 def test_a_client_that_lost_its_state_starts_again():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import over_a_wire
+from everywhere import agrees_everywhere
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,19 +77,16 @@ def test_adapgm_alone_reaches_the_optimum():
 
 @pytest.mark.parametrize("batch_size", [None, 3])
 @pytest.mark.parametrize("participation", [None, HALF])
-def test_engines_agree(batch_size, participation):
+@pytest.mark.parametrize("rate", ["adaptive", DeltaSGD(delta=0.5)])
+@pytest.mark.parametrize("psi", [None, L1(0.1)])
+def test_engines_wires_and_resumed_runs_agree(rate, batch_size, participation, psi, tmp_path):
+    """A step asks for one gradient; of a minibatch for a second one, but at first."""
     common = {"local_steps": 4, "batch_size": batch_size, "participation": participation}
-    for strategy, psi in [
-        (FedAvg(client_lr="adaptive", **common), None),
-        (FedMiD(L1(0.1), client_lr="adaptive", **common), L1(0.1)),
-    ]:
-        problem = FederatedProblem(unlike(), regularizer=psi)
-        local, stacked = (simulate(strategy, problem, 6, engine=e) for e in ("local", "stacked"))
-        assert stacked.x == pytest.approx(local.x, rel=1e-12)
-        assert stacked["gradients"].tolist() == local["gradients"].tolist()
-        each = 4 if batch_size is None else 7  # a minibatch's second gradient, but at first
-        clients = 4 if participation is None else 2
-        assert local["gradients"][-1] == 6 * clients * each
+    made = FedMiD(psi, client_lr=rate, **common) if psi else FedAvg(client_lr=rate, **common)
+    problem = FederatedProblem(unlike(), regularizer=psi)
+    history = agrees_everywhere(made, problem, tmp_path, rounds=6, near={"rel": 1e-12})
+    each, clients = 4 if batch_size is None else 7, 4 if participation is None else 2
+    assert history["gradients"][-1] == 6 * clients * each
 
 
 def test_clients_with_unlike_rows():
@@ -98,12 +95,6 @@ def test_clients_with_unlike_rows():
     local = simulate(strategy, problem, 4)
     stacked = simulate(strategy, problem, 4, engine="stacked")
     assert stacked.x == pytest.approx(local.x, rel=1e-12)
-
-
-def test_over_a_wire():
-    strategy = FedMiD(L1(0.1), client_lr="adaptive", batch_size=3, participation=HALF)
-    here, there = over_a_wire(strategy, FederatedProblem(unlike(), regularizer=L1(0.1)))
-    assert there.x.tobytes() == here.x.tobytes()
 
 
 @pytest.mark.parametrize("rate", [DeltaSGD(), AdaPGM()])
@@ -128,15 +119,3 @@ def test_units_do_not_matter(power, height, seed):
     strategy = FedAvg(client_lr="adaptive")
     x, y = (simulate(strategy, p, 5).x for p in (plain, other))
     assert unit * y == pytest.approx(x, rel=1e-6, abs=1e-9)
-
-
-def test_resumed_runs_are_the_same(tmp_path):
-    problem, common = FederatedProblem(unlike(), regularizer=L1(0.1)), {"batch_size": 3}
-    for strategy in (
-        FedMiD(L1(0.1), client_lr=DeltaSGD(delta=0.5), local_steps=3, **common),
-        FedMiD(L1(0.1), client_lr="adaptive", participation=HALF, **common),
-    ):
-        folder = tmp_path / repr(strategy.client_lr)[:5]
-        simulate(strategy, problem, 3, run_dir=folder)
-        resumed = simulate(strategy, problem, 7, run_dir=folder, resume=True)
-        assert resumed.x.tobytes() == simulate(strategy, problem, 7).x.tobytes()

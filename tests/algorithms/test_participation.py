@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from everywhere import agrees_everywhere
 from pages import ROOT
 from problems import q6_objectives
 
@@ -102,15 +103,10 @@ def test_chains_stay_as_long_as_they_should() -> None:
 def test_engines_and_resumption(rule: Participation, tmp_path: Path) -> None:
     problem = FederatedProblem(q6_objectives())
     strategy = FedAvg(client_lr=0.05, local_steps=2, participation=rule)
-    whole = simulate(strategy, problem, 23)
-    for engine in ("stacked", "jax"):
-        assert simulate(strategy, problem, 23, engine=engine).x == pytest.approx(whole.x, abs=1e-12)
-    options: dict[str, Any] = {"run_dir": tmp_path / "run", "checkpoint_every": 4}
-    simulate(strategy, problem, 10, **options)
-    assert simulate(strategy, problem, 23, resume=True, **options).x.tobytes() == whole.x.tobytes()
+    agrees_everywhere(strategy, problem, tmp_path, rounds=23, engines=("stacked", "jax"))
     other = FedAvg(client_lr=0.05, local_steps=2, participation=Sample(count=2))
     with pytest.raises(FedConError, match="participation was"):
-        simulate(other, problem, 30, resume=True, **options)
+        simulate(other, problem, 30, resume=True, run_dir=tmp_path)
 
 
 @EACH

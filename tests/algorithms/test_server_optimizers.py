@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from harness import OpenRun, client_states, over_a_wire
+from everywhere import agrees_everywhere
+from harness import OpenRun, client_states
 from problems import random_quadratics
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
@@ -105,14 +106,7 @@ MADE = [
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made.title)
 def test_engines_wires_and_resumed_runs_agree(made, tmp_path):
-    given = problem(getattr(made, "regularizer", None))
-    straight = simulate(made, given, 8)
-    assert simulate(made, given, 8, engine="stacked").x == pytest.approx(straight.x, abs=1e-13)
-    simulate(made, given, 5, run_dir=tmp_path)
-    again = simulate(made, given, 8, run_dir=tmp_path, resume=True)
-    assert again.x.tobytes() == straight.x.tobytes()
-    run, direct = over_a_wire(made, given)
-    assert run.x.tobytes() == direct.x.tobytes()
+    agrees_everywhere(made, problem(getattr(made, "regularizer", None)), tmp_path)
 
 
 @EACH

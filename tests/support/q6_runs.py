@@ -55,17 +55,10 @@ def distance(run: OpenRun) -> float:
     return float(np.linalg.norm(run.x - run.problem.optimum.x))
 
 
-def ten_digits(strategy: Any, problem: FederatedProblem, rounds: int) -> tuple[int, float]:
-    """Return the first round with an error below 1e-10, and the error in the end."""
-    run = OpenRun(strategy, problem, rounds)
-    first = next(r for r in range(1, rounds) if error(run.play()) < 1e-10)
-    return first, error(run.play(rounds - first))
-
-
-def first_below(level: float, strategy: Any, problem: FederatedProblem, limit: int = 1000) -> int:
-    """Return the first round after which the distance is below `level`."""
+def first_below(level: float, strategy: Any, problem: FederatedProblem, limit: int) -> int:
+    """Return the first round after which the error is below `level`."""
     run = OpenRun(strategy, problem, limit)
-    while distance(run.play()) >= level:
+    while error(run.play()) >= level:
         assert run.server.round < limit
     return run.server.round
 
@@ -81,17 +74,6 @@ def prox(f: Any, v: np.ndarray, eta: float) -> np.ndarray:
 
 
 # --- what befalls a client -------------------------------------------------------------------
-
-
-def forget(run: OpenRun, j: int) -> None:
-    """Put client j's control variate to zero, behind the server's back."""
-    versions = run.clients[j].versions
-    changed = {}
-    for which in ("acknowledged", "pending"):
-        state = getattr(versions, which)
-        names = {"c", "h", "y", "y_bar"} & set(state._fields)
-        changed[which] = state._replace(**{n: np.zeros_like(getattr(state, n)) for n in names})
-    run.clients[j].versions = versions._replace(**changed)
 
 
 def lose(run: OpenRun, j: int) -> None:
@@ -110,13 +92,6 @@ def after(
     run = OpenRun(strategy, problem(), rounds).play(rounds // 2)
     what(run, client)
     return run.play(rounds - rounds // 2)
-
-
-def losing_client_0(strategy: Any, problem: Callable[[], FederatedProblem], rounds: int) -> OpenRun:
-    """Return a run in which client 0 loses its state half-way, and never another time."""
-    run = after(lose, strategy, rounds, problem)
-    assert run.server.counts["lost"] == 1
-    return run
 
 
 # --- clients that say little -----------------------------------------------------------------

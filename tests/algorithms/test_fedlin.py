@@ -1,3 +1,0 @@
-"""FedLin: what the contract test does not say."""
-
-from __future__ import annotations
