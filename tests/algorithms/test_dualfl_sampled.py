@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from problems import q6, q6_l1, q6_objectives
 from scipy.stats import binom
 
-from flower_fedcon import Bernoulli, FederatedProblem, Sample
+from flower_fedcon import Bernoulli, Sample
 from flower_fedcon.core.participation import Full
-from flower_fedcon.objectives import Quadratic
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.solvers.extrapolation import move
@@ -134,20 +133,6 @@ def test_absent_clients_cost_two_numbers_each():
 )
 def test_every_form_is_sound(settings):
     check_algorithm(DualFL(strong_convexity=0.01, **settings))
-
-
-def test_one_client_needs_one_round():
-    problem = FederatedProblem(q6_objectives()[:1])
-    run = OpenRun(DualFL(form="accelerated"), problem).play()
-    assert run.x == pytest.approx(problem.optimum.x, abs=1e-14)
-
-
-def test_perfectly_conditioned_clients():
-    """mu = L: rho is cut to 0.999, where q < 1."""
-    problem = FederatedProblem([Quadratic(2 * np.eye(3), b * np.ones(3)) for b in (1.0, 5.0)])
-    run = OpenRun(DualFL(participation=Sample(count=1)), problem)
-    assert run.server.strategy.constants.rho == 0.999
-    assert run.play(120).x == pytest.approx(np.full(3, 1.5), abs=1e-14)
 
 
 def test_fixed_point_stays():

@@ -35,13 +35,6 @@ class Replay(Sample):
         return next(self.cohorts)
 
 
-def drawn(size, seed=0, clients=6, rounds=1000):
-    """Return the cohorts of the card's figures: a generator of their own, one call a round."""
-    rng = np.random.default_rng(seed)
-    draws = (rng.choice(clients, size, replace=False) for _ in range(rounds))
-    return Replay([sorted(cohort.tolist()) for cohort in draws])
-
-
 def fista(n: int) -> float:
     """Return t_n for rho = 0, from t_0 = 1."""
     return 1.0 if n == 0 else (1 + math.sqrt(1 + 4 * fista(n - 1) ** 2)) / 2
