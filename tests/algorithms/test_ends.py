@@ -15,8 +15,10 @@ from flower_fedcon.objectives import LogisticRegression, Quadratic
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import (
     APDAInexact,
+    CFedDA,
     CompositeFL,
     DualFL,
+    FastFedDA,
     FedDR,
     FedDyn,
     FedPD,
@@ -59,7 +61,7 @@ THREE, TWO, ONE = ({"participation": Sample(count=count)} for count in (3, 2, 1)
         (DualFL(**THREE), q6, (130, 185)),
         (DualFL(**ONE), q6, (300, 430)),
     ],
-    ids=lambda value: value.title if hasattr(value, "title") else "",
+    ids=lambda value: getattr(value, "title", ""),
 )
 def test_rounds_to_ten_digits(strategy, problem, first):
     """Ten digits: an error below 1e-10."""
@@ -74,11 +76,14 @@ def test_rounds_to_ten_digits(strategy, problem, first):
         (Scaffnew(regularizer=PSI), q6_l1, 300, 3e-16),
         (CompositeFL(PSI, **STEPS), q6_l1, 600, 2e-14),
         (CompositeFL(PSI, **cohort(2)), q6_l1, 600, 2e-14),
+        *((kind(PSI, strong_convexity=1.0, damping=100.0, local_steps=1), q6_l1, 2000, 3e-14)
+          for kind in (FastFedDA, CFedDA)),
+        (FastFedDA(PSI, strong_convexity=1.0, local_steps=1, weight_power=2), q6_l1, 300, 1e-14),
         (FedDyn(local_solver=TIGHT), q6, 200, 1e-9),
         (FedPD(step_size=0.1, local_solver=TIGHT), q6, 200, 1e-9),
     ],
-    ids=lambda value: value.title if hasattr(value, "title") else "",
-)
+    ids=lambda value: getattr(value, "title", ""),
+)  # fmt: skip
 def test_ends_within_rounding_or_the_solver_s_tolerance(strategy, problem, rounds, most):
     """Of the optimum in all its digits: the independent solver's has with L1 1.4e-11 less."""
     assert error(played(strategy, rounds, problem)) < most
@@ -108,7 +113,7 @@ def mirrored(run):
           for form, rounds in ((None, 500), ("block", 1000))
           for rule in ({}, THREE, {"participation": Bernoulli(0.4)})),
     ],
-    ids=lambda value: value.title if hasattr(value, "title") else "",
+    ids=lambda value: getattr(value, "title", ""),
 )  # fmt: skip
 def test_states_are_the_gradients_at_the_optimum(strategy, problem, rounds, found, expected):
     run = played(strategy, rounds, problem)

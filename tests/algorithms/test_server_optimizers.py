@@ -7,23 +7,17 @@ from harness import OpenRun, client_states
 from problems import random_quadratics
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
-from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.optimizers import Adagrad, Adam, Momentum, Yogi
-from flower_fedcon.registry import algorithms
-from flower_fedcon.regularizers import L1, MCP
+from flower_fedcon.regularizers import L1
 from flower_fedcon.schedules import Constant, Cosine, Inverse, InverseSqrt, StepDecay
-from flower_fedcon.strategies import CompositeFL, FedAvg, FedMiD, Scaffold
-from flower_fedcon.strategies.families.local_steps import LocalSteps
-from flower_fedcon.validation import parameters
+from flower_fedcon.strategies import FedAvg, FedMiD, Scaffold
 
 OPTIMIZERS = [Momentum(0.5), Adagrad(tau=0.1), Adagrad(0.3), Adam(tau=0.1), Yogi(0.5, 0.1, 0.9)]
 SCHEDULES = [Constant(0.1), InverseSqrt(0.1), Inverse(0.1, 0.3), Cosine(0.1, 6, 0.02),
              StepDecay(0.1, 2, 0.5)]  # fmt: skip
 EACH = pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 EACH_SCHEDULE = pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
-LOCAL = [n for n, kind in algorithms().items() if issubclass(kind, LocalSteps)]
 
 
 def problem(psi=None):
@@ -148,95 +142,10 @@ def test_steps_that_fall_end_fedavg_at_the_optimum_of_subgradients():
     assert errors[1] < 1e-3 < 1e-2 < errors[0]
 
 
-@pytest.mark.parametrize("name", LOCAL)
-def test_a_card_says_who_takes_what(name):
-    kind = algorithms()[name]
-    made = {"client_lr": 0.1, "local_steps": 1}
-    if "regularizer" in parameters(kind):
-        made["regularizer"] = None
-    card = kind.card().step_sizes
-    for rule in (Momentum(), Adam()):
-        why = kind.needs_server_lr or (kind.needs_one_length if rule.entrywise else "")
-        if why:
-            assert why in card
-            with pytest.raises(ConfigError, match=f"takes no server_optimizer=.*{why}"):
-                kind(**made, server_optimizer=rule)
-        else:
-            assert kind(**made, server_optimizer=rule).server_optimizer == rule
-    if why := kind.needs_constant_lr:
-        assert why in card
-        with pytest.raises(ConfigError, match=f"takes no schedule for client_lr, .*{why}"):
-            kind(**{**made, "client_lr": InverseSqrt(0.1)})
-    else:
-        assert kind(**{**made, "client_lr": InverseSqrt(0.1)}).client_lr == InverseSqrt(0.1)
-
-
-def test_who_that_is():
-    kinds = [algorithms()[name] for name in LOCAL]
-    assert {k for k in kinds if not k.needs_server_lr} == {FedAvg, FedMiD, Scaffold}
-    assert {k for k in kinds if k.needs_one_length} == {FedMiD}
-    assert {k for k in kinds if k.needs_constant_lr} == {CompositeFL}
-
-
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (lambda: FedAvg(client_lr=0.1, local_steps=1, server_optimizer="adam"), "must be Momentum"),
-        (lambda: FedAvg(client_lr=0.1, local_steps=1, server_momentum=0.5, server_optimizer=Adam()),
-         "either server_momentum or server_optimizer"),
-        (lambda: FedAvg(client_lr="fast", local_steps=1), "client_lr must be a number"),
-        (lambda: FedMiD(MCP(1.0, 0.5), client_lr=InverseSqrt(0.3), local_steps=2),
-         "steps of up to 0.6"),
-        (lambda: Momentum(1.0), r"Momentum\(beta\) must be in \[0, 1\)"),
-        (lambda: Adam(tau=0.0), r"Adam\(tau\) must be"),
-        (lambda: Yogi(beta_2=-0.1), r"Yogi\(beta_2\) must be"),
-        (lambda: Constant(0.0), r"Constant\(initial\) must be"),
-        (lambda: Inverse(0.1, 0.0), r"Inverse\(decay\) must be"),
-        (lambda: Cosine(0.1, 1), r"Cosine\(rounds\) must be a whole number >= 2"),
-        (lambda: Cosine(0.1, 5, 0.2), r"Cosine\(final\) must be at most initial = 0.1"),
-        (lambda: StepDecay(0.1, 0), r"StepDecay\(every\) must be"),
-        (lambda: StepDecay(0.1, 1, 2.0), r"StepDecay\(factor\) must be in \(0, 1\]"),
-        (lambda: StepDecay(0.1, 1, 0.5, 0.2), r"StepDecay\(smallest\) must be at most"),
-    ],
-)  # fmt: skip
-def test_refusals(build, words):
-    with pytest.raises(ConfigError, match=words):
-        build()
-
-
 def test_steps_stay_above_zero():
     assert StepDecay(0.1, 1).at(10**6) > 0
     assert StepDecay(0.1, 1, smallest=0.01).at(10**6) == 0.01
     assert Cosine(0.1, 5).at(100) == pytest.approx(1e-3)
-
-
-FILE = """
-[problem]
-name = "quadratics"
-[algorithm]
-name = "FedAvg"
-client_lr = {type = "Cosine", initial = 0.01, rounds = 4}
-local_steps = 2
-server_optimizer = {type = "Adam", tau = 1e-2}
-[run]
-rounds = 4
-"""
-
-
-def test_files_and_overrides_reach_them(tmp_path):
-    path = tmp_path / "it.toml"
-    path.write_text(FILE)
-    made = Experiment.load(path).strategy()
-    assert made.client_lr == Cosine(0.01, 4)
-    assert made.server_optimizer == Adam(tau=1e-2)
-    changes = ['algorithm.client_lr={type = "Inverse", initial = 0.1}',
-               'algorithm.server_optimizer={type = "Yogi"}']  # fmt: skip
-    experiment = Experiment.load(path, changes)
-    assert experiment.strategy().client_lr == Inverse(0.1)
-    assert experiment.strategy().server_optimizer == Yogi()
-    again = tmp_path / "again.toml"
-    again.write_text(experiment.to_toml())
-    assert Experiment.load(again).strategy().server_optimizer == Yogi()
 
 
 @pytest.mark.parametrize("made", [MADE[0], MADE[2]], ids=lambda made: made.title)
