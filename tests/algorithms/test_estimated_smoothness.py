@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import KINDS, random_objective
 
 from flower_fedcon.core.scales import MARGIN, estimate
 from flower_fedcon.objectives import (
-    HuberRegression,
     LeastSquares,
-    LogisticRegression,
-    PoissonRegression,
-    SoftmaxRegression,
 )
 
 MOST = 1 + 8 + 7 + 11  # gradients
@@ -32,21 +29,8 @@ class Quartic:
 
 def random_clients(seed):
     rng = np.random.default_rng(seed)
-    kind = rng.choice(["squares", "logistic", "huber", "poisson", "softmax"])
-    d, rows = int(rng.integers(1, 6)), int(rng.integers(2, 12))
-    found = []
-    for _ in range(int(rng.integers(1, 4))):
-        A = rng.normal(size=(rows, d)) * 10.0 ** rng.uniform(-1, 1, d)
-        if kind == "poisson":
-            counts = rng.poisson(2.0, rows).astype(float)
-            found.append(PoissonRegression(A / np.abs(A).max(), counts))
-        elif kind == "logistic":
-            found.append(LogisticRegression(A, rng.choice([-1.0, 1.0], rows)))
-        elif kind == "softmax":
-            found.append(SoftmaxRegression(A, rng.integers(0, 3, rows), 3))
-        else:
-            made = HuberRegression if kind == "huber" else LeastSquares
-            found.append(made(A, rng.normal(size=rows)))
+    kind, d, rows = rng.choice(KINDS), int(rng.integers(1, 6)), int(rng.integers(2, 12))
+    found = [random_objective(kind, rng, rows, d) for _ in range(int(rng.integers(1, 4)))]
     return found, (d, 3) if kind == "softmax" else (d,)
 
 

@@ -120,14 +120,14 @@ class Distance:
 class Coordinate:
     """x_k."""
 
-    def __init__(self, k):
-        self.k, self.shape = k, (2,)
+    def __init__(self, k, size=2):
+        self.k, self.shape = k, (size,)
 
     def value(self, x):
         return float(x[self.k])
 
     def gradient(self, x):
-        return np.eye(2)[self.k]
+        return np.eye(*self.shape)[self.k]
 
 
 def circle() -> FederatedProblem:
@@ -183,22 +183,12 @@ def test_a_sharp_soft_switch_is_a_hard_one_and_idle_constraints_are_none():
 def test_clients_without_a_constraint_are_not_bound():
     """x^2/2 - 3x twice: 3, unless the second client demands x <= 1."""
     f = Quadratic([[1.0]], [3.0])
-    problem = FederatedProblem([f, LossBound(f, 1.0, Coordinate1())], constraints="each")
+    problem = FederatedProblem([f, LossBound(f, 1.0, Coordinate(0, size=1))], constraints="each")
     slow = FedSGM(client_lr=0.01, local_steps=1, tolerance=1e-2, constraints="each")
     assert simulate(slow, problem, 600).x == pytest.approx([1.0], abs=1.2e-2)
     alone = simulate(slow, FederatedProblem([f, f]), 600)
     assert alone.x == pytest.approx([3.0], abs=1e-2)
     assert np.isnan(alone["constraint_estimate"]).all()
-
-
-class Coordinate1(Coordinate):
-    """x, of one entry."""
-
-    def __init__(self):
-        self.k, self.shape = 0, (1,)
-
-    def gradient(self, x):
-        return np.ones(1)
 
 
 # --- sampling, faults, engines -------------------------------------------------------------------

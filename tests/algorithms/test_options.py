@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from contract import EACH, FIRST, strategy
+from contract import CONTRACTS, EACH, FIRST, strategy
 from problems import q6
 
 from flower_fedcon import simulate
@@ -47,21 +47,21 @@ def test_who_takes_which_option():
 
 
 OPTIONS = {
-    "compression": ("needs_exact", RULE, "takes no compression=EF21", "none"),
-    "aggregation": ("needs_mean", MEDIAN, r"takes no aggregation=Coord", "only the mean"),
+    "compression": ("needs_exact", RULE, "takes no compression=EF21", ";", "none"),
+    "aggregation": ("needs_mean", MEDIAN, "takes no aggregation=Coord", ".", "only the mean"),
 }
 
 
 @EACH
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_card_says_what_an_option_does_or_why_there_is_none(name, option):
-    needs, value, words, instead = OPTIONS[option]
+    needs, value, words, end, instead = OPTIONS[option]
     kind, text = strategy_class(name), getattr(strategy_class(name).card(), option)
     if why := getattr(kind, needs):
         assert text == f"{instead}: {why}"
         with pytest.raises(ConfigError, match=words) as found:
             strategy(name, FIRST[name], **{option: value})
-        assert f"{why}." in str(found.value)
+        assert f"{why}{end}" in str(found.value)
     elif option == "aggregation":
         assert text.startswith("any rule of `flower_fedcon.aggregation`")
         assert "only without heterogeneity" in text
@@ -73,7 +73,7 @@ def test_a_card_says_what_an_option_does_or_why_there_is_none(name, option):
 
 @EACH
 def test_a_card_says_whether_a_regularizer_may_be_weakly_convex(name):
-    kind, case = strategy_class(name), FIRST[name]
+    kind, small = strategy_class(name), CONTRACTS[name].small
     if "regularizer" not in parameters(kind):
         assert kind.card().regularizer == ""
     elif why := kind.needs_convex:
@@ -81,11 +81,11 @@ def test_a_card_says_whether_a_regularizer_may_be_weakly_convex(name):
         for psi in (MCP(0.1), SCAD(0.1), WithIntercept(MCP(0.1))):
             words = r"needs a convex regularizer.*modulus 0\.3"
             with pytest.raises(ConfigError, match=words) as told:
-                strategy(name, case, regularizer=psi)
+                kind(regularizer=psi, **small)
             assert why in str(told.value)
     else:
         assert "weakly convex" in kind.card().regularizer
-        assert strategy(name, case, regularizer=MCP(0.1)).regularizer == MCP(0.1)
+        assert kind(regularizer=MCP(0.1), **small).regularizer == MCP(0.1)
 
 
 @pytest.mark.parametrize("name", LOCAL)
@@ -102,9 +102,7 @@ def test_a_card_says_which_steps_a_method_takes(name):
     ):
         if why:
             assert why in kind.card().step_sizes
-            words = (
-                "takes no schedule for client_lr, " if value is falling else f"takes no {option}="
-            )
+            what = "schedule for client_lr, " if value is falling else "server_optimizer="
             with pytest.raises(ConfigError, match=f"takes no {what}.*{why}"):
                 kind(**{**made, option: value})
         else:
@@ -130,7 +128,7 @@ def test_a_card_says_which_steps_a_method_takes(name):
 )  # fmt: skip
 def test_files_and_overrides_name_it(option, stated, made, override, other, tmp_path):
     tables = {
-        "problem": {"name": "counterexample"},
+        "problem": {"name": "quadratics"},
         "run": {"rounds": 5},
         "algorithm": {"name": "FedAvg", "client_lr": 0.1, "local_steps": 1, option: stated},
     }
@@ -144,7 +142,7 @@ def test_files_and_overrides_name_it(option, stated, made, override, other, tmp_
 
 def in_a_file(**more):
     algorithm = {"name": "FedAvg", "client_lr": 0.1, "local_steps": 1, **more}
-    tables = {"problem": {"name": "counterexample"}, "run": {"rounds": 5}, "algorithm": algorithm}
+    tables = {"problem": {"name": "quadratics"}, "run": {"rounds": 5}, "algorithm": algorithm}
     return Experiment(tables).strategy()
 
 

@@ -10,17 +10,13 @@ from contract import EACH, FIRST, build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import nightly
-from problems import q6_objectives
+from problems import KINDS, q6_objectives, random_objective
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.core import answers
 from flower_fedcon.errors import ConfigError, DivergedError, FedConError
 from flower_fedcon.objectives import (
-    HuberRegression,
-    LeastSquares,
-    LogisticRegression,
     PoissonRegression,
-    SoftmaxRegression,
 )
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.mismatch import why_mismatched
@@ -231,23 +227,9 @@ def test_under_privacy_nothing_is_estimated():
 # --- never diverges ------------------------------------------------------------------------
 
 
-def random_objective(kind, rng, rows, d, unit):
-    A = rng.normal(size=(rows, d)) * 10.0 ** rng.uniform(-1, 1, d) * unit
-    w = rng.normal(size=d) / unit / 10
-    if kind == "poisson":
-        A = A / np.abs(A).max()
-        return PoissonRegression(A, rng.poisson(1 + rng.uniform(0, 3, rows)).astype(float))
-    if kind == "logistic":
-        return LogisticRegression(A, np.where(A @ w + rng.normal(size=rows) > 0, 1.0, -1.0))
-    if kind == "softmax":
-        return SoftmaxRegression(A, rng.integers(0, 3, rows), 3)
-    targets = A @ w + rng.normal(size=rows) * 10.0 ** rng.uniform(-2, 2)
-    return (HuberRegression if kind == "huber" else LeastSquares)(A, targets)
-
-
 def random_problem(seed):
     rng = np.random.default_rng(seed)
-    kind = rng.choice(["squares", "logistic", "huber", "poisson", "softmax"])
+    kind = rng.choice(KINDS)
     d, n, unit = int(rng.integers(1, 6)), int(rng.integers(2, 6)), 10.0 ** rng.uniform(-3, 3)
     rows = int(rng.integers(1, 12))
     clients = [random_objective(kind, rng, rows, d, unit) for _ in range(n)]

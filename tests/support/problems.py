@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from flower_fedcon import FederatedProblem, Sample
-from flower_fedcon.objectives import GroupLossBounds, LeastSquares, Quadratic, Scaled
+from flower_fedcon.objectives import (
+    GroupLossBounds,
+    HuberRegression,
+    LeastSquares,
+    LogisticRegression,
+    PoissonRegression,
+    Quadratic,
+    Scaled,
+    SoftmaxRegression,
+)
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import Box, L1Ball
@@ -44,6 +53,24 @@ def random_quadratics(seed: int, n: int = 4, d: int = 3) -> list[Quadratic]:
         matrix = basis @ np.diag(rng.uniform(1, 4, d)) @ basis.T
         found.append(Quadratic((matrix + matrix.T) / 2, 2 * rng.normal(size=d)))
     return found
+
+
+KINDS = ["squares", "logistic", "huber", "poisson", "softmax"]
+
+
+def random_objective(kind: str, rng: Any, rows: int, d: int, unit: float = 1.0) -> Any:
+    """Return the loss of random rows, in columns of different sizes about a unit."""
+    A = rng.normal(size=(rows, d)) * 10.0 ** rng.uniform(-1, 1, d) * unit
+    w = rng.normal(size=d) / unit / 10
+    if kind == "poisson":
+        A = A / np.abs(A).max()
+        return PoissonRegression(A, rng.poisson(1 + rng.uniform(0, 3, rows)).astype(float))
+    if kind == "logistic":
+        return LogisticRegression(A, np.where(A @ w + rng.normal(size=rows) > 0, 1.0, -1.0))
+    if kind == "softmax":
+        return SoftmaxRegression(A, rng.integers(0, 3, rows), 3)
+    targets = A @ w + rng.normal(size=rows) * 10.0 ** rng.uniform(-2, 2)
+    return (HuberRegression if kind == "huber" else LeastSquares)(A, targets)
 
 
 @cache
