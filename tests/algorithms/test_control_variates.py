@@ -9,7 +9,7 @@ import pytest
 from harness import OpenRun
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import q6, q6_l1, two_clients
+from problems import plain, q6, q6_l1, two_clients
 from q6_runs import PSI, STEPS, error, played
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
@@ -161,17 +161,7 @@ def test_quantised_messages_save_bytes_and_hardly_cost_rounds():
     assert sent[1] < 0.3 * sent[0]
 
 
-class Unknown:
-    """A quadratic that states nothing."""
-
-    def value(self, x):
-        return float(x @ x)
-
-    def gradient(self, x):
-        return 2 * x
-
-
 def test_constants_that_clients_do_not_state_can_be_given():
-    problem = FederatedProblem([Unknown(), Unknown()], x0=np.ones(3))
+    problem = FederatedProblem([plain(lambda x: float(x @ x), lambda x: 2 * x)] * 2, x0=np.ones(3))
     found = simulate(LoCoDL(strong_convexity=2.0, client_lr=0.4), problem, 60).x
     assert found == pytest.approx(np.zeros(3), abs=1e-12)

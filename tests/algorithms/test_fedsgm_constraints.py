@@ -1,21 +1,22 @@
-"""FedSGM with several constraints: each client's own, or those of groups that clients share."""
+"""FedSGM with several constraints, each client's own or of groups; bounds in doubt at the end."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from everywhere import agrees_everywhere
 from harness import OpenRun
-from problems import q6_objectives, q6_walls, two_groups, two_own
+from problems import plain, q6_objectives, q6_walls, two_groups, two_own
 
-from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
 from flower_fedcon.clients import FedSGMClient
 from flower_fedcon.compressors import RandK, TopK
 from flower_fedcon.objectives import GroupLossBounds, LossBound, Quadratic
 from flower_fedcon.problems import fair_heart
-from flower_fedcon.strategies import FedAvg, FedSGM
+from flower_fedcon.strategies import FedAvg, FedProxAL, FedSGM
 
 STEPS = {"client_lr": 0.1, "local_steps": 2}
 EACH = {**STEPS, "constraints": "each"}
@@ -103,50 +104,30 @@ def test_the_theorem_holds_for_groups():
         assert problem.constraint_values(history.x).max() <= eps
 
 
-class Distance:
-    """||x - a||, whose subgradients have norm 1 at most."""
+def distance(*a):
+    """Return ||x - a||, whose subgradients have norm 1 at most."""
 
-    def __init__(self, a):
-        self.a, self.shape = np.array(a, float), (2,)
+    def gradient(x):
+        return (x - a) / max(np.linalg.norm(x - a), 1e-300)
 
-    def value(self, x):
-        return float(np.linalg.norm(x - self.a))
-
-    def gradient(self, x):
-        away = x - self.a
-        return away / max(np.linalg.norm(away), 1e-300)
+    return plain(lambda x: float(np.linalg.norm(x - a)), gradient, shape=(2,))
 
 
-class Coordinate:
-    """x_k."""
-
-    def __init__(self, k, size=2):
-        self.k, self.shape = k, (size,)
-
-    def value(self, x):
-        return float(x[self.k])
-
-    def gradient(self, x):
-        return np.eye(*self.shape)[self.k]
+def coordinate(k, size=2):
+    """Return x_k."""
+    return plain(lambda x: float(x[k]), lambda x: np.eye(size)[k], shape=(size,))
 
 
 def circle() -> FederatedProblem:
     """Towards (2, 2) on average, with x_0 <= .5 and x_1 <= .5, on two clients and on one."""
     clients = [
-        GroupLossBounds(Distance([3, 1]), [Coordinate(0), None], 0.5, counts=[2, 0]),
-        GroupLossBounds(Distance([1, 3]), [Coordinate(0), Coordinate(1)], 0.5, counts=[1, 4]),
+        GroupLossBounds(distance(3, 1), [coordinate(0), None], 0.5, counts=[2, 0]),
+        GroupLossBounds(distance(1, 3), [coordinate(0), coordinate(1)], 0.5, counts=[1, 4]),
     ]
     return FederatedProblem(clients, constraints="groups")
 
 
 # --- the forms agree where they must -------------------------------------------------------------
-
-
-class Excess:
-    """By how much a loss exceeds its bound, as a loss of its own."""
-
-    def __init__(self, bounded):
-        self.value, self.gradient = bounded.constraint_value, bounded.constraint_gradient
 
 
 @pytest.mark.parametrize("more", [{}, FEEDBACK, {"uplink": RandK(fraction=0.5)}], ids=str)
@@ -155,7 +136,9 @@ def test_one_group_with_one_row_on_each_client_is_the_mean(switching, more):
     bounds = np.linspace(-0.4, 0.4, 6)
     means = [LossBound(f, b, Quadratic(np.eye(8), np.zeros(8)))
              for f, b in zip(q6_objectives(), bounds, strict=True)]  # fmt: skip
-    groups = [GroupLossBounds(m.objective, [Excess(m)], 0.0, counts=[1]) for m in means]
+    excess = [plain(m.constraint_value, m.constraint_gradient) for m in means]
+    groups = [GroupLossBounds(m.objective, [e], 0.0, counts=[1])
+              for m, e in zip(means, excess, strict=True)]  # fmt: skip
     settings = {"client_lr": 1 / 100, "local_steps": 3, "tolerance": 0.01, "switching": switching}
     found = simulate(
         FedSGM(**settings, **more, constraints="groups", groups=1),
@@ -183,7 +166,7 @@ def test_a_sharp_soft_switch_is_a_hard_one_and_idle_constraints_are_none():
 def test_clients_without_a_constraint_are_not_bound():
     """x^2/2 - 3x twice: 3, unless the second client demands x <= 1."""
     f = Quadratic([[1.0]], [3.0])
-    problem = FederatedProblem([f, LossBound(f, 1.0, Coordinate(0, size=1))], constraints="each")
+    problem = FederatedProblem([f, LossBound(f, 1.0, coordinate(0, size=1))], constraints="each")
     slow = FedSGM(client_lr=0.01, local_steps=1, tolerance=1e-2, constraints="each")
     assert simulate(slow, problem, 600).x == pytest.approx([1.0], abs=1.2e-2)
     alone = simulate(slow, FederatedProblem([f, f]), 600)
@@ -264,3 +247,59 @@ def test_a_weight_that_a_node_is_told_is_on_the_objective_alone():
 
 
 # --- refusals ------------------------------------------------------------------------------------
+
+
+# --- what a run leaves in doubt at its end, and says -----------------------------------------------
+
+DOUBT = {**EACH, "tolerance": 0.01}
+PLACES = (-1.0, -0.5, 0.5, 1.0)
+
+
+def apart(bound: float) -> FederatedProblem:
+    """(x - a)^2/2 for four a: the largest is 1/2 at least, at x = 0."""
+    clients = [Quadratic([[1.0]], [a]) for a in PLACES]
+    bounded = [LossBound(f, bound - a * a / 2) for f, a in zip(clients, PLACES, strict=True)]
+    return FederatedProblem(bounded, constraints="each", names=["a", "b", "c", "d"])
+
+
+def warnings(caplog, strategy, problem, rounds=60):
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        simulate(strategy, problem, rounds, evaluate_every=0)
+    found = [r.message for r in caplog.records if r.name == "flwr.strategies"]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.parametrize("participation", [None, Sample(count=1), Bernoulli(0.1)], ids=str)
+@pytest.mark.parametrize("switching", ["hard", "soft"])
+def test_a_bound_out_of_reach_is_said_at_the_end(caplog, participation, switching):
+    chosen = {} if participation is None else {"participation": participation}
+    strategy = FedSGM(**DOUBT, **chosen, switching=switching)
+    told = warnings(caplog, strategy, apart(0.3))
+    assert sum("least_violation" in text for text in told) == 1
+    assert apart(0.3).least_violation == pytest.approx(0.2, abs=1e-6)
+
+
+def test_a_bound_that_is_kept_draws_no_warning(caplog):
+    assert warnings(caplog, FedSGM(**DOUBT, output="average"), apart(0.7)) == []
+    assert warnings(caplog, FedProxAL(), apart(0.7), 100) == []
+
+
+def test_the_augmented_lagrangian_says_so_too(caplog):
+    (told,) = warnings(caplog, FedProxAL(), apart(0.3), 100)
+    assert "no model satisfies the bounds, the multipliers grow" in told
+
+
+class Unknown(Quadratic):
+    """A loss that is never a number."""
+
+    def value(self, x):
+        return np.nan
+
+
+def test_bounds_that_were_never_seen_are_named(caplog):
+    f = Quadratic([[1.0]], [0.0])
+    clients = [LossBound(f, 1.0), LossBound(f, 1.0, Unknown([[1.0]], [0.0])), f]
+    problem = FederatedProblem(clients, constraints="each", names=["a", "b", "c"])
+    (told,) = warnings(caplog, FedSGM(**DOUBT, min_replies=1), problem, 5)
+    assert "no usable answer of client b came in any round" in told

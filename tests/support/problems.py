@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,11 @@ def differences(value, x, h=1e-6):
         e[i] = h
         out[i] = (value(x + e) - value(x - e)) / (2 * h)
     return out
+
+
+def plain(value: Any, gradient: Any, **more: Any) -> Any:
+    """Return an objective that states nothing but what is given."""
+    return SimpleNamespace(value=value, gradient=gradient, **more)
 
 
 def random_quadratics(seed: int, n: int = 4, d: int = 3) -> list[Quadratic]:

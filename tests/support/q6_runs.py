@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from harness import OpenRun
-from problems import Q6_L1_X, q6
+from problems import Q6_L1_X, plain, q6
 
 from flower_fedcon import FederatedProblem, Sample
 from flower_fedcon.regularizers import L1
@@ -97,11 +96,6 @@ def after(
 # --- clients that say little -----------------------------------------------------------------
 
 
-def bare(objective: Any) -> Any:
-    """Return an objective that states neither L nor mu."""
-    return SimpleNamespace(value=objective.value, gradient=objective.gradient, shape=(8,))
-
-
 def unknown() -> FederatedProblem:
     """Return Q6 without its constants."""
-    return FederatedProblem([bare(f) for f in q6().objectives])
+    return FederatedProblem([plain(f.value, f.gradient, shape=(8,)) for f in q6().objectives])
