@@ -249,7 +249,7 @@ def test_a_weight_that_a_node_is_told_is_on_the_objective_alone():
 # --- refusals ------------------------------------------------------------------------------------
 
 
-# --- what a run leaves in doubt at its end, and says -----------------------------------------------
+# --- what a run leaves in doubt at its end, and says ----------------------------------------------
 
 DOUBT = {**EACH, "tolerance": 0.01}
 PLACES = (-1.0, -0.5, 0.5, 1.0)

@@ -348,6 +348,22 @@ CONFIG = [
     (lambda: played(FedAvg(**ONE, participation=Only(6))),
      r"Only\(client=6\): there are 6 clients"),
     (lambda: Only(-1), "must be a whole number >= 0"),
+    # --- names, and what stands without one
+    (lambda: FastFedDA(), "FastFedDA needs regularizer: `fedcon info FastFedDA`"),
+    (lambda: FedFW(penalty=1.0), "FedFW needs constraint"),
+    (lambda: DualFL(L1(0.1)), r"DualFL takes no argument without a name, got L1\(weight=0.1\)"),
+    (lambda: DualFL(L1(0.1)), r"write DualFL\(regularizer=L1\(weight=0.1\)\), with a name of"),
+    (lambda: Scaffold(L1(0.1)), r"Scaffold takes no regularizer, got L1.*: its problem is m"),
+    (lambda: Scaffold(L1Ball(1.0)), "Scaffold takes no constraint, got L1Ball"),
+    (lambda: FedFW(L1Ball(1.0), 3.0), "FedFW takes constraint without a name, got 3.0 too"),
+    (lambda: RandK(fraction=0.1, scaled="no"), r"RandK\(scaled\) must be True or False"),
+    (lambda: parse_value("{fraction = .2}"), "is not valid TOML.*write numbers as 0.2"),
+    (lambda: parse_value("[1, 2"), "is not valid TOML"),
+    (lambda: WEDGE.check_shape((2, 4)), r"give it an array of shape \(m, 2, 4\)"),
+    *((lambda rate=rate: Scaffold(client_lr=rate, local_steps=2),
+       r"a schedule of flower_fedcon\.schedules, such as") for rate in ("InverseSqrt", len)),
+    *((lambda rule=rule: rule.compress(np.full(4, 1e308), np.random.default_rng(0)),
+       "If the run diverges, use smaller steps") for rule in (QSGD(levels=3), Natural())),
 ]  # fmt: skip
 COHORTS = [
     (lambda: DualFL(participation=Only(0)), "DualFL keeps state on every client"),
@@ -396,6 +412,8 @@ def test_problem_and_strategy_must_mean_the_same(make, says):
         make()
 
 
+# --- sets without an oracle -----------------------------------------------------------------------
+
 D = 8
 BOTH = Intersection((L2Ball(0.3), Box(-0.1, 0.1)))
 WEDGE = Polyhedron(np.eye(D), np.full(D, 0.1))
@@ -436,27 +454,6 @@ def test_certificates_do_without_the_gap_where_there_is_no_oracle(constraint):
     assert history["kkt"][-1] < 0.1 * history["kkt"][0] or history["kkt"][-1] < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: FastFedDA(), "FastFedDA needs regularizer: `fedcon info FastFedDA`"),
-        (lambda: FedFW(penalty=1.0), "FedFW needs constraint"),
-        (lambda: DualFL(L1(0.1)), r"DualFL takes no argument without a name, got L1\(weight=0.1\)"),
-        (lambda: DualFL(L1(0.1)), r"write DualFL\(regularizer=L1\(weight=0.1\)\), with a name of"),
-        (lambda: Scaffold(L1(0.1)), r"Scaffold takes no regularizer, got L1.*: its problem is m"),
-        (lambda: Scaffold(L1Ball(1.0)), "Scaffold takes no constraint, got L1Ball"),
-        (lambda: FedFW(L1Ball(1.0), 3.0), "FedFW takes constraint without a name, got 3.0 too"),
-        (lambda: RandK(fraction=0.1, scaled="no"), r"RandK\(scaled\) must be True or False"),
-        (lambda: parse_value("{fraction = .2}"), "is not valid TOML.*write numbers as 0.2"),
-        (lambda: parse_value("[1, 2"), "is not valid TOML"),
-        (lambda: WEDGE.check_shape((2, 4)), r"give it an array of shape \(m, 2, 4\)"),
-    ],
-)
-def test_what_is_wrong_is_named(make, said):
-    with pytest.raises(ConfigError, match=said):
-        make()
-
-
 def test_a_constructor_of_ones_own_may_hand_on_what_has_no_name():
     class Pulled(FedMiD):
         def __init__(self, *args, pull=0.5, **steps):
@@ -467,15 +464,3 @@ def test_a_constructor_of_ones_own_may_hand_on_what_has_no_name():
     assert (made.regularizer.weight, made.pull) == (0.1, 0.5)
     with pytest.raises(ConfigError, match=r"Pulled takes regularizer without a name, got 3\.0 too"):
         Pulled(L1(0.1), 3.0, client_lr=0.1, local_steps=2)
-
-
-@pytest.mark.parametrize("compressor", [QSGD(levels=3), Natural()])
-def test_what_overflows_a_compressor_may_be_a_run_that_diverges(compressor):
-    with pytest.raises(ConfigError, match="If the run diverges, use smaller steps"):
-        compressor.compress(np.full(4, 1e308), np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("rate", ["InverseSqrt", lambda t: 0.1])
-def test_a_rate_that_is_no_number_is_told_of_schedules(rate):
-    with pytest.raises(ConfigError, match=r"a schedule of flower_fedcon\.schedules, such as"):
-        Scaffold(client_lr=rate, local_steps=2)

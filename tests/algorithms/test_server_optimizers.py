@@ -7,6 +7,7 @@ from harness import OpenRun, client_states
 from problems import random_quadratics
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
+from flower_fedcon.compressors import EF21, TopK
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.optimizers import Adagrad, Adam, Momentum, Yogi
 from flower_fedcon.regularizers import L1
@@ -44,49 +45,66 @@ def reddi(optimizer, deltas, eta):
     return steps
 
 
-def mean_change(x, lr, steps, psi=None):
-    """Return the mean over the clients of K (proximal) gradient steps' change."""
-    changes = []
-    for f in random_quadratics(3):
-        v = x
-        for _ in range(steps):
-            v = v - lr * (f.Q @ v - f.b)
-            v = v if psi is None else np.sign(v) * np.maximum(np.abs(v) - lr * psi.weight, 0)
-        changes.append(v - x)
-    return sum(changes) / len(changes)
+def largest(x):
+    """Return x with its largest entry alone: TopK(count=1)."""
+    return np.where(np.arange(x.size) == np.argmax(np.abs(x)), x, 0.0)
 
 
+def by_hand(rounds, sent, weights=(1, 1, 1, 1), lr=lambda t: 0.1, psi=0.0, eta=1.0, optimizer=None):
+    """Return x after so many rounds of two (proximal) steps, of which error feedback sends a part.
+
+    `sent` of what is sent: EF21's memories move by it.
+    """
+
+    def prox(v, step):
+        return np.sign(v) * np.maximum(np.abs(v) - step * psi, 0)
+
+    x, memory, read = np.zeros(3), [np.zeros(3) for _ in weights], []
+    for t in range(1, rounds + 1):
+        for j, f in enumerate(random_quadratics(3)):
+            v, share = x, len(weights) * weights[j] / sum(weights)
+            for _ in range(2):
+                v = prox(v - lr(t) * share * (f.Q @ v - f.b), lr(t))
+            memory[j] = memory[j] + sent(v - x - memory[j])
+        read.append(np.mean(memory, axis=0))
+        x = x + (eta * read[-1] if optimizer is None else reddi(optimizer, read, eta)[-1])
+        x = prox(x, eta * 2 * lr(t))
+    return x
+
+
+COMPRESSED = pytest.mark.parametrize(
+    ("compression", "sent"), [(None, lambda x: x), (EF21(TopK(count=1)), largest)]
+)
+
+
+@COMPRESSED
 @EACH
-def test_fedavg_by_hand(optimizer):
-    x, deltas, rounds = np.zeros(3), [], 7
-    for _ in range(rounds):
-        deltas.append(mean_change(x, 0.1, 2))
-        x = x + reddi(optimizer, deltas, 0.3)[-1]
-    made = FedAvg(client_lr=0.1, local_steps=2, server_lr=0.3, server_optimizer=optimizer)
-    np.testing.assert_allclose(simulate(made, problem(), rounds).x, x, rtol=0, atol=1e-14)
+def test_fedavg_by_hand(optimizer, compression, sent):
+    made = FedAvg(client_lr=0.1, local_steps=2, server_lr=0.3, server_optimizer=optimizer,
+                  compression=compression)  # fmt: skip
+    expected = by_hand(8, sent, eta=0.3, optimizer=optimizer)
+    np.testing.assert_allclose(simulate(made, problem(), 8).x, expected, rtol=0, atol=1e-14)
 
 
+@COMPRESSED
 @EACH_SCHEDULE
-def test_fedmid_with_a_schedule_and_momentum_by_hand(schedule):
-    psi, x, deltas = L1(0.2), np.zeros(3), []
-    by_hand = {
+def test_fedmid_with_a_schedule_and_momentum_by_hand(schedule, compression, sent):
+    lr = {
         Constant: lambda t: 0.1,
         InverseSqrt: lambda t: 0.1 * t**-0.5,
         Inverse: lambda t: 0.1 / (0.7 + 0.3 * t),
         Cosine: lambda t: 0.06 + 0.04 * np.cos(np.pi * min(t - 1, 5) / 5),
         StepDecay: lambda t: 0.1 * 0.5 ** ((t - 1) // 2),
     }[type(schedule)]
-    for t in range(1, 9):
-        lr = by_hand(t)
-        assert schedule.at(t) == pytest.approx(lr, rel=1e-14)
-        deltas.append(mean_change(x, lr, 3, psi))
-        x = x + reddi(Momentum(0.5), deltas, 0.8)[-1]
-        x = np.sign(x) * np.maximum(np.abs(x) - 0.8 * lr * 3 * psi.weight, 0)
-    made = FedMiD(psi, client_lr=schedule, local_steps=3, server_lr=0.8,
-                  server_optimizer=Momentum(0.5))  # fmt: skip
+    assert [schedule.at(t) for t in range(1, 9)] == pytest.approx(
+        [*map(lr, range(1, 9))], rel=1e-14
+    )
+    made = FedMiD(L1(0.2), client_lr=schedule, local_steps=2, server_lr=0.8,
+                  server_optimizer=Momentum(0.5), compression=compression)  # fmt: skip
+    expected = by_hand(8, sent, lr=lr, psi=0.2, eta=0.8, optimizer=Momentum(0.5))
     for engine in ("local", "stacked"):
-        found = simulate(made, problem(psi), 8, engine=engine)
-        np.testing.assert_allclose(found.x, x, rtol=0, atol=1e-14)
+        found = simulate(made, problem(L1(0.2)), 8, engine=engine)
+        np.testing.assert_allclose(found.x, expected, rtol=0, atol=1e-14)
 
 
 MADE = [

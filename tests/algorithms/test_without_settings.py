@@ -291,7 +291,7 @@ def test_no_method_diverges_on_500_problems(part):
             assert found is None or found < 30, (seed, name, found)
 
 
-# --- L, where clients do not state it --------------------------------------------------------------
+# --- L, where clients do not state it -------------------------------------------------------------
 
 MOST = 1 + 8 + 7 + 11  # gradients
 
