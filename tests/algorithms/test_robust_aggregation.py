@@ -83,7 +83,8 @@ def test_the_price_without_a_liar_is_what_the_package_says(rule, low, high):
     strategy = FedAvg(client_lr=1 / 40, local_steps=1, aggregation=rule)
     problem = q6()
     problem.optimum  # noqa: B018  (so that the residual is recorded)
-    history = simulate(strategy, problem, 2000, evaluate_every=0)
+    rounds = 2000 if low == 0 else 500
+    history = simulate(strategy, problem, rounds, evaluate_every=0)
     assert low <= history["residual"][-1] <= high
 
 
