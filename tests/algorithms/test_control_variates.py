@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from harness import OpenRun
 from hypothesis import given
 from hypothesis import strategies as st
+from pages import ROOT
 from problems import plain, q6, q6_l1, two_clients
 from q6_runs import PSI, STEPS, error, played
 
@@ -20,6 +19,8 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.strategies import TAMUNA, CompositeFL, LoCoDL, Scaffnew, Scaffold
+
+# --- Scaffold and CompositeFL ---------------------------------------------------------------------
 
 
 def test_scaffold_moves_c_by_the_share_of_all():
@@ -39,10 +40,7 @@ def test_scaffold_sends_one_vector_where_it_is_enough(option):
     assert bytes_up == [vector if option == "II" else 2 * vector, 2 * vector]
 
 
-SIMS = Path(__file__).parents[2] / "sims"
-
-
-def test_composite_moves_c_as_the_paper_writes_it(monkeypatch):
+def test_compositefl_moves_c_as_the_paper_writes_it(monkeypatch):
     """c_i = (P - x_bar(new))/(eta_g eta K) - (1/K) sum of the round's gradients, + their mean."""
     seen = {}
     gradient = CompositeFLClient.gradient
@@ -64,20 +62,23 @@ def test_composite_moves_c_as_the_paper_writes_it(monkeypatch):
 
 
 @pytest.mark.parametrize(("rule", "vectors"), [(Full(), 6 * 1), (Sample(count=3), 3 * 2)])
-def test_composite_sends_c_to_cohorts_alone(rule, vectors):
+def test_compositefl_sends_c_to_cohorts_alone(rule, vectors):
     run = played(CompositeFL(PSI, **STEPS, participation=rule), 4, q6_l1)
     assert run.server.downlink_bytes == 4 * vectors * (128 + 8 * 8)
 
 
-def test_composite_has_no_floor_on_digits():
+def test_compositefl_has_no_floor_on_digits():
     """Clients with few labels each: FedDualAvg stops at 1.27e-2, after 8,000 rounds."""
-    experiment = Experiment.load(SIMS / "composite_digits.toml")
+    experiment = Experiment.load(ROOT / "sims" / "composite_digits.toml")
     problem, best = experiment.problem(), experiment.problem().optimum.value
     history = simulate(experiment.strategy(), problem, 500, evaluate_every=100)
     errors = (np.array(history["objective"]) - best) / best
     assert all(np.diff(errors) < 0)
     assert errors[2] < 1e-2
     assert errors[-1] == pytest.approx(4.34e-4, rel=0.05)
+
+
+# --- Scaffnew, TAMUNA and LoCoDL ------------------------------------------------------------------
 
 
 def test_scaffnew_draws_its_steps():
@@ -90,7 +91,7 @@ def test_scaffnew_draws_its_steps():
 
 
 @given(st.integers(2, 9), st.integers(2, 9), st.integers(1, 20))
-def test_every_entry_is_in_as_many_columns_and_the_columns_are_alike(c, s, size):
+def test_tamuna_s_columns_are_alike_and_hold_every_entry_as_often(c, s, size):
     s = min(c, s)
     held = [Stripes(c, s).indices(column, size) for column in range(c)]
     assert np.bincount(np.concatenate(held), minlength=size).tolist() == [s] * size
@@ -98,7 +99,7 @@ def test_every_entry_is_in_as_many_columns_and_the_columns_are_alike(c, s, size)
 
 
 @pytest.mark.parametrize(("share", "rounds"), [(0.2, 900), (0.5, 2200)])
-def test_missing_replies_leave_the_sum_whole(share, rounds):
+def test_missing_replies_leave_the_sum_of_tamuna_whole(share, rounds):
     """A mean that divided by s, and not by those who sent, would end at 0.37."""
     rng = np.random.default_rng(5)
     strategy = TAMUNA(copies=2, participation=Sample(count=3))
@@ -109,7 +110,7 @@ def test_missing_replies_leave_the_sum_whole(share, rounds):
     assert error(run) < 1e-15
 
 
-def test_entries_that_nobody_sends_stay():
+def test_entries_that_nobody_sends_to_tamuna_stay():
     """One client of four replies, with half of the entries: gradient steps of 1/2 to 3."""
     problem = FederatedProblem([Quadratic(np.eye(6), np.full(6, float(b))) for b in range(4)])
     strategy = TAMUNA(client_lr=0.5, communication_probability=1.0, copies=2)
@@ -124,7 +125,7 @@ def test_entries_that_nobody_sends_stay():
     assert not run.state.mirror.rows["h"].any()
 
 
-def test_the_uplink_is_sparse():
+def test_the_uplink_of_tamuna_is_sparse():
     """Of 1000 entries each of ten clients sends 200, as plain numbers."""
     clients = [Quadratic(np.eye(1000), np.full(1000, float(j))) for j in range(10)]
     problem = FederatedProblem(clients)
@@ -132,7 +133,7 @@ def test_the_uplink_is_sparse():
     assert 0.19 < sparse / dense < 0.24
 
 
-def test_hostile_stripes_are_refused():
+def test_hostile_stripes_are_refused_by_tamuna():
     stripes = Stripes(3, 2)
     good = stripes.pick(np.arange(4.0), 1)
     assert stripes.decode(good.arrays(), (4,), np.dtype(float)).dense().tolist() == (
@@ -146,7 +147,7 @@ def test_hostile_stripes_are_refused():
         stripes.decode(wrong, (4,), np.dtype(float))
 
 
-def test_quantised_messages_save_bytes_and_hardly_cost_rounds():
+def test_quantised_messages_save_locodl_bytes_and_hardly_cost_rounds():
     """Of 200 entries, each in one byte instead of eight."""
     rng = np.random.default_rng(0)
     clients = [Quadratic(np.diag(rng.uniform(1, 5, 200)), rng.normal(size=200)) for _ in range(6)]
@@ -161,7 +162,7 @@ def test_quantised_messages_save_bytes_and_hardly_cost_rounds():
     assert sent[1] < 0.3 * sent[0]
 
 
-def test_constants_that_clients_do_not_state_can_be_given():
+def test_constants_of_locodl_that_clients_do_not_state_can_be_given():
     problem = FederatedProblem([plain(lambda x: float(x @ x), lambda x: 2 * x)] * 2, x0=np.ones(3))
     found = simulate(LoCoDL(strong_convexity=2.0, client_lr=0.4), problem, 60).x
     assert found == pytest.approx(np.zeros(3), abs=1e-12)

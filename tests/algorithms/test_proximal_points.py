@@ -31,6 +31,8 @@ from flower_fedcon.regularizers import L1, Separable
 from flower_fedcon.sets import HalfSpace
 from flower_fedcon.strategies import SDANE, FedExProx, FedProx, FedProxAL
 
+# --- FedProx and FedExProx ------------------------------------------------------------------------
+
 
 def test_fedprox_ends_where_its_fixed_point_is():
     problem = q6()
@@ -44,7 +46,7 @@ def test_fedprox_ends_where_its_fixed_point_is():
 
 
 @pytest.mark.parametrize("rule", ["diversity", "polyak"])
-def test_without_a_shared_minimiser_alpha_is_capped_and_one_warning_says_so(rule, caplog):
+def test_without_a_shared_minimiser_fedexprox_caps_alpha_and_warns_once(rule, caplog):
     strategy = FedExProx(step_size=0.1, extrapolation=rule, max_extrapolation=50.0)
     with caplog.at_level(logging.WARNING):
         history = simulate(strategy, q6(), 60)
@@ -53,7 +55,7 @@ def test_without_a_shared_minimiser_alpha_is_capped_and_one_warning_says_so(rule
     assert caplog.text.count("share a minimiser") == 1
 
 
-def test_a_given_infimum_is_the_one_that_clients_find():
+def test_the_infimum_given_to_fedexprox_is_the_one_that_clients_find():
     settings = {"step_size": 1.0, "extrapolation": "polyak"}
     found = simulate(FedExProx(**settings), one_minimiser(), 3).x
     given = simulate(FedExProx(**settings, infimum=0.0), one_minimiser(), 3).x
@@ -73,14 +75,14 @@ def test_a_given_infimum_is_the_one_that_clients_find():
         (Bernoulli(0.5), 4 / 3),
     ],
 )
-def test_the_constant_alpha_follows_the_size_of_cohorts(participation, alpha):
+def test_the_constant_alpha_of_fedexprox_follows_the_size_of_cohorts(participation, alpha):
     clients = [Quadratic([[q]], [q]) for q in (1.0, 3.0)]
     strategy = FedExProx(step_size=1.0, participation=participation)
     history = simulate(strategy, FederatedProblem(clients), 1)
     assert history["extrapolation"] == pytest.approx([alpha], rel=1e-15)
 
 
-def test_values_that_drown_in_rounding_give_way_to_diversity():
+def test_fedexprox_s_values_that_drown_in_rounding_give_way_to_diversity():
     """Else the error stalls near 1e-8, the square root of the rounding of M_i - inf f_i."""
     history = simulate(
         FedExProx(step_size=0.1, extrapolation="polyak"), q6_shared(), 200, evaluate_every=0
@@ -88,10 +90,13 @@ def test_values_that_drown_in_rounding_give_way_to_diversity():
     assert np.linalg.norm(history.x - q6().optimum.x) < 1e-15
 
 
-def test_diversity_needs_no_smoothness():
+def test_fedexprox_by_diversity_needs_no_smoothness():
     problem = FederatedProblem([plain(lambda x: float(x @ x), lambda x: 2 * x)], x0=np.ones(2))
     found = simulate(FedExProx(step_size=1.0, extrapolation="diversity"), problem, 40).x
     assert found == pytest.approx(np.zeros(2), abs=1e-12)
+
+
+# --- S-DANE ---------------------------------------------------------------------------------------
 
 
 def dissimilarity(problem):
@@ -103,7 +108,7 @@ def dissimilarity(problem):
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["plain", "accelerated"]), st.booleans())
-def test_the_theorem_holds(seed, form, relative):
+def test_the_theorem_of_sdane_holds(seed, form, relative):
     """At the smallest lambda that it allows, and after every pair of rounds."""
     problem = FederatedProblem(random_quadratics(seed))
     delta, x = dissimilarity(problem), problem.optimum.x
@@ -123,7 +128,7 @@ def test_the_theorem_holds(seed, form, relative):
         assert found <= bound * (1 + 1e-9) + 1e-13
 
 
-def test_alpha_is_a_over_b_of_the_program():
+def test_alpha_of_sdane_is_a_over_b_of_the_program():
     mu, lam, rounds = 0.7, 3.0, 8
     run = OpenRun(SDANE(form="accelerated", proximal=lam, strong_convexity=mu), q6())
     A, B = 0.0, 1.0
@@ -134,7 +139,7 @@ def test_alpha_is_a_over_b_of_the_program():
         assert run.state.alpha == pytest.approx(A / B, rel=1e-13)
 
 
-def test_exact_and_plain_it_is_dane():
+def test_exact_and_plain_sdane_is_dane():
     """v = x, also of a cohort: x is the mean of DANE's solutions about itself."""
     run = OpenRun(SDANE(form="plain", proximal=4.0, **HALF), q6())
     for _ in range(4):
@@ -142,14 +147,14 @@ def test_exact_and_plain_it_is_dane():
         np.testing.assert_allclose(run.state.v, run.state.x, atol=1e-13)
 
 
-def test_a_pair_of_rounds_has_one_cohort():
+def test_a_pair_of_rounds_of_sdane_has_one_cohort():
     run = OpenRun(SDANE(participation=Sample(count=2)), q6())
     cohorts = [run.server.strategy.cohort(number) for number in range(1, 41)]
     assert cohorts[::2] == cohorts[1::2]
     assert len({tuple(cohort) for cohort in cohorts}) > 5
 
 
-def test_a_loose_local_solve_costs_fewer_gradients():
+def test_a_loose_local_solve_costs_sdane_fewer_gradients():
     rng = np.random.default_rng(0)
     tables = [(rng.standard_normal((20, 5)), np.sign(rng.standard_normal(20))) for _ in range(4)]
     problem = FederatedProblem([LogisticRegression(A, y, l2=0.1) for A, y in tables])
@@ -162,7 +167,7 @@ def test_a_loose_local_solve_costs_fewer_gradients():
     assert spent["relative"] < spent["solver"] / 2
 
 
-def test_everyone_reaches_the_optimum_and_cohorts_a_floor_so_that_races_know():
+def test_races_know_that_sdane_needs_everyone():
     problem = q6()
     for rule, listed in ((Full(), True), (Sample(count=3), False)):
         setup = Setup.of(LocalEngine(problem).describe(), 9, problem.layout, rule, 0)
@@ -171,7 +176,10 @@ def test_everyone_reaches_the_optimum_and_cohorts_a_floor_so_that_races_know():
         assert ("SDANE" in others) is not listed
 
 
-def test_second_round():
+# --- FedProxAL ------------------------------------------------------------------------------------
+
+
+def test_second_round_of_fedproxal():
     # w = 1/7.  1: u - 2 + u - .5 + (u - 1)/3 + .5 + u - 1/7 = 0: u = 26/35, z = 129/70
     # 2: (u + 1)/2 + 9u - 7.5 + (u - 1)/3 - 2.5 + u - 1/7 = 0: u = 419/455, z = 773/455 - 5/2
     problem = FederatedProblem(two_limited().objectives, x0=np.ones(1), constraints="each")
@@ -179,7 +187,7 @@ def test_second_round():
     assert found == pytest.approx([1877 / 3185], rel=1e-10)
 
 
-def test_multipliers_are_those_of_the_optimum():
+def test_multipliers_of_fedproxal_are_those_of_the_optimum():
     run = OpenRun(FedProxAL(penalty=10.0, coupling=1.0), two_walls()).play(400)
     assert run.x == pytest.approx([0.5, 1.0], abs=2e-4)
     assert run.state.multipliers == pytest.approx([0.75, 0.5], abs=1e-2)
@@ -188,7 +196,7 @@ def test_multipliers_are_those_of_the_optimum():
     assert abs(report["worst_constraint"]) < 1e-3
 
 
-def test_clients_without_a_constraint_are_not_bound_and_psi_is_the_servers():
+def test_fedproxal_binds_no_client_without_a_constraint_and_psi_is_the_servers():
     """x^2/2 - 3x and x^2/2 - x, with |x|/2: 1.5; the second client demands x <= 1."""
     clients = [Quadratic([[1.0]], [3.0]), Walled(Quadratic([[1.0]], [1.0]), [1.0], 1.0)]
     psi = L1(0.5)
@@ -217,7 +225,7 @@ class Lifted:
         return [self.objective.constraint_gradient(x[0]), -np.eye(2)[self.j]]
 
 
-def test_a_shared_constraint_is_each_client_s_with_numbers_that_sum_to_0():
+def test_a_shared_constraint_of_fedproxal_is_each_client_s_with_numbers_that_sum_to_0():
     """F = (3/4) x^2 - (3/2) x, 1 if it were free, with x - .5 + 3x - 2.5 <= 0: 3/4."""
     psi = Separable([(None, (1,)), (HalfSpace(np.ones(2), 0.0), (2,))])
     clients = [Lifted(f, j) for j, f in enumerate(two_limited().objectives)]

@@ -15,8 +15,10 @@ from flower_fedcon.sets import L2Ball
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import FedDR, FedDyn, FedPD, FiveGCS
 
+# --- FedDR ----------------------------------------------------------------------------------------
 
-def test_composite_optimum_by_its_subdifferential():
+
+def test_composite_optimum_of_feddr_by_its_subdifferential():
     """The independent solver stops at 1.4e-11; FedDR goes on to rounding."""
     problem = q6_l1()
     for settings in ({}, {"relaxation": 1.5}, {"participation": Sample(count=2)}):
@@ -24,9 +26,6 @@ def test_composite_optimum_by_its_subdifferential():
         x = simulate(strategy, problem, 500, evaluate_every=0).x
         assert PSI.subdifferential_distance(x, problem.gradient(x)) < 5e-14
         assert np.count_nonzero(x) == 6
-
-
-# --- FedDR ----------------------------------------------------------------------------------------
 
 
 def test_feddr_with_a_set_stays_in_it():
@@ -98,7 +97,7 @@ def test_skipped_rounds_throw_fedpd_off(skip, low, high):
     assert low < np.mean(errors[100:]) < high
 
 
-def test_skipped_rounds_carry_a_coin_alone():
+def test_skipped_rounds_of_fedpd_carry_a_coin_alone():
     run = OpenRun(FedPD(**SKIPPING), q6())
     aggregated, before = True, (0, 0)
     skipped = 0
@@ -115,7 +114,7 @@ def test_skipped_rounds_carry_a_coin_alone():
     assert 5 < skipped < 25
 
 
-def test_skipped_rounds_through_messages():
+def test_skipped_rounds_of_fedpd_through_messages():
     run, direct = (OpenRun(FedPD(**SKIPPING), q6()) for _ in range(2))
     exchange, _ = wire_exchange(run)
     for _ in range(20):
@@ -124,7 +123,7 @@ def test_skipped_rounds_through_messages():
     assert run.server.downlink_bytes == direct.server.downlink_bytes
 
 
-def test_everyone_moves_in_a_skipped_round():
+def test_everyone_moves_in_a_skipped_round_of_fedpd():
     """A reply that is lost there is asked for again, and moves the client once."""
     lost = np.random.default_rng(2)
     calm, run = (OpenRun(FedPD(**SKIPPING), q6()) for _ in range(2))
@@ -134,7 +133,7 @@ def test_everyone_moves_in_a_skipped_round():
     assert run.server.counts["retries"] > 10
 
 
-def test_coins_depend_on_the_seed_alone():
+def test_coins_of_fedpd_depend_on_the_seed_alone():
     def coins(seed):
         strategy = OpenRun(FedPD(**SKIPPING), q6(), seed=seed).server.strategy
         return [strategy.skips(t) for t in range(1, 1001)]
@@ -159,7 +158,7 @@ def test_fedpd_reenters_in_a_skipped_round_from_the_last_mean():
 # --- FedDyn and 5GCS ------------------------------------------------------------------------------
 
 
-def test_the_rule_is_larger_where_few_take_part():
+def test_the_rule_of_feddyn_is_larger_where_few_take_part():
     # By sqrt(mu L), whoever takes part, 1 of 20 rose to 600 times F(x0) - F* here.
     problem = quadratics(clients=20, columns=24, condition=1e3, shared=False)
     history = simulate(FedDyn(participation=Sample(count=1)), problem, 500, engine="stacked")
@@ -170,7 +169,7 @@ def test_the_rule_is_larger_where_few_take_part():
     assert (plain["objective"] - problem.optimum.value).max() > -400 * problem.optimum.value
 
 
-def test_resets_travel_through_messages():
+def test_resets_of_feddyn_travel_through_messages():
     strategy = FedDyn(proximal=10.0, mirror=False, participation=Sample(count=3))
     run, direct = (OpenRun(strategy, q6()) for _ in range(2))
     exchange, contexts = wire_exchange(run)
@@ -186,7 +185,7 @@ def test_resets_travel_through_messages():
 @pytest.mark.parametrize(
     ("shared", "directions", "large_wins"), [(False, "mixed", True), (True, "aligned", False)]
 )
-def test_which_alpha_is_best_depends_on_the_mean(shared, directions, large_wins):
+def test_which_alpha_of_feddyn_is_best_depends_on_the_mean(shared, directions, large_wins):
     """At condition 1e4: alpha = L where the mean is well conditioned, else sqrt(mu L)."""
     problem = quadratics(
         clients=12, columns=24, condition=1e4, shared=shared, directions=directions
