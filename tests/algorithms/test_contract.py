@@ -117,17 +117,13 @@ def test_forms_of_a_model(name, check):
     CHECKS[check](made, default_problem(made))
 
 
-@EACH
-def test_a_seed_fixes_every_byte_and_another_does_not(name):
-    contract = CONTRACTS[name]
-    case = contract.sampled[0] if contract.sampled else contract.cases[0]
+@pytest.mark.parametrize("name", [name for name, held in CONTRACTS.items() if held.sampled])
+def test_another_seed_draws_other_cohorts(name):
+    """One seed fixes every byte: `CHECKS` say that."""
+    case = CONTRACTS[name].sampled[0]
     made = strategy(name, case)
-    first, same, other = (
-        simulate(made, case.problem(), 10, seed=s, evaluate_every=0).x for s in (1, 1, 2)
-    )
-    assert first.tobytes() == same.tobytes()
-    if contract.sampled:
-        assert first.tobytes() != other.tobytes()
+    one, other = (simulate(made, case.problem(), 10, seed=s, evaluate_every=0).x for s in (1, 2))
+    assert one.tobytes() != other.tobytes()
 
 
 @EACH

@@ -144,22 +144,6 @@ def test_scaffold_mirrors_what_its_clients_hold_under_a_schedule(schedule):
         np.testing.assert_allclose(row, state.c, rtol=0, atol=1e-14)
 
 
-def test_steps_that_fall_end_fedavg_at_the_optimum_of_subgradients():
-    """One step, and the l1 norm's subgradient: a constant step circles, 1/t does not."""
-    psi = L1(0.5)
-    given = problem(psi)
-    errors = [
-        np.linalg.norm(
-            simulate(
-                FedAvg(client_lr=lr, local_steps=1, regularizer=psi), given, 4000,
-                evaluate_every=4000, engine="stacked",
-            ).x - given.optimum.x
-        )
-        for lr in (0.2, Inverse(0.2, 0.1))
-    ]  # fmt: skip
-    assert errors[1] < 1e-3 < 1e-2 < errors[0]
-
-
 def test_steps_stay_above_zero():
     assert StepDecay(0.1, 1).at(10**6) > 0
     assert StepDecay(0.1, 1, smallest=0.01).at(10**6) == 0.01
