@@ -41,7 +41,9 @@ LONG = {"client_lr": 1 / 200, "local_steps": 3, "server_lr": 1.5, **HALF}
 FALLING = {"client_lr": InverseSqrt(1 / 40), "local_steps": 3}
 ONE = {"client_lr": 1 / 40, "local_steps": 1}
 DA = {"strong_convexity": 1.0, "damping": 100.0, "local_steps": 5}
-FW = {"penalty": 7.0}
+SGM = {**STEPS, "tolerance": 0.1}
+BITS = {"rel": 0, "abs": 0}
+NEAR = {"rel": 0, "abs": 1e-14}
 
 
 def one_client():
@@ -56,11 +58,6 @@ def idle():
     """Q6 with bounds of each client that never bind."""
     clients = q6().objectives
     return FederatedProblem([LossBound(f, 1e6) for f in clients], constraints="each")
-
-
-SGM = {**STEPS, "tolerance": 0.1}
-BITS = {"rel": 0, "abs": 0}
-NEAR = {"rel": 0, "abs": 1e-14}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +167,7 @@ def test_one_client_is_plain_frank_wolfe(kind):
     x, models = np.zeros(8), []
     for t in range(1, 41):
         models.append(x := ball.lmo(objective.gradient(x)).mix(x, 2 / (t + 1)))
-    walks(kind(ball, **FW), FederatedProblem([objective], constraint=ball), models)
+    walks(kind(ball, penalty=7.0), FederatedProblem([objective], constraint=ball), models)
 
 
 def splitting(problem, eta, alpha, start, rounds=40):

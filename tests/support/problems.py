@@ -93,7 +93,6 @@ def q6_objectives() -> tuple[Quadratic, ...]:
 
 
 Q6_VALUE = -0.5444246973805785
-Q6_L1_VALUE = -0.19075660913858333
 Q6_L1_X = np.array([0.176292, 0.000111, -0.002428, 0.090614, 0, 0, 0.038161, -0.075507])
 
 
@@ -235,9 +234,6 @@ def toy() -> FederatedProblem:
     curvature = 2 * np.eye(1)
     clients = [Quadratic(curvature, np.array([6.0])), Quadratic(curvature, np.array([-2.0]))]
     return FederatedProblem(clients, constraint=Box(-1.0, 1.0))
-
-
-L1LS_VALUE = 1.797135426354999
 
 
 def l1ls_data(clients: int = 20) -> list[dict[str, Any]]:
