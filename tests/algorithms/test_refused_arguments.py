@@ -9,6 +9,7 @@ from cases.fedsgm import FIVE as SGM
 from harness import OpenRun
 from problems import (
     HALF,
+    plain,
     q6,
     q6_l1,
     q6_limited,
@@ -100,27 +101,15 @@ def flat():
     return FederatedProblem([LogisticRegression(np.array([[1.0, 2.0]]), np.array([1.0]))] * 2)
 
 
-class NoBatches:
-    """Rows that are not counted, or of which no chosen ones can be asked for."""
-
-    shape = (2,)
-
-    def __init__(self, rows):
-        if rows:
-            self.num_examples = rows
-
-    def value(self, x):
-        return float(x @ x) / 2
-
-    def gradient(self, x):
-        return x
-
-    def stochastic_gradient(self, x, rng, batch_size):
-        return x
+def rowless():
+    """A client that counts no rows."""
+    return FederatedProblem([plain(lambda x: 0.0, lambda x: x, shape=(2,))])
 
 
-def without_batches(rows=0):
-    return FederatedProblem([NoBatches(rows)], x0=np.ones(2))
+def without_batches():
+    """A client that draws its rows, and cannot be asked for chosen ones."""
+    more = {"num_examples": 4, "stochastic_gradient": lambda x, rng, batch_size: x}
+    return FederatedProblem([plain(lambda x: 0.0, lambda x: x, **more)], x0=np.ones(2))
 
 
 def noisy():
@@ -197,7 +186,7 @@ CONFIG = [
     (lambda: FedMiD("l1", **ONE), "a regularizer must be None"),
     (lambda: FedDualAvg(L1(1.0), client_lr=0.1, local_steps=2.5),
      "local_steps must be a whole number >= 1, got 2.5"),
-    (lambda: played(FedAvg(**ONE, batch_size=2), without_batches()),
+    (lambda: played(FedAvg(**ONE, batch_size=2), rowless()),
      "does not state its number of rows"),
     (lambda: FedAvg(**STEPS, clip=0.0), "clip must be finite and > 0, got 0"),
     (lambda: sgm(clip=1.0), "FedSGM takes no clip=1.0: its bound on the violation"),
@@ -225,7 +214,7 @@ CONFIG = [
     (lambda: FedMiD(MCP(1.0, 3.0), client_lr="adaptive", local_steps=3), "up to inf"),
     *((lambda engine=engine: simulate(FedAvg(client_lr="adaptive"), noisy(), 1, engine=engine),
        "noise") for engine in ("local", "stacked")),
-    (lambda: played(FedAvg(client_lr=DeltaSGD(0.1), batch_size=2), without_batches(4)),
+    (lambda: played(FedAvg(client_lr=DeltaSGD(0.1), batch_size=2), without_batches()),
      "batch_gradient"),
     (lambda: FedPD(step_size="balanced", skip_probability=0.5), "or skip_probability=0"),
     (lambda: FedDyn(proximal="balancing"), "must be a number"),
