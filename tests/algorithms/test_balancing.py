@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from harness import OpenRun, client_states, over_a_wire
+from everywhere import agrees_everywhere
+from harness import OpenRun, client_states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import q6
@@ -15,11 +16,9 @@ from q6_runs import distance, lose
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.clients import FedDRClient
 from flower_fedcon.clients.feddr import FedDRClientState
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.papers.quadratics import quadratics
-from flower_fedcon.regularizers import L1, MCP, Zero
+from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedDR, FedDyn, FedPD
 from flower_fedcon.strategies.families.balancing import Balance
 
@@ -141,23 +140,9 @@ def test_a_lost_state_heals(make):
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_engines_agree(make):
+def test_engines_wires_and_resumed_runs_agree(make, tmp_path):
     more = {} if make is ALL[2] else {"participation": HALF}
-    problem = aligned()
-    local, stacked = (simulate(make(**more), problem, 30, engine=e) for e in ("local", "stacked"))
-    assert stacked.x == pytest.approx(local.x, rel=1e-7)
-    here, there = over_a_wire(make(**more), problem, 30)
-    assert there.x.tobytes() == here.x.tobytes()
-    assert there.state.balance.penalty == here.state.balance.penalty
-
-
-@pytest.mark.parametrize("make", ALL)
-def test_resumed_runs_are_the_same(make, tmp_path):
-    more = {} if make is ALL[2] else {"participation": HALF}
-    problem = aligned()
-    simulate(make(**more), problem, 15, run_dir=tmp_path)
-    resumed = simulate(make(**more), problem, 40, run_dir=tmp_path, resume=True)
-    assert resumed.x.tobytes() == simulate(make(**more), problem, 40).x.tobytes()
+    agrees_everywhere(make(**more), aligned(), tmp_path, rounds=30, near={"rel": 1e-7}, work=False)
 
 
 @settings(max_examples=10, deadline=None)
@@ -171,16 +156,3 @@ def test_units_do_not_matter(power, height, seed):
     plain, scaled = (penalties(ALL[0](), p, 15) for p in (problem, other))
     assert scaled == pytest.approx([factor * unit**2 * rho for rho in plain], rel=1e-9)
     assert all(b / a in (0.5, 1.0, 2.0) for a, b in pairwise(plain))
-
-
-def test_refusals():
-    with pytest.raises(ConfigError, match="or skip_probability=0"):
-        FedPD(step_size="balanced", skip_probability=0.5)
-    with pytest.raises(ConfigError, match="must be a number"):
-        FedDyn(proximal="balancing")
-    with pytest.raises(ConfigError, match="up to inf"):
-        FedDR(MCP(1.0, 3.0), step_size="balanced")
-    private = FedPD(step_size="balanced", privacy=GaussianDP(1.0, 1.0, 1e-5))
-    with pytest.raises(ConfigError, match="no noise protects"):
-        simulate(private, q6(), 1)
-    assert FedDR(Zero(), step_size=0.1).balances is False

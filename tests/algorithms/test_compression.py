@@ -1,29 +1,30 @@
-"""Compressed uploads in the methods that take them: iterates, limits, states, bytes; refusals."""
+"""Compressed uploads in the methods that take them, alone and together with other options."""
 
 from __future__ import annotations
 
 import io
 import tomllib
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
-from contract import CONTRACTS, EACH, FIRST, rules, strategy
-from harness import OpenRun, latest, over_a_wire
+from contract import CONTRACTS, FIRST, rules, strategy
+from everywhere import agrees_everywhere
+from harness import OpenRun, latest
+from loops import by_loops
 from pages import blocks
-from problems import q6, q6_l1
+from problems import q6, q6_l1, random_quadratics
 from q6_runs import PSI, optimum
+from test_server_optimizers import by_hand, largest, problem
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
-from flower_fedcon.aggregation import CoordinateMedian
-from flower_fedcon.compressors import EF21, QSGD, Identity, Natural, RandK, Sign, TopK
-from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.compressors import EF21, QSGD, Natural, RandK, Sign, TopK
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.optimizers import Adam, Momentum
 from flower_fedcon.registry import client_class, strategy_class
-from flower_fedcon.strategies import FedAvg, FedDR, FedMiD, Scaffnew, Scaffold
-from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.strategies import FedAvg, FedDR, Scaffnew, Scaffold
 from flower_fedcon.wire.payloads import flatten
 from flower_fedcon.wire.settings import make
 
@@ -31,25 +32,6 @@ TAKING = [name for name in CONTRACTS if not strategy_class(name).needs_uncompres
 STATELESS = [name for name in TAKING if client_class(name).state_type is None]
 RULES = [EF21(TopK(count=2)), EF21(RandK(count=3)), EF21(Sign())]
 EACH_RULE = pytest.mark.parametrize("rule", RULES, ids=lambda rule: repr(rule.compressor))
-
-
-def test_nine_methods_take_compression():
-    assert sorted(TAKING) == ["fedavg", "feddr", "feddualavg", "feddyn", "fedmid", "fedprox",
-                              "fivegcs", "scaffnew", "scaffold"]  # fmt: skip
-    assert sorted(STATELESS) == ["fedavg", "feddualavg", "fedmid", "fedprox"]
-
-
-@EACH
-def test_a_card_says_what_compression_does_or_why_there_is_none(name):
-    kind, text = strategy_class(name), strategy_class(name).card().compression
-    if name in TAKING:
-        assert text.startswith("any" if name in STATELESS else "EF21")
-        assert "same" in text
-        return
-    assert text == f"none: {kind.needs_uncompressed}"
-    with pytest.raises(ConfigError, match="takes no compression=EF21") as found:
-        strategy(name, FIRST[name], compression=RULES[0])
-    assert kind.needs_uncompressed in str(found.value)
 
 
 def test_two_rounds_by_hand():
@@ -167,25 +149,17 @@ def test_a_lost_state_is_made_good(name):
 
 
 @pytest.mark.parametrize("name", TAKING)
-def test_all_engines_find_the_same_iterates_and_bytes(name, caplog):
-    case = FIRST[name]
+def test_engines_wires_and_resumed_runs_agree(name, caplog, tmp_path):
+    case, others = FIRST[name], ("stacked", *(["workers"] if name == "fedavg" else []))
     for rule in (EF21(RandK(count=3)), *([QSGD(levels=4)] if name in STATELESS else [])):
-        made, problem = strategy(name, case, compression=rule), case.problem()
-        run, direct = over_a_wire(made, problem)
-        assert run.x.tobytes() == direct.x.tobytes()
-        assert run.server.uplink_bytes == direct.server.uplink_bytes
-        assert direct.server.counts == {}
-        stacked = simulate(made, problem, 6, engine="stacked")
-        assert stacked.x.tobytes() == direct.x.tobytes()
-        assert stacked["uplink_bytes"][-1] == direct.server.uplink_bytes
+        made = strategy(name, case, compression=rule)
+        folder = tmp_path / type(rule).__name__
+        agrees_everywhere(made, case.problem(), folder, engines=others, near={"rel": 0, "abs": 0})
         assert "running on the local engine" in caplog.text
-
-
-def test_worker_processes_find_the_same():
-    made = FedAvg(client_lr=1 / 40, local_steps=2, compression=EF21(RandK(count=3)))
-    histories = [simulate(made, q6(), 5, workers=w) for w in (1, 2)]
-    assert histories[0].x.tobytes() == histories[1].x.tobytes()
-    assert histories[0]["uplink_bytes"].tolist() == histories[1]["uplink_bytes"].tolist()
+    other = strategy(name, case, compression=EF21(Sign()))
+    with pytest.raises(FedConError, match="compression was"):
+        simulate(other, case.problem(), 9, run_dir=folder, resume=True,
+                 allow_changes=["compression"])  # fmt: skip
 
 
 def test_the_bytes_are_those_of_what_is_sent():
@@ -206,70 +180,6 @@ def test_the_bytes_are_those_of_what_is_sent():
         for c in (None, EF21(Sign()))
     )
     assert small < plain / 15
-
-
-@pytest.mark.parametrize("name", ["fedavg", "scaffnew", "scaffold", "feddr"])
-def test_a_resumed_run_ends_with_the_same_bytes(name, tmp_path):
-    case, rule = FIRST[name], EF21(RandK(count=3))
-    made, problem = strategy(name, case, compression=rule), case.problem()
-    whole = simulate(made, problem, 8).x
-    simulate(made, problem, 5, run_dir=tmp_path, checkpoint_every=1)
-    again = simulate(made, problem, 8, run_dir=tmp_path, resume=True, checkpoint_every=1).x
-    assert again.tobytes() == whole.tobytes()
-    other = strategy(name, case, compression=EF21(Sign()))
-    with pytest.raises(Exception, match="compression was EF21"):
-        simulate(other, problem, 9, run_dir=tmp_path, resume=True, allow_changes=["compression"])
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: made(compression=TopK(count=2)), r"is biased, and alone .*: give.*EF21\(TopK"),
-        (lambda: made(compression=Sign()), r"is biased, and alone .*: give.*EF21\(Sign"),
-        (lambda: made(compression=Identity()), "must be a compressor of"),
-        (lambda: made(compression=0.1), "must be a compressor of .*got 0.1"),
-        (lambda: Scaffold(client_lr=0.1, local_steps=1, compression=QSGD(levels=4)),
-         r"would add up in.*give compression=EF21\(QSGD\(levels=4\)\)"),
-        (lambda: made(compression=RULES[0], aggregation=CoordinateMedian()),
-         "only without compression"),
-        (lambda: made(compression=RULES[0], privacy=GaussianDP(1.0, 1.0, 1e-5)),
-         "takes privacy=... only without compression"),
-        (lambda: simulate(made(compression=EF21(TopK(count=9))), q6(), 1),
-         "count=9.*more than the model's 8 entries"),
-    ],
-)  # fmt: skip
-def test_refusals(make, words):
-    with pytest.raises(ConfigError, match=words):
-        make()
-
-
-def made(**more):
-    return FedAvg(client_lr=0.1, local_steps=1, **more)
-
-
-def test_a_strategy_of_one_s_own_must_say_so():
-    class Silent(FedAvg):
-        needs_uncompressed = FedConStrategy.needs_uncompressed
-
-    with pytest.raises(ConfigError, match="it does not declare that compressed uploads are right"):
-        Silent(client_lr=0.1, local_steps=1, compression=RULES[0])
-
-
-def test_an_experiment_file_names_it():
-    tables = {
-        "problem": {"name": "counterexample"},
-        "run": {"rounds": 5},
-        "algorithm": {
-            "name": "FedMiD",
-            "client_lr": 0.1,
-            "local_steps": 1,
-            "compression": {"type": "EF21", "compressor": {"type": "TopK", "fraction": 0.5}},
-        },
-    }
-    assert Experiment(tables).strategy().compression == EF21(TopK(fraction=0.5))
-    other = Experiment(tables, overrides=["compression={type = 'Natural'}"])
-    assert isinstance(other.strategy(), FedMiD)
-    assert other.strategy().compression == Natural()
 
 
 def test_the_page_s_blocks(capsys):
@@ -294,3 +204,93 @@ def test_a_mirrorless_form_compresses_too():
     run = OpenRun(FedDR(PSI, step_size=0.05, mirror=False, participation=Full(),
                         compression=RULES[0]), q6_l1()).play(200)  # fmt: skip
     assert run.x == pytest.approx(optimum(composite=True), abs=1e-3)
+
+
+ONE_ENTRY = EF21(TopK(count=1))
+
+
+def test_weights_by_hand():
+    weights = [3, 1, 0, 2]
+    made = FedAvg(client_lr=0.1, local_steps=2, compression=ONE_ENTRY)
+    found = simulate(made, FederatedProblem(random_quadratics(3), weights=weights), 9)
+    np.testing.assert_allclose(found.x, by_hand(9, largest, weights=weights), rtol=0, atol=1e-14)
+    assert np.abs(found.x - by_hand(9, largest)).max() > 0.01
+
+
+@pytest.mark.parametrize("rule", [ONE_ENTRY, EF21(Sign()), EF21(RandK(count=1)), EF21(Natural())])
+def test_weights_count_in_the_limit(rule):
+    clients = random_quadratics(3)
+    given = FederatedProblem(clients, weights=[3, 1, 0, 2])
+    found = simulate(FedAvg(client_lr=0.1, local_steps=1, compression=rule), given, 400).x
+    total = [sum(w * part for w, part in zip([3, 1, 0, 2], parts, strict=True))
+             for parts in ([f.Q for f in clients], [f.b for f in clients])]  # fmt: skip
+    assert found == pytest.approx(np.linalg.solve(*total), abs=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [Momentum(0.5), Adam(tau=0.1)], ids=repr)
+def test_scaffold_keeps_its_optimum(optimizer):
+    made = Scaffold(client_lr=0.05, local_steps=3, server_lr=0.1, server_optimizer=optimizer,
+                    compression=EF21(TopK(count=2)))  # fmt: skip
+    assert simulate(made, problem(), 1500).x == pytest.approx(problem().optimum.x, abs=1e-4)
+
+
+def test_a_norm_bound_measures_what_is_sent_and_not_what_is_read():
+    """Clients ||x - b_i||^2/2 with b = 3 and 40: one step of 1/2 changes x by (b - x)/2."""
+    points = FederatedProblem([Quadratic(np.eye(1), np.array([b])) for b in (3.0, 40.0)])
+    made = FedAvg(client_lr=0.5, local_steps=1, norm_bound=5.0, compression=ONE_ENTRY)
+    run = OpenRun(made, points).play()
+    assert run.server.counts["dropped"] == 1  # (40 - 0)/2 is too long
+    assert run.x.tolist() == [1.5]
+    assert run.server.received.snapshot().rows["delta"].tolist() == [[1.5], [0]]
+    assert latest(run, 1) is None
+    mild = FederatedProblem([Quadratic(np.eye(1), np.array([b])) for b in (0.0, 9.0)])
+    # Changes 0 and 4.5, then -1.125 and 3.375: the second client sends 4.5, then -1.125.
+    run = OpenRun(made, mild).play(2)
+    assert run.server.counts == {}
+    assert [latest(run, j).memory["delta"].tolist() for j in (0, 1)] == [[-1.125], [3.375]]
+
+
+def test_many_short_uploads_add_up_to_a_long_one():
+    """A memory moves by what is sent: a bound on that bounds its growth, and not its size."""
+
+    def alter(asked, reply):
+        if asked.client == 1:
+            reply.payload["delta"][0].values[:] = 5.0
+        return [reply]
+
+    made = FedAvg(client_lr=0.5, local_steps=1, norm_bound=5.0, compression=ONE_ENTRY)
+    zeros = FederatedProblem([Quadratic(np.eye(1), np.zeros(1)) for _ in range(2)])
+    run = OpenRun(made, zeros, alter=alter).play(3)
+    assert run.server.counts == {}
+    assert run.server.received.snapshot().rows["delta"][1].tolist() == [15.0]
+
+
+def test_train_loops_of_one_s_own_are_refused():
+    def loop(method, f):
+        raise AssertionError
+
+    for kind in (FedAvg, Scaffold):
+        made = kind(client_lr=0.1, local_steps=1, compression=ONE_ENTRY)
+        with pytest.raises(
+            ConfigError, match=r"takes no compression=\.\.\. here, since your own train"
+        ):
+            by_loops(made, q6(), 1, loop)
+
+
+def test_the_page_s_message_sizes():
+    rules = {"none": None, "TopK 5 %": TopK(fraction=0.05), "RandK 10 %": RandK(fraction=0.1),
+             "QSGD": QSGD(levels=8), "Natural": Natural(), "Sign": Sign()}  # fmt: skip
+    lines = (Path(__file__).parents[2] / "docs" / "compression.md").read_text().splitlines()
+    start = lines.index("| entries | none | TopK 5 % | RandK 10 % | QSGD | Natural | Sign |")
+    rows = [line.strip("| ").split(" | ") for line in lines[start + 2 : start + 6]]
+    assert [row[0] for row in rows] == ["19", "100", "650", "7,850"]
+    for entries, *shown in rows:
+        x = np.random.default_rng(0).normal(size=int(entries.replace(",", "")))
+        for rule, text in zip(rules.values(), shown, strict=True):
+            sent = x if rule is None else rule.compress(x, np.random.default_rng(0))
+            files = {"x": sent} if rule is None else sent.arrays()
+            total = 0
+            for array in files.values():
+                np.save(file := io.BytesIO(), array)
+                total += len(file.getvalue())
+            assert f"{total:,}" == text

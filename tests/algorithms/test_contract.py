@@ -15,8 +15,7 @@ import cases
 import contract
 import numpy as np
 import pytest
-from contract import CONTRACTS, EACH, EACH_RULE, FIRST, strategy
-from contract import rules as rules  # other tests take it from here
+from contract import CONTRACTS, EACH, FIRST, rules, strategy
 from harness import OpenRun
 
 from flower_fedcon import registry, simulate
@@ -45,6 +44,29 @@ def test_reaches_what_its_card_says(name, case):
     assert case.low <= case.error(history.x) <= case.high
 
 
+def models(strategy, problem, rounds):
+    """Return the model after each round."""
+    return [simulate(strategy, problem, r).x.item() for r in range(1, rounds + 1)]
+
+
+ROUNDS = [
+    pytest.param(rounds, id=f"{name}-{rounds.__name__}")
+    for name, contract in CONTRACTS.items()
+    for rounds in contract.first_rounds
+]
+
+
+@pytest.mark.parametrize("case", ROUNDS)
+def test_first_rounds(case):
+    strategy, problem, expected = case()
+    assert models(strategy, problem, len(expected)) == pytest.approx(expected, rel=1e-13)
+
+
+@EACH
+def test_every_algorithm_has_a_hand_computed_round(name):
+    assert {rounds()[0].name for rounds in CONTRACTS[name].first_rounds} == {name}
+
+
 REFUSED = [
     pytest.param(name, rule, id=f"{name}-{rule}")
     for name, contract in CONTRACTS.items()
@@ -59,16 +81,19 @@ def test_cohorts_it_cannot_work_with_are_refused(name, participation):
         simulate(strategy(name, case, participation=participation), case.problem(), 1)
 
 
-@EACH_RULE
+KEPT = [
+    pytest.param(name, rule, id=f"{name}-{rule}")
+    for name, contract in CONTRACTS.items()
+    for rule in (rules(name) if contract.invariant else [])
+]
+
+
+@pytest.mark.parametrize(("name", "participation"), KEPT)
 def test_invariants_hold_after_each_round(name, participation):
-    check, case = CONTRACTS[name].invariant, FIRST[name]
+    case = FIRST[name]
     run = OpenRun(strategy(name, case, participation=participation), case.problem())
     for _ in range(40):
-        run.play()
-        assert run.x.shape == case.problem().x0.shape
-        assert np.isfinite(run.x).all()
-        if check is not None:
-            check(run)
+        CONTRACTS[name].invariant(run.play())
 
 
 @EACH
@@ -92,17 +117,13 @@ def test_forms_of_a_model(name, check):
     CHECKS[check](made, default_problem(made))
 
 
-@EACH
-def test_a_seed_fixes_every_byte_and_another_does_not(name):
-    contract = CONTRACTS[name]
-    case = contract.sampled[0] if contract.sampled else contract.cases[0]
+@pytest.mark.parametrize("name", [name for name, held in CONTRACTS.items() if held.sampled])
+def test_another_seed_draws_other_cohorts(name):
+    """One seed fixes every byte: `CHECKS` say that."""
+    case = CONTRACTS[name].sampled[0]
     made = strategy(name, case)
-    first, same, other = (
-        simulate(made, case.problem(), 10, seed=s, evaluate_every=0).x for s in (1, 1, 2)
-    )
-    assert first.tobytes() == same.tobytes()
-    if contract.sampled:
-        assert first.tobytes() != other.tobytes()
+    one, other = (simulate(made, case.problem(), 10, seed=s, evaluate_every=0).x for s in (1, 2))
+    assert one.tobytes() != other.tobytes()
 
 
 @EACH
@@ -118,6 +139,55 @@ def test_arguments_out_of_range_are_refused(name):
         strategy(name, case, participation=0.5)
     with pytest.raises(FedConError, match=r"min_replies must be at most .* got 99"):
         simulate(strategy(name, case, min_replies=99), case.problem(), 1)
+
+
+# --- replies and states that are lost -------------------------------------------------------------
+
+
+def losing(share: float, seed: int = 5):
+    """Return an exchange's `alter` that loses replies."""
+    lost = np.random.default_rng(seed)
+    return lambda request, reply: [] if lost.random() < share else [reply]
+
+
+@pytest.mark.parametrize("name", [n for n, c in CONTRACTS.items() if c.sampled])
+def test_goes_on_without_a_missing_client(name):
+    """Sampled forms apply what arrives, and end where the card says they do."""
+    case = CONTRACTS[name].sampled[0]
+    calm, run = (OpenRun(strategy(name, case), case.problem(), case.rounds) for _ in range(2))
+    run.alter = losing(0.2)
+    run.server.max_retries = 20
+    calm.play(case.rounds)
+    run.play(case.rounds)
+    assert run.server.counts["dropped"] == 0
+    assert case.error(run.x) <= 1.3 * max(case.high, case.error(calm.x))
+
+
+STATES = {name: contract for name, contract in CONTRACTS.items() if contract.lost is not None}
+
+
+@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_client_that_lost_its_state_comes_back(name, sampled):
+    contract = CONTRACTS[name]
+    if sampled and not contract.sampled:
+        pytest.skip("refuses cohorts")
+    case = contract.sampled[0] if sampled else contract.cases[0]
+    made = strategy(name, case)
+    calm, run = (OpenRun(made, case.problem(), case.rounds) for _ in range(2))
+    half = case.rounds // 2
+    run.play(half)
+    run.clients[1] = run.new_client(1)
+    if contract.invariant is not None and not sampled:  # one round makes it whole
+        contract.invariant(run.play())
+    if contract.lost == "exact":
+        calm.play(run.server.round + 20)
+        run.play(20)
+        assert run.x.tobytes() == calm.x.tobytes()
+    else:
+        run.play(case.rounds)
+        assert case.low <= case.error(run.x) <= case.high
+    assert run.server.counts["lost"] == 1
 
 
 # --- what a pair's two files promise each other ---------------------------------------------------

@@ -8,17 +8,16 @@ from pathlib import Path
 import contract  # noqa: F401  (before the cases, which import it)
 import numpy as np
 import pytest
-from cases.dualfl import Replay, by_hand, drawn, invariant, pairs
+from cases.dualfl import Replay, invariant, pairs
 from harness import OpenRun, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import q6, q6_l1, q6_objectives, two_clients
+from problems import q6, q6_objectives
+from q6_runs import error, optimum
 from scipy.stats import binom
 
-from flower_fedcon import Bernoulli, FederatedProblem, Sample
-from flower_fedcon.clients import dualfl
+from flower_fedcon import Bernoulli, Sample
 from flower_fedcon.core.participation import Full
-from flower_fedcon.objectives import Quadratic
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.solvers.extrapolation import move
@@ -30,77 +29,7 @@ from flower_fedcon.wire.payloads import payload_bytes
 HALF = Sample(count=3)
 
 
-def optimum(l1=0.0):
-    """Return the minimiser to rounding; with l1, from the independent solver's signs."""
-    Q, b = np.mean([f.Q for f in q6_objectives()], 0), np.mean([f.b for f in q6_objectives()], 0)
-    if not l1:
-        return np.linalg.solve(Q, b)
-    signs = np.sign(q6_l1().optimum.x)
-    used = signs != 0
-    x = np.zeros(8)
-    x[used] = np.linalg.solve(Q[np.ix_(used, used)], b[used] - l1 * signs[used])
-    return x
-
-
-def errors(rounds, l1=0.0, **settings):
-    """Return ||x - x*|| after these rounds."""
-    psi = L1(l1) if l1 else None
-    run = OpenRun(DualFL(form="accelerated", regularizer=psi, **settings), q6(l1))
-    best, done, found = optimum(l1), 0, []
-    for r in rounds:
-        found.append(float(np.linalg.norm(run.play(r - done).x - best)))
-        done = r
-    return found
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, {5: 0.12272, 10: 1.8644e-2, 25: 1.3108e-4, 50: 1.3424e-7, 100: 2.5694e-13}),
-        ({"momentum": 0.0}, {25: 2.2262e-5, 50: 2.9885e-9, 100: 5.96e-13}),
-        (
-            {"participation": drawn(3)},
-            {10: 6.2922e-2, 50: 3.0640e-4, 100: 1.7646e-7, 150: 2.831e-11, 200: 2.0e-14},
-        ),
-        (
-            {"participation": drawn(1)},
-            {
-                10: 0.76084,
-                50: 4.1317e-2,
-                100: 2.5039e-3,
-                200: 6.1372e-6,
-                300: 5.175e-9,
-                400: 3.05e-11,
-            },
-        ),
-        ({"l1": 0.6}, {10: 4.0625e-2, 50: 1.6631e-7, 100: 1.84e-13}),
-        (
-            {"l1": 0.6, "participation": drawn(2)},
-            {10: 0.1198, 50: 3.2703e-3, 100: 2.6779e-5, 200: 6.43e-10, 300: 8.9e-15},
-        ),
-    ],
-    ids=["full", "without rho", "half", "one", "l1", "l1 with two"],
-)
-def test_figures_of_the_card(settings, expected):
-    found = errors(expected, **settings)
-    for error, (r, value) in zip(found, expected.items(), strict=True):
-        assert error == pytest.approx(value, rel=2e-3, abs=2e-15), r
-
-
-@pytest.mark.parametrize(
-    ("l1", "expected"),
-    [
-        (0.0, [1.666666666667, 0.746533785101, 1.035900657085, 1.028987530606, 1.001920755517]),
-        (0.5, [1.333333333333, 0.413200451767, 0.702567323751, 0.695654197272, 0.668587422184]),
-    ],
-)
-def test_two_clients_in_turn(l1, expected):
-    problem = two_clients(regularizer=L1(l1) if l1 else None)
-    cohorts = [[0], [1], [0], [0], [1]]
-    run = OpenRun(DualFL(regularizer=problem.regularizer, participation=Replay(cohorts)), problem)
-    found = [run.play().x.item() for _ in cohorts]
-    assert found == pytest.approx(expected, abs=1e-12)
-    assert found == pytest.approx(by_hand(cohorts, l1), abs=1e-14)
+BEST = optimum(composite=False)
 
 
 # --- absent clients -------------------------------------------------------------------------------
@@ -127,15 +56,14 @@ def test_lost_replies(rule, rate):
     for _ in range(12):
         run.play(50)
         invariant(run)
-    assert np.linalg.norm(run.x - optimum()) <= 2e-15
+    assert error(run) <= 2e-15
 
 
 def test_lost_reply_leaves_its_client_as_one_that_was_not_sampled():
-    alter = [lambda request, reply: [] if request.client == 2 else [reply]]
     run = OpenRun(DualFL(form="accelerated"), q6()).play(5)
     before, state = pairs(run)[2], run.state
     known = run.server.strategy.constants
-    run.alter = alter[0]
+    run.alter = lambda request, reply: [] if request.client == 2 else [reply]
     now = [round_numbers(state.t, known.p, known.q, known.ratio)]
     run.play()
     now.append(round_numbers(run.state.t, known.p, known.q, known.ratio))
@@ -184,13 +112,6 @@ def test_absent_clients_cost_two_numbers_each():
     assert run.server.downlink_bytes == 96 * vector + (90 * 5 + 84 * 2) * number
 
 
-def test_freezing_absent_clients_is_another_method(monkeypatch):
-    """They move with the map of every round: without it the server's means are not theirs."""
-    monkeypatch.setattr(dualfl, "catch_up", lambda z, e, drift, left: (z, e))
-    run = OpenRun(DualFL(participation=HALF, mirror=False), q6()).play(400)
-    assert np.linalg.norm(run.x - optimum()) > 1e-3
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -205,26 +126,12 @@ def test_every_form_is_sound(settings):
     check_algorithm(DualFL(strong_convexity=0.01, **settings))
 
 
-def test_one_client_needs_one_round():
-    problem = FederatedProblem(q6_objectives()[:1])
-    run = OpenRun(DualFL(form="accelerated"), problem).play()
-    assert run.x == pytest.approx(problem.optimum.x, abs=1e-14)
-
-
-def test_perfectly_conditioned_clients():
-    """mu = L: rho is cut to 0.999, where q < 1."""
-    problem = FederatedProblem([Quadratic(2 * np.eye(3), b * np.ones(3)) for b in (1.0, 5.0)])
-    run = OpenRun(DualFL(participation=Sample(count=1)), problem)
-    assert run.server.strategy.constants.rho == 0.999
-    assert run.play(120).x == pytest.approx(np.full(3, 1.5), abs=1e-14)
-
-
 def test_fixed_point_stays():
     """From z_j = theta* - grad f_j(theta*)/nu, e_j = 0 nothing moves."""
     run = OpenRun(DualFL(participation=HALF), q6()).play(600)
     before = run.x
     z, e = (np.array(vectors) for vectors in zip(*pairs(run), strict=True))
-    expected = [optimum() - f.gradient(optimum()) for f in q6_objectives()]
+    expected = [BEST - f.gradient(BEST) for f in q6_objectives()]
     assert z == pytest.approx(np.array(expected), abs=1e-13)
     assert e == pytest.approx(np.zeros_like(e), abs=1e-13)
     assert run.play(20).x == pytest.approx(before, abs=1e-15)
@@ -241,10 +148,9 @@ def test_gap_rule(rule):
     gap = OpenRun(DualFL(stopping="gap", local_solver=solver, **common), q6()).play(120)
     tight = OpenRun(DualFL(local_solver=GradientDescent(tolerance=1e-10), **common), q6())
     tight.play(120)
-    best = optimum()
-    assert np.linalg.norm(gap.x - best) <= max(1e-12, 20 * np.linalg.norm(tight.x - best))
+    assert error(gap) <= max(1e-12, 20 * error(tight))
     assert gap.server.work["iterations"] < 0.5 * tight.server.work["iterations"]
-    assert np.linalg.norm(gap.play(180).x - best) <= 1e-13
+    assert error(gap.play(180)) <= 1e-13
 
 
 # --- the rate -------------------------------------------------------------------------------------
@@ -280,7 +186,7 @@ def test_the_notes_code():
         assert run.play(30).x == pytest.approx(x, abs=1e-12)
     for rule in (3, 1, 0.3):
         found = [
-            [np.sum((x - optimum()) ** 2) for x in note["dualfl"](Q, b, rule, 1.0, 0.05, 40, rng)]
+            [np.sum((x - BEST) ** 2) for x in note["dualfl"](Q, b, rule, 1.0, 0.05, 40, rng)]
             for rng in map(np.random.default_rng, range(10))
         ]
         share = np.mean(found, axis=0) / note["bound"](Q, b, rule, 1.0, 0.05, 40)

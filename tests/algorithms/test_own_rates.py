@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import over_a_wire
+from everywhere import agrees_everywhere
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flower_fedcon import FederatedProblem, Sample, simulate
-from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives import LeastSquares, LogisticRegression, Noisy, Quadratic
+from flower_fedcon.objectives import LeastSquares, LogisticRegression, Quadratic
 from flower_fedcon.objectives.local_pass import LocalPass, Prox
-from flower_fedcon.regularizers import L1, MCP
+from flower_fedcon.regularizers import L1
 from flower_fedcon.schedules import AdaPGM, DeltaSGD
-from flower_fedcon.strategies import CompositeFL, FedAvg, FedDualAvg, FedMiD, Scaffold
+from flower_fedcon.strategies import FedAvg, FedMiD
 from flower_fedcon.testing.run_checks import default_problem, quadratics
 
 HALF = Sample(count=2)
@@ -78,19 +77,16 @@ def test_adapgm_alone_reaches_the_optimum():
 
 @pytest.mark.parametrize("batch_size", [None, 3])
 @pytest.mark.parametrize("participation", [None, HALF])
-def test_engines_agree(batch_size, participation):
+@pytest.mark.parametrize("rate", ["adaptive", DeltaSGD(delta=0.5)])
+@pytest.mark.parametrize("psi", [None, L1(0.1)])
+def test_engines_wires_and_resumed_runs_agree(rate, batch_size, participation, psi, tmp_path):
+    """A step asks for one gradient; of a minibatch for a second one, but at first."""
     common = {"local_steps": 4, "batch_size": batch_size, "participation": participation}
-    for strategy, psi in [
-        (FedAvg(client_lr="adaptive", **common), None),
-        (FedMiD(L1(0.1), client_lr="adaptive", **common), L1(0.1)),
-    ]:
-        problem = FederatedProblem(unlike(), regularizer=psi)
-        local, stacked = (simulate(strategy, problem, 6, engine=e) for e in ("local", "stacked"))
-        assert stacked.x == pytest.approx(local.x, rel=1e-12)
-        assert stacked["gradients"].tolist() == local["gradients"].tolist()
-        each = 4 if batch_size is None else 7  # a minibatch's second gradient, but at first
-        clients = 4 if participation is None else 2
-        assert local["gradients"][-1] == 6 * clients * each
+    made = FedMiD(psi, client_lr=rate, **common) if psi else FedAvg(client_lr=rate, **common)
+    problem = FederatedProblem(unlike(), regularizer=psi)
+    history = agrees_everywhere(made, problem, tmp_path, rounds=6, near={"rel": 1e-12})
+    each, clients = 4 if batch_size is None else 7, 4 if participation is None else 2
+    assert history["gradients"][-1] == 6 * clients * each
 
 
 def test_clients_with_unlike_rows():
@@ -99,12 +95,6 @@ def test_clients_with_unlike_rows():
     local = simulate(strategy, problem, 4)
     stacked = simulate(strategy, problem, 4, engine="stacked")
     assert stacked.x == pytest.approx(local.x, rel=1e-12)
-
-
-def test_over_a_wire():
-    strategy = FedMiD(L1(0.1), client_lr="adaptive", batch_size=3, participation=HALF)
-    here, there = over_a_wire(strategy, FederatedProblem(unlike(), regularizer=L1(0.1)))
-    assert there.x.tobytes() == here.x.tobytes()
 
 
 @pytest.mark.parametrize("rate", [DeltaSGD(), AdaPGM()])
@@ -129,61 +119,3 @@ def test_units_do_not_matter(power, height, seed):
     strategy = FedAvg(client_lr="adaptive")
     x, y = (simulate(strategy, p, 5).x for p in (plain, other))
     assert unit * y == pytest.approx(x, rel=1e-6, abs=1e-9)
-
-
-def test_resumed_runs_are_the_same(tmp_path):
-    problem, common = FederatedProblem(unlike(), regularizer=L1(0.1)), {"batch_size": 3}
-    for strategy in (
-        FedMiD(L1(0.1), client_lr=DeltaSGD(delta=0.5), local_steps=3, **common),
-        FedMiD(L1(0.1), client_lr="adaptive", participation=HALF, **common),
-    ):
-        folder = tmp_path / repr(strategy.client_lr)[:5]
-        simulate(strategy, problem, 3, run_dir=folder)
-        resumed = simulate(strategy, problem, 7, run_dir=folder, resume=True)
-        assert resumed.x.tobytes() == simulate(strategy, problem, 7).x.tobytes()
-
-
-def test_no_common_step_moves_compositefl_off_its_fixed_point():
-    """With lengths T_i of their own, delta_i = -T_i s at the optimum, and step 2 moves c_i."""
-    problem = FederatedProblem(unlike(), regularizer=L1(0.1))
-    x, lengths = problem.optimum.x, np.array([1e-3, 2e-3, 3e-3, 4e-3])
-    gradients = np.array([f.gradient(x) for f in problem.objectives])
-    c = gradients.mean(axis=0) - gradients  # its fixed point
-    deltas = -lengths[:, None] * (gradients + c)
-    moves = deltas / lengths.mean() - deltas.mean(axis=0) / lengths.mean()
-    assert np.abs(moves).max() > 0.05
-    with pytest.raises(ConfigError, match="T_i"):
-        CompositeFL(L1(0.1), client_lr="adaptive")
-
-
-def test_refusals():
-    with pytest.raises(ConfigError, match="finds its own steps"):
-        Scaffold(client_lr="adaptive")
-    with pytest.raises(ConfigError, match="finds its own steps"):
-        FedDualAvg(L1(1.0), client_lr=AdaPGM())
-    with pytest.raises(ConfigError, match="at least 2"):
-        FedAvg(client_lr="adaptive", local_steps=1)
-    with pytest.raises(ConfigError, match="initial"):
-        DeltaSGD(initial=0.0)
-    with pytest.raises(ConfigError, match="up to inf"):
-        FedMiD(MCP(1.0, 3.0), client_lr="adaptive", local_steps=3)
-    noisy = FederatedProblem([Noisy(f, 0.1) for f in unlike()])
-    for engine in ("local", "stacked"):
-        with pytest.raises(ConfigError, match="noise"):
-            simulate(FedAvg(client_lr="adaptive"), noisy, 1, engine=engine)
-
-    class Own:
-        num_examples = 4
-
-        def value(self, x):
-            return float(x @ x) / 2
-
-        def gradient(self, x):
-            return x
-
-        def stochastic_gradient(self, x, rng, batch_size):
-            return x
-
-    own = FederatedProblem([Own()], x0=np.ones(2))
-    with pytest.raises(ConfigError, match="batch_gradient"):
-        simulate(FedAvg(client_lr=DeltaSGD(0.1), batch_size=2), own, 1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from everywhere import agrees_everywhere
 from pages import ROOT
 from problems import q6_objectives
 
@@ -102,15 +103,10 @@ def test_chains_stay_as_long_as_they_should() -> None:
 def test_engines_and_resumption(rule: Participation, tmp_path: Path) -> None:
     problem = FederatedProblem(q6_objectives())
     strategy = FedAvg(client_lr=0.05, local_steps=2, participation=rule)
-    whole = simulate(strategy, problem, 23)
-    for engine in ("stacked", "jax"):
-        assert simulate(strategy, problem, 23, engine=engine).x == pytest.approx(whole.x, abs=1e-12)
-    options: dict[str, Any] = {"run_dir": tmp_path / "run", "checkpoint_every": 4}
-    simulate(strategy, problem, 10, **options)
-    assert simulate(strategy, problem, 23, resume=True, **options).x.tobytes() == whole.x.tobytes()
+    agrees_everywhere(strategy, problem, tmp_path, rounds=23, engines=("stacked", "jax"))
     other = FedAvg(client_lr=0.05, local_steps=2, participation=Sample(count=2))
     with pytest.raises(FedConError, match="participation was"):
-        simulate(other, problem, 30, resume=True, **options)
+        simulate(other, problem, 30, resume=True, run_dir=tmp_path)
 
 
 @EACH
@@ -164,56 +160,34 @@ class Own(Participation):
         return 0.5
 
 
-class Counts(Own):
-    def __init__(self) -> None:
-        self.rounds = 0
-
-    def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
-        self.rounds += 1
-        return [self.rounds % num_clients]
+def counts(self: Any, num_clients: int, rng: np.random.Generator) -> list[int]:
+    self.rounds = getattr(self, "rounds", 0) + 1
+    return [self.rounds % num_clients]
 
 
-class Global(Own):
-    def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
-        return [int(np.random.default_rng().integers(num_clients))]
-
-
-class InPlace(Own):
-    def begin(self, num_clients: int, rng: np.random.Generator) -> Any:
-        return [0]
-
-    def step(self, memory: Any, server_round: int, num_clients: int, rng: Any) -> Any:
-        memory[0] += 1
-        return [memory[0] % num_clients], memory
-
-
-class Outside(Own):
-    def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
-        return [num_clients]
-
-
-class Twice(Own):
-    def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
-        return [1, 1]
-
-
-class Nothing(Own):
-    pass
+def in_place(self: Any, memory: Any, server_round: int, num_clients: int, rng: Any) -> Any:
+    memory[0] += 1
+    return [memory[0] % num_clients], memory
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("name", "methods", "words"),
     [
-        (Counts, "Counts changes as it draws.*define begin and step"),
-        (Global, "Global draws other cohorts from the same generator"),
-        (InPlace, "InPlace.step changes its memory in place"),
-        (Outside, r"Outside: the cohort of round 1 must be .* from 0 to 5.*got \[6\]"),
-        (Twice, r"Twice: the cohort of round 1 must be .* different.*got \[1, 1\]"),
-        (Nothing, "Nothing defines neither draw nor step"),
+        ("Counts", {"draw": counts}, "Counts changes as it draws.*define begin and step"),
+        ("Global", {"draw": lambda self, n, rng: [int(np.random.default_rng().integers(n))]},
+         "Global draws other cohorts from the same generator"),
+        ("InPlace", {"begin": lambda self, n, rng: [0], "step": in_place},
+         "InPlace.step changes its memory in place"),
+        ("Outside", {"draw": lambda self, n, rng: [n]},
+         r"Outside: the cohort of round 1 must be .* from 0 to 5.*got \[6\]"),
+        ("Twice", {"draw": lambda self, n, rng: [1, 1]},
+         r"Twice: the cohort of round 1 must be .* different.*got \[1, 1\]"),
+        ("Nothing", {}, "Nothing defines neither draw nor step"),
     ],
-)
-def test_rules_that_cannot_be_used(kind: type[Participation], words: str) -> None:
-    strategy = FedAvg(client_lr=0.05, local_steps=2, participation=kind())
+)  # fmt: skip
+def test_rules_that_cannot_be_used(name: str, methods: dict[str, Any], words: str) -> None:
+    rule = type(name, (Own,), {"__module__": __name__, **methods})()
+    strategy = FedAvg(client_lr=0.05, local_steps=2, participation=rule)
     with pytest.raises(FedConError, match=words):
         simulate(strategy, FederatedProblem(q6_objectives()), 2)
 

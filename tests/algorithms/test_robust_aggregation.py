@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract import CONTRACTS, EACH, FIRST, strategy
+from contract import CONTRACTS, strategy
 from harness import OpenRun, over_a_wire
 from problems import q6, q6_limited
 
@@ -19,33 +19,14 @@ from flower_fedcon.aggregation import (
 )
 from flower_fedcon.compressors import RandK, TopK
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
-from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import DualFL, FedAvg, FedDualAvg, FedProx, FedSGM, Scaffold
-from flower_fedcon.strategies.base import FedConStrategy
 
 RULES = [TrimmedMean(0.2), CoordinateMedian(), GeometricMedian(), NormClipping(0.5)]
 EACH_RULE = pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 TAKING = [name for name in CONTRACTS if not strategy_class(name).needs_mean]
-
-
-def test_eight_methods_take_a_rule():
-    assert sorted(TAKING) == ["cfedda", "fastfedda", "fedavg", "feddualavg", "fedmid", "fedprox",
-                              "fedsgm", "mcfedda"]  # fmt: skip
-
-
-@EACH
-def test_a_card_says_what_a_rule_does_or_why_there_is_none(name):
-    kind, text = strategy_class(name), strategy_class(name).card().aggregation
-    if name in TAKING:
-        assert text.startswith("any rule of `flower_fedcon.aggregation`")
-        assert "only without heterogeneity" in text
-        return
-    assert text == f"only the mean: {kind.needs_mean}"
-    with pytest.raises(ConfigError, match=rf"takes no aggregation=Coord.*{kind.needs_mean}\."):
-        strategy(name, FIRST[name], aggregation=CoordinateMedian())
 
 
 @EACH_RULE
@@ -102,7 +83,8 @@ def test_the_price_without_a_liar_is_what_the_package_says(rule, low, high):
     strategy = FedAvg(client_lr=1 / 40, local_steps=1, aggregation=rule)
     problem = q6()
     problem.optimum  # noqa: B018  (so that the residual is recorded)
-    history = simulate(strategy, problem, 2000, evaluate_every=0)
+    rounds = 2000 if low == 0 else 500
+    history = simulate(strategy, problem, rounds, evaluate_every=0)
     assert low <= history["residual"][-1] <= high
 
 
@@ -161,8 +143,6 @@ def test_a_norm_bound_drops_what_is_longer(caplog):
         assert history["replies"].tolist() == [4, 4]
         assert "dropped the reply of client 4: 'delta' has norm 20.2, more than 5" in caplog.text
         assert history.x == pytest.approx(0.75 * B[:4].mean(axis=0))
-    with pytest.raises(ConfigError, match="norm_bound must be finite and > 0, got 0"):
-        FedAvg(client_lr=0.5, local_steps=1, norm_bound=0)
 
 
 def test_a_model_that_is_not_finite_is_not_applied():
@@ -195,43 +175,13 @@ def test_a_constraint_s_estimate_is_robust_too():
             FedSGM(**options, aggregation=CoordinateMedian(), **{name: compressor})
 
 
-def test_a_strategy_of_one_s_own_must_say_so():
-    class Silent(FedAvg):
-        needs_mean = FedConStrategy.needs_mean
-
-    with pytest.raises(
-        ConfigError, match="does not declare that another rule than the mean is right"
-    ):
-        Silent(client_lr=0.1, local_steps=1, aggregation=CoordinateMedian())
-
+def test_a_sum_is_no_mean():
     class Sums(FedAvg):
         def aggregate(self, state, uploads):
             return state._replace(w=state.w + uploads.sum("delta"))
 
     with pytest.raises(AlgorithmError, match=r"asks for uploads.sum\('delta'\): use mean"):
         simulate(Sums(client_lr=0.1, local_steps=1, aggregation=CoordinateMedian()), q6(), 1)
-
-
-def test_an_experiment_file_names_a_rule():
-    tables = {
-        "problem": {"name": "counterexample"},
-        "run": {"rounds": 5},
-        "algorithm": {
-            "name": "FedMiD",
-            "client_lr": 0.1,
-            "local_steps": 1,
-            "aggregation": {"type": "TrimmedMean", "fraction": 0.2},
-            "norm_bound": 10,
-        },
-    }
-    made = Experiment(tables).strategy()
-    assert (made.aggregation, made.norm_bound) == (TrimmedMean(0.2), 10.0)
-    other = Experiment(tables, overrides=["aggregation={type = 'CoordinateMedian'}"])
-    assert other.strategy().aggregation == CoordinateMedian()
-    tables["algorithm"]["aggregation"] = "median"
-    words = r"aggregation must be a table \{type = \.\.\.\} of CoordinateM.*'median'"
-    with pytest.raises(ConfigError, match=words):
-        Experiment(tables).strategy()
 
 
 def test_a_compressed_upload_is_held_to_the_bound_too():

@@ -20,7 +20,7 @@ from flower_fedcon.problems import digits
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1
 from flower_fedcon.schedules import InverseSqrt
-from flower_fedcon.strategies import CompositeFL, FedAvg
+from flower_fedcon.strategies import FedAvg
 from flower_fedcon.validation import parameters
 
 PAGE = "docs/server_steps.md"
@@ -119,10 +119,3 @@ def test_info_says_what_a_part_is_and_who_takes_it(run_command):
         run_command, "info", "Adam", "--size", "5"
     )
     assert "Adam" in refusal(run_command, "info", "Adan")
-
-
-def test_a_refusal_names_the_command_that_helps():
-    with pytest.raises(ConfigError, match="`fedcon info Adam` says which methods take it"):
-        CompositeFL(L1(0.1), client_lr=0.1, local_steps=2, server_optimizer=Adam())
-    with pytest.raises(ConfigError, match="`fedcon info InverseSqrt` says which methods take"):
-        CompositeFL(L1(0.1), client_lr=InverseSqrt(0.1), local_steps=2)

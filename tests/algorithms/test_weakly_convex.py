@@ -9,46 +9,8 @@ from problems import random_quadratics
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.reference import solve
-from flower_fedcon.registry import algorithms
-from flower_fedcon.regularizers import L1, MCP, SCAD, WithIntercept
-from flower_fedcon.sets import Box
+from flower_fedcon.regularizers import L1, MCP, SCAD
 from flower_fedcon.strategies import CompositeFL, FedAvg, FedDR, FedMiD
-from flower_fedcon.validation import parameters
-
-TAKING = {"fedavg", "fedmid", "feddr", "compositefl"}
-NEEDED = {
-    "client_lr": 0.01, "local_steps": 2, "step_size": 0.1, "strong_convexity": 1.0,
-    "damping": 1.0, "penalty": 1.0, "stages": [(1.0, None, 5)], "constraint": Box(-1, 1),
-}  # fmt: skip
-REGULARIZED = {n: kind for n, kind in algorithms().items() if "regularizer" in parameters(kind)}
-
-
-def made(kind, psi):
-    known = parameters(kind)
-    given = {
-        n: v for n, v in NEEDED.items() if n in known and known[n].default in (known[n].empty, None)
-    }
-    return kind(regularizer=psi, **given)
-
-
-@pytest.mark.parametrize("name", REGULARIZED)
-def test_who_takes_them(name):
-    kind = REGULARIZED[name]
-    assert made(kind, L1(0.1)).regularizer == L1(0.1)
-    if name in TAKING:
-        assert "weakly convex" in kind.card().regularizer
-        assert made(kind, MCP(0.1)).regularizer == MCP(0.1)
-        return
-    assert kind.card().regularizer == f"only convex: {kind.needs_convex}"
-    for psi in (MCP(0.1), SCAD(0.1), WithIntercept(MCP(0.1))):
-        with pytest.raises(ConfigError, match=r"needs a convex regularizer.*modulus 0\.3") as told:
-            made(kind, psi)
-        assert kind.needs_convex in str(told.value)
-
-
-@pytest.mark.parametrize("name", sorted(algorithms().keys() - REGULARIZED.keys()))
-def test_the_others_say_nothing_of_it(name):
-    assert algorithms()[name].card().regularizer == ""
 
 
 @pytest.mark.parametrize(

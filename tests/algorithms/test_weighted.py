@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from everywhere import agrees_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import q6_objectives
@@ -212,25 +213,11 @@ def test_who_comes_and_goes_counts_alike_over_time(rule: Participation) -> None:
 
 
 @pytest.mark.parametrize("rule", [Weighted(UNEQUAL), Weighted(UNEQUAL, count=2)], ids=repr)
-def test_engines_agree(rule: Weighted) -> None:
+def test_engines_wires_and_resumed_runs_agree(rule: Weighted, tmp_path: Path) -> None:
     problem = FederatedProblem(q6_objectives(), regularizer=L1(0.1))
     strategy = FedMiD(problem.regularizer, client_lr=0.02, local_steps=3, participation=rule)
-    one = simulate(strategy, problem, 12).x
-    engines = ["stacked"]
-    if rule.count is not None:
-        pytest.importorskip("jax")
-        engines.append("jax")
-    for engine in engines:
-        assert simulate(strategy, problem, 12, engine=engine).x == pytest.approx(one, rel=1e-12)
-
-
-def test_a_run_that_is_resumed_goes_on(tmp_path: Path) -> None:
-    problem = FederatedProblem(q6_objectives())
-    strategy = FedAvg(client_lr=0.02, local_steps=2, participation=Weighted(UNEQUAL, count=2))
-    whole = simulate(strategy, problem, 9).x
-    simulate(strategy, problem, 4, run_dir=tmp_path)
-    resumed = simulate(strategy, problem, 9, run_dir=tmp_path, resume=True)
-    assert np.array_equal(resumed.x, whole)
+    engines = ("stacked",) if rule.count is None else ("stacked", "jax")
+    agrees_everywhere(strategy, problem, tmp_path, engines=engines)
 
 
 def test_rules_that_are_everyone() -> None:

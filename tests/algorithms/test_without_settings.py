@@ -10,23 +10,22 @@ from contract import EACH, FIRST, build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import nightly
-from problems import q6_objectives
+from problems import KINDS, q6_objectives, random_objective
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.core import answers
+from flower_fedcon.core.scales import MARGIN, estimate
 from flower_fedcon.errors import ConfigError, DivergedError, FedConError
 from flower_fedcon.objectives import (
-    HuberRegression,
     LeastSquares,
-    LogisticRegression,
     PoissonRegression,
-    SoftmaxRegression,
 )
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, ElasticNet, Indicator, L2Squared
 from flower_fedcon.regularizers.rescaled import rescaled
+from flower_fedcon.runs import scouting
 from flower_fedcon.sets import Box, L1Ball, L2Ball
 from flower_fedcon.strategies import (
     SDANE,
@@ -231,23 +230,9 @@ def test_under_privacy_nothing_is_estimated():
 # --- never diverges ------------------------------------------------------------------------
 
 
-def random_objective(kind, rng, rows, d, unit):
-    A = rng.normal(size=(rows, d)) * 10.0 ** rng.uniform(-1, 1, d) * unit
-    w = rng.normal(size=d) / unit / 10
-    if kind == "poisson":
-        A = A / np.abs(A).max()
-        return PoissonRegression(A, rng.poisson(1 + rng.uniform(0, 3, rows)).astype(float))
-    if kind == "logistic":
-        return LogisticRegression(A, np.where(A @ w + rng.normal(size=rows) > 0, 1.0, -1.0))
-    if kind == "softmax":
-        return SoftmaxRegression(A, rng.integers(0, 3, rows), 3)
-    targets = A @ w + rng.normal(size=rows) * 10.0 ** rng.uniform(-2, 2)
-    return (HuberRegression if kind == "huber" else LeastSquares)(A, targets)
-
-
 def random_problem(seed):
     rng = np.random.default_rng(seed)
-    kind = rng.choice(["squares", "logistic", "huber", "poisson", "softmax"])
+    kind = rng.choice(KINDS)
     d, n, unit = int(rng.integers(1, 6)), int(rng.integers(2, 6)), 10.0 ** rng.uniform(-3, 3)
     rows = int(rng.integers(1, 12))
     clients = [random_objective(kind, rng, rows, d, unit) for _ in range(n)]
@@ -305,3 +290,136 @@ def test_no_method_diverges_on_500_problems(part):
         for name in NAMES:
             found = growth(name, problem, rule, 60)
             assert found is None or found < 30, (seed, name, found)
+
+
+# --- L, where clients do not state it -------------------------------------------------------------
+
+MOST = 1 + 8 + 7 + 11  # gradients
+
+
+class Quartic:
+    """x^4/4 + x^2/200 - b'x: it bends little at 0, and more and more farther off."""
+
+    def __init__(self, b):
+        self.b = np.asarray(b, dtype=float)
+        self.shape = self.b.shape
+
+    def gradient(self, x):
+        return x**3 + x / 100 - self.b
+
+
+def random_clients(seed):
+    rng = np.random.default_rng(seed)
+    kind, d, rows = rng.choice(KINDS), int(rng.integers(1, 6)), int(rng.integers(2, 12))
+    found = [random_objective(kind, rng, rows, d) for _ in range(int(rng.integers(1, 4)))]
+    return found, (d, 3) if kind == "softmax" else (d,)
+
+
+def estimated(clients, x0, length=1.0, height=1.0):
+    """Return L_i of height f(x / length), and the most gradients that one took."""
+    found, most = [], 0
+    for f in clients:
+        asked = []
+
+        def gradient(x, f=f, asked=asked):
+            asked.append(x)
+            return height / length * f.gradient(x / length)
+
+        found.append(estimate(gradient, length * x0, np.random.default_rng(0)).smoothness)
+        most = max(most, len(asked))
+    return np.array(found), most
+
+
+def check_units(seed, length, height, *, at_zero):
+    """In other units of x and of f, L is the same in those."""
+    clients, shape = random_clients(seed)
+    x0 = np.zeros(shape) if at_zero else np.random.default_rng(seed).normal(size=shape)
+    L, taken = estimated(clients, x0)
+    other, others = estimated(clients, x0, length, height)
+    np.testing.assert_allclose(other * length**2 / height, L, rtol=5e-3, atol=0)
+    assert max(taken, others) <= MOST
+    stated = np.array([f.smoothness or np.inf for f in clients])
+    assert ((1 + 1e-6) * MARGIN * stated >= L).all()
+
+
+UNITS = st.floats(-12, 12).map(lambda power: 10.0**power)
+RANDOM = given(st.integers(0, 10**6), UNITS, UNITS, st.booleans())
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@RANDOM
+def test_an_estimate_follows_the_units(seed, length, height, at_zero):
+    check_units(seed, length, height, at_zero=at_zero)
+
+
+@pytest.mark.nightly
+@settings(max_examples=2000, deadline=None)
+@RANDOM
+def test_estimates_follow_the_units_of_many(seed, length, height, at_zero):
+    check_units(seed, length, height, at_zero=at_zero)
+
+
+@pytest.mark.parametrize("length", [1e-9, 1e-3, 1.0, 1e4, 1e9])
+@pytest.mark.parametrize("b", [0.1, 1.0, 10.0])
+def test_it_holds_where_a_clients_own_steps_lead(b, length):
+    """By its curvature at 0 alone L was 0.01, and steps of 1/L went to b/0.01."""
+    clients = [Quartic([b, -b]), Quartic([2 * b, b])]
+    L, taken = estimated(clients, np.zeros(2), length)
+    L = L * length**2
+    assert taken <= MOST
+    for client, own in zip(clients, L, strict=True):
+        at_its_minimum = 3 * np.abs(client.b).max() ** (2 / 3)
+        assert 0.3 * at_its_minimum < own < 10 * at_its_minimum
+        x = np.zeros(2)
+        for _ in range(3):
+            step = client.gradient(x) / own
+            bent = client.gradient(x - step) - client.gradient(x)
+            assert np.linalg.norm(bent) <= (1 + 1e-6) * own * np.linalg.norm(step)
+            x = x - step
+
+
+def test_a_client_at_its_own_minimum_finds_its_units():
+    """Of its gradient there, which is 0 or rounding, nothing is to be learnt."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(20, 3))
+    x0 = np.array([1.0, -2.0, 3.0])
+    clients = [LeastSquares(A, A @ x0), LeastSquares(A, A @ x0 + 1), Quartic([0.0, 0.0, 0.0])]
+    for length in (1e-9, 1.0, 1e9):
+        L, _ = estimated(clients[:2], x0, length)
+        np.testing.assert_allclose(L * length**2 / MARGIN, clients[0].smoothness, rtol=1e-3)
+    L, _ = estimated(clients[1:], np.zeros(3))
+    assert L[1] < 0.02
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_linear_objective_has_none(dtype):
+    asked = []
+
+    def gradient(x):
+        asked.append(x)
+        return np.ones_like(x)
+
+    assert estimate(gradient, np.zeros(2, dtype), np.random.default_rng(0)).smoothness == 0.0
+    assert len(asked) <= MOST
+
+
+def test_no_client_alone_decides_the_length_of_all_steps(monkeypatch, caplog):
+    """It tells 1e12 for L, and for the length of its gradient; the others about 1."""
+    rng, lie = np.random.default_rng(0), {"smoothness": 1e12, "steepness": 1e12}
+    problem = FederatedProblem(
+        [Plain(LeastSquares(rng.normal(size=(8, 2)), np.ones(8))) for _ in range(5)]
+    )
+    honest = simulate(FedAvg(local_steps=2), problem, 3)
+    asked = scouting.asked
+
+    def asked_with_a_lie(*args, **more):
+        found, faults = asked(*args, **more)
+        return {**found, 3: {name: np.array(lie[name]) for name in found[3]}}, faults
+
+    monkeypatch.setattr(scouting, "asked", asked_with_a_lie)
+    caplog.clear()
+    assert np.linalg.norm(simulate(FedAvg(local_steps=2), problem, 3).x - honest.x) < 0.5
+    assert "client 3 tells a smoothness of 1e+12, more than 1000 times the median" in caplog.text
+    assert "client 3 tells a steepness of 1e+12" in caplog.text
+    monkeypatch.setattr(scouting, "not_believed", lambda told: [])
+    assert np.abs(simulate(FedAvg(local_steps=2), problem, 3).x).max() < 1e-9

@@ -140,11 +140,3 @@ def rules(name: str) -> list[Participation]:
 
 
 EACH = pytest.mark.parametrize("name", algorithms())
-EACH_RULE = pytest.mark.parametrize(
-    ("name", "participation"),
-    [
-        pytest.param(name, rule, id=f"{name}-{rule}")
-        for name in algorithms()
-        for rule in rules(name)
-    ],
-)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flower_fedcon import FederatedProblem, Sample
-from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
+from flower_fedcon.objectives import (
+    GroupLossBounds,
+    HuberRegression,
+    LeastSquares,
+    LogisticRegression,
+    PoissonRegression,
+    Quadratic,
+    Scaled,
+    SoftmaxRegression,
+)
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import Box, L1Ball
@@ -35,6 +45,11 @@ def differences(value, x, h=1e-6):
     return out
 
 
+def plain(value: Any, gradient: Any, **more: Any) -> Any:
+    """Return an objective that states nothing but what is given."""
+    return SimpleNamespace(value=value, gradient=gradient, **more)
+
+
 def random_quadratics(seed: int, n: int = 4, d: int = 3) -> list[Quadratic]:
     """Return n quadratics in d dimensions with eigenvalues in [1, 4]."""
     rng = np.random.default_rng(seed)
@@ -44,6 +59,24 @@ def random_quadratics(seed: int, n: int = 4, d: int = 3) -> list[Quadratic]:
         matrix = basis @ np.diag(rng.uniform(1, 4, d)) @ basis.T
         found.append(Quadratic((matrix + matrix.T) / 2, 2 * rng.normal(size=d)))
     return found
+
+
+KINDS = ["squares", "logistic", "huber", "poisson", "softmax"]
+
+
+def random_objective(kind: str, rng: Any, rows: int, d: int, unit: float = 1.0) -> Any:
+    """Return the loss of random rows, in columns of different sizes about a unit."""
+    A = rng.normal(size=(rows, d)) * 10.0 ** rng.uniform(-1, 1, d) * unit
+    w = rng.normal(size=d) / unit / 10
+    if kind == "poisson":
+        A = A / np.abs(A).max()
+        return PoissonRegression(A, rng.poisson(1 + rng.uniform(0, 3, rows)).astype(float))
+    if kind == "logistic":
+        return LogisticRegression(A, np.where(A @ w + rng.normal(size=rows) > 0, 1.0, -1.0))
+    if kind == "softmax":
+        return SoftmaxRegression(A, rng.integers(0, 3, rows), 3)
+    targets = A @ w + rng.normal(size=rows) * 10.0 ** rng.uniform(-2, 2)
+    return (HuberRegression if kind == "huber" else LeastSquares)(A, targets)
 
 
 @cache
@@ -60,7 +93,6 @@ def q6_objectives() -> tuple[Quadratic, ...]:
 
 
 Q6_VALUE = -0.5444246973805785
-Q6_L1_VALUE = -0.19075660913858333
 Q6_L1_X = np.array([0.176292, 0.000111, -0.002428, 0.090614, 0, 0, 0.038161, -0.075507])
 
 
@@ -128,10 +160,25 @@ def q6_limited() -> FederatedProblem:
 
 def two_limited() -> FederatedProblem:
     """`two_clients` with g_1 = x - .5 and g_2 = 3x - 2.5: ghat(x) = 2x - 1.5."""
-    clients = [Quadratic([[2.0]], [4.0]), Quadratic([[1.0]], [-1.0])]
-    limits = [(1.0, 0.5), (3.0, 2.5)]
-    limited = [Limited(f, *limit) for f, limit in zip(clients, limits, strict=True)]
-    return FederatedProblem(limited, x0=np.array([1.0]))
+    return FederatedProblem(two_own(second=2.5).objectives, x0=np.ones(1))
+
+
+def two_own(*, second: float = 2.8) -> FederatedProblem:
+    """f_1 = x^2 - 4x with c_1 = x - .5, f_2 = x^2/2 + x with c_2 = 3x - second, from 1."""
+    limits = [(1.0, 0.5), (3.0, second)]
+    limited = [
+        Limited(f, *limit) for f, limit in zip(two_clients().objectives, limits, strict=True)
+    ]
+    return FederatedProblem(limited, x0=np.ones(1), constraints="each")
+
+
+def two_groups(bound: list[float]) -> FederatedProblem:
+    """Group 0: 3 rows of x^2/2 on client 0, 1 row of x^2/2 - 2x on client 1; group 1: 2 of x^2."""
+    f = two_clients().objectives
+    first = GroupLossBounds(f[0], [Quadratic([[1.0]], [0.0]), None], bound, counts=[3, 0])
+    losses = [Quadratic([[1.0]], [2.0]), Quadratic([[2.0]], [0.0])]
+    second = GroupLossBounds(f[1], losses, bound, counts=[1, 2])
+    return FederatedProblem([first, second], x0=np.ones(1), constraints="groups")
 
 
 class Walled(Scaled):
@@ -187,9 +234,6 @@ def toy() -> FederatedProblem:
     curvature = 2 * np.eye(1)
     clients = [Quadratic(curvature, np.array([6.0])), Quadratic(curvature, np.array([-2.0]))]
     return FederatedProblem(clients, constraint=Box(-1.0, 1.0))
-
-
-L1LS_VALUE = 1.797135426354999
 
 
 def l1ls_data(clients: int = 20) -> list[dict[str, Any]]:

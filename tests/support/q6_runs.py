@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from harness import OpenRun
-from problems import Q6_L1_X, q6
+from problems import Q6_L1_X, plain, q6
 
 from flower_fedcon import FederatedProblem, Sample
 from flower_fedcon.regularizers import L1
@@ -55,17 +54,10 @@ def distance(run: OpenRun) -> float:
     return float(np.linalg.norm(run.x - run.problem.optimum.x))
 
 
-def ten_digits(strategy: Any, problem: FederatedProblem, rounds: int) -> tuple[int, float]:
-    """Return the first round with an error below 1e-10, and the error in the end."""
-    run = OpenRun(strategy, problem, rounds)
-    first = next(r for r in range(1, rounds) if error(run.play()) < 1e-10)
-    return first, error(run.play(rounds - first))
-
-
-def first_below(level: float, strategy: Any, problem: FederatedProblem, limit: int = 1000) -> int:
-    """Return the first round after which the distance is below `level`."""
+def first_below(level: float, strategy: Any, problem: FederatedProblem, limit: int) -> int:
+    """Return the first round after which the error is below `level`."""
     run = OpenRun(strategy, problem, limit)
-    while distance(run.play()) >= level:
+    while error(run.play()) >= level:
         assert run.server.round < limit
     return run.server.round
 
@@ -81,17 +73,6 @@ def prox(f: Any, v: np.ndarray, eta: float) -> np.ndarray:
 
 
 # --- what befalls a client -------------------------------------------------------------------
-
-
-def forget(run: OpenRun, j: int) -> None:
-    """Put client j's control variate to zero, behind the server's back."""
-    versions = run.clients[j].versions
-    changed = {}
-    for which in ("acknowledged", "pending"):
-        state = getattr(versions, which)
-        names = {"c", "h", "y", "y_bar"} & set(state._fields)
-        changed[which] = state._replace(**{n: np.zeros_like(getattr(state, n)) for n in names})
-    run.clients[j].versions = versions._replace(**changed)
 
 
 def lose(run: OpenRun, j: int) -> None:
@@ -112,21 +93,9 @@ def after(
     return run.play(rounds - rounds // 2)
 
 
-def losing_client_0(strategy: Any, problem: Callable[[], FederatedProblem], rounds: int) -> OpenRun:
-    """Return a run in which client 0 loses its state half-way, and never another time."""
-    run = after(lose, strategy, rounds, problem)
-    assert run.server.counts["lost"] == 1
-    return run
-
-
 # --- clients that say little -----------------------------------------------------------------
-
-
-def bare(objective: Any) -> Any:
-    """Return an objective that states neither L nor mu."""
-    return SimpleNamespace(value=objective.value, gradient=objective.gradient, shape=(8,))
 
 
 def unknown() -> FederatedProblem:
     """Return Q6 without its constants."""
-    return FederatedProblem([bare(f) for f in q6().objectives])
+    return FederatedProblem([plain(f.value, f.gradient, shape=(8,)) for f in q6().objectives])

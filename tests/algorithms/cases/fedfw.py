@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 from contract import Case, Contract, about
+from harness import OpenRun, client_states
 from problems import HALF, l1ls, toy, two_clients
 
 from flower_fedcon import Bernoulli
@@ -19,6 +21,15 @@ def fedfw():
     #      g_2 = 1 + 2(.5) = 2 -> -1, x_2 = 0; mean .5
     problem = two_clients(constraint=Box(-1.0, 2.0))
     return FedFW(problem.constraint, penalty=1.0), problem, [0.5, 0.5, 0.5]
+
+
+def means_are_exact(run: OpenRun) -> None:
+    """x_bar is the mean of all x_i, which the mirror has bit by bit; all are in the set."""
+    held = [run.problem.start if s is None else s.x for s in client_states(run)]
+    if run.server.setup.sampled:
+        assert np.array(held).tobytes() == run.state.mirror.rows["x"].tobytes()
+    assert np.abs(run.x - np.mean(held, axis=0)).max() < 1e-14
+    assert all(run.problem.constraint.contains(x, 1e-12) for x in [run.x, *held])
 
 
 CONTRACT = Contract(
@@ -41,4 +52,5 @@ CONTRACT = Contract(
     first_rounds=[fedfw],
     small={"penalty": 0.5},
     oracle="constraint",
+    invariant=means_are_exact,
 )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from contract import Case, Contract, about
+from harness import OpenRun, client_states
 from problems import HALF, l1ls, toy, two_clients
 
+from cases.fedfw import means_are_exact
 from flower_fedcon.sets import Box
 from flower_fedcon.strategies import FedFWPlus
 
@@ -17,6 +20,16 @@ def fedfwplus():
     #      g_2 = .5 - .28 - .375 < 0 -> 2 (FedFW: .22 -> -1): x = (1.4, .8), mean 1.1
     problem = two_clients(constraint=Box(-1.0, 2.0))
     return FedFWPlus(problem.constraint, penalty=0.25), problem, [0.5, 0.5, 0.5, 1.1]
+
+
+def invariant(run: OpenRun) -> None:
+    """As for FedFW, and y_bar is the mean of all y_i: 0 with everyone."""
+    means_are_exact(run)
+    mirror = run.state.mirror
+    if mirror is None:
+        assert np.abs(sum(state.y for state in client_states(run))).max() < 1e-13
+    else:
+        assert np.abs(run.state.y_bar - mirror.rows["y"].mean(axis=0)).max() < 1e-14
 
 
 CONTRACT = Contract(
@@ -38,4 +51,5 @@ CONTRACT = Contract(
     first_rounds=[fedfwplus],
     small={"penalty": 0.5},
     oracle="constraint",
+    invariant=invariant,
 )
