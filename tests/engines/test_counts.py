@@ -8,32 +8,27 @@ import weakref
 
 import numpy as np
 import pytest
-from contract import CONTRACTS, FIRST, strategy
+from agreement import squares
+from contract import FIRST, strategy
 from harness import OpenRun
 from problems import avg, q6
 
-from flower_fedcon import FederatedProblem, Full, Sample, simulate
+from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.core.gate import COUNTS
 from flower_fedcon.core.round import Round
-from flower_fedcon.objectives import LeastSquares, LogisticRegression
+from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.regularizers import L1, Zero
 from flower_fedcon.strategies import FedAvg, FedMiD, FedProx, Scaffold
 
-CALLS = {
-    "gradient": "gradients",
-    "value_and_gradient": "gradients",
-    "batch_gradient": "gradients",
-    "stochastic_gradient": "gradients",
-    "add_gradient": "gradients",
-    "pulled_gradient": "gradients",
-    "constraint_gradient": "gradients",
-    "constraint_sums_gradient": "gradients",
-    "hessian_products": "hessian_products",
-    "hessian": "hessian_products",
-    "prox": "proxes",
-    "lmo": "lmos",
-}
+GRADIENTS = (
+    "gradient value_and_gradient batch_gradient stochastic_gradient add_gradient pulled_gradient "
+    "constraint_gradient constraint_sums_gradient"
+)
+CALLS = dict.fromkeys(GRADIENTS.split(), "gradients") | {
+    "hessian_products": "hessian_products", "hessian": "hessian_products",
+    "prox": "proxes", "lmo": "lmos",
+}  # fmt: skip
 
 
 class Counter:
@@ -130,14 +125,7 @@ def test_a_history_counts_what_clients_call(monkeypatch, name, case):
     assert row["gradients"] > 0
 
 
-STACKED = [
-    pytest.param(name, case, id=name)
-    for name, case in FIRST.items()
-    if not CONTRACTS[name].__dict__.get("one_at_a_time")
-]
-
-
-@pytest.mark.parametrize(("name", "case"), STACKED)
+@pytest.mark.parametrize(("name", "case"), CASES)
 def test_engines_count_alike(name, case):
     runs = [
         simulate(strategy(name, case), case.problem(), min(3, case.rounds), engine=engine).rows
@@ -147,57 +135,39 @@ def test_engines_count_alike(name, case):
     assert here == there
 
 
-def _unequal(**parts):
-    rng = np.random.default_rng(0)
-    return FederatedProblem(
-        [LeastSquares(rng.normal(size=(m, 3)), rng.normal(size=m)) for m in (4, 6, 4, 6)], **parts
-    )
+STEPS = {"client_lr": 0.1, "local_steps": 3}
+PSI = L1(0.1)
+BY_HAND = [  # 3 steps of all rows, of 20 in all, in each of 4 rounds; and of 2 rows, for 4 clients
+    (FedAvg(**STEPS), None, {"gradients": 48, "examples_seen": 240}),
+    (FedAvg(**STEPS, batch_size=2), None, {"gradients": 48, "examples_seen": 96}),
+    (Scaffold(**{**STEPS, "local_steps": 2}, participation=Sample(count=2)), None,
+     {"gradients": 16}),
+    (FedMiD(PSI, **STEPS), PSI, {"gradients": 48, "examples_seen": 240, "proxes": 48}),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ["local", "stacked", "jax"])
-@pytest.mark.parametrize(
-    ("made", "expected"),
-    [
-        # 3 steps of all rows, of 20 in all, in each of 4 rounds
-        (FedAvg(client_lr=0.1, local_steps=3), {"gradients": 48, "examples_seen": 240}),
-        # and of 2 rows, for 4 clients
-        (
-            FedAvg(client_lr=0.1, local_steps=3, batch_size=2),
-            {"gradients": 48, "examples_seen": 96},
-        ),
-        (
-            Scaffold(client_lr=0.1, local_steps=2, participation=Sample(count=2)),
-            {"gradients": 16},
-        ),
-        (
-            FedMiD(L1(0.1), client_lr=0.1, local_steps=3, participation=Full()),
-            {"gradients": 48, "examples_seen": 240, "proxes": 48},
-        ),
-    ],
-)
-def test_counts_by_hand(engine, made, expected):
+def unequal(psi=None):
+    return squares((4, 6, 4, 6), regularizer=psi)
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked", "jax", "resumed"])
+@pytest.mark.parametrize(("made", "psi", "expected"), BY_HAND)
+def test_counts_by_hand(engine, made, psi, expected, tmp_path):
+    more = {"evaluate_every": 4, "engine": engine}
     if engine == "jax":
         pytest.importorskip("jax")
-    psi = {"regularizer": L1(0.1)} if isinstance(made, FedMiD) else {}
-    row = simulate(made, _unequal(**psi), 4, engine=engine, evaluate_every=4).rows[-1]
+    if engine == "resumed":
+        more = {"run_dir": tmp_path, "resume": True}
+        simulate(made, unequal(psi), 2, run_dir=tmp_path)
+    row = simulate(made, unequal(psi), 4, **more).rows[-1]
     assert {n: row[n] for n in expected} == expected
 
 
-def test_resumed_runs_count_on(tmp_path):
-    made, problem = FedAvg(client_lr=0.1, local_steps=3), _unequal()
-    simulate(made, problem, 2, run_dir=tmp_path / "run")
-    row = simulate(made, problem, 4, run_dir=tmp_path / "run", resume=True).rows[-1]
-    assert (row["gradients"], row["examples_seen"]) == (48, 240)
-
-
 def test_a_metric_of_that_name_stays_the_users():
-    rows = simulate(
-        FedAvg(client_lr=0.1, local_steps=1),
-        _unequal(),
-        1,
-        evaluate=lambda server_round, x: {"gradients": -1.0},
-    ).rows
-    assert rows[-1]["gradients"] == -1.0
+    def evaluate(server_round, x):
+        return {"gradients": -1.0}
+
+    assert simulate(FedAvg(**STEPS), unequal(), 1, evaluate=evaluate).rows[-1]["gradients"] == -1.0
 
 
 def test_solvers_of_many_clients_count_each_ones_own():

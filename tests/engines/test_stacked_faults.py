@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from agreement import near, squares
 from harness import OpenRun
 from test_stacked import made, objectives, open_run, opened
 
@@ -12,7 +15,7 @@ from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.errors import RoundError
-from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.objectives import LeastSquares, ManyClients
 from flower_fedcon.objectives.client_axis import Stack, together
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD
@@ -41,24 +44,17 @@ def test_the_gate(rule, caplog):
     calm, engine = open_run(strategy, problem)
     run = OpenRun(strategy, problem)
     faulty = opened(Faulty, run)
+    client = OpenRun(strategy, problem).play(3).server.cohort[1]
+    faulty.bad = {3: client}
     for _ in range(6):
         calm.round(engine)
-    third = [3, 3]
-    cohorts = OpenRun(strategy, problem)
-    for _ in range(3):
-        cohorts.play()
-    third[1] = cohorts.server.cohort[1]
-    faulty.bad = {third[0]: third[1]}
-    for _ in range(6):
         run.round(faulty)
-    counts = run.server.counts
-    if isinstance(rule, Full):  # the quorum is there without it: it is left out
-        assert (counts["dropped"], counts["retries"]) == (1, 0)
-    else:
-        assert (counts["dropped"], counts["retries"]) == (1, 1)
-        assert run.x == pytest.approx(calm.x, abs=1e-12)
+    # With everyone the quorum is there without it: it is left out.
+    assert run.server.counts == {"dropped": 1} | ({} if rule == Full() else {"retries": 1})
+    if rule != Full():
+        near(run.x, calm.x, 1e-12)
         assert run.server.uplink_bytes == calm.server.uplink_bytes
-    assert f"dropped the reply of client {third[1]}" in caplog.text
+    assert f"dropped the reply of client {client}" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
@@ -83,16 +79,21 @@ def test_a_client_that_fails_is_left_out_as_on_the_local_engine(kind, caplog):
         assert caplog.text.count("L1 got a value that is not finite (nan)") == 2
         caplog.clear()
         found.append(run)
-    assert np.abs(found[0].x - found[1].x).max() <= 1e-12
+    near(found[0].x, found[1].x, 1e-12)
     assert found[0].acknowledged == found[1].acknowledged
     for name in ("uplink_bytes", "downlink_bytes"):
         assert getattr(found[0].server, name) == getattr(found[1].server, name), name
 
 
+@pytest.mark.parametrize("many", [False, True], ids=["objectives", "one array"])
 @pytest.mark.parametrize("name", ["fedfw", "scaffold", "compositefl"])
-def test_a_round_that_fails_half_way_is_done_client_by_client(name, monkeypatch):
+def test_a_round_that_fails_half_way_is_done_client_by_client(name, many, monkeypatch):
     """Some states are written by then, and everyone's last reply is confirmed already."""
-    strategy, problem = made(name, objectives("least squares"))
+    parts: Any = objectives("least squares")
+    if many:
+        A, b = (np.array([getattr(f, of) for f in parts]) for of in "Ab")
+        parts = ManyClients(LeastSquares, A, b)
+    strategy, problem = made(name, parts)
     expected = simulate(strategy, problem, 8).x
     monkeypatch.setattr(Stack, "models_at_once", 2 * problem.start.size)  # four parts
     plain, failed = StackedEngine._step, []
@@ -106,14 +107,8 @@ def test_a_round_that_fails_half_way_is_done_client_by_client(name, monkeypatch)
     monkeypatch.setattr(StackedEngine, "_step", step)
     found = simulate(strategy, problem, 8, engine="stacked")
     assert failed == [1, 4, 5]
-    assert np.abs(found.x - expected).max() <= 1e-12
+    near(found.x, expected, 1e-12)
     assert found["dropped"][-1] == found["lost"][-1] == 0
-
-
-def test_a_step_that_diverges_ends_the_run_with_the_reasons():
-    strategy, problem = made("fedavg", objectives("quadratic"), client_lr=1e200, local_steps=4)
-    with np.errstate(all="ignore"), pytest.raises(RoundError, match="0 usable replies of 7"):
-        simulate(strategy, problem, 5, engine="stacked", evaluate_every=0)
 
 
 @pytest.mark.parametrize("engine", ["stacked", "local"])
@@ -121,7 +116,9 @@ def test_many_clients_that_diverge_fill_no_log(engine, caplog):
     """What is wrong is said once in each attempt, with the number of clients; and in the error."""
     problem = FederatedProblem([LeastSquares(np.eye(2), np.ones(2))] * 40)
     strategy = FedAvg(client_lr=1e200, local_steps=4)
-    words = r"after 4 attempts \(clients 0, 1, 2, 3, 4 and 35 more: 'delta' holds non-finite"
+    words = (
+        r"0 usable replies of 40.*4 attempts \(clients 0, 1, 2, 3, 4 and 35 more: 'delta' holds "
+    )
     with np.errstate(all="ignore"), pytest.raises(RoundError, match=words):
         simulate(strategy, problem, 1, engine=engine, evaluate_every=0)
     lines = [m for m in caplog.messages if m.startswith("round 1: dropped the replies of clients")]
@@ -138,12 +135,9 @@ def test_of_many_reasons_to_drop_replies_ten_are_logged(caplog):
     assert "round 1: and more, for 2 other reasons" in caplog.text
 
 
-STATEFUL = ["fedfw", "fedfwplus", "scaffold", "scaffnew", "compositefl"]
-
-
 @pytest.mark.parametrize("rule", [Full(), Sample(count=5)], ids=["full", "sampled"])
 @pytest.mark.parametrize("gone", [[1, 4], list(range(7))], ids=["two", "all"])
-@pytest.mark.parametrize("name", STATEFUL)
+@pytest.mark.parametrize("name", ["fedfw", "fedfwplus", "scaffold", "scaffnew", "compositefl"])
 def test_clients_that_lost_their_state_come_back_as_on_the_local_engine(name, gone, rule):
     """Some of them, or everyone: a run that began on nodes goes on in this process, say."""
     if name == "scaffnew" and rule != Full():
@@ -153,24 +147,21 @@ def test_clients_that_lost_their_state_come_back_as_on_the_local_engine(name, go
     for kind in (LocalEngine, StackedEngine):
         run = OpenRun(strategy, problem)
         engine = opened(kind, run)
-        for _ in range(4):
-            run.round(engine)
-        states, engine = engine.save(), opened(kind, run)
-        engine.load([Versions() if j in gone else v for j, v in enumerate(states)])
-        for _ in range(6):
+        for played in range(10):
+            if played == 4:
+                states, engine = engine.save(), opened(kind, run)
+                engine.load([Versions() if j in gone else v for j, v in enumerate(states)])
             run.round(engine)
         found.append(run)
-    local, stacked_run = found
-    assert stacked_run.server.counts == local.server.counts
+    local, stacked = found
+    assert stacked.server.counts == local.server.counts
     assert local.server.counts["lost"] > 0
-    assert np.abs(stacked_run.x - local.x).max() <= 1e-12
+    near(stacked.x, local.x, 1e-12)
 
 
 def test_an_error_names_the_place_in_the_model():
     """And not in the stack of the clients' models."""
-    rng = np.random.default_rng(0)
-    clients = [LeastSquares(rng.normal(size=(6, 4)), rng.normal(size=6)) for _ in range(3)]
-    problem = FederatedProblem(clients, regularizer=L1(0.1))
+    problem = squares((6,) * 3, 4, regularizer=L1(0.1))
     strategy = FedMiD(L1(0.1), client_lr=1e200, local_steps=5)
     said = []
     for engine in ("local", "stacked"):

@@ -34,11 +34,13 @@ def agree(
     *,
     engine: str = "stacked",
     columns: Any = COUNTED,
+    about: Any = (),
     **options: Any,
 ) -> History:
     """Return an engine's history, whose model and columns are those of the local one.
 
-    Where it is the stacked engine, it was not the local one.
+    Of the columns in `about` it says how far they may be, relative to the local one's, which are
+    not 0. Where it is the stacked engine, it was not the local one.
     """
     if engine == "stacked":
         assert why_not_stackable(strategy, problem) is None
@@ -50,6 +52,9 @@ def agree(
     assert np.abs(flat(local.x) - problem.start.ravel()).max() > 1e-3
     for row, same in zip(other.rows, local.rows, strict=True):
         assert {k: row[k] for k in columns} == {k: same[k] for k in columns}
+        for name, slack in dict(about).items():
+            assert abs(row[name] - same[name]) <= slack * same[name], name
+            assert row[name] > 0
     return other
 
 
