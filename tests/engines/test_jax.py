@@ -146,7 +146,7 @@ def test_what_is_compiled(name, done):
     rounds = 12 if name.startswith("FedFW") else 30
     same(*FEATURES[name](), rounds, 1e-5 if "single" in name else 1e-10)
     if "sampled" in name:
-        assert 0 not in done[1:2]
+        assert sum(done) > 3  # a client is met once before
     else:
         assert sum(done) >= (21 if name == "long models" else rounds - 1)
 

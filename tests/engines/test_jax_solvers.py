@@ -109,7 +109,8 @@ CASES = [
     case(DualFL(strong_convexity=0.1, **THREE), "single quadratic", tolerance=1e-5, compiled=20,
          night=True),
     # First steps where the curvature varies.
-    case(DualFL(regularizer=PSI, **DUAL, local_solver=AOGM(), **THREE), LOGISTIC, compiled=20, night=True),
+    case(DualFL(regularizer=PSI, **DUAL, local_solver=AOGM(), **THREE), LOGISTIC, compiled=20,
+         night=True),
     # Each kind of clients is solved its own way, by factors or by Newton's method.
     *(case(m, "several logistic", slack=0.02, compiled=28, night=True, id="each")
       for m in (GAP, FedPD(step_size=1.0))),
