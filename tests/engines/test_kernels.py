@@ -23,13 +23,6 @@ numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
 compiled = pytest.importorskip("flower_fedcon.compiled.calls")
 
 
-@pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"])
-def always(request, monkeypatch):
-    """Use the kernels for arrays of any size, in the form for several threads or for one."""
-    monkeypatch.setattr(door, "WORTHWHILE", 0)
-    monkeypatch.setattr(compiled, "FEW", request.param)
-
-
 @pytest.mark.parametrize("which", [slice(0, 5), slice(1, 3), np.array([3, 0, 4])])
 @pytest.mark.parametrize("rows", [1, 3, 4, 9])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -106,19 +99,19 @@ def test_hessian_products_are_those_of_each_client(always, dtype, l2, rows):
 
 
 def test_the_kernels_are_what_is_used(always, monkeypatch):
-    used = []
-    kernels = door.loops(np.ones(1))
+    used, kernels = [], door.loops(np.ones(1))
     plain = kernels.add_gradients
     monkeypatch.setattr(kernels, "add_gradients", lambda *a: (used.append(1), plain(*a)))
-    x = np.ones((3, 2))
-    stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
-    assert used == [1]
-    with door.numpy_only():
+
+    def play(dtype=np.float64):
+        x = np.ones((3, 2), dtype)
         stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
-    assert used == [1]
-    x = x.astype(np.float32)  # of another type than the data: by NumPy
-    stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
-    assert used == [1]
+        return len(used)
+
+    assert play() == 1
+    with door.numpy_only():
+        assert play() == 1
+    assert play(np.float32) == 1  # of another type than the data: by NumPy
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -176,31 +169,14 @@ def test_a_forked_child_works_on_one_core(always):
 
 HIDDEN = """
 import sys
-{before}
 import numpy as np
 from flower_fedcon import compiled as door
 from flower_fedcon.sets import L1Ball
 assert door.loops(np.ones(2**20)) is None
 assert door.describe() == "none: NumPy alone"
-print(abs(L1Ball(1.0).lmo(np.eye(300), batch=1).code).sum())
+assert abs(L1Ball(1.0).lmo(np.eye(300), batch=1).code).sum() == sum(range(1, 301))
 """
-
-
-@pytest.mark.parametrize(
-    ("before", "more"),
-    [("sys.modules['numba'] = None", {}), ("", {"NUMBA_DISABLE_JIT": "1"})],
-)
-def test_without_numba_and_where_it_is_switched_off(before, more):
-    code, env = HIDDEN.format(before=before), {**os.environ, **more}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=120
-    )
-    assert done.stderr == ""
-    assert done.stdout.strip() == str(sum(range(1, 301)))
-
-
-def test_small_arrays_do_not_load_it():
-    code = """
+SMALL = """
 import sys
 import numpy as np
 from flower_fedcon import FederatedProblem, simulate
@@ -212,5 +188,20 @@ problem = FederatedProblem(clients, constraint=L1Ball(1.0))
 simulate(FedFW(problem.constraint, penalty=1.0), problem, 3, engine="stacked")
 assert "numba" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        (f"import sys; sys.modules['numba'] = None{HIDDEN}", {}),
+        (HIDDEN, {"NUMBA_DISABLE_JIT": "1"}),
+        (SMALL, {}),
+    ],
+    ids=["without numba", "switched off", "small arrays do not load it"],
+)
+def test_numba_is_never_needed(code, more):
+    env = {**os.environ, **more}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=120
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
