@@ -223,14 +223,6 @@ def test_clients_of_unequal_sizes_take_their_own_numbers_of_steps(engine):
     assert row["examples_seen"] == 2 * 2 * (3 + 9 + 9 + 3 + 2)
 
 
-@pytest.mark.parametrize("name", ["batches", "batches, state", "batches, vertices", "noise"])
-def test_resumed_runs_draw_on(name, tmp_path):
-    made, problem = (FedAvg(**STEPS), noisy()) if name == "noise" else ROWS[name][:2]
-    simulate(made, problem, 3, run_dir=tmp_path)
-    resumed = simulate(made, problem, 6, run_dir=tmp_path, resume=True)
-    np.testing.assert_array_equal(resumed.x, simulate(made, problem, 6).x)
-
-
 # --- noise and what is measured -------------------------------------------------------------------
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from contract import CONTRACTS, build
 from flwr.serverapp import ServerApp
-from problems import q6_limited
+from problems import q6, q6_limited, q6_objectives
+from test_resume import untimed
 
 from flower_fedcon import FederatedProblem, Policy, Sample, client_app, simulate
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.virtual_nodes import run_on_virtual_nodes
+from flower_fedcon.objectives import Quadratic
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.sets import L1Ball
+from flower_fedcon.strategies import Scaffold
 
 ROUNDS = 6
 ORACLES = {"constraint": L1Ball(0.5), "regularizer": L1(0.6)}
@@ -65,5 +71,31 @@ def test_same_iterates(name, found):
     problem = problem_of(name)
     local = simulate(strategy_of(name), problem, ROUNDS, seed=4, on_mismatch="warn")
     assert found[name].x.tobytes() == local.x.tobytes()
-    for row, same in zip(found[name].rows, local.rows, strict=True):
-        assert row == {**same, "seconds": row["seconds"]}
+    assert untimed(found[name]) == untimed(local)
+
+
+class Dies(Quadratic):
+    """Takes its worker with it, the first time that it is asked for a gradient."""
+
+    flag = ""
+
+    def gradient(self, x):
+        if self.flag and not Path(self.flag).exists():
+            Path(self.flag).touch()
+            os._exit(1)
+        return super().gradient(x)
+
+
+@pytest.mark.nightly
+@pytest.mark.ray
+def test_a_worker_that_dies_is_started_again(tmp_path):
+    objectives = list(q6_objectives())
+    objectives[2] = Dies(objectives[2].Q, objectives[2].b)
+    objectives[2].flag = str(tmp_path / "flag")
+    strategy = Scaffold(client_lr=1 / 40, local_steps=2)
+    options = {"engine": "ray", "clients_per_message": 3, "evaluate_every": 0}
+    there = simulate(strategy, FederatedProblem(objectives), 3, **options)
+    assert Path(objectives[2].flag).exists()
+    here = simulate(strategy, q6(), 3, evaluate_every=0)
+    assert there.x.tobytes() == here.x.tobytes()
+    assert untimed(there) == untimed(here)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from fake_ray import fake_ray  # noqa: F401  (a fixture)
 from sites import problem, run, written
 
 FILES = ("coefficients.csv", "report.txt", "quality.json", "model.json")

@@ -298,39 +298,6 @@ def test_reasons(strategy, problem, said, log):
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STACKS)
-def test_resumes_to_the_same_bytes(name, tmp_path):
-    """Also where the local engine began: the checkpoints are the same."""
-    sampled = [r for r in rules(name) if isinstance(r, Sample)]
-    more: dict[str, Any] = {"participation": sampled[0] if sampled else Full()}
-    if made(name, objectives("quadratic"))[0].uses_num_rounds or name == "mcfedda":
-        more = {"stages": [(2.0, None, 9), (1.0, None, 9)]}
-    strategy, problem = made(name, objectives("least squares"), **more)
-    whole = simulate(strategy, problem, 20, engine="stacked")
-    for engine in ("stacked", "local"):
-        folder = tmp_path / engine
-        simulate(strategy, problem, 11, engine=engine, run_dir=folder)
-        rest = simulate(strategy, problem, 20, engine="stacked", run_dir=folder, resume=True)
-        assert rest.x == pytest.approx(whole.x, abs=1e-12)
-        assert engine == "local" or rest.x.tobytes() == whole.x.tobytes()
-        assert rest.rows[-1]["uplink_bytes"] == whole.rows[-1]["uplink_bytes"]
-        assert (folder / "model.npz").exists()
-
-
-@pytest.mark.parametrize("cut", [7, 11])
-@pytest.mark.parametrize("name", ["scaffold", "compositefl", "fedfw", "fedfwplus"])
-def test_sampled_cohorts_resume_to_the_same_bytes(name, cut, tmp_path):
-    """Whatever the clients' states were stored like when the run was cut."""
-    strategy, problem = made(name, objectives("logistic"), participation=Sample(fraction=0.5))
-    for seed in range(6):
-        options = {"engine": "stacked", "seed": seed}
-        whole = simulate(strategy, problem, 20, **options)
-        options["run_dir"] = tmp_path / str(seed)
-        simulate(strategy, problem, cut, **options)
-        rest = simulate(strategy, problem, 20, **options, resume=True)
-        assert rest.x.tobytes() == whole.x.tobytes()
-
-
 def opened(kind: type[InProcess], run: OpenRun) -> Any:
     engine = kind(run.problem)
     engine.open(run.server.info)
