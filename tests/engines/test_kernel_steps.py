@@ -85,7 +85,8 @@ PASSES = {  # what a pass has beside start, steps and rate
 @pytest.mark.parametrize("name", PASSES)
 @each_dtype
 @pytest.mark.parametrize(
-    ("kind", "d"), [("least squares", 7), ("logistic", 7), ("logistic", 30), ("softmax", 6)]
+    ("kind", "d"),
+    [(kind, d) for kind in ("least squares", "logistic") for d in (7, 60)] + [("softmax", 6)],
 )
 def test_steps_taken_in_one_go_are_those_one_by_one(kind, d, dtype, name, batches, monkeypatch):
     """Of few rows with many entries, plain steps by the rows' products."""
@@ -104,9 +105,9 @@ def test_steps_taken_in_one_go_are_those_one_by_one(kind, d, dtype, name, batche
     assert whole.takes(taken)
     found = whole.gradient_steps(taken, WHICH, rows)
     assert found.dtype == dtype
-    exact = 1e-13 if dtype == np.float64 else 1e-5
+    exact = 1e-13 if dtype == np.float64 else 2e-5 if kind == "softmax" else 1e-5
     np.testing.assert_allclose(found, one_by_one(parts, taken, rows), rtol=exact, atol=exact)
-    assert len(used) == (d == 30 and not batches and "prox" not in name)
+    assert len(used) == (d == 60 and not batches and "prox" not in name)
     lost = LocalPass(np.full(parts[0].shape, np.nan, dtype), steps=2, rate=0.05)
     assert np.isnan(whole.gradient_steps(lost, WHICH, None)).all()
     used.clear()
@@ -115,12 +116,15 @@ def test_steps_taken_in_one_go_are_those_one_by_one(kind, d, dtype, name, batche
 
 
 def test_softmax_with_an_intercept_is_not_taken():
-    free = [SoftmaxRegression(f.A, f.y, 5, intercept=True) for f in parts_of("softmax", float, 6)]
+    free = [
+        SoftmaxRegression(f.A, f.y, 5, l2=0.1, intercept=True)
+        for f in parts_of("softmax", float, 6)
+    ]
     assert not stack(free).takes(LocalPass(np.zeros((7, 5)), steps=2, rate=0.05))
 
 
 @each_dtype
-@pytest.mark.parametrize(("kind", "d"), [("least squares", 5), ("logistic", 30), ("softmax", 5)])
+@pytest.mark.parametrize(("kind", "d"), [("least squares", 5), ("logistic", 60), ("softmax", 5)])
 @pytest.mark.parametrize("batches", [False, True])
 def test_control_variates_move_with_the_steps(kind, d, dtype, batches):
     """Bit for bit as they would after them; by either loop over rows, and softmax regression's."""
