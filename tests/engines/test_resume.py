@@ -130,7 +130,7 @@ GOES_ON = [
     *((name, *way) for name in HELD if "array" in name for way in EACH_WAY),
     *((name, *way) for name in HELD if "batches" in name for way in [("local", "local")]),
     *((name, *way) for name in ("fedfw", "compositefl", "unequal") for way in COMPILED),
-    *((name, *way) for name in ("fedfw", "dualfl") for way in PROCESSES),
+    *((name, *way) for name in ("fedfw", "dualfl", "scaffnew") for way in PROCESSES),
     *(("fedfw", *way) for way in BLOCKS),
     ("noise", "local", "local"),
     ("batches of a permutation", "jax", "jax"),

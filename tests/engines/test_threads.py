@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from row_clients import clients
+from agreement import squares
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon import compiled as door
@@ -63,23 +63,23 @@ def test_without_a_setting_all_cores_are(forms, monkeypatch):
     assert forms == [8, 0]
 
 
+STRATEGY = FedAvg(client_lr=0.1, local_steps=1)
+
+
 @pytest.mark.parametrize("value", [0, 65, 1.5, True, "two"])
 def test_a_number_that_cannot_be_is_named(forms, monkeypatch, value):
-    problem = FederatedProblem(clients("least squares", 2, 4, (3,), float))
-    strategy = FedAvg(client_lr=0.1, local_steps=1)
     said = "must be a whole number from 1 to 64, the cores that this process may use, got"
     with pytest.raises(ConfigError, match=rf"^threads {said} {value!r}: leave it out"):
-        simulate(strategy, problem, 1, threads=value)
+        simulate(STRATEGY, squares((4, 4)), 1, threads=value)
     monkeypatch.setenv("FEDCON_THREADS", str(value))
     with pytest.raises(ConfigError, match=rf"^FEDCON_THREADS {said} .*: leave it out"):
-        simulate(strategy, problem, 1)
+        simulate(STRATEGY, squares((4, 4)), 1)
 
 
 @pytest.mark.parametrize("more", [{"engine": "ray"}, {"workers": 2}])
 def test_other_processes_have_their_part_of_the_cores(more):
-    problem = FederatedProblem(clients("least squares", 2, 4, (3,), float))
     with pytest.raises(ConfigError, match=r"threads=1 is for clients in this process: .*FEDCON_TH"):
-        simulate(FedAvg(client_lr=0.1, local_steps=1), problem, 1, threads=1, **more)
+        simulate(STRATEGY, squares((4, 4)), 1, threads=1, **more)
 
 
 def test_worker_processes_share_the_cores(monkeypatch):
@@ -88,9 +88,8 @@ def test_worker_processes_share_the_cores(monkeypatch):
     monkeypatch.setattr(
         workers, "ProcessPoolExecutor", lambda **options: given.append(options["initargs"][-1])
     )
-    problem = FederatedProblem(clients("least squares", 3, 4, (3,), float))
     with pytest.raises(AttributeError):  # there is no pool
-        simulate(FedAvg(client_lr=0.1, local_steps=1), problem, 1, workers=3)
+        simulate(STRATEGY, squares((4,) * 3), 1, workers=3)
     assert given == [2, 2, 2]
 
 
@@ -106,26 +105,17 @@ def test_the_number_reaches_the_loops_of_a_stacked_run(monkeypatch):
         for alone, loop in enumerate(real)
     )
     monkeypatch.setitem(compiled.forms, "take_steps", both)
-    problem = FederatedProblem(clients("least squares", 4, 9, (5,), float))
+    problem = squares((9,) * 4, 5)
     strategy = FedAvg(client_lr=0.1, local_steps=2)
     found = [simulate(strategy, problem, 3, engine="stacked", threads=n).x for n in (1, 2, None)]
     assert used == [1] * 3 + [0] * 6
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
 
 
-def wide_problem(data):
-    return FederatedProblem([LeastSquares(A, b) for A, b in data])
-
-
-def tables(rng):
-    return [(rng.standard_normal((4, 900)), rng.standard_normal(4)) for _ in range(40)]
-
-
 @pytest.mark.parametrize("method", [FedAvg, Scaffold], ids=["fedavg", "scaffold"])
 def test_a_run_of_many_clients_is_that_of_any_number_of_threads(method):
     """Nor does it differ from the local engine's by more than rounding."""
-    problem = wide_problem(tables(np.random.default_rng(0)))
-    strategy = method(client_lr=1e-3, local_steps=3)
+    problem, strategy = squares((4,) * 40, 900), method(client_lr=1e-3, local_steps=3)
     one, all_ = (simulate(strategy, problem, 8, engine="stacked", threads=k).x for k in (1, None))
     assert one.tobytes() == all_.tobytes()
     np.testing.assert_allclose(one, simulate(strategy, problem, 8).x, rtol=0, atol=1e-13)
@@ -133,10 +123,10 @@ def test_a_run_of_many_clients_is_that_of_any_number_of_threads(method):
 
 def test_a_client_with_a_nonfinite_model_is_dropped_by_name(caplog):
     """The gate sees it in the pass over all, and tells whose it is."""
-    data = tables(np.random.default_rng(0))
-    data[7] = np.full((4, 900), 1e45), np.ones(4)  # which overflows in the sixth step
+    parts = list(squares((4,) * 40, 900).objectives)
+    parts[7] = LeastSquares(np.full((4, 900), 1e45), np.ones(4))  # overflows in the sixth step
     strategy = FedAvg(client_lr=1e-3, local_steps=8, min_replies=39)
-    history = simulate(strategy, wide_problem(data), 1, engine="stacked")
+    history = simulate(strategy, FederatedProblem(parts), 1, engine="stacked")
     assert "dropped the reply of client 7: 'delta' holds non-finite values" in caplog.text
     assert history["dropped"][-1] == caplog.text.count("dropped the reply")
     assert np.isfinite(history.x).all()
