@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_ray_all import problem_of, strategy_of
+from test_engines import problem_of, strategy_of
 from test_resume import untimed
 
 from flower_fedcon import FederatedProblem, simulate
