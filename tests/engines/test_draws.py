@@ -171,8 +171,6 @@ ROWS = {  # the strategy, its problem, and the engines beside the local one
 )
 def test_engines_take_the_same_steps(name, engine, caplog):
     made, problem, _ = ROWS[name]
-    if engine == "jax":
-        pytest.importorskip("jax")
     columns = ["gradients", "examples_seen"]
     found = agree(made, problem, 6, engine=engine, columns=columns, evaluate_every=6)
     assert not caplog.records
@@ -208,7 +206,6 @@ def test_engines_draw_the_same_noise(name):
 
 
 def test_compiled_rounds_say_that_they_take_no_noise(caplog):
-    pytest.importorskip("jax")
     agree(FedAvg(**STEPS), noisy(), 3, 1e-12, engine="jax")
     assert "their noise comes from each client's own stream" in caplog.text
 

@@ -24,7 +24,7 @@ from flower_fedcon.sets import (
     LpBall,
     Simplex,
 )
-from flower_fedcon.strategies import FedAvg, FedFW, FedMiD, Scaffold
+from flower_fedcon.strategies import FedAvg, FedFW, FedMiD
 
 STRATEGY = FedAvg(client_lr=0.1, local_steps=1)
 
@@ -127,23 +127,6 @@ def test_balls_at_the_end_of_the_numbers(p):
 def test_a_bound_whose_square_is_no_number():
     bounded = FedAvg(client_lr=0.1, local_steps=1, norm_bound=1e200)
     assert np.isfinite(simulate(bounded, problem(), 2).x).all()
-
-
-def test_what_is_not_resumed(tmp_path):
-    simulate(STRATEGY, problem(), 1, run_dir=tmp_path)
-    fewer = FederatedProblem([Quadratic(np.eye(2), np.ones(2))] * 2)
-    longer = FedAvg(client_lr=0.2, local_steps=1)
-    for made, given, more, says in (
-        (STRATEGY, problem(), {"allow_changes": ["nonsense"]},
-         r"the unknown name 'nonsense': .*client_lr"),
-        (Scaffold(client_lr=0.1, local_steps=1), problem(), {},
-         r"algorithm was 'fedavg', is 'scaffold'"),
-        (STRATEGY, fewer, {}, r"of 2 clients .* another number of clients\?"),
-    ):  # fmt: skip
-        with pytest.raises(FedConError, match=says):
-            simulate(made, given, 2, run_dir=tmp_path, resume=True, **more)
-    again = {"run_dir": tmp_path, "resume": True, "allow_changes": ["client_lr"]}
-    assert len(simulate(longer, problem(), 2, **again)) >= 1
 
 
 def test_workers_are_not_started_by_a_daemon(monkeypatch):

@@ -237,7 +237,7 @@ def test_a_client_that_hangs_costs_its_reply(block, monkeypatch):
 
 
 FILES = ("coefficients.csv", "report.txt", "quality.json", "model.json")
-ASKED = {
+STUDIES = {
     "own": {"inference": "robust", "heterogeneity": True},
     "random": {"inference": None, "site_effects": "random"},
 }
@@ -284,7 +284,7 @@ def test_the_same_numbers_in_ray(folder, tmp_path):
 @pytest.mark.parametrize("each", [1, 3])
 def test_random_intercepts_in_ray(folder, tmp_path, each):
     more = {"cluster": "plan", "test_fraction": 0.2}
-    made = problem(folder, "logistic", more, **ASKED["random"])
+    made = problem(folder, "logistic", more, **STUDIES["random"])
     run(made, 8, run_dir=tmp_path / "here", certificates=True)
     how = {"engine": "ray", "clients_per_message": each, "run_dir": tmp_path / "run"}
     run(made, 1, **how, certificates=True)
@@ -298,7 +298,7 @@ def test_random_intercepts_in_ray(folder, tmp_path, each):
 @pytest.mark.parametrize(("per_message", "what"), [(None, "own"), (1, "own"), (None, "random")])
 def test_a_study_in_flower_s_simulation(per_message, what, folder, tmp_path):
     """Robust errors, own or random intercepts, what each site finds alone: the same bytes."""
-    made = problem(folder, "poisson", {"test_fraction": 0.2}, **ASKED[what])
+    made = problem(folder, "poisson", {"test_fraction": 0.2}, **STUDIES[what])
     run(made, 6, run_dir=tmp_path / "here", certificates=True)
     more = {} if per_message is None else {"clients_per_message": per_message}
     run(made, 6, engine="ray", run_dir=tmp_path / "run", certificates=True, **more)

@@ -179,25 +179,6 @@ def test_sampled_cohorts_resume_to_the_same_bytes(name, cut, tmp_path):
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def test_changed_settings_are_refused_by_name(tmp_path):
-    problem = l1ls(4)
-    simulate(fedfw(), problem, 5, run_dir=tmp_path)
-
-    def resume(strategy, **options):
-        return simulate(strategy, problem, 8, run_dir=tmp_path, resume=True, **options)
-
-    other = FedFW(problem.constraint, penalty=0.2, participation=Sample(count=2))
-    with pytest.raises(FedConError, match=r"penalty was 0.1, is 0.2\. .*--allow-change penalty"):
-        resume(other)
-    assert len(resume(other, allow_changes=["penalty"])) == 8
-    with pytest.raises(FedConError, match=r"seed was 0, is 1"):
-        resume(other, seed=1)
-    nonconvex = fedfw(schedule="nonconvex")
-    simulate(nonconvex, problem, 5, run_dir=tmp_path / "nonconvex")
-    with pytest.raises(FedConError, match=r"num_rounds was 5, is 8"):
-        simulate(nonconvex, problem, 8, run_dir=tmp_path / "nonconvex", resume=True)
-
-
 def test_damaged_and_newer_checkpoints(tmp_path):
     problem = l1ls(4)
     simulate(fedfw(), problem, 5, run_dir=tmp_path)

@@ -11,14 +11,14 @@ import pytest
 from problems import avg, l1ls, q6, q6_objectives
 from test_resume import fedfw
 
-from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import LeastSquares, ManyClients
 from flower_fedcon.regularizers import GroupLasso
 from flower_fedcon.runs import kept
 from flower_fedcon.runs.directory import versions
 from flower_fedcon.sets import Birkhoff, Box
-from flower_fedcon.strategies import FedAvg, FedFW, FedMiD
+from flower_fedcon.strategies import FedAvg, FedFW, FedMiD, Scaffold
 from flower_fedcon.wire.digests import digest
 
 
@@ -158,14 +158,42 @@ def test_own_regularizers_are_resumed(kind, tmp_path):
     simulate(*used, 4, run_dir=tmp_path / "used", resume=True)
 
 
-def test_the_essential_cannot_be_allowed_to_change(tmp_path):
-    simulate(avg(), q6(), 2, run_dir=tmp_path)
-    single = FederatedProblem(q6_objectives(), x0=np.zeros(8, np.float32))
-    with pytest.raises(FedConError, match=r"model was .*float64.*Set it back, or use another"):
-        simulate(avg(), single, 3, run_dir=tmp_path, resume=True, allow_changes=["model", "x0"])
-    fewer = FederatedProblem(q6_objectives()[:5])
-    with pytest.raises(FedConError, match="is not a checkpoint of 5 clients"):
-        simulate(avg(), fewer, 3, run_dir=tmp_path, resume=True, allow_changes=["clients", "data"])
+FEW = FederatedProblem(q6_objectives()[:5])
+SINGLE = FederatedProblem(q6_objectives(), x0=np.zeros(8, np.float32))
+PENALTY = FedFW(l1ls(4).constraint, penalty=0.2, participation=Sample(count=2))
+OTHER_RATE = FedAvg(client_lr=0.02, local_steps=2)
+STAGED = fedfw(schedule="nonconvex")
+SETTINGS = {  # what a run begins with and goes on with, what is allowed to change, what is said
+    "penalty": ((fedfw(), l1ls(4)), (PENALTY, l1ls(4)), {},
+                r"penalty was 0.1, is 0.2\. .*--allow-change penalty"),
+    "penalty, allowed": ((fedfw(), l1ls(4)), (PENALTY, l1ls(4)),
+                         {"allow_changes": ["penalty"]}, None),
+    "rate, allowed": ((avg(), q6()), (OTHER_RATE, q6()), {"allow_changes": ["client_lr"]}, None),
+    "seed": ((avg(), q6()), (avg(), q6()), {"seed": 1}, r"seed was 0, is 1"),
+    "rounds": ((STAGED, l1ls(4)), (STAGED, l1ls(4)), {}, r"num_rounds was 2, is 3"),
+    "algorithm": ((avg(), q6()), (Scaffold(client_lr=0.1, local_steps=1), q6()), {},
+                  r"algorithm was 'fedavg', is 'scaffold'"),
+    "an unknown name": ((avg(), q6()), (avg(), q6()), {"allow_changes": ["nonsense"]},
+                        r"the unknown name 'nonsense': .*client_lr"),
+    "clients": ((avg(), q6()), (avg(), FEW), {}, r"of 5 clients .* another number of clients\?"),
+    # The essential cannot be allowed to change.
+    "type": ((avg(), q6()), (avg(), SINGLE), {"allow_changes": ["model", "x0"]},
+             r"model was .*float64.*Set it back, or use another"),
+    "clients, allowed": ((avg(), q6()), (avg(), FEW), {"allow_changes": ["clients", "data"]},
+                         "is not a checkpoint of 5 clients"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_changed_settings_are_refused_by_name(name, tmp_path):
+    before, after, options, said = SETTINGS[name]
+    simulate(*before, 2, run_dir=tmp_path)
+    options = {"run_dir": tmp_path, "resume": True, **options}
+    if said is None:
+        assert len(simulate(*after, 3, **options)) == 3
+        return
+    with pytest.raises(FedConError, match=said):
+        simulate(*after, 3, **options)
 
 
 def test_other_versions_are_told(tmp_path, monkeypatch, caplog):

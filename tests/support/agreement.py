@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from flower_fedcon import FederatedProblem, History, simulate
 from flower_fedcon.engines.stacked import why_not_stackable
@@ -42,6 +43,8 @@ def agree(
     Of the columns in `about` it says how far they may be, relative to the local one's, which are
     not 0. Where it is the stacked engine, it was not the local one.
     """
+    if engine == "jax":
+        pytest.importorskip("jax")
     if engine == "stacked":
         assert why_not_stackable(strategy, problem) is None
     options = {"seed": 3, **({"evaluate_every": 10} if engine == "jax" else {}), **options}
@@ -52,6 +55,10 @@ def agree(
     assert np.abs(flat(local.x) - problem.start.ravel()).max() > 1e-3
     for row, same in zip(other.rows, local.rows, strict=True):
         assert {k: row[k] for k in columns} == {k: same[k] for k in columns}
+        if options.get("certificates"):  # and all that they show
+            assert row.keys() == same.keys()
+            both = ((row[k], same[k]) for k in row.keys() - {"seconds"})
+            assert all(np.isclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True) for a, b in both)
         for name, slack in dict(about).items():
             assert abs(row[name] - same[name]) <= slack * same[name], name
             assert row[name] > 0
