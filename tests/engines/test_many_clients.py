@@ -105,31 +105,28 @@ def test_the_problem_is_that_of_separate_objectives(kind, weights):
         assert many.optimum.value == pytest.approx(each.optimum.value, abs=1e-9)
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("engine", ["local", "stacked"])
-@pytest.mark.parametrize("method", METHODS)
-def test_the_iterates_are_those_of_separate_objectives(method, engine, rule):
-    for kind in (LeastSquares, LogisticRegression):
-        for weights in (None, WEIGHTS):
-            problems = both(kind, weights=weights, **TERMS.get(method, {}))
-            histories = [
-                simulate(METHODS[method](p, participation=RULES[rule]), p, 8, engine=engine, seed=2)
-                for p in problems
-            ]
-            ours, theirs = histories
-            assert np.abs(ours.x - theirs.x).max() <= 1e-12
-            assert ours["objective"] == pytest.approx(theirs["objective"], rel=1e-12)
-            for name in ("uplink_bytes", "downlink_bytes", "cohort"):
-                assert ours[name].tolist() == theirs[name].tolist()
+OTHERS = [HuberRegression, PoissonRegression, SoftmaxRegression]
+SAME = [
+    *((kind, method, rule, {"engine": engine})
+      for kind in (LeastSquares, LogisticRegression) for method in METHODS for rule in RULES
+      for engine in ("local", "stacked")),
+    # With workers, too: a process gets its share of the array.
+    *((kind, "fedavg", "full", more) for kind in OTHERS
+      for more in ({"engine": "stacked"}, {"workers": 2})),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [HuberRegression, PoissonRegression, SoftmaxRegression])
-def test_other_losses(kind):
-    """With workers, too: a process gets its share of the array."""
-    many, each = both(kind)
-    for options in ({"engine": "stacked"}, {"workers": 2}):
-        found = [simulate(METHODS["fedavg"](p), p, 5, **options).x for p in (many, each)]
-        assert np.abs(found[0] - found[1]).max() <= 1e-12
+@pytest.mark.parametrize(("kind", "method", "rule", "more"), SAME)
+def test_the_iterates_are_those_of_separate_objectives(kind, method, rule, more):
+    for weights in (None, WEIGHTS):
+        ours, theirs = (
+            simulate(METHODS[method](p, participation=RULES[rule]), p, 8, seed=2, **more)
+            for p in both(kind, weights=weights, **TERMS.get(method, {}))
+        )
+        assert np.abs(ours.x - theirs.x).max() <= 1e-12
+        assert ours["objective"] == pytest.approx(theirs["objective"], rel=1e-12)
+        for name in ("uplink_bytes", "downlink_bytes", "cohort"):
+            assert ours[name].tolist() == theirs[name].tolist()
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_bound": 0.25}, {"aggregation": "median"}], ids=str)

@@ -100,7 +100,7 @@ def test_what_a_loss_reads_decides_who_is_alike(name):
     make, groups = GROUPS[name]
     own = make()
     for j, objective in enumerate(own):
-        objective.name, objective.notes = f"site {j}", [j]
+        objective.name, objective.notes, objective.mark = f"site {j}", [j], object()
     assert len(alike(own)) == groups
     assert None not in alike(own)
     np.testing.assert_allclose(end(own, "stacked").x, end(own).x, rtol=1e-12)
