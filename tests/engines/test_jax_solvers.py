@@ -28,6 +28,7 @@ SOLVERS = [
     Exact(), AOGM(), ENERGY, FUNCTION, AOGM(backtracking=False), GradientDescent(tolerance=1e-10),
     GradientDescent(steps=5), LBFGS(),
 ]  # fmt: skip
+AT_NIGHT = [FUNCTION, AOGM(backtracking=False), GradientDescent(steps=5)]
 THREE = {"participation": Sample(count=3)}
 DUAL: dict[str, Any] = {"strong_convexity": 0.1, "regularization": 0.1}
 PAPER: dict[str, Any] = {**DUAL, "form": "paper", "momentum": 0.0}
@@ -82,10 +83,11 @@ def accelerated(kind: str, *, night: bool = True, **options: Any) -> list[Any]:
     With few rows the problems are singular but for 0.1, and BLAS's kernels decide: 0 to 0.3 more.
     """
     slack = 0.4 if kind == "few rows" else 0.02
-    more = {"slack": slack, "compiled": 20, "night": night}  # a client is met once before
+    more = {"slack": slack, "compiled": 20}  # a client is met once before
+    made = [DualFL(**ACCELERATED, **options, participation=r) for r in (Full(), Sample(count=3))]
     return [
-        case(DualFL(**ACCELERATED, **options, participation=rule), kind, **more, id=f"{rule}")
-        for rule in (Full(), Sample(count=3))
+        case(one, kind, night=night or one is made[0], **more, id=f"{one.participation}")
+        for one in made
     ]
 
 
@@ -96,7 +98,8 @@ CASES = [
       for m in methods(STEPS)[:5] for k in ("softmax", SQUARES, LOGISTIC, f"several {SQUARES}")),
     # The same iterations, too, but for what rounding decides.
     *(case(prox(s), k, slack=slack_of(s), tolerance=1e-7 if s == ENERGY else 1e-10,
-           night=k != LOGISTIC) for s in SOLVERS for k in (LOGISTIC, SQUARES, "softmax")
+           night=k != LOGISTIC or s in AT_NIGHT)
+      for s in SOLVERS for k in (LOGISTIC, SQUARES, "softmax")
       # which asks for a smoothness, and that differs from that of the stack
       if k != "softmax" or getattr(s, "backtracking", True)),
     # DualFL's first two rounds ask for where to start.

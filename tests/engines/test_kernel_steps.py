@@ -66,19 +66,20 @@ def one_by_one(parts: list[Any], taken: LocalPass, rows: Any) -> np.ndarray:
 
 
 PROXES = Prox(ElasticNet(0.3, 0.2), [0.0, 0.1, 0.2, 0.3, 0.4].__getitem__)
+BOTH = {"terms": ["linear", "center"], "shift": 0.7}
 PASSES = {  # what a pass has beside start, steps and rate
-    "plain": {"onward": (0.0, 1.0)},
-    "drift": {"onward": (0.0, 1.0), "terms": ["linear"]},
-    "one drift and pull": {"onward": (0.0, 1.0), "terms": ["one linear"], "shift": 0.7},
-    "pull": {"onward": (0.0, 1.0), "terms": ["center"], "shift": 0.7},
-    "to one point": {"onward": (0.0, 1.0), "terms": ["linear", "one center"], "shift": 0.7},
+    "plain": {},
+    "drift": {"terms": ["linear"]},
+    "one drift and pull": {"terms": ["one linear"], "shift": 0.7},
+    "pull": {"terms": ["center"], "shift": 0.7},
+    "to one point": {"terms": ["linear", "one center"], "shift": 0.7},
     "from both": {"onward": (0.5, 0.25)},
-    "prox, from z": {"onward": (1.0, 0.0), "terms": ["linear", "center"], "shift": 0.7,
-                     "point": PROXES},
-    "prox, from the point": {"onward": (0.0, 1.0), "terms": ["linear", "center"], "shift": 0.7,
-                             "point": PROXES},
-    "prox, from both": {"onward": (1.0, 0.25), "terms": ["linear", "center", "first"],
-                        "shift": 0.7, "point": PROXES},
+    "prox, from z": {**BOTH, "point": PROXES},
+    "prox, from the point": {**BOTH, "point": PROXES, "onward": (0.0, 1.0)},
+    "prox, from both": {
+        "terms": ["linear", "center", "first"], "shift": 0.7,
+        "point": PROXES, "onward": (1.0, 0.25),
+    },
 }  # fmt: skip
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import agree, squares
+from agreement import agree, flat, squares
 from contract import CONTRACTS, build
 from harness import OpenRun
+from nightly import nightly
+from random_runs import METHODS, draw
 from test_contract import rules
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
@@ -363,3 +365,34 @@ def test_arrays_that_follow_one_another_are_not_copied():
     scattered = [data[0], data[2], data[1]]
     assert not np.shares_memory(together(scattered), data)
     assert np.array_equal(together(scattered), np.stack(scattered))
+
+
+# --- random runs, also of the compiled engine -----------------------------------------------------
+
+
+FEW, MANY = range(4), range(4, 40)  # runs of a method, and at night: a thousand in all
+TRACED = ["FedAvg", "FedDR"]  # those that the compiled engine plays in each run of the tests
+RANDOM = [
+    *((m, "stacked", FEW) for m in METHODS),
+    *((m, "jax", FEW[::2]) for m in TRACED),
+    *(nightly(m, "stacked", MANY) for m in METHODS),
+    *(nightly(m, "jax", MANY[:: 4 if m in TRACED else 1]) for m in METHODS),
+]
+
+
+@pytest.mark.parametrize(("method", "engine", "numbers"), RANDOM)
+def test_random_runs(method, engine, numbers):
+    """Give the local engine's model, relative to its greatest entry."""
+    if engine == "jax":
+        pytest.importorskip("jax")
+    for number in numbers:
+        run = draw(method, number)
+        options = {"seed": run.seed, "evaluate_every": 0}
+        local, other = (
+            flat(simulate(run.strategy, run.problem, run.rounds, engine=e, **options).x)
+            for e in ("local", engine)
+        )
+        allowed = 1e-4 if local.dtype == np.float32 else 1e-9
+        scale = float(np.abs(local).max()) or 1.0  # a strong psi holds the model at zero
+        found = float(np.abs(other - local).max()) / scale
+        assert found <= allowed, f"{engine}: {found:.1e} of {run.words}"
