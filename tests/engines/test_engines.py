@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from agreement import untimed
 from chaos import Chaos
 from contract import CONTRACTS, build
 from deployment import Deployment
@@ -17,7 +18,6 @@ from own_package import install
 from problems import l1ls, q6, q6_limited, q6_objectives
 from processes import wait_until
 from row_nodes import APP, model_of, node_configs, run_config
-from test_resume import untimed
 
 from flower_fedcon import (
     FederatedProblem,

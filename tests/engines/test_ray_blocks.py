@@ -7,11 +7,11 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+from agreement import interrupted, untimed
 from contract import CONTRACTS, build
 from flwr.app import Error, Message
 from problems import avg, l1ls, q6, q6_limited, q6_objectives
 from sites import problem, run, written
-from test_resume import interrupted, untimed
 
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.compressors import EF21, TopK
@@ -142,7 +142,7 @@ def test_what_was_lost_with_a_message_may_be_left_out(fake_ray):
 def left(folder, **more):
     """Leave a run between two checkpoints."""
     options = {"engine": "ray", "run_dir": folder, "checkpoint_every": 2}
-    interrupted(Scaffold(client_lr=1 / 40, local_steps=2), q6(), 5, **options)
+    interrupted(Scaffold(client_lr=1 / 40, local_steps=2), q6(), 5, 9, **options)
 
 
 def test_states_are_written_with_checkpoints_alone(tmp_path):

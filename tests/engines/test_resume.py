@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import COUNTED, flat, near, squares
+from agreement import COUNTED, flat, interrupted, near, squares, untimed
+from agreement import StopError as StopError  # other tests take it from here
+from agreement import stop_at as stop_at
 from contract import CONTRACTS, build
 from nightly import nightly
 from problems import l1ls
@@ -37,27 +39,6 @@ from flower_fedcon.wire import state_files
 ROUNDS = 14
 
 
-class StopError(Exception):
-    """What interrupts a run here."""
-
-
-def stop_at(number: int):
-    def stop(record):
-        if record["round"] == number:
-            raise StopError
-
-    return stop
-
-
-def interrupted(strategy, problem, at: int, **options):
-    with pytest.raises(StopError):
-        simulate(strategy, problem, ROUNDS, callbacks=[stop_at(at)], **options)
-
-
-def untimed(history: History) -> list[dict[str, float]]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in history.rows]
-
-
 def fedfw(**more):
     return FedFW(l1ls(4).constraint, penalty=0.1, participation=Sample(count=2), **more)
 
@@ -74,7 +55,7 @@ def test_same_bytes(name, sampled, tmp_path):
     calm = simulate(strategy, problem, ROUNDS)
     options = {"run_dir": tmp_path, "checkpoint_every": 4, "resume": True}
     for stop in (6, 11):
-        interrupted(strategy, problem, stop, **options)
+        interrupted(strategy, problem, stop, ROUNDS, **options)
     resumed = simulate(strategy, problem, ROUNDS, **options)
     assert np.asarray(resumed.x).tobytes() == np.asarray(calm.x).tobytes()
     assert untimed(resumed) == untimed(calm)
@@ -151,7 +132,7 @@ def test_a_run_goes_on_wherever_it_was_interrupted(name, first, then, tmp_path, 
     strategy, problem = HELD[name]()
     whole = simulate(strategy, problem, ROUNDS, seed=2, **place(then))
     options = {"run_dir": tmp_path, "checkpoint_every": 4, "seed": 2}
-    interrupted(strategy, problem, 10, **place(first), **options)
+    interrupted(strategy, problem, 10, ROUNDS, **place(first), **options)
     rest = simulate(strategy, problem, ROUNDS, resume=True, **place(then), **options)
     near(rest.x, whole.x, 1e-10 if "jax" in (first, then) else 1e-12)
     assert (tmp_path / "model.npz").exists()
@@ -205,19 +186,19 @@ def test_damaged_and_newer_checkpoints(tmp_path):
 
 SCRIPT = """
 import sys
-sys.path[:0] = {tests!r}
-from test_resume import fedfw
+sys.path[:0] = [{support!r}]
 from problems import l1ls
-from flower_fedcon import simulate
-simulate(fedfw(), l1ls(4), {rounds}, run_dir={folder!r}, resume=True, checkpoint_every=50)
+from flower_fedcon import Sample, simulate
+from flower_fedcon.strategies import FedFW
+made = FedFW(l1ls(4).constraint, penalty=0.1, participation=Sample(count=2))
+simulate(made, l1ls(4), {rounds}, run_dir={folder!r}, resume=True, checkpoint_every=50)
 """
 
 
 def start(folder: Path, rounds: int) -> subprocess.Popen[str]:
     """Start a run in a process of its own, and wait until it is under way."""
-    here = Path(__file__).parent
-    tests = [str(here), *(str(here.parent / name) for name in ("support", "algorithms"))]
-    script = SCRIPT.format(tests=tests, rounds=rounds, folder=str(folder))
+    support = str(Path(__file__).parents[1] / "support")
+    script = SCRIPT.format(support=support, rounds=rounds, folder=str(folder))
     history = folder / "history.csv"
     before = history.stat().st_size if history.exists() else 0
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
@@ -314,7 +295,7 @@ def test_resume_in_ray(name, tmp_path):
         problem = FederatedProblem(l1ls(4).objectives)
         strategy = Scaffold(client_lr=0.02, local_steps=2, participation=Sample(count=2))
     options = {"engine": "ray", "run_dir": tmp_path, "checkpoint_every": 2, "resume": True}
-    interrupted(strategy, problem, 5, **options)
+    interrupted(strategy, problem, 5, 8, **options)
     resumed = simulate(strategy, problem, 8, **options)
     calm = simulate(strategy, problem, 8)
     assert resumed.x.tobytes() == calm.x.tobytes()

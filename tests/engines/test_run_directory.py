@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agreement import interrupted, untimed
 from problems import avg, q6
-from test_resume import interrupted, untimed
 
 from flower_fedcon import History, simulate
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
@@ -22,7 +22,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 
 def stopped(folder: Path) -> None:
     """Leave a run that stopped after round 9, with the checkpoint of round 8."""
-    interrupted(avg(), q6(), 9, run_dir=folder, checkpoint_every=4)
+    interrupted(avg(), q6(), 9, 12, run_dir=folder, checkpoint_every=4)
 
 
 def resumed(folder: Path, rounds: int = 12) -> History:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import untimed
 from test_engines import problem_of, strategy_of
-from test_resume import untimed
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError, FedConError, RoundError

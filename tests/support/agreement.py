@@ -1,4 +1,4 @@
-"""An engine finds what the local one does; and the problems that this is tried on."""
+"""Runs that end alike: by another engine, or interrupted; and problems to try it on."""
 
 from __future__ import annotations
 
@@ -70,3 +70,28 @@ def squares(rows: Any, columns: int = 3, *, seed: int = 3, **terms: Any) -> Fede
     rng = np.random.default_rng(seed)
     own = [LeastSquares(rng.normal(size=(m, columns)), rng.normal(size=m)) for m in rows]
     return FederatedProblem(own, **terms)
+
+
+class StopError(Exception):
+    """What interrupts a run here."""
+
+
+def stop_at(number: int) -> Any:
+    """Return a callback that interrupts a run after a round."""
+
+    def stop(record: dict[str, float]) -> None:
+        if record["round"] == number:
+            raise StopError
+
+    return stop
+
+
+def interrupted(strategy: Any, problem: FederatedProblem, at: int, rounds: int, **how: Any) -> None:
+    """Interrupt a run of so many rounds."""
+    with pytest.raises(StopError):
+        simulate(strategy, problem, rounds, callbacks=[stop_at(at)], **how)
+
+
+def untimed(history: History) -> list[dict[str, float]]:
+    """Return the rows, without the seconds that they took."""
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in history.rows]
