@@ -31,7 +31,7 @@ from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import FedAvg, FedProx, Scaffold
 
 RNG = np.random.default_rng(0)
-DATA = [(RNG.normal(size=(6, 3)), np.sign(RNG.normal(size=6))) for _ in range(3)]
+DATA = [(RNG.normal(size=(6, 3)), np.sign(RNG.normal(size=6))) for _ in range(4)]
 ENGINES = ["local", "stacked"]
 STEPS = {"client_lr": 0.1, "local_steps": 2}
 METHODS = {
@@ -83,14 +83,14 @@ def twice(values: Any) -> Any:
 
 # --- who shares a stack ---------------------------------------------------------------------------
 
-FACTORS = [partial(np.multiply, 1.0 + i) for i in range(3)]
+FACTORS = [partial(np.multiply, 1.0 + i) for i in range(4)]
 GROUPS = {
     "one class": (lambda: clients(LeastSquares), 1),
     "two settings": (
         lambda: [HuberRegression(*own, delta=1.0 + j % 2) for j, own in enumerate(DATA)], 2),
-    "one function": (lambda: clients(Own, [twice] * 3), 1),
-    "two functions": (lambda: clients(Own, [twice, None, twice]), 2),
-    "functions of their own": (lambda: clients(Own, FACTORS), 3),
+    "one function": (lambda: clients(Own, [twice] * 4), 1),
+    "two functions": (lambda: clients(Own, [twice, None, twice, None]), 2),
+    "functions of their own": (lambda: clients(Own, FACTORS), 4),
 }  # fmt: skip
 
 
@@ -183,8 +183,8 @@ def test_the_values_of_compiled_loops_are_those_of_an_own_loss(kind):
 @pytest.mark.parametrize("kind", [LogisticRegression, LeastSquares, SoftmaxRegression, Quadratic])
 def test_engines_agree_about_a_client_that_lies(kind, method):
     own, how = clients(kind), {"method": METHODS[method], "rounds": 4}
-    honest, truth = own[2].gradient, end(own, **how).x
-    own[2].gradient = lambda x: -2 * honest(x)
+    honest, truth = own[3].gradient, end(own, **how).x
+    own[3].gradient = lambda x: -2 * honest(x)
     lied = end(own, **how).x
     assert np.array_equal(end(own, "stacked", **how).x, lied)
     assert np.abs(lied - truth).max() > 1e-3
@@ -286,7 +286,7 @@ def test_what_is_right_one_client_at_a_time_alone_runs_so(kind, reason, caplog):
     assert re.search(reason, str(told))
     assert end(own, "stacked").x.tobytes() == end(own).x.tobytes()
     assert told in caplog.text
-    assert why_not_one_stack(clients(Own, [twice] * 3)) is None
+    assert why_not_one_stack(clients(Own, [twice] * 4)) is None
 
 
 class Failing(Own):
