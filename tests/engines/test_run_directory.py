@@ -157,15 +157,14 @@ def test_what_is_no_file(name, make, kind, tmp_path):
         with pytest.raises(StorageError, match=r"cannot read .*history.csv: no such file"):
             resumed(tmp_path)
     make(tmp_path / name)
+    if (name, make) == ("history.csv", folder):  # beside its checkpoint, and read alone
+        for read in (resumed, lambda path: History.read_rows(path / name)):
+            with pytest.raises(StorageError, match=r"history.csv is a folder"):
+                read(tmp_path)
+    if name == "history.csv":
+        (tmp_path / "checkpoint").unlink()
     with pytest.raises(StorageError, match=f"{name} is {kind}, expected a file"):
         resumed(tmp_path)
-    if name == "history.csv":  # also where a run begins
-        (tmp_path / "checkpoint").unlink()
-        with pytest.raises(StorageError, match=f"history.csv is {kind}, expected a file"):
-            resumed(tmp_path)
-        if make is folder:
-            with pytest.raises(StorageError, match=r"history.csv is a folder"):
-                History.read_rows(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000, "null\0byte"])
