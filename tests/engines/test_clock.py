@@ -103,27 +103,18 @@ def unequal() -> FederatedProblem:
     return FederatedProblem([LeastSquares(rows[:m], rows[:m, 0] + m) for m in (2, 4, 9)])
 
 
+def engine_of(name: str) -> str:
+    return str(pytest.importorskip("jax") and name) if name == "jax" else name
+
+
 @pytest.mark.parametrize("engine", ["local", "stacked", "jax"])
 def test_gradients_of_local_solvers_are_counted(engine: str) -> None:
-    if engine == "jax":
-        pytest.importorskip("jax")
-    clock = Clock(compute=1.0, gradient=[5.0, 0.25, 0.5])
+    clock, engine = Clock(compute=1.0, gradient=[5.0, 0.25, 0.5]), engine_of(engine)
     history = simulate(SOLVED, unequal(), 3, clock=clock, engine=engine)
     assert seconds(history) == [11.0, 22.0, 33.0]  # 1 + 2 times 5
     assert history["gradients"].tolist() == [14, 28, 42]
     coin = simulate(Scaffnew(client_lr=0.01), two(), 4, clock=Clock(gradient=1.0), engine=engine)
     assert seconds(coin) == [steps / 2 for steps in coin["gradients"]]
-
-
-def test_a_deadline_reckons_with_the_gradients_of_the_last_round(tmp_path: Path) -> None:
-    clock = Clock(gradient=[5.0, 0.25, 0.5])
-    made = FedProx(proximal=1.0, local_solver=SOLVED.local_solver, participation=Deadline(6.0))
-    history = simulate(made, unequal(), 3, clock=clock)
-    assert history["replies"].tolist() == [3, 2, 2]
-    folder = tmp_path / "run"
-    simulate(made, unequal(), 2, clock=clock, run_dir=folder)
-    resumed = simulate(made, unequal(), 3, clock=clock, run_dir=folder, resume=True)
-    assert seconds(resumed) == seconds(history) == [6.0, 10.0, 14.0]
 
 
 def test_a_query_is_an_exchange_of_its_own() -> None:
@@ -158,12 +149,10 @@ def test_engines_agree(method: str, rule: Any) -> None:
         clock = Clock(up=DRAWN.stated["up"], compute=DRAWN.stated["compute"])
     one = simulate(made(participation=rule), q6(), 9, clock=clock)
     assert (np.diff([0.0, *seconds(one)]) > 0).all()
-    engines = ["stacked"]
-    if method != "compressed" and rule.size(6) is not None:
-        pytest.importorskip("jax")
-        engines.append("jax")
-    for engine in engines:
-        other = simulate(made(participation=rule), q6(), 9, engine=engine, clock=clock)
+    compiled = method != "compressed" and rule.size(6) is not None
+    for engine in ("stacked", *(["jax"] if compiled else [])):
+        given = {"engine": engine_of(engine), "clock": clock}
+        other = simulate(made(participation=rule), q6(), 9, **given)
         assert seconds(other) == seconds(one)
         assert other["cohort"].tolist() == one["cohort"].tolist()
     again = simulate(made(participation=rule), q6(), 9, clock=clock, seed=1)
@@ -173,20 +162,33 @@ def test_engines_agree(method: str, rule: Any) -> None:
         assert one["late"][-1] > 0
 
 
-@pytest.mark.parametrize("rule", [Sample(count=2), Deadline(1.5), Deadline(1.5, Cyclic(groups=2))])
-def test_a_run_that_is_resumed_goes_on(rule: Any, tmp_path: Path) -> None:
-    whole = simulate(average(participation=rule), q6(), 9, clock=DRAWN)
-    simulate(average(participation=rule), q6(), 4, clock=DRAWN, run_dir=tmp_path)
-    resumed = simulate(
-        average(participation=rule), q6(), 9, clock=DRAWN, run_dir=tmp_path, resume=True
-    )
+def reckoned(rule: Any) -> FedProx:
+    """Return a method whose gradients of the last round say who is in time."""
+    return FedProx(proximal=1.0, local_solver=SOLVED.local_solver, participation=rule)
+
+
+GOES_ON = {
+    "sampled": (average(participation=Sample(count=2)), q6(), DRAWN),
+    "deadline": (average(participation=Deadline(1.5)), q6(), DRAWN),
+    "among": (average(participation=Deadline(1.5, Cyclic(groups=2))), q6(), DRAWN),
+    "by gradients": (reckoned(Deadline(6.0)), unequal(), Clock(gradient=[5.0, 0.25, 0.5])),
+}
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_a_run_that_is_resumed_goes_on(name: str, tmp_path: Path) -> None:
+    made, problem, clock = GOES_ON[name]
+    whole = simulate(made, problem, 9, clock=clock)
+    simulate(made, problem, 4, clock=clock, run_dir=tmp_path)
+    again: dict[str, Any] = {"run_dir": tmp_path, "resume": True}
+    resumed = simulate(made, problem, 9, clock=clock, **again)
     for column in ("simulated_seconds", "cohort", "objective"):
         assert resumed[column].tolist() == whole[column].tolist()
+    if name == "by gradients":
+        assert whole["replies"].tolist()[:3] == [3, 2, 2]
+        assert seconds(whole)[:3] == [6.0, 10.0, 14.0]
     with pytest.raises(FedConError, match="clock"):
-        simulate(
-            average(participation=rule), q6(), 12, clock=Clock(compute=0.2), run_dir=tmp_path,
-            resume=True,
-        )  # fmt: skip
+        simulate(made, problem, 12, clock=Clock(compute=0.2), **again)
 
 
 def test_a_clock_can_be_given_later(tmp_path: Path) -> None:
@@ -243,26 +245,22 @@ def test_a_deadline_leaves_out_who_is_late(caplog: pytest.LogCaptureFixture) -> 
     assert "1 of 2 clients never take part (client 1)" in caplog.text
 
 
-def test_who_is_late_in_every_round_is_known_before_the_first(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+@pytest.mark.parametrize(
+    "slow",
+    [
+        {"up": [1e-3, 1e3]},
+        {"down": np.array([[1e-3, 1e3], [2e-3, 1.0]])},
+        {"latency": [3.0, 0.0]},
+        {"compute": np.array([[3.0, 9.0], [4.0, 0.0]])},
+    ],
+    ids=lambda slow: next(iter(slow)),
+)
+def test_who_is_late_in_every_round_is_known_before_the_first(slow: Any, caplog: Any) -> None:
     """By the best that a distribution or a trace can be."""
-    slow = {
-        "up": [1e-3, 1e3],
-        "down": np.array([[1e-3, 1e3], [2e-3, 1.0]]),
-        "latency": [3.0, 0.0],
-        "compute": np.array([[3.0, 9.0], [4.0, 0.0]]),
-    }
-    for name, value in slow.items():
-        caplog.clear()
-        more = {"gradient": Uniform(low=0.1, high=0.2, per="round")}
-        clock = Clock(**{name: value}, **more)
-        with caplog.at_level(logging.WARNING):
-            simulate(average(participation=Deadline(2.0)), two(), 0, clock=clock)
-        assert "(client 0)" in caplog.text
-    for compute in (Exponential(least=2.5, per="round"), Uniform(low=2.5, high=9.0, per="round")):
-        with pytest.raises(ConfigError, match=r"takes at least 2\.5 seconds"):
-            simulate(average(participation=Deadline(2.0)), two(), 0, clock=Clock(compute=compute))
+    clock = Clock(**slow, gradient=Uniform(low=0.1, high=0.2, per="round"))
+    with caplog.at_level(logging.WARNING):
+        simulate(average(participation=Deadline(2.0)), two(), 0, clock=clock)
+    assert "(client 0)" in caplog.text
 
 
 def test_compact_uploads_are_in_time_where_arrays_are_not() -> None:
@@ -290,52 +288,55 @@ def test_a_draw_without_anybody_in_time_is_repeated() -> None:
         simulate(average(participation=Deadline(2.0)), two(), 2, clock=trace)
 
 
-def test_methods_whose_theory_is_of_uniform_cohorts_refuse_a_deadline() -> None:
-    with pytest.raises(FedConError, match="DualFL"):
-        simulate(DualFL(participation=Deadline(2.0)), q6(), 1, clock=Clock(compute=1.0))
+IN_TIME, ALL = average(participation=Deadline(1.0)), r"takes at least 2\.5 seconds"
+PRIVATE = FedProx(proximal=1.0, privacy=GaussianDP(1.0, 1.0, 1e-5))
+REFUSED = [
+    (lambda: Clock(up=0.0), r"Clock\(up\) must be > 0"),
+    (lambda: Clock(latency=-1.0), r"Clock\(latency\) must be >= 0"),
+    (lambda: Clock(compute="missing.csv"), "cannot read"),
+    (lambda: Clock(compute=[1.0, float("nan")]), "finite"),
+    (lambda: Clock(down="fast"), "cannot read"),
+    (lambda: Clock(compute={}), "one for each client"),
+    (lambda: LogNormal(median=0.0), "median"),
+    (lambda: LogNormal(per="day"), "per"),
+    (lambda: Uniform(low=2.0, high=1.0), "low <= high"),
+    (lambda: Deadline(0.0), "seconds"),
+    (lambda: Deadline(1.0, among=Deadline(2.0)), "another rule"),
+    (lambda: simulate(average(), two(), 1, clock=Clock(up=[1.0])), "2 clients.*1 numbers"),
+    (lambda: simulate(average(), two(), 1, clock=3.0), "flower_fedcon.Clock"),
+    (lambda: simulate(IN_TIME, two(), 1), "needs a clock"),
+    (lambda: simulate(IN_TIME, two(), 1, clock=Clock(compute=[2.0, 3.0])),
+     "fastest client takes at least 2 seconds"),
+    (lambda: late(Exponential(least=2.5, per="round")), ALL),
+    (lambda: late(Uniform(low=2.5, high=9.0, per="round")), ALL),
+    (lambda: simulate(PRIVATE, two(), 1, clock=Clock(gradient=1.0)),
+     "FedProx took, which runs with privacy hide: give Clock"),
+    (lambda: Budget(simulated_seconds=1.0)({"round": 1}), "needs a clock"),
+    (lambda: simulate(DualFL(participation=Deadline(2.0)), q6(), 1, clock=Clock(compute=1.0)),
+     "DualFL"),  # whose theory is of uniform cohorts
+    (lambda: Experiment({**FILE, "clock": {"upp": 1.0}}), "'upp'"),
+    (lambda: Experiment({**FILE, "clock": {"up": {"type": "Normal"}}}), "'LogNormal'"),
+    (lambda: Experiment({**FILE, "clock": {"up": {"type": "LogNormal", "mean": 1.0}}}),
+     "'median'"),
+    (lambda: plot_histories({"a": simulate(average(), two(), 3).rows}, "a.png", x="simulated"),
+     "clock"),
+]  # fmt: skip
+
+
+def late(compute: Any) -> None:
+    simulate(average(participation=Deadline(2.0)), two(), 0, clock=Clock(compute=compute))
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSED)
+def test_bad_clocks_are_named(make: Any, says: str) -> None:
+    with pytest.raises(FedConError if says == "DualFL" else ConfigError, match=says):
+        make()
+
+
+def test_a_method_of_any_cohorts_takes_a_deadline() -> None:
     problem = FederatedProblem(q6_objectives(), regularizer=L1(0.1))
     strategy = FedDR(L1(0.1), step_size=1.0, participation=Deadline(2.0))
     assert len(simulate(strategy, problem, 2, clock=Clock(compute=1.0))) == 2
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: Clock(up=0.0), r"Clock\(up\) must be > 0"),
-        (lambda: Clock(latency=-1.0), r"Clock\(latency\) must be >= 0"),
-        (lambda: Clock(compute="missing.csv"), "cannot read"),
-        (lambda: Clock(compute=[1.0, float("nan")]), "finite"),
-        (lambda: Clock(down="fast"), "cannot read"),
-        (lambda: Clock(compute={}), "one for each client"),
-        (lambda: LogNormal(median=0.0), "median"),
-        (lambda: LogNormal(per="day"), "per"),
-        (lambda: Uniform(low=2.0, high=1.0), "low <= high"),
-        (lambda: Deadline(0.0), "seconds"),
-        (lambda: Deadline(1.0, among=Deadline(2.0)), "another rule"),
-        (lambda: simulate(average(), two(), 1, clock=Clock(up=[1.0])), "2 clients.*1 numbers"),
-        (lambda: simulate(average(), two(), 1, clock=3.0), "flower_fedcon.Clock"),
-        (lambda: simulate(average(participation=Deadline(1.0)), two(), 1), "needs a clock"),
-        (
-            lambda: simulate(
-                average(participation=Deadline(1.0)), two(), 1, clock=Clock(compute=[2.0, 3.0])
-            ),
-            "fastest client takes at least 2 seconds",
-        ),
-        (
-            lambda: simulate(
-                FedProx(proximal=1.0, privacy=GaussianDP(1.0, 1.0, 1e-5)),
-                two(),
-                1,
-                clock=Clock(gradient=1.0),
-            ),
-            "FedProx took, which runs with privacy hide: give Clock",
-        ),
-        (lambda: Budget(simulated_seconds=1.0)({"round": 1}), "needs a clock"),
-    ],
-)
-def test_bad_clocks_are_named(make: Any, text: str) -> None:
-    with pytest.raises(ConfigError, match=text):
-        make()
 
 
 FILE = {
@@ -363,16 +364,6 @@ def test_a_file_has_a_clock(tmp_path: Path) -> None:
     plot_histories({"a": history.rows}, tmp_path / "all.png")
     faster = Experiment(FILE, overrides=["clock.compute=0.001"])
     assert play(faster)["late"][-1] < history["late"][-1]
-    bare = simulate(average(), two(), 3)
-    with pytest.raises(ConfigError, match="clock"):
-        plot_histories({"a": bare.rows}, tmp_path / "figure.png", x="simulated")
-    for table, text in (
-        ({"upp": 1.0}, "'up'"),
-        ({"up": {"type": "Normal"}}, "'LogNormal'"),
-        ({"up": {"type": "LogNormal", "mean": 1.0}}, "'median'"),
-    ):
-        with pytest.raises(ConfigError, match=text):
-            Experiment({**FILE, "clock": table})
 
 
 def test_files_state_a_deadline() -> None:

@@ -4,53 +4,62 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
-import numpy as np
 import pytest
+from agreement import untimed
+from chaos import Chaos
+from contract import CONTRACTS, build
 from deployment import Deployment
+from flwr.serverapp import ServerApp
 from nightly import nightly
 from own_algorithm import PAIR
 from own_package import install
-from problems import l1ls
+from problems import l1ls, q6, q6_limited, q6_objectives
+from processes import wait_until
 from row_nodes import APP, model_of, node_configs, run_config
 
 from flower_fedcon import (
     FederatedProblem,
     History,
+    Policy,
     Sample,
     __version__,
+    client_app,
     register,
     registry,
     simulate,
 )
-from flower_fedcon.registry import strategy_class
+from flower_fedcon.engines.grid import GridEngine
+from flower_fedcon.engines.patience import Patience
+from flower_fedcon.flower.grid_run import GridRun
+from flower_fedcon.flower.virtual_nodes import run_on_virtual_nodes
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.registry import algorithms, strategy_class
+from flower_fedcon.regularizers import L1
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.sets import L1Ball
+from flower_fedcon.strategies import Scaffold
 
 CLIENTS, ROUNDS, SEED = 4, 9, 3
-RUNS = {
-    "FedFW": {"penalty": 0.1},
-    "FedDualAvg": {"client_lr": 0.05, "local_steps": 3, "batch_size": 4},
-    "FedMiD": {"client_lr": 0.05, "local_steps": 2},
-    "own_momentum": {"client_lr": 0.02, "local_steps": 2},  # of another package
-    "TAMUNA": {"client_lr": 0.05, "communication_probability": 0.5},
-    "FedExProx": {"step_size": 2.0, "extrapolation": "diversity"},
-}
-ORACLES = {  # the others: "regularizer"
-    "FedFW": "constraint",
-    "own_momentum": None,
-    "TAMUNA": None,
-    "FedExProx": None,
+RUNS = {  # what the problem has beside the objectives, and the method's settings
+    "FedFW": ("constraint", {"penalty": 0.1}),
+    "FedDualAvg": ("regularizer", {"client_lr": 0.05, "local_steps": 3, "batch_size": 4}),
+    "FedMiD": ("regularizer", {"client_lr": 0.05, "local_steps": 2}),
+    "own_momentum": (None, {"client_lr": 0.02, "local_steps": 2}),  # of another package
+    "TAMUNA": (None, {"client_lr": 0.05, "communication_probability": 0.5}),
+    "FedExProx": (None, {"step_size": 2.0, "extrapolation": "diversity"}),
 }
 COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "retries"]
 
 
 def run(algorithm: str, engine: str, **options) -> History:
-    oracle = ORACLES.get(algorithm, "regularizer")
+    oracle, settings = RUNS[algorithm]
     problem = l1ls(CLIENTS, l1=0.1 if oracle == "regularizer" else 0.0)
     if oracle is None:
         problem = FederatedProblem(problem.objectives)
     given = {} if oracle is None else {oracle: getattr(problem, oracle)}
-    settings = {**given, **RUNS[algorithm], "participation": Sample(count=2)}
-    strategy = strategy_class(algorithm)(**settings)
+    strategy = strategy_class(algorithm)(**given, **settings, participation=Sample(count=2))
     return simulate(strategy, problem, ROUNDS, engine=engine, seed=SEED, **options)
 
 
@@ -72,8 +81,7 @@ def deployed(tmp_path_factory, _own_package):
     configs = node_configs(root, CLIENTS, keep=False)
     with Deployment(root / "flower", configs) as deployment:
         started = []
-        for algorithm, settings in RUNS.items():  # together: Flower mostly waits
-            oracle = ORACLES.get(algorithm, "regularizer")
+        for algorithm, (oracle, settings) in RUNS.items():  # together: Flower mostly waits
             arguments = {**settings, **({"oracle": oracle} if oracle else {}), "sample": 2}
             folder = root / algorithm
             config = run_config(algorithm, arguments, ROUNDS, folder, seed=SEED, evaluate_every=5)
@@ -117,12 +125,138 @@ def test_nodes_find_the_local_iterates(algorithm, deployed):
 def test_ray_finds_the_local_iterates(algorithm, block):
     local, ray = run(algorithm, "local"), run(algorithm, "ray", clients_per_message=block)
     assert ray.x.tobytes() == local.x.tobytes()
-    for row, same in zip(ray.rows, local.rows, strict=True):
-        assert row == {**same, "seconds": row["seconds"]}
+    assert untimed(ray) == untimed(local)
 
 
-@pytest.mark.parametrize("algorithm", RUNS)
-def test_a_seed_fixes_every_byte(algorithm):
-    first, second = run(algorithm, "local"), run(algorithm, "local")
-    assert first.x.tobytes() == second.x.tobytes()
-    assert np.array_equal(first["objective"], second["objective"])
+# --- every algorithm, in one simulation of Ray ----------------------------------------------------
+
+
+ORACLES = {"constraint": L1Ball(0.5), "regularizer": L1(0.6)}
+
+
+def problem_of(name: str) -> FederatedProblem:
+    oracle = CONTRACTS[name].oracle
+    objectives = q6_limited().objectives  # with the functional constraint that FedSGM needs
+    return FederatedProblem(objectives, **({oracle: ORACLES[oracle]} if oracle else {}))
+
+
+def strategy_of(name: str):
+    contract = CONTRACTS[name]
+    settings = dict(contract.cases[0].settings)
+    if contract.sampled:
+        settings["participation"] = Sample(count=3)
+    return build(name, problem_of(name), **settings)
+
+
+def load_objective(context):
+    return q6_limited().objectives[int(context.node_config["partition-id"])]
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The histories of all algorithms, from one simulation."""
+
+    histories = {}
+    server = ServerApp()
+
+    @server.main()
+    def main(grid, context):
+        for name in CONTRACTS:
+            problem = problem_of(name)
+            strategy = strategy_of(name)
+            engine = GridEngine(strategy, grid, Patience(num_clients=6), problem)
+            run = GridRun(strategy, engine).play(problem.x0, Plan(6, seed=4))
+            histories[name] = run.history
+
+    run_on_virtual_nodes(server, client_app(load_objective, policy=Policy.open()), 6)
+    return histories
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", algorithms())
+def test_same_iterates(name, found):
+    problem = problem_of(name)
+    local = simulate(strategy_of(name), problem, 6, seed=4, on_mismatch="warn")
+    assert found[name].x.tobytes() == local.x.tobytes()
+    assert untimed(found[name]) == untimed(local)
+
+
+class Dies(Quadratic):
+    """Takes its worker with it, the first time that it is asked for a gradient."""
+
+    flag = ""
+
+    def gradient(self, x):
+        if self.flag and not Path(self.flag).exists():
+            Path(self.flag).touch()
+            os._exit(1)
+        return super().gradient(x)
+
+
+@pytest.mark.nightly
+@pytest.mark.ray
+def test_a_worker_that_dies_is_started_again(tmp_path):
+    objectives = list(q6_objectives())
+    objectives[2] = Dies(objectives[2].Q, objectives[2].b)
+    objectives[2].flag = str(tmp_path / "flag")
+    strategy = Scaffold(client_lr=1 / 40, local_steps=2)
+    options = {"engine": "ray", "clients_per_message": 3, "evaluate_every": 0}
+    there = simulate(strategy, FederatedProblem(objectives), 3, **options)
+    assert Path(objectives[2].flag).exists()
+    here = simulate(strategy, q6(), 3, evaluate_every=0)
+    assert there.x.tobytes() == here.x.tobytes()
+    assert untimed(there) == untimed(here)
+
+
+# --- nodes that are killed ------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+@pytest.mark.deployment
+def test_every_run_ends_where_the_undisturbed_one_does(tmp_path):
+    chaos = Chaos(tmp_path, seed=0, rounds=6)
+    chaos.play(
+        25,  # minutes at most: a machine may be slow
+        misfortunes=[
+            "a node dies twice",
+            "a stranger joins",
+            "the ServerApps die",
+            "the server's machine goes down",
+        ],
+        pause=4,
+    )
+    assert chaos.wrong() == []
+
+
+@pytest.mark.nightly
+@pytest.mark.deployment
+def test_a_race_ends_where_the_undisturbed_one_does(tmp_path):
+    """While values of client_lr race, a node dies and comes back, and then the ServerApp dies."""
+    rounds, run = 14, tmp_path / "fedcon" / "run"
+    problem = FederatedProblem(l1ls(3).objectives)
+    alone = simulate(
+        Scaffold(client_lr="auto", participation=Sample(count=2)), problem, rounds, seed=3
+    )
+    in_race = [int(row["round"]) for row in alone.rows][3]
+    assert in_race == rounds - 2  # two values have a stage before them
+    asked = {"client_lr": "auto", "sample": 2, "min_replies": 2}
+    config = run_config(
+        "Scaffold", asked, rounds, run, seed=3, evaluate_every=1, checkpoint_every=1
+    )
+    hold = run.parent / "hold"  # the server waits after the last four rounds
+    run.parent.mkdir()
+    hold.touch()
+    with Deployment(tmp_path / "flower", node_configs(tmp_path, 3)) as deployment:
+        held = deployment.submit(APP, config)
+        told = f"[ROUND {in_race}/{rounds}] objective"
+        assert wait_until(lambda: told in held.output, 1500), held.output
+        deployment.kill_node(1)
+        deployment.restart_node(1)
+        deployment.kill_server_apps()
+        hold.unlink()
+        resumed = deployment.submit(APP, config | {"resume": True}).wait(1500).output
+    assert model_of(run).tobytes() == alone.x.tobytes(), resumed
+    rows = History.read_rows(run / "history.csv")
+    assert [row["round"] for row in rows] == [row["round"] for row in alone.rows]
+    for row, same in zip(rows, alone.rows, strict=True):
+        assert (row["uplink_bytes"], row["lost"]) == (same["uplink_bytes"], same["lost"])

@@ -11,6 +11,7 @@ from harness import OpenRun
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.clients.fedavg import FedAvgClient
 from flower_fedcon.core.protocol import TRAIN
+from flower_fedcon.engines.local import _in_columns as in_columns
 from flower_fedcon.errors import RoundError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.registry import algorithms
@@ -74,3 +75,24 @@ def test_a_step_that_uploads_no_array_is_told(monkeypatch, dtype):
     problem = FederatedProblem([Quadratic(np.eye(2, dtype=dtype), np.ones(2, dtype=dtype))])
     with pytest.raises(RoundError, match=r"'delta' is \[0\.0, 0\.0\], expected an array"):
         simulate(FedAvg(client_lr=0.1, local_steps=1), problem, 2)
+
+
+# --- answers in columns ---------------------------------------------------------------------------
+
+
+def test_alike_payloads_are_one_reply():
+    (reply,) = in_columns([1, 4], 3, [{"a": 1.0, "b": 2.0}, {"b": 4.0, "a": 3.0}], ())
+    assert (reply.clients, reply.round) == ([1, 4], 3)
+    assert reply.payload == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
+
+
+@pytest.mark.parametrize("other", [{"b": 2.0}, {"a": 2.0, "b": 2.0}, {}])
+def test_payloads_of_other_names_are_replies_of_their_own(other):
+    """The gate names the one that differs."""
+    replies = in_columns([0, 1], 3, [{"a": 1.0}, other], ({"evaluations": 1.0}, {}))
+    assert [reply.clients for reply in replies] == [[0], [1]]
+    assert [reply.payload for reply in replies] == [
+        {"a": [1.0]},
+        {name: [value] for name, value in other.items()},
+    ]
+    assert [list(reply.work) for reply in replies] == [[{"evaluations": 1.0}], [{}]]

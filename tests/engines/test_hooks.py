@@ -109,14 +109,15 @@ def test_a_run_whose_end_it_spoils_has_its_model_and_is_resumed(at, kind, tmp_pa
 
 
 def test_a_run_without_it_is_resumed_with_it_and_the_reverse(tmp_path, monkeypatch):
-    with monkeypatch.context() as without:
-        without.setattr(hook_registry, "_own", {})
-        simulate(avg(), q6(), 2, run_dir=tmp_path)
+    def without(rounds, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(hook_registry, "_own", {})
+            return simulate(avg(), q6(), rounds, run_dir=tmp_path, **options)
+
+    without(2)
     simulate(avg(), q6(), 3, run_dir=tmp_path, resume=True)
     assert made[0].rounds == 1
-    with monkeypatch.context() as without:
-        without.setattr(hook_registry, "_own", {})
-        assert len(simulate(avg(), q6(), 4, run_dir=tmp_path, resume=True)) == 4
+    assert len(without(4, resume=True)) == 4
 
 
 @pytest.mark.parametrize("name", ["", "race", "ledgers", "tables"])

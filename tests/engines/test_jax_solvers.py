@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import agree
 from nightly import nightly
 from test_stacked import objectives
 
@@ -16,27 +17,25 @@ from flower_fedcon.solvers import AOGM, LBFGS, Exact, GradientDescent
 from flower_fedcon.strategies import DualFL, FedDR, FedDyn, FedExProx, FedPD, FedProx, FiveGCS
 
 pytest.importorskip("jax")
-from test_jax import done, same
-
 from flower_fedcon.engines.jax.traceable import why_not_traceable
 from flower_fedcon.engines.stacked import why_not_stackable
 
-__all__ = ["done"]  # a fixture
 STEPS = GradientDescent(steps=5, lr=0.05)
 PSI = L1(0.05)
+FUNCTION = AOGM(restart="function", over_step=False)
+ENERGY = AOGM(rule="energy")
 SOLVERS = [
-    Exact(),
-    AOGM(),
-    AOGM(rule="energy"),
-    AOGM(restart="function", over_step=False),
-    AOGM(backtracking=False),
-    GradientDescent(tolerance=1e-10),
-    GradientDescent(steps=5),
-    LBFGS(),
-]
+    Exact(), AOGM(), ENERGY, FUNCTION, AOGM(backtracking=False), GradientDescent(tolerance=1e-10),
+    GradientDescent(steps=5), LBFGS(),
+]  # fmt: skip
+AT_NIGHT = [FUNCTION, AOGM(backtracking=False), GradientDescent(steps=5)]
+THREE = {"participation": Sample(count=3)}
+DUAL: dict[str, Any] = {"strong_convexity": 0.1, "regularization": 0.1}
+PAPER: dict[str, Any] = {**DUAL, "form": "paper", "momentum": 0.0}
+ACCELERATED: dict[str, Any] = {**DUAL, "form": "accelerated"}
 
 
-def methods(solver):
+def methods(solver: Any) -> list[Any]:
     return [
         FedProx(proximal=1.0, local_solver=solver),
         FedDyn(proximal=1.0, local_solver=solver),
@@ -44,190 +43,135 @@ def methods(solver):
         FedExProx(step_size=1.0, local_solver=solver),
         FiveGCS(strong_convexity=0.1, local_solver=solver),
         FedPD(step_size=1.0, local_solver=solver),
-        DualFL(strong_convexity=0.1, regularization=0.1, local_solver=solver),
+        DualFL(**DUAL, local_solver=solver),
     ]
 
 
-def of_several_kinds(kind: str = "logistic"):
-    parts = objectives(kind)
-    parts[0] = LeastSquares(np.eye(6), np.arange(6.0))
-    return parts
+def prox(solver: Any, **more: Any) -> FedProx:
+    return FedProx(proximal=1.0, local_solver=solver, **more)
 
 
-def work(strategy, problem, found, slack=0.0):
-    """Assert that solves have taken as many iterations and gradients as with the local engine."""
-    expected = simulate(strategy, problem, 30, seed=3, evaluate_every=10)
-    for row, other in zip(expected.rows, found.rows, strict=True):
-        for name in ("local_iterations", "local_evaluations"):
-            assert abs(other[name] - row[name]) <= slack * row[name]
-            assert other[name] > 0
+def problem_of(strategy: Any, kind: str) -> FederatedProblem:
+    if kind == "few rows":
+        parts = objectives("least squares", rows=4)
+    elif kind.startswith("single "):
+        parts = objectives(kind.removeprefix("single "), dtype=np.float32)
+    else:
+        parts = objectives(kind.removeprefix("several "))
+    if kind.startswith("several "):
+        parts[0] = LeastSquares(np.eye(6), np.arange(6.0))
+    return FederatedProblem(parts, regularizer=strategy.regularizer)
 
 
-@pytest.mark.parametrize("strategy", methods(STEPS)[:5], ids=lambda s: s.name)
-@pytest.mark.parametrize(
-    "kind", ["softmax", *map(nightly, ["least squares", "logistic", "of several kinds"])]
-)
-def test_known_steps(strategy, kind, done):
-    parts = of_several_kinds("least squares") if kind == "of several kinds" else objectives(kind)
-    psi = {"regularizer": PSI} if strategy.name == "feddr" else {}
-    problem = FederatedProblem(parts, **psi)
-    found = same(strategy, problem)
-    assert sum(done) == 29
-    work(strategy, problem, found)
+def slack_of(solver: Any) -> float:
+    """Return how far work may be, by what rounding decides: 0.01 with some BLAS kernels."""
+    loose = isinstance(solver, LBFGS) or solver == FUNCTION
+    return 0.5 if loose else 0.03
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=str)
-@pytest.mark.parametrize("kind", ["logistic", *map(nightly, ["least squares", "softmax"])])
-def test_every_solver(solver, kind, done):
-    """The same iterations, too, but for what rounding decides."""
-    if kind == "softmax" and not getattr(solver, "backtracking", True):
-        pytest.skip("it asks for a smoothness, which differs from that of the stack")
-    problem, strategy = FederatedProblem(objectives(kind)), methods(solver)[0]
-    energy = getattr(solver, "rule", "") == "energy"
-    found = same(strategy, problem, tolerance=1e-7 if energy else 1e-10)
-    assert sum(done) == 29
-    loose = isinstance(solver, LBFGS) or getattr(solver, "restart", "") == "function"
-    work(strategy, problem, found, slack=0.5 if loose else 0.03)  # 0.01 with some BLAS kernels
+def case(strategy: Any, kind: str, *, night: bool = False, **more: Any) -> Any:
+    """Return a run: `slack` of its work, `tolerance`, and how many rounds are `compiled`."""
+    words = f"{strategy.name}-{getattr(strategy, 'local_solver', '')}-{kind}-{more.get('id', '')}"
+    given = {"slack": None, "tolerance": 1e-10, "compiled": 29, **more}
+    given.pop("id", None)
+    return (nightly if night else pytest.param)(strategy, kind, given, id=words)
 
 
-@pytest.mark.parametrize("strategy", methods(Exact())[1:], ids=lambda s: s.name)
-@pytest.mark.parametrize("kind", ["least squares", nightly("logistic")])
-def test_every_method(strategy, kind, done):
-    psi = {"regularizer": PSI} if strategy.name == "feddr" else {}
-    same(strategy, FederatedProblem(objectives(kind), **psi))
-    assert sum(done) >= 28  # DualFL's first two rounds ask for where to start
-
-
-@pytest.mark.parametrize("solver", [AOGM(), *map(nightly, [Exact(), LBFGS()])], ids=str)
-def test_clients_that_differ(solver, done):
-    same(methods(solver)[0], FederatedProblem(of_several_kinds()))
-    assert sum(done) == 29
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        nightly("quadratic", {"mirror": False}),
-        ("logistic", {"stopping": "gap"}),
-        nightly("scaled", {}),
-        nightly("few rows", {}),
-        nightly("logistic", {}),
-    ],
-    ids=str,
-)
-def test_dualfl_accelerated(kind, options, done):
+def accelerated(kind: str, *, night: bool = True, **options: Any) -> list[Any]:
     """The curvature of its local problems, and what a client has missed, vary with the round.
 
     With few rows the problems are singular but for 0.1, and BLAS's kernels decide: 0 to 0.3 more.
     """
-    parts = objectives("least squares", rows=4) if kind == "few rows" else objectives(kind)
-    given = {"strong_convexity": 0.1, "regularization": 0.1, "form": "accelerated", **options}
-    for rule in (Full(), Sample(count=3)):
-        done.clear()
-        strategy = DualFL(**given, participation=rule)
-        found = same(strategy, FederatedProblem(parts))
-        assert sum(done) >= 20  # a client that keeps state is met once before
-        work(strategy, FederatedProblem(parts), found, slack=0.4 if kind == "few rows" else 0.02)
+    slack = 0.4 if kind == "few rows" else 0.02
+    more = {"slack": slack, "compiled": 20}  # a client is met once before
+    made = [DualFL(**ACCELERATED, **options, participation=r) for r in (Full(), Sample(count=3))]
+    return [
+        case(one, kind, night=night or one is made[0], **more, id=f"{one.participation}")
+        for one in made
+    ]
 
 
-@pytest.mark.nightly
-def test_dualfl_accelerated_in_single_precision(done):
-    problem = FederatedProblem(objectives("quadratic", dtype=np.float32))
-    strategy = DualFL(strong_convexity=0.1, participation=Sample(count=3))
-    assert same(strategy, problem, tolerance=1e-5).x.dtype == np.float32
-    assert sum(done) >= 20
+LOGISTIC, SQUARES = "logistic", "least squares"
+GAP = DualFL(**ACCELERATED, stopping="gap")
+CASES = [
+    *(case(m, k, slack=0.0, night=k != "softmax")
+      for m in methods(STEPS)[:5] for k in ("softmax", SQUARES, LOGISTIC, f"several {SQUARES}")),
+    # The same iterations, too, but for what rounding decides.
+    *(case(prox(s), k, slack=slack_of(s), tolerance=1e-7 if s == ENERGY else 1e-10,
+           night=k != LOGISTIC or s in AT_NIGHT)
+      for s in SOLVERS for k in (LOGISTIC, SQUARES, "softmax")
+      # which asks for a smoothness, and that differs from that of the stack
+      if k != "softmax" or getattr(s, "backtracking", True)),
+    # DualFL's first two rounds ask for where to start.
+    *(case(m, k, compiled=28, night=k != SQUARES)
+      for m in methods(Exact())[1:] for k in (SQUARES, LOGISTIC)),
+    *(case(prox(s), "several logistic", night=s != AOGM()) for s in (AOGM(), Exact(), LBFGS())),
+    *accelerated(LOGISTIC, stopping="gap", night=False),
+    *accelerated("quadratic", mirror=False),
+    *(one for kind in ("scaled", "few rows", LOGISTIC) for one in accelerated(kind)),
+    case(DualFL(strong_convexity=0.1, **THREE), "single quadratic", tolerance=1e-5, compiled=20,
+         night=True),
+    # First steps where the curvature varies.
+    case(DualFL(regularizer=PSI, **DUAL, local_solver=AOGM(), **THREE), LOGISTIC, compiled=20,
+         night=True),
+    # Each kind of clients is solved its own way, by factors or by Newton's method.
+    *(case(m, "several logistic", slack=0.02, compiled=28, night=True, id="each")
+      for m in (GAP, FedPD(step_size=1.0))),
+    *(case(DualFL(regularizer=psi, local_solver=s, **PAPER), LOGISTIC, compiled=28, id=f"{psi}")
+      for psi in (PSI, ElasticNet(0.02, 0.1)) for s in ("exact", GradientDescent(steps=5))),
+    *(case(prox(s, **THREE), k, night=(s, k) != (STEPS, LOGISTIC), id="sampled")
+      for s in (STEPS, AOGM(), Exact(), LBFGS()) for k in (LOGISTIC, SQUARES)),
+    *(case(prox(s), "single logistic", tolerance=1e-4, compiled=0, night=s != AOGM())
+      for s in (AOGM(), Exact(), LBFGS(tolerance=1e-6))),
+]  # fmt: skip
 
 
-@pytest.mark.nightly
-def test_first_steps_where_the_curvature_varies(done):
-    strategy = DualFL(
-        regularizer=PSI,
-        strong_convexity=0.1,
-        regularization=0.1,
-        local_solver=AOGM(),
-        participation=Sample(count=3),
-    )
-    same(strategy, FederatedProblem(objectives("logistic"), regularizer=PSI))
-    assert sum(done) >= 20
+@pytest.mark.parametrize(("strategy", "kind", "given"), CASES)
+def test_solves_are_those_of_the_local_engine(strategy, kind, given, done):
+    work = ("local_iterations", "local_evaluations")
+    about = {} if given["slack"] is None else dict.fromkeys(work, given["slack"])
+    problem = problem_of(strategy, kind)
+    agree(strategy, problem, 30, given["tolerance"], engine="jax", about=about)
+    assert sum(done) >= given["compiled"]
 
 
-@pytest.mark.nightly
-def test_each_kind_of_clients_is_solved_its_own_way(done):
-    """By factors, or by Newton's method: with as many iterations, and where the gap rule says."""
-    strategy = DualFL(strong_convexity=0.1, regularization=0.1, stopping="gap", form="accelerated")
-    problem = FederatedProblem(of_several_kinds())
-    for method in (strategy, FedPD(step_size=1.0)):
-        done.clear()
-        work(method, problem, same(method, problem), slack=0.02)
-        assert sum(done) >= 28
-
-
-@pytest.mark.parametrize("psi", [L1(0.05), ElasticNet(0.02, 0.1)], ids=str)
-@pytest.mark.parametrize(
-    "solver", ["exact", AOGM(rule="energy"), GradientDescent(steps=5)], ids=str
-)
-def test_a_regularizer_of_the_local_problems(psi, solver, done):
-    given: dict[str, Any] = {"strong_convexity": 0.1, "regularization": 0.1, "form": "paper"}
-    strategy = DualFL(regularizer=psi, momentum=0.0, local_solver=solver, **given)
-    energy = getattr(solver, "rule", "") == "energy"
-    problem = FederatedProblem(objectives("logistic"), regularizer=psi)
-    if energy:
-        reason = why_not_traceable(strategy, problem)
-        simulate(strategy, problem, 3, engine="jax")
-        assert reason is None
-        assert not sum(done)  # the penalties' values are taken one by one
-        return
-    same(strategy, problem)
-    assert sum(done) >= 28
-
-
-@pytest.mark.parametrize("solver", [STEPS, *map(nightly, [AOGM(), Exact(), LBFGS()])], ids=str)
-@pytest.mark.parametrize("kind", ["logistic", nightly("least squares")])
-def test_cohorts(solver, kind, done):
-    strategy = FedProx(proximal=1.0, local_solver=solver, participation=Sample(count=3))
-    same(strategy, FederatedProblem(objectives(kind)))
-    assert sum(done) == 29
-
-
-@pytest.mark.parametrize(
-    "solver", [AOGM(), *map(nightly, [Exact(), LBFGS(tolerance=1e-6)])], ids=str
-)
-def test_single_precision(solver, done):
-    problem = FederatedProblem(objectives("logistic", dtype=np.float32))
-    same(methods(solver)[0], problem, tolerance=1e-4)
+@pytest.mark.parametrize("psi", [PSI, ElasticNet(0.02, 0.1)], ids=str)
+def test_the_energy_rule_with_a_regularizer_is_not_compiled(psi, done):
+    """The penalties' values are taken one by one."""
+    strategy = DualFL(regularizer=psi, local_solver=ENERGY, **PAPER)
+    problem = problem_of(strategy, LOGISTIC)
+    assert why_not_traceable(strategy, problem) is None
+    simulate(strategy, problem, 3, engine="jax")
+    assert not sum(done)
 
 
 def test_solves_that_do_not_end_are_told(caplog, done):
-    solver = AOGM(max_iterations=2)
-    problem, strategy = FederatedProblem(objectives("logistic")), methods(solver)[0]
-    expected, found = (simulate(strategy, problem, 9, engine=e) for e in ("local", "jax"))
+    strategy, columns = prox(AOGM(max_iterations=2)), ["local_unconverged"]
+    problem, more = problem_of(strategy, LOGISTIC), {"engine": "jax", "evaluate_every": 1}
+    found = agree(strategy, problem, 9, 1e-12, columns=columns, **more)
     assert sum(done) == 8
-    np.testing.assert_allclose(found.x, expected.x, atol=1e-12)
-    assert found.rows[-1]["local_unconverged"] == expected.rows[-1]["local_unconverged"] > 0
+    assert found["local_unconverged"][-1] > 0
     assert caplog.text.count("did not reach its tolerance") == 2
 
 
 @pytest.mark.parametrize("solver", [Exact(), *map(nightly, [AOGM(), LBFGS()])], ids=str)
-def test_what_is_not_convex_is_dropped_as_with_local(solver):
-    parts = objectives("least squares")
+def test_what_is_not_convex_is_dropped_as_with_the_stacked_engine(solver):
+    parts = objectives(SQUARES)
     parts[2] = Quadratic(np.diag([1.0, -30.0, 1.0, 1.0, 1.0, 1.0]), np.ones(6))
-    problem = FederatedProblem([*parts[:2], parts[2], *parts[3:]])
-    strategy = methods(solver)[0]
-    local, found = (simulate(strategy, problem, 4, engine=e) for e in ("stacked", "jax"))
-    np.testing.assert_allclose(found.x, local.x, atol=1e-9)
-    assert found.rows[-1]["dropped"] == local.rows[-1]["dropped"]
+    problem = FederatedProblem(parts)
+    there, found = (simulate(prox(solver), problem, 4, engine=e) for e in ("stacked", "jax"))
+    np.testing.assert_allclose(found.x, there.x, atol=1e-9)
+    assert found.rows[-1]["dropped"] == there.rows[-1]["dropped"]
 
 
 @pytest.mark.parametrize("psi", [None, L1(0.001)])
-def test_who_diverges_is_dropped_as_with_local(psi, done):
+def test_who_diverges_is_dropped_as_with_local(psi):
     """Far away, though not yet where numbers end: the others go on."""
     single = np.float32
     sizes = (1.0, 1.5, 2.0, 1e4)
     parts = [Quadratic(np.eye(4, dtype=single) * single(k), np.ones(4, single)) for k in sizes]
     solver = GradientDescent(steps=9, lr=0.1)
-    strategy: FedProx | FedDR = FedProx(proximal=1.0, local_solver=solver)
-    if psi is not None:
-        strategy = FedDR(psi, step_size=1.0, local_solver=solver)
+    strategy = prox(solver) if psi is None else FedDR(psi, step_size=1.0, local_solver=solver)
     problem = FederatedProblem(parts, regularizer=psi)
     local, found = (simulate(strategy, problem, 4, engine=e) for e in ("local", "jax"))
     np.testing.assert_allclose(found.x, local.x, rtol=1e-5)
@@ -235,17 +179,12 @@ def test_who_diverges_is_dropped_as_with_local(psi, done):
 
 
 def test_what_it_does_not_take(done):
-    problem = FederatedProblem(objectives("logistic"))
-
     class Own(AOGM):
         pass
 
-    reason = why_not_stackable(methods(Own())[0], problem)
-    assert reason is not None
-    assert "Own(" in reason
+    problem = FederatedProblem(objectives(LOGISTIC))
+    assert "Own(" in str(why_not_stackable(prox(Own()), problem))
     simulate(FedPD(step_size=1.0, skip_probability=0.5), problem, 3, engine="jax")
-    psi = L2Norm(0.1)  # its prox serves one client at a time
-    given: dict[str, Any] = {"strong_convexity": 0.1, "regularization": 0.1, "form": "paper"}
-    strategy = DualFL(regularizer=psi, momentum=0.0, **given)
-    simulate(strategy, FederatedProblem(problem.objectives, regularizer=psi), 3, engine="jax")
+    strategy = DualFL(regularizer=L2Norm(0.1), **PAPER)  # its prox serves one client at a time
+    simulate(strategy, problem_of(strategy, LOGISTIC), 3, engine="jax")
     assert not sum(done)

@@ -1,122 +1,143 @@
-"""Gradient steps in one go: those that the clients would take one by one."""
+"""Steps taken in one go by compiled loops: those that the clients would take one by one."""
 
 from __future__ import annotations
 
-import sys
+from typing import Any
 
 import numpy as np
 import pytest
+from agreement import agree
 from row_clients import clients
 
-from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon import compiled as door
+from flower_fedcon.clients.fedfw import FedFWClient
 from flower_fedcon.errors import RoundError
 from flower_fedcon.objectives import SoftmaxRegression
+from flower_fedcon.objectives.client_axis import VertexStep
 from flower_fedcon.objectives.cohorts import stack
 from flower_fedcon.objectives.local_pass import LocalPass, Prox
 from flower_fedcon.objectives.stacked_objective import StackedObjective
 from flower_fedcon.problems import digits
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, ElasticNet
+from flower_fedcon.sets import L1Ball, L2Ball
 from flower_fedcon.solvers import GradientDescent
-from flower_fedcon.strategies import FedDualAvg, FedProx
+from flower_fedcon.strategies import FedDualAvg, FedFW, FedProx
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
-compiled = pytest.importorskip("flower_fedcon.compiled.calls")
+from flower_fedcon.compiled import calls as compiled
+
+pytestmark = pytest.mark.usefixtures("always")
+WHICH = np.array([0, 2, 3])
+each_dtype = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 
 
-@pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"])
-def always(request, monkeypatch):
-    """Use the kernels for arrays of any size, in the form for several threads or for one."""
-    monkeypatch.setattr(door, "WORTHWHILE", 0)
-    monkeypatch.setattr(compiled, "FEW", request.param)
+def parts_of(kind: str, dtype: Any, d: int) -> list[Any]:
+    """Return four clients of nine rows."""
+    if kind != "softmax":
+        return clients(kind, 4, 9, (d,), dtype)
+    rng = np.random.default_rng(7)
+    tables = [(rng.standard_normal((9, d)), rng.integers(0, 5, 9)) for _ in range(4)]
+    own = enumerate(tables)
+    return [SoftmaxRegression(A.astype(dtype), y, 5, l2=0.1 * j) for j, (A, y) in own]
 
 
-@pytest.mark.parametrize("kind", ["least squares", "logistic"])
-def test_steps_taken_in_one_go_are_those_one_by_one(always, kind):
-    """With prox, drift and pull; from z and from the point; of all rows and of batches."""
-    parts = clients(kind, 4, 9, (7,), np.float64)
-    whole, rng = stack(parts), np.random.default_rng(5)
-    psi, which = ElasticNet(0.3, 0.2), np.array([0, 2, 3])
-    start, linear, center = (rng.standard_normal((3, 7)) for _ in range(3))
-    batches = rng.integers(0, 9, (3, 5, 4))
-    for rows in (None, batches):
-        for from_point in (False, True):
-            proxes = [0.0, 0.1, 0.2, 0.3, 0.4]
-            onward = (0.0, 1.0) if from_point else (1.0, 0.0)
-            terms, point = (start, linear, 0.7, center), Prox(psi, proxes.__getitem__)
-            steps = LocalPass(*terms, steps=5, rate=0.05, point=point, onward=onward)
-            assert whole.takes(steps)
-            found = whole.gradient_steps(steps, which, rows)
-            for i, j in enumerate(which):
-                z = start[i]
-                for k, t in enumerate(proxes):
-                    w = psi.prox(z, t)
-                    own = np.arange(9) if rows is None else rows[i, k]
-                    g = parts[j].batch_gradient(w, own) + linear[i] + 0.7 * (w - center[i])
-                    z = (w if from_point else z) - 0.05 * g
-                np.testing.assert_allclose(found[i], z, rtol=0, atol=1e-12)
-    unknown = LocalPass(np.full(7, np.nan), steps=2, rate=0.05)
-    assert np.isnan(whole.gradient_steps(unknown, which, None)).all()
+def one_by_one(parts: list[Any], taken: LocalPass, rows: Any) -> np.ndarray:
+    """Return where z := a z + b w - rate g(w) leads each client of WHICH."""
+
+    def own(name: str, i: int) -> Any:
+        value = getattr(taken, name)
+        own_axis = value is not None and value.ndim > len(parts[0].shape)
+        return 0.0 if value is None else value[i] if own_axis else value
+
+    ends = []
+    for i, j in enumerate(WHICH):
+        z = own("start", i)
+        for k in range(taken.steps):
+            w = z if taken.point is None else taken.point(z, k)
+            w = taken.first if k == 0 and taken.first is not None else w
+            chosen = np.arange(9) if rows is None else rows[i, k]
+            g = parts[j].batch_gradient(w, chosen) + own("linear", i)
+            g = g + taken.shift * (w - own("center", i))
+            z = taken.onward[0] * z + taken.onward[1] * w - taken.rate * g
+        ends.append(z)
+    return np.array(ends)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("kind", ["least squares", "logistic"])
-def test_plain_steps_by_the_rows_products_are_those_one_by_one(always, monkeypatch, kind, dtype):
-    """Few rows with many entries; with drift and pull, each client's own or one for all."""
-    parts = clients(kind, 4, 7, (30,), dtype)
-    whole, rng = stack(parts), np.random.default_rng(6)
-    module, used = door.loops(np.ones(1)), []
+PROXES = Prox(ElasticNet(0.3, 0.2), [0.0, 0.1, 0.2, 0.3, 0.4].__getitem__)
+BOTH = {"terms": ["linear", "center"], "shift": 0.7}
+PASSES = {  # what a pass has beside start, steps and rate
+    "plain": {},
+    "drift": {"terms": ["linear"]},
+    "one drift and pull": {"terms": ["one linear"], "shift": 0.7},
+    "pull": {"terms": ["center"], "shift": 0.7},
+    "to one point": {"terms": ["linear", "one center"], "shift": 0.7},
+    "from both": {"onward": (0.5, 0.25)},
+    "prox, from z": {**BOTH, "point": PROXES},
+    "prox, from the point": {**BOTH, "point": PROXES, "onward": (0.0, 1.0)},
+    "prox, from both": {
+        "terms": ["linear", "center", "first"], "shift": 0.7,
+        "point": PROXES, "onward": (1.0, 0.25),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize("name", PASSES)
+@each_dtype
+@pytest.mark.parametrize(
+    ("kind", "d"),
+    [(kind, d) for kind in ("least squares", "logistic") for d in (7, 60)] + [("softmax", 6)],
+)
+def test_steps_taken_in_one_go_are_those_one_by_one(kind, d, dtype, name, batches, monkeypatch):
+    """Of few rows with many entries, plain steps by the rows' products."""
+    used, module = [], door.loops(np.ones(1))
     real = module.take_steps_by_scores
     monkeypatch.setattr(module, "take_steps_by_scores", lambda *a: (used.append(1), real(*a))[1])
-    start, linear, center = rng.standard_normal((3, 3, 30)).astype(dtype)
-    tolerance = 1e-13 if dtype == np.float64 else 1e-5
-    which = np.array([0, 2, 3])
-    for given in (
-        {},
-        {"linear": linear},
-        {"linear": linear[0], "shift": 0.7},
-        {"shift": 0.7, "center": center},
-        {"linear": linear, "shift": 0.7, "center": center[1]},
-    ):
-        found = whole.gradient_steps(LocalPass(start, steps=5, rate=0.01, **given), which, None)
-        assert found.dtype == dtype
-        drift = np.broadcast_to(given.get("linear", np.zeros_like(start)), start.shape)
-        pull = given.get("shift", 0.0)
-        middle = np.broadcast_to(given.get("center", np.zeros_like(start)), start.shape)
-        for i, j in enumerate(which):
-            z = start[i]
-            for _ in range(5):
-                z = z - 0.01 * (parts[j].gradient(z) + drift[i] + pull * (z - middle[i]))
-            np.testing.assert_allclose(found[i], z, rtol=0, atol=tolerance)
-    assert len(used) == 5
-    one = LocalPass(start, steps=1, rate=0.01)  # which has the rows once
-    five, point = one._replace(steps=5), Prox(L1(1.0), lambda k: 0.1)
-    for other in (one, five._replace(point=point), five._replace(onward=(0.5, 0.25))):
-        whole.gradient_steps(other, which, None)
-    assert len(used) == 5
-    unknown = LocalPass(np.full(30, np.nan, dtype), steps=2, rate=0.05)
-    assert np.isnan(whole.gradient_steps(unknown, which, None)).all()
+    parts, rng, given = parts_of(kind, dtype, d), np.random.default_rng(5), dict(PASSES[name])
+    for term in given.pop("terms", []):
+        value = rng.standard_normal((3, *parts[0].shape)).astype(dtype)
+        alone = term == "first" or term.startswith("one ")
+        given[term.removeprefix("one ")] = value[0] if alone else value
+    start = rng.standard_normal((3, *parts[0].shape)).astype(dtype)
+    taken = LocalPass(start, steps=5, rate=0.01, **given)
+    rows = rng.integers(0, 9, (3, 5, 4)) if batches else None
+    whole = stack(parts)
+    assert whole.takes(taken)
+    found = whole.gradient_steps(taken, WHICH, rows)
+    assert found.dtype == dtype
+    exact = 1e-13 if dtype == np.float64 else 2e-5 if kind == "softmax" else 1e-5
+    np.testing.assert_allclose(found, one_by_one(parts, taken, rows), rtol=exact, atol=exact)
+    assert len(used) == (d == 60 and not batches and "from" not in name)
+    lost = LocalPass(np.full(parts[0].shape, np.nan, dtype), steps=2, rate=0.05)
+    assert np.isnan(whole.gradient_steps(lost, WHICH, None)).all()
+    used.clear()
+    whole.gradient_steps(taken._replace(steps=1), WHICH, None)  # which has the rows once
+    assert not used
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize(("kind", "d"), [("least squares", 5), ("logistic", 30), ("softmax", 5)])
+def test_softmax_with_an_intercept_is_not_taken():
+    free = [
+        SoftmaxRegression(f.A, f.y, 5, l2=0.1, intercept=True)
+        for f in parts_of("softmax", float, 6)
+    ]
+    assert not stack(free).takes(LocalPass(np.zeros((7, 5)), steps=2, rate=0.05))
+
+
+@each_dtype
+@pytest.mark.parametrize(("kind", "d"), [("least squares", 5), ("logistic", 60), ("softmax", 5)])
 @pytest.mark.parametrize("batches", [False, True])
-def test_control_variates_move_with_the_steps(always, kind, d, dtype, batches):
+def test_control_variates_move_with_the_steps(kind, d, dtype, batches):
     """Bit for bit as they would after them; by either loop over rows, and softmax regression's."""
-    rng, which = np.random.default_rng(7), np.array([0, 2, 3])
-    if kind == "softmax":
-        rows = rng.standard_normal((4, 9, d)).astype(dtype)
-        whole, shape = stack([SoftmaxRegression(A, np.arange(9) % 3, 3) for A in rows]), (d, 3)
-    else:
-        whole, shape = stack(clients(kind, 4, 7, (d,), dtype)), (d,)
-    own = rng.standard_normal((3, *shape)).astype(dtype)
+    rng, whole = np.random.default_rng(7), stack(parts_of(kind, dtype, d))
+    own = rng.standard_normal((3, *whole.shape)).astype(dtype)
     chosen = rng.integers(0, 7, (3, 4, 5)) if batches else None
     for start in (own[0] / 2, own / 2):
         steps = LocalPass(start, own[1], less=own, steps=4, rate=0.01, variate_rate=-1 / 0.07)
         assert whole.takes(steps)
-        delta = whole.gradient_steps(steps, which, chosen) - start
-        moved, variates = whole.variate_steps(steps, which, chosen)
+        delta = whole.gradient_steps(steps, WHICH, chosen) - start
+        moved, variates = whole.variate_steps(steps, WHICH, chosen)
         np.testing.assert_array_equal(moved, delta)
         np.testing.assert_array_equal(variates, own + (delta * dtype(-1 / 0.07) - own[1]))
         assert moved.dtype == variates.dtype == dtype
@@ -136,86 +157,149 @@ def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
         assert not whole.takes(LocalPass(x, steps=4, rate=0.1))
 
 
+# --- who takes them -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def count(monkeypatch):
+    """Return how often a method of the stack is called from now on."""
+
+    def calls(way: str) -> list[int]:
+        found: list[int] = []
+        real = getattr(StackedObjective, way)
+        monkeypatch.setattr(
+            StackedObjective, way, lambda *given: (found.append(1), real(*given))[1]
+        )
+        return found
+
+    return calls
+
+
 @pytest.mark.parametrize(
     "name", ["fedavg", "scaffold", "fedmid", "feddualavg", "compositefl", "fastfedda", "scaffnew"]
 )
-def test_who_takes_all_steps_in_one_go(always, monkeypatch, name):
-    taken = []
-    way = "variate_steps" if name == "scaffold" else "gradient_steps"
-    real = getattr(StackedObjective, way)
-    monkeypatch.setattr(StackedObjective, way, lambda *given: (taken.append(1), real(*given))[1])
+def test_who_takes_all_steps_in_one_go(name, count):
+    taken = count("variate_steps" if name == "scaffold" else "gradient_steps")
     own = {
         "fastfedda": {"strong_convexity": 0.1, "local_steps": 3},
         "scaffnew": {"client_lr": 0.01, "communication_probability": 0.5},
     }.get(name, {"client_lr": 0.01, "local_steps": 3})
     psi = {} if name in ("fedavg", "scaffold", "scaffnew") else {"regularizer": L1(0.1)}
     problem = FederatedProblem(clients("least squares", 4, 9, (7,), np.float64), **psi)
-    strategy = algorithms()[name](*psi.values(), **own)
-    runs = [simulate(strategy, problem, 6, engine=engine).x for engine in ("local", "stacked")]
+    agree(algorithms()[name](*psi.values(), **own), problem, 6, 1e-12)
     assert len(taken) == 6
-    np.testing.assert_allclose(*runs, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("d", [7, 40])  # one by one, and by the rows' products
-def test_counted_steps_of_a_local_solver_are_taken_in_one_go(always, monkeypatch, d):
+def test_counted_steps_of_a_local_solver_are_taken_in_one_go(d, count):
     """All but the last, whose gradient is that of the report; the work counts all."""
-    taken = []
-    real = StackedObjective.gradient_steps
-    monkeypatch.setattr(
-        StackedObjective, "gradient_steps", lambda *given: taken.append(1) or real(*given)
-    )
+    taken = count("gradient_steps")
     problem = FederatedProblem(clients("least squares", 4, 9, (d,), np.float64))
-    strategy = FedProx(proximal=0.5, local_solver=GradientDescent(steps=6, lr=0.01))
-    local, stacked = (simulate(strategy, problem, 5, engine=e) for e in ("local", "stacked"))
-    assert len(taken) == 5
-    np.testing.assert_allclose(stacked.x, local.x, rtol=0, atol=1e-12)
-    for name in ("local_iterations", "local_evaluations"):
-        assert stacked[name].tolist() == local[name].tolist()
-    assert stacked["local_evaluations"][-1] == 5 * 4 * 6
-    for solver in (GradientDescent(steps=6), GradientDescent(steps=6, lr=0.01, tolerance=1e-3)):
-        simulate(FedProx(proximal=0.5, local_solver=solver), problem, 2, engine="stacked")
+
+    def prox(**given: Any) -> FedProx:
+        return FedProx(proximal=0.5, local_solver=GradientDescent(**given))
+
+    columns = ["local_iterations", "local_evaluations"]
+    found = agree(prox(steps=6, lr=0.01), problem, 5, 1e-12, columns=columns)
+    assert found["local_evaluations"][-1] == 5 * 4 * 6
+    for given in ({"steps": 6}, {"steps": 6, "lr": 0.01, "tolerance": 1e-3}):
+        simulate(prox(**given), problem, 2, engine="stacked")
     assert len(taken) == 5  # a step of its own for each client; a stopping rule
-    wild = FedProx(proximal=0.5, local_solver=GradientDescent(steps=900, lr=1e3))
     for engine in ("local", "stacked"):
         with pytest.raises(RoundError, match="diverged in iteration"):
-            simulate(wild, problem, 2, engine=engine)
+            simulate(prox(steps=900, lr=1e3), problem, 2, engine=engine)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_steps_of_softmax_regression_are_those_one_by_one(always, dtype):
-    rng = np.random.default_rng(7)
-    parts = [
-        SoftmaxRegression(
-            rng.standard_normal((9, 6)).astype(dtype), rng.integers(0, 5, 9), 5, l2=0.1 * j
-        )
-        for j in range(4)
-    ]
-    whole, which, psi = stack(parts), np.array([0, 2, 3]), ElasticNet(0.3, 0.2)
-    start, linear, center = rng.standard_normal((3, 3, 6, 5)).astype(dtype)
-    first, proxes = rng.standard_normal((6, 5)).astype(dtype), [0.0, 0.1, 0.2, 0.3]
-    terms, point = (start, linear, 0.7, center), Prox(psi, proxes.__getitem__)
-    move = {"rate": 0.05, "onward": (1.0, 0.25), "first": first}
-    for rows in (None, rng.integers(0, 9, (3, 4, 3))):
-        steps = LocalPass(*terms, steps=4, point=point, **move)
-        assert whole.takes(steps)
-        found = whole.gradient_steps(steps, which, rows)
-        assert found.dtype == dtype
-        for i, j in enumerate(which):
-            z = start[i]
-            for k, t in enumerate(proxes):
-                w = psi.prox(z, t) if k else first
-                own = np.arange(9) if rows is None else rows[i, k]
-                g = parts[j].batch_gradient(w, own) + linear[i] + 0.7 * (w - center[i])
-                z = z + 0.25 * w - 0.05 * g
-            np.testing.assert_allclose(found[i], z, atol=1e-13 if dtype == np.float64 else 2e-5)
-    lost = LocalPass(np.full((6, 5), np.nan, dtype), steps=2, rate=0.05)
-    assert np.isnan(whole.gradient_steps(lost, which, None)).all()
-    free = [SoftmaxRegression(f.A, f.y, 5, l2=0.1, intercept=True) for f in parts]
-    assert not stack(free).takes(LocalPass(np.zeros((7, 5), dtype), steps=2, rate=0.05))
-
-
-def test_minibatch_steps_of_softmax_regression_go_as_in_the_local_engine(always):
+def test_minibatch_steps_of_softmax_regression_go_as_in_the_local_engine():
     problem = digits(l1=1e-3)
-    strategy = FedDualAvg(problem.regularizer, client_lr=0.1, local_steps=5, batch_size=10)
-    local, stacked = (simulate(strategy, problem, 8, engine=e).x for e in ("local", "stacked"))
-    np.testing.assert_allclose(stacked, local, rtol=0, atol=1e-12)
+    settings = {"client_lr": 0.1, "local_steps": 5, "batch_size": 10}
+    agree(FedDualAvg(problem.regularizer, **settings), problem, 8, 1e-12)
+
+
+# --- steps to a vertex ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken(monkeypatch) -> list[int]:
+    """For how many clients steps to a vertex are taken at once."""
+    found: list[int] = []
+    real = compiled.take_vertex_steps
+    monkeypatch.setattr(
+        compiled, "take_vertex_steps", lambda *given: (found.append(len(given[2])), real(*given))[1]
+    )
+    return found
+
+
+@each_dtype
+@pytest.mark.parametrize("which", [slice(0, 5), slice(1, 3), np.array([3, 0, 4])])
+@pytest.mark.parametrize("kind", ["least squares", "logistic", "matrix"])
+def test_a_vertex_step_is_its_parts(taken, kind, which, dtype):
+    shape = (2, 70) if kind == "matrix" else (130,)  # more than two blocks of entries
+    stacked = stack(clients(kind, 5, 6, shape, dtype))
+    rng, n = np.random.default_rng(0), len(np.arange(5)[which])
+    x = rng.standard_normal((n, *shape)).astype(dtype)
+    center = rng.standard_normal(shape).astype(dtype)
+    found = stacked.vertex_step(VertexStep(x, 0.2, center, 3.0, 0.25, 1.5), which)
+    assert found is not None
+    codes, moved = found
+    atom = L1Ball(1.5).lmo(stacked.pulled_gradient(x, 0.2, center, 3.0, which), batch=1)
+    assert taken == [n]
+    assert np.array_equal(codes, atom.code)
+    assert moved.dtype == dtype
+    assert moved.tobytes() == atom.mix(x, 0.25).tobytes()
+
+
+class Rounded(L1Ball):
+    """With an oracle of its own."""
+
+    def lmo(self, g: Any, *, batch: int = 0) -> Any:
+        return super().lmo(np.round(g, 1), batch=batch)
+
+
+class Clipped(FedFWClient):
+    """With a gradient of its own."""
+
+    algorithm = "fedfw"
+
+    def pulled_gradient(self, x: Any, center: Any, pull: float) -> Any:
+        return np.clip(super().pulled_gradient(x, center, pull), -0.1, 0.1)
+
+
+BALL = L1Ball(1.0)
+VERTICES = {  # the set, what else the method has, and for how many clients a step is taken at once
+    "all": (BALL, {}, 4),
+    "sampled": (BALL, {"participation": Sample(count=3)}, 3),
+    "another set": (L2Ball(1.0), {}, 0),
+    "an oracle of one's own": (Rounded(1.0), {}, 0),
+    "a gradient of one's own": (BALL, {}, 0),
+    "batches": (BALL, {"gradient": "stochastic", "batch_size": 3}, 0),
+}
+
+
+@pytest.mark.parametrize("kind", ["least squares", "logistic", "matrix"])
+@pytest.mark.parametrize("name", VERTICES)
+def test_runs_take_vertex_steps_where_they_are_those(taken, monkeypatch, name, kind):
+    chosen, more, clients_at_once = VERTICES[name]
+    if name == "a gradient of one's own":
+        for place in ("local", "stacked"):
+            module = f"flower_fedcon.engines.{place}.client_class"
+            monkeypatch.setattr(module, lambda name: Clipped, raising=False)
+    shape = (2, 3) if kind == "matrix" else (7,)
+    problem = FederatedProblem(clients(kind, 4, 6, shape, np.float64), constraint=chosen)
+    more = {"participation": Full(), **more}
+    agree(FedFW(chosen, penalty=1.0, **more), problem, 20, 1e-13)
+    assert sum(taken) == 20 * clients_at_once
+
+
+def test_a_gradient_that_is_not_finite_is_told_as_by_the_local_engine(taken):
+    objectives = clients("least squares", 3, 6, (7,), np.float64)
+    assert all(objective.smoothness for objective in objectives)  # before it overflows
+    objectives[1].rows = np.full_like(objectives[1].rows, 1e200)
+    problem = FederatedProblem(objectives, constraint=BALL, x0=np.ones(7) / 7)
+    said = []
+    for engine in ("local", "stacked"):
+        with np.errstate(all="ignore"), pytest.raises(RoundError) as caught:
+            simulate(FedFW(BALL, penalty=1.0), problem, 3, engine=engine)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert taken

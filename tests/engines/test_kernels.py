@@ -1,33 +1,33 @@
-"""The compiled kernels: what NumPy finds, on any number of cores, and never needed."""
+"""Compiled kernels: what NumPy finds, on any number of cores, and never needed."""
 
 from __future__ import annotations
 
+import logging
 import os
+import resource
 import subprocess
 import sys
+from types import FunctionType
 
 import numpy as np
 import pytest
+from agreement import squares
 from row_clients import clients
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon import compiled as door
+from flower_fedcon.compiled import threads
 from flower_fedcon.compiled.threads import cores
+from flower_fedcon.engines import workers
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives import LogisticRegression
+from flower_fedcon.objectives import LeastSquares, LogisticRegression
 from flower_fedcon.objectives.cohorts import stack
 from flower_fedcon.sets import L1Ball
-from flower_fedcon.strategies import FedFW
+from flower_fedcon.strategies import FedAvg, FedFW, Scaffold
 
 numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
 compiled = pytest.importorskip("flower_fedcon.compiled.calls")
-
-
-@pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"])
-def always(request, monkeypatch):
-    """Use the kernels for arrays of any size, in the form for several threads or for one."""
-    monkeypatch.setattr(door, "WORTHWHILE", 0)
-    monkeypatch.setattr(compiled, "FEW", request.param)
+from flower_fedcon.compiled import jit  # noqa: E402
 
 
 @pytest.mark.parametrize("which", [slice(0, 5), slice(1, 3), np.array([3, 0, 4])])
@@ -106,19 +106,19 @@ def test_hessian_products_are_those_of_each_client(always, dtype, l2, rows):
 
 
 def test_the_kernels_are_what_is_used(always, monkeypatch):
-    used = []
-    kernels = door.loops(np.ones(1))
+    used, kernels = [], door.loops(np.ones(1))
     plain = kernels.add_gradients
     monkeypatch.setattr(kernels, "add_gradients", lambda *a: (used.append(1), plain(*a)))
-    x = np.ones((3, 2))
-    stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
-    assert used == [1]
-    with door.numpy_only():
+
+    def play(dtype=np.float64):
+        x = np.ones((3, 2), dtype)
         stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
-    assert used == [1]
-    x = x.astype(np.float32)  # of another type than the data: by NumPy
-    stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
-    assert used == [1]
+        return len(used)
+
+    assert play() == 1
+    with door.numpy_only():
+        assert play() == 1
+    assert play(np.float32) == 1  # of another type than the data: by NumPy
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -154,9 +154,8 @@ def test_the_number_of_cores_changes_no_bit(monkeypatch):
     strategy, problem = fedfw()
     found = {simulate(strategy, problem, 30, engine="stacked").x.tobytes()}  # small: one thread
     monkeypatch.setattr(compiled, "FEW", 0)
-    for threads in range(1, cores() + 1):
-        run = simulate(strategy, problem, 30, engine="stacked", threads=threads)
-        found.add(run.x.tobytes())
+    for n in range(1, cores() + 1):
+        found.add(simulate(strategy, problem, 30, engine="stacked", threads=n).x.tobytes())
     assert len(found) == 1
 
 
@@ -176,31 +175,14 @@ def test_a_forked_child_works_on_one_core(always):
 
 HIDDEN = """
 import sys
-{before}
 import numpy as np
 from flower_fedcon import compiled as door
 from flower_fedcon.sets import L1Ball
 assert door.loops(np.ones(2**20)) is None
 assert door.describe() == "none: NumPy alone"
-print(abs(L1Ball(1.0).lmo(np.eye(300), batch=1).code).sum())
+assert abs(L1Ball(1.0).lmo(np.eye(300), batch=1).code).sum() == sum(range(1, 301))
 """
-
-
-@pytest.mark.parametrize(
-    ("before", "more"),
-    [("sys.modules['numba'] = None", {}), ("", {"NUMBA_DISABLE_JIT": "1"})],
-)
-def test_without_numba_and_where_it_is_switched_off(before, more):
-    code, env = HIDDEN.format(before=before), {**os.environ, **more}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=120
-    )
-    assert done.stderr == ""
-    assert done.stdout.strip() == str(sum(range(1, 301)))
-
-
-def test_small_arrays_do_not_load_it():
-    code = """
+SMALL = """
 import sys
 import numpy as np
 from flower_fedcon import FederatedProblem, simulate
@@ -212,5 +194,205 @@ problem = FederatedProblem(clients, constraint=L1Ball(1.0))
 simulate(FedFW(problem.constraint, penalty=1.0), problem, 3, engine="stacked")
 assert "numba" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        (f"import sys; sys.modules['numba'] = None{HIDDEN}", {}),
+        (HIDDEN, {"NUMBA_DISABLE_JIT": "1"}),
+        (SMALL, {}),
+    ],
+    ids=["without numba", "switched off", "small arrays do not load it"],
+)
+def test_numba_is_never_needed(code, more):
+    env = {**os.environ, **more}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=120
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+# --- how many threads -----------------------------------------------------------------------------
+
+
+CORES = 64
+
+
+@pytest.fixture
+def forms(monkeypatch):
+    """Call no loop; return the number of threads of each call, 0 for the form that has one."""
+    called, now = [], [8]
+    monkeypatch.setattr(threads, "cores", lambda: CORES)
+    monkeypatch.setitem(vars(numba.config), "NUMBA_NUM_THREADS", CORES)
+    monkeypatch.setattr(numba, "get_num_threads", lambda: now[0])
+    monkeypatch.setattr(numba, "set_num_threads", lambda n: now.__setitem__(0, n))
+    both = (lambda: called.append(now[0]), lambda: called.append(0))
+    monkeypatch.setitem(compiled.forms, "own", both)
+    threads._of_text.cache_clear()
+    yield called
+    assert now == [8]  # numba's own number, of the user's loops, stays as it was
+    threads._of_text.cache_clear()
+
+
+def call(work: int = compiled.FEW) -> None:
+    compiled.call("own", work)
+
+
+def test_what_is_set_is_used(forms, monkeypatch):
+    """For a run before that of the process; and one thread is the form without threads."""
+    with threads.using(3):
+        call()
+        call(compiled.FEW - 1)
+    monkeypatch.setenv("FEDCON_THREADS", "5")
+    call()
+    with threads.using(None):
+        call()
+    with threads.using(1):
+        call()
+    call()
+    assert forms == [3, 0, 5, 5, 0, 5]
+
+
+def test_without_a_setting_all_cores_are(forms, monkeypatch):
+    monkeypatch.delenv("FEDCON_THREADS", raising=False)
+    call()
+    monkeypatch.setattr(numba, "get_num_threads", lambda: 1)
+    call()
+    assert forms == [8, 0]
+
+
+STRATEGY = FedAvg(client_lr=0.1, local_steps=1)
+
+
+@pytest.mark.parametrize("value", [0, 65, 1.5, True, "two"])
+def test_a_number_that_cannot_be_is_named(forms, monkeypatch, value):
+    said = "must be a whole number from 1 to 64, the cores that this process may use, got"
+    with pytest.raises(ConfigError, match=rf"^threads {said} {value!r}: leave it out"):
+        simulate(STRATEGY, squares((4, 4)), 1, threads=value)
+    monkeypatch.setenv("FEDCON_THREADS", str(value))
+    with pytest.raises(ConfigError, match=rf"^FEDCON_THREADS {said} .*: leave it out"):
+        simulate(STRATEGY, squares((4, 4)), 1)
+
+
+@pytest.mark.parametrize("more", [{"engine": "ray"}, {"workers": 2}])
+def test_other_processes_have_their_part_of_the_cores(more):
+    with pytest.raises(ConfigError, match=r"threads=1 is for clients in this process: .*FEDCON_TH"):
+        simulate(STRATEGY, squares((4, 4)), 1, threads=1, **more)
+
+
+def test_worker_processes_share_the_cores(monkeypatch):
+    monkeypatch.setattr(workers, "cores", lambda: 8)
+    given = []
+    monkeypatch.setattr(
+        workers, "ProcessPoolExecutor", lambda **options: given.append(options["initargs"][-1])
+    )
+    with pytest.raises(AttributeError):  # there is no pool
+        simulate(STRATEGY, squares((4,) * 3), 1, workers=3)
+    assert given == [2, 2, 2]
+
+
+def test_the_number_reaches_the_loops_of_a_stacked_run(monkeypatch):
+    """A call of enough work enters the form for several threads."""
+    if numba.get_num_threads() < 2:
+        pytest.skip("there is one core")
+    monkeypatch.setattr(door, "WORTHWHILE", 0)
+    monkeypatch.setattr(compiled, "FEW", 0)
+    used, real = [], compiled.forms["take_steps"]
+    both = tuple(
+        lambda *given, loop=loop, alone=alone: (used.append(alone), loop(*given))
+        for alone, loop in enumerate(real)
+    )
+    monkeypatch.setitem(compiled.forms, "take_steps", both)
+    problem = squares((9,) * 4, 5)
+    strategy = FedAvg(client_lr=0.1, local_steps=2)
+    found = [simulate(strategy, problem, 3, engine="stacked", threads=n).x for n in (1, 2, None)]
+    assert used == [1] * 3 + [0] * 6
+    assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+
+
+@pytest.mark.parametrize("method", [FedAvg, Scaffold], ids=["fedavg", "scaffold"])
+def test_a_run_of_many_clients_is_that_of_any_number_of_threads(method):
+    """Nor does it differ from the local engine's by more than rounding."""
+    problem, strategy = squares((4,) * 40, 900), method(client_lr=1e-3, local_steps=3)
+    one, all_ = (simulate(strategy, problem, 8, engine="stacked", threads=k).x for k in (1, None))
+    assert one.tobytes() == all_.tobytes()
+    np.testing.assert_allclose(one, simulate(strategy, problem, 8).x, rtol=0, atol=1e-13)
+
+
+def test_a_client_with_a_nonfinite_model_is_dropped_by_name(caplog):
+    """The gate sees it in the pass over all, and tells whose it is."""
+    parts = list(squares((4,) * 40, 900).objectives)
+    parts[7] = LeastSquares(np.full((4, 900), 1e45), np.ones(4))  # overflows in the sixth step
+    strategy = FedAvg(client_lr=1e-3, local_steps=8, min_replies=39)
+    history = simulate(strategy, FederatedProblem(parts), 1, engine="stacked")
+    assert "dropped the reply of client 7: 'delta' holds non-finite values" in caplog.text
+    assert history["dropped"][-1] == caplog.text.count("dropped the reply")
+    assert np.isfinite(history.x).all()
+
+
+# --- files of numba -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "_told", set())
+    monkeypatch.setattr(jit, "_filled", set())
+    return tmp_path
+
+
+def twice(x):
+    return 2 * x
+
+
+def loop():
+    """Return the function, compiled at its first call, as a new process would."""
+    return jit.jit(FunctionType(twice.__code__, {}, "twice"))
+
+
+def was_read(made):
+    return bool(sum(made._cache_hits.values()))
+
+
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+@pytest.mark.parametrize("damage", [lambda old: b"", lambda old: b"?" * 99, lambda old: old[:-40]])
+def test_damaged_files_are_replaced(kind, damage, folder, caplog):
+    assert loop()(3) == 6
+    (path,) = folder.rglob(f"*.{kind}")
+    path.write_bytes(damage(path.read_bytes()))
+    with caplog.at_level(logging.WARNING, "flwr"):
+        made = loop()
+        assert made(3) == 6
+    assert not was_read(made)
+    assert f"numba's files in {path.parent} cannot be used" in caplog.text
+    third = loop()
+    assert third(3) == 6
+    assert was_read(third)
+
+
+def test_who_waits_for_a_compiler_is_told_once(folder, caplog):
+    with caplog.at_level(logging.INFO, "flwr"):
+        assert loop()(3) == 6
+        assert loop()(3) == 6  # from the files
+        assert loop()(0.5) == 1.0
+    assert caplog.text.count(f"they are kept in {folder}") == 1
+
+
+def test_a_full_disk_costs_the_files_alone(folder, caplog):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        made = loop()
+        result = made(3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert result == 6
+    assert caplog.text.count("cannot be used") == 1
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_a_folder_that_cannot_be_made_is_done_without(folder, monkeypatch):
+    (folder / "file").write_text("")
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder / "file" / "below"))
+    assert loop()(3) == 6

@@ -18,7 +18,7 @@ from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.errors import ConfigError, FedConError, RoundError
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import (
     HuberRegression,
     LeastSquares,
@@ -46,14 +46,13 @@ SETTINGS: dict[Any, dict[str, Any]] = {
     SoftmaxRegression: {"num_classes": 3, "l2": 0.1},
 }
 RULES = {"full": Full(), "sampled": Sample(count=3)}
+STEPS: dict[str, Any] = {"client_lr": 0.05, "local_steps": 3}
 METHODS = {
-    "fedavg": lambda p, **more: FedAvg(client_lr=0.05, local_steps=3, **more),
-    "minibatches": lambda p, **more: FedAvg(client_lr=0.05, local_steps=3, batch_size=2, **more),
-    "feddualavg": lambda p, **more: FedDualAvg(
-        p.regularizer, client_lr=0.05, local_steps=3, **more
-    ),
+    "fedavg": lambda p, **more: FedAvg(**STEPS, **more),
+    "minibatches": lambda p, **more: FedAvg(**STEPS, batch_size=2, **more),
+    "feddualavg": lambda p, **more: FedDualAvg(p.regularizer, **STEPS, **more),
     "fedfw": lambda p, **more: FedFW(p.constraint, penalty=1.0, **more),
-    "scaffold": lambda p, **more: Scaffold(client_lr=0.05, local_steps=2, **more),
+    "scaffold": lambda p, **more: Scaffold(**{**STEPS, "local_steps": 2}, **more),
     "dualfl": lambda p, **more: DualFL(strong_convexity=1e-3, **more),
 }
 TERMS = {"feddualavg": {"regularizer": L1(0.01)}, "fedfw": {"constraint": L1Ball(1.0)}}
@@ -79,7 +78,7 @@ def both(kind: type[Any], **options: Any) -> tuple[FederatedProblem, FederatedPr
     return FederatedProblem(many, **options), FederatedProblem(each, **options)
 
 
-WEIGHTS = np.arange(N) + 0.5
+WEIGHTS, X = np.arange(N) + 0.5, np.array([1.0, -2.0, 0.5, 0.0])
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["alike", "weighted"])
@@ -106,49 +105,28 @@ def test_the_problem_is_that_of_separate_objectives(kind, weights):
         assert many.optimum.value == pytest.approx(each.optimum.value, abs=1e-9)
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("engine", ["local", "stacked"])
-@pytest.mark.parametrize("method", METHODS)
-def test_the_iterates_are_those_of_separate_objectives(method, engine, rule):
-    for kind in (LeastSquares, LogisticRegression):
-        for weights in (None, WEIGHTS):
-            problems = both(kind, weights=weights, **TERMS.get(method, {}))
-            histories = [
-                simulate(METHODS[method](p, participation=RULES[rule]), p, 8, engine=engine, seed=2)
-                for p in problems
-            ]
-            ours, theirs = histories
-            assert np.abs(ours.x - theirs.x).max() <= 1e-12
-            assert ours["objective"] == pytest.approx(theirs["objective"], rel=1e-12)
-            for name in ("uplink_bytes", "downlink_bytes", "cohort"):
-                assert ours[name].tolist() == theirs[name].tolist()
+OTHERS = [HuberRegression, PoissonRegression, SoftmaxRegression]
+SAME = [
+    *((kind, method, rule, {"engine": engine})
+      for kind in (LeastSquares, LogisticRegression) for method in METHODS for rule in RULES
+      for engine in ("local", "stacked")),
+    # With workers, too: a process gets its share of the array.
+    *((kind, "fedavg", "full", more) for kind in OTHERS
+      for more in ({"engine": "stacked"}, {"workers": 2})),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [HuberRegression, PoissonRegression, SoftmaxRegression])
-def test_other_losses(kind):
-    """With workers, too: a process gets its share of the array."""
-    many, each = both(kind)
-    for options in ({"engine": "stacked"}, {"workers": 2}):
-        found = [simulate(METHODS["fedavg"](p), p, 5, **options).x for p in (many, each)]
-        assert np.abs(found[0] - found[1]).max() <= 1e-12
-
-
-@pytest.mark.parametrize("engine", ["local", "stacked"])
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("method", ["feddualavg", "fedfw", "scaffold"])
-def test_a_run_is_resumed_to_the_same_bytes(method, rule, engine, tmp_path):
-    """Also by the other engine, to rounding."""
-    problem = both(LeastSquares, **TERMS.get(method, {}))[0]
-    strategy = METHODS[method](problem, participation=RULES[rule])
-    whole = simulate(strategy, problem, 12, engine=engine)
-    for other in ("local", "stacked"):
-        folder = tmp_path / other
-        simulate(strategy, problem, 7, engine=engine, run_dir=folder)
-        rest = simulate(strategy, problem, 12, engine=other, run_dir=folder, resume=True)
-        assert np.abs(rest.x - whole.x).max() <= 1e-12
-        if other == engine:
-            assert rest.x.tobytes() == whole.x.tobytes()
-            assert rest["uplink_bytes"].tolist() == whole["uplink_bytes"].tolist()
+@pytest.mark.parametrize(("kind", "method", "rule", "more"), SAME)
+def test_the_iterates_are_those_of_separate_objectives(kind, method, rule, more):
+    for weights in (None, WEIGHTS):
+        ours, theirs = (
+            simulate(METHODS[method](p, participation=RULES[rule]), p, 8, seed=2, **more)
+            for p in both(kind, weights=weights, **TERMS.get(method, {}))
+        )
+        assert np.abs(ours.x - theirs.x).max() <= 1e-12
+        assert ours["objective"] == pytest.approx(theirs["objective"], rel=1e-12)
+        for name in ("uplink_bytes", "downlink_bytes", "cohort"):
+            assert ours[name].tolist() == theirs[name].tolist()
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_bound": 0.25}, {"aggregation": "median"}], ids=str)
@@ -182,26 +160,6 @@ def test_uploads_of_a_large_cohort_are_summed_as_they_come(method, options, monk
     for name in ("uplink_bytes", "dropped", "replies"):
         assert streamed[name].tolist() == whole[name].tolist()
     assert (whole["dropped"][-1] > 0) == ("norm_bound" in options)
-
-
-def test_a_large_cohort_that_fails_half_way_goes_on_client_by_client(monkeypatch):
-    problem = both(LeastSquares)[0]
-    strategy = METHODS["scaffold"](problem)
-    expected = simulate(strategy, problem, 6).x
-    monkeypatch.setattr(Stack, "models_at_once", 2 * problem.start.size)
-    plain, failed = StackedEngine._step, []
-
-    def step(self, clients, request, *more):
-        if len(clients) == 2 and request.round in (1, 4) and clients[0] == 3:
-            failed.append(request.round)
-            raise RoundError("half way")
-        return plain(self, clients, request, *more)
-
-    monkeypatch.setattr(StackedEngine, "_step", step)
-    found = simulate(strategy, problem, 6, engine="stacked")
-    assert failed == [1, 4]
-    assert np.abs(found.x - expected).max() <= 1e-12
-    assert found["dropped"][-1] == 0
 
 
 def saved(folder, strategy) -> dict[str, Any]:
@@ -238,17 +196,6 @@ def test_checkpoints_with_the_states_one_by_one_are_read(method, tmp_path):
     checkpoint.save(tmp_path / "run", content)
     rest = simulate(strategy, problem, 12, engine="stacked", run_dir=tmp_path / "run", resume=True)
     assert rest.x.tobytes() == whole.x.tobytes()
-
-
-def test_a_run_on_other_data_is_not_resumed(tmp_path):
-    problem = both(LeastSquares)[0]
-    strategy = METHODS["fedavg"](problem)
-    simulate(strategy, problem, 2, engine="stacked", run_dir=tmp_path / "run")
-    A, b = data(LeastSquares)
-    A[3, 2, 1] += 1e-9
-    other = FederatedProblem(ManyClients(LeastSquares, A, b, scale=2.0))
-    with pytest.raises(FedConError, match="data has changed"):
-        simulate(strategy, other, 3, engine="stacked", run_dir=tmp_path / "run", resume=True)
 
 
 def test_nothing_is_copied(tmp_path):
@@ -292,36 +239,76 @@ def test_parts():
         many[N]
 
 
-WRONG = {
-    "kind": ((Quadratic, np.ones((2, 3, 3)), np.ones((2, 3))), {}, "must be one of the losses"),
-    "axes": ((LeastSquares, np.ones((2, 3)), np.ones(2)), {}, r"shape \(clients, rows"),
-    "empty": ((LeastSquares, np.ones((0, 3, 2)), np.ones((0, 3))), {}, "all >= 1"),
-    "targets": ((LeastSquares, np.ones((2, 3, 4)), np.ones(6)), {}, r"A's shape \(2, 3\)"),
-    "finite": ((LeastSquares, np.full((2, 3, 4), np.nan), np.ones((2, 3))), {}, "not finite"),
-    "labels": ((LogisticRegression, np.ones((2, 3, 4)), np.ones((2, 3)) * 2), {}, "-1 or"),
-    "intercept": ((LeastSquares, np.ones((2, 3, 4)), np.ones((2, 3))), {"intercept": True}, "ones"),
-    "weight": (
-        (LeastSquares, np.ones((2, 3, 4)), np.ones((2, 3))), {"sample_weight": [1]}, "weights="
-    ),
-}  # fmt: skip
+def made(kind: Any = LeastSquares, A: Any = (2, 3, 4), b: Any = (2, 3), **more: Any) -> Any:
+    """Return clients of ones, or of these arrays."""
+    return ManyClients(kind, *(np.ones(v) if isinstance(v, tuple) else v for v in (A, b)), **more)
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_refused(case):
-    arguments, settings, reason = WRONG[case]
-    with pytest.raises(ConfigError, match=reason):
-        ManyClients(*arguments, **settings)
+def infinite(which: int) -> Any:
+    given = [np.ones((5, 4, 3)), np.ones((5, 4))]
+    given[which][3, 2] = np.inf
+    return ManyClients(LeastSquares, *given)
+
+
+REFUSED = [
+    (lambda: made(Quadratic, (2, 3, 3)), "must be one of the losses"),
+    (lambda: made(A=(2, 3), b=(2,)), r"shape \(clients, rows"),
+    (lambda: made(A=(0, 3, 2), b=(0, 3)), "all >= 1"),
+    (lambda: made(b=(6,)), r"A's shape \(2, 3\)"),
+    (lambda: made(A=np.full((2, 3, 4), np.nan)), "not finite"),
+    (lambda: made(LogisticRegression, b=np.full((2, 3), 2.0)), "-1 or"),
+    (lambda: made(intercept=True), "ones"),
+    (lambda: made(sample_weight=[1]), "weights="),
+    (lambda: ManyClients(LeastSquares, [[[1.0], [2.0]], [[1.0]]], np.ones((2, 2))),
+     "list of objectives where rows differ"),
+    (lambda: infinite(0), r"not finite .* \(row 2 of client 3\)"),
+    (lambda: infinite(1), r"not finite .* \(row 2 of client 3\)"),
+    (lambda: FederatedProblem(made(), constraints="each"), 'constraints="each" needs'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSED)
+def test_what_is_refused(make, says):
+    with pytest.raises(ConfigError, match=says):
+        make()
+
+
+# --- weights of weights ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [None, WEIGHTS[::-1]])
+def test_objectives_of_a_weighted_problem_keep_their_weights(again):
+    given = both(LeastSquares, weights=np.arange(float(N)))
+    many, each = (FederatedProblem(p.objectives, weights=again) for p in given)
+    np.testing.assert_allclose(many.objective(X), each.objective(X), rtol=1e-13)
+    own, expected = ([f.value(X) for f in p.objectives] for p in (many, each))
+    np.testing.assert_allclose(own, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("part", [slice(0, 1), slice(4, 6), slice(None, None, 2)])
+def test_the_mean_of_some_clients_is_the_mean_of_their_values(part):
+    some = both(LeastSquares, weights=np.arange(float(N)))[0].objectives[part]
+    expected = np.mean([objective.value(X) for objective in some])
+    np.testing.assert_allclose(some.mean.value(X), expected, rtol=1e-13)
+
+
+def test_constants_where_a_chunk_has_mean_weights(monkeypatch):
+    monkeypatch.setattr("flower_fedcon.objectives.many._AT_ONCE", 1)  # each client is one
+    many, each = both(LeastSquares, weights=[1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0])
+    smooth, _ = many.objectives.constants()
+    np.testing.assert_allclose(smooth, [f.smoothness for f in each.objectives], rtol=1e-12)
+
+
+def test_an_audit_log_of_many_clients(tmp_path):
+    problem = both(LeastSquares)[0]
+    simulate(METHODS["fedavg"](problem), problem, 3, run_dir=tmp_path / "a", audit=True)
+    assert (tmp_path / "a" / "audit.jsonl").read_text().count('"start"') == 1
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_value_that_is_not_finite_is_named_by_its_client(which):
-    given = [np.ones((5, 4, 3)), np.ones((5, 4))]
-    given[which][3, 2] = np.inf
-    with pytest.raises(ConfigError, match=r"not finite .* \(row 2 of client 3\)"):
-        ManyClients(LeastSquares, *given)
-
-
-def test_functional_constraints_are_refused():
-    A, b = data(LeastSquares)
-    with pytest.raises(ConfigError, match='constraints="each" needs'):
-        FederatedProblem(ManyClients(LeastSquares, A, b), constraints="each")
+def test_a_run_that_was_killed_before_any_client_had_a_state_goes_on(tmp_path, which):
+    problem = both(LeastSquares)[which]
+    strategy, given = METHODS["scaffold"](problem), {"engine": "stacked"}
+    simulate(strategy, problem, 0, run_dir=tmp_path, **given)  # its checkpoint is that of the start
+    resumed = simulate(strategy, problem, 5, resume=True, run_dir=tmp_path, **given)
+    np.testing.assert_array_equal(resumed.x, simulate(strategy, problem, 5, **given).x)

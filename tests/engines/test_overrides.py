@@ -1,5 +1,7 @@
 """What a subclass of one's own overrides counts in every engine, or is refused by name."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 
@@ -30,12 +32,32 @@ from flower_fedcon.strategies import (
 
 D, ROWS, CLIENTS = 3, 8, 3
 STEPS = {"client_lr": 0.1, "local_steps": 2}
-ENGINES = ["local", "stacked", "jax"]
+LOSSES = [Quadratic, LeastSquares, LogisticRegression, SoftmaxRegression]
+each_loss = pytest.mark.parametrize("kind", LOSSES)
+each_engine = pytest.mark.parametrize("engine", ["local", "stacked", "jax"])
 
 
 def data(client):
     rng = np.random.default_rng(client)
     return rng.normal(size=(ROWS, D)), np.sign(rng.normal(size=ROWS))
+
+
+def made(kind, client):
+    A, y = data(client)
+    if issubclass(kind, Quadratic):
+        return kind(A.T @ A / ROWS, A.T @ y / ROWS)
+    return kind(A, (y > 0).astype(int), 2) if issubclass(kind, SoftmaxRegression) else kind(A, y)
+
+
+def problem(kind, **terms):
+    return FederatedProblem([made(kind, client) for client in range(CLIENTS)], **terms)
+
+
+def play(strategy, given, rounds=1, engine="local"):
+    if engine == "jax":
+        pytest.importorskip("jax")
+    place = {"workers": 2} if engine == "workers" else {"engine": engine}
+    return simulate(strategy, given, rounds, **place)
 
 
 def moved(kind):
@@ -58,48 +80,37 @@ class Bare:
         self.shape, self.value, self.gradient = f.shape, f.value, f.gradient
 
 
-def made(kind, client):
-    A, y = data(client)
-    if issubclass(kind, Quadratic):
-        return kind(A.T @ A / ROWS, A.T @ y / ROWS)
-    return kind(A, (y > 0).astype(int), 2) if issubclass(kind, SoftmaxRegression) else kind(A, y)
+def bare(given):
+    return FederatedProblem(list(map(Bare, given.objectives)), constraint=given.constraint)
 
 
-def engine_of(name):
-    return pytest.importorskip("jax") and name if name == "jax" else name
-
-
+BALL = L1Ball(1.0)
 RUNS = {
-    "steps": lambda problem: FedAvg(**STEPS),
-    "variates": lambda problem: Scaffold(**STEPS),
-    "exact": lambda problem: FedProx(proximal=1.0),
-    "dual": lambda problem: DualFL(strong_convexity=1.0, momentum=0.0),
-    "dynamic": lambda problem: FedDyn(proximal=1.0),
-    "vertices": lambda problem: FedFW(problem.constraint, penalty=1.0),
+    "steps": FedAvg(**STEPS),
+    "variates": Scaffold(**STEPS),
+    "exact": FedProx(proximal=1.0),
+    "dual": DualFL(strong_convexity=1.0, momentum=0.0),
+    "dynamic": FedDyn(proximal=1.0),
+    "vertices": FedFW(BALL, penalty=1.0),
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@each_engine
 @pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("kind", [Quadratic, LeastSquares, LogisticRegression, SoftmaxRegression])
+@each_loss
 def test_another_gradient_counts(kind, run, engine):
-    fs = [made(moved(kind), client) for client in range(CLIENTS)]
-    constraint = L1Ball(1.0) if run == "vertices" else None
-    problem, same = (
-        FederatedProblem(clients, constraint=constraint) for clients in (fs, list(map(Bare, fs)))
-    )
-    found = simulate(RUNS[run](problem), problem, 4, engine=engine_of(engine))
-    expected = simulate(RUNS[run](same), same, 4)
-    np.testing.assert_allclose(found.x, expected.x, atol=1e-9)
+    given = problem(moved(kind), constraint=BALL if run == "vertices" else None)
+    found = play(RUNS[run], given, 4, engine)
+    np.testing.assert_allclose(found.x, play(RUNS[run], bare(given), 4).x, atol=1e-9)
 
 
-def test_the_optimum_is_that_of_the_other_function():
-    for kind in (Quadratic, LeastSquares, LogisticRegression):
-        problem = FederatedProblem([made(moved(kind), client) for client in range(CLIENTS)])
-        assert np.linalg.norm(problem.gradient(problem.optimum.x)) < 1e-6
+@pytest.mark.parametrize("kind", LOSSES[:3])
+def test_the_optimum_is_that_of_the_other_function(kind):
+    given = problem(moved(kind))
+    assert np.linalg.norm(given.gradient(given.optimum.x)) < 1e-6
 
 
-@pytest.mark.parametrize("kind", [Quadratic, LeastSquares, LogisticRegression, SoftmaxRegression])
+@each_loss
 def test_what_is_inherited_of_the_other_function_is_gone(kind):
     f = made(moved(kind), 0)
     x = np.ones(f.shape)
@@ -111,31 +122,31 @@ def test_what_is_inherited_of_the_other_function_is_gone(kind):
         assert not hasattr(f, name), name
 
     class Whole(moved(kind)):
+        smoothness = 7.0
+
         def hessian(self, x, columns=None):
             return np.eye(x.size)
-
-        smoothness = 7.0
 
     whole = made(Whole, 0)
     assert whole.smoothness == 7.0
     np.testing.assert_array_equal(whole.hessian(x), np.eye(x.size))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@each_engine
 def test_batches_of_the_other_function_are_refused(engine):
-    problem = FederatedProblem([made(moved(LeastSquares), client) for client in range(CLIENTS)])
+    given = problem(moved(LeastSquares))
     words = r"Moved defines its own gradient, which LinearModel.batch_gradient does not use"
     with pytest.raises(ConfigError, match=words):
-        simulate(FedAvg(**STEPS, batch_size=2), problem, 1, engine=engine_of(engine))
-    simulate(FedAvg(**STEPS, batch_size=ROWS), problem, 1)  # all rows: the gradient
+        play(FedAvg(**STEPS, batch_size=2), given, 1, engine)
+    play(FedAvg(**STEPS, batch_size=ROWS), given)  # all rows: the gradient
     with pytest.raises(ConfigError, match="clipped_sum"):
-        PrivateObjective(problem.objectives[0], ExampleDP(1.0, 1.0, target_delta=1e-5))
+        PrivateObjective(given.objectives[0], ExampleDP(1.0, 1.0, target_delta=1e-5))
     with pytest.raises(Exception, match="hessian"):
-        simulate(FedNewton(), problem, 1)
+        play(FedNewton(), given)
 
 
 @pytest.mark.parametrize("weights", [None, [1, 2, 3]])
-@pytest.mark.parametrize("engine", ENGINES)
+@each_engine
 def test_a_stochastic_gradient_of_ones_own_is_asked(engine, weights):
     asked = []
 
@@ -144,17 +155,15 @@ def test_a_stochastic_gradient_of_ones_own_is_asked(engine, weights):
             asked.append((batch_size, rng.integers(10)))
             return self.gradient(x) + 1.0
 
-    fs = [made(Drawn, client) for client in range(CLIENTS)]
-    problem = FederatedProblem(fs, weights=weights)
-    found = simulate(FedDualAvg(None, **STEPS, batch_size=2), problem, 2, engine=engine_of(engine))
+    given = problem(Drawn, weights=weights)
+    found = play(FedDualAvg(None, **STEPS, batch_size=2), given, 2, engine)
     assert len(asked) == 2 * 2 * CLIENTS
     assert {size for size, _ in asked} == {2}
-    full = simulate(FedDualAvg(None, **STEPS), problem, 2)
-    assert not np.allclose(found.x, full.x)
+    assert not np.allclose(found.x, play(FedDualAvg(None, **STEPS), given, 2).x)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", [LeastSquares, LogisticRegression, SoftmaxRegression])
+@each_engine
+@pytest.mark.parametrize("kind", LOSSES[1:])
 def test_another_loss_counts_without_its_slope(kind, engine):
     """Its value is another, its gradient is not: the history shows it."""
 
@@ -162,32 +171,30 @@ def test_another_loss_counts_without_its_slope(kind, engine):
         def loss(self, scores, targets):
             return 2.0 * super().loss(scores, targets)
 
-    problems = [FederatedProblem([made(k, c) for c in range(CLIENTS)]) for k in (kind, Doubled)]
-    once, twice = (
-        simulate(FedAvg(**STEPS), problem, 2, engine=engine_of(engine)) for problem in problems
-    )
+    once, twice = (play(FedAvg(**STEPS), problem(k), 2, engine) for k in (kind, Doubled))
     np.testing.assert_allclose(twice["objective"], 2 * np.array(once["objective"]), rtol=1e-12)
-    f = problems[1].objectives[0]
+    f = made(Doubled, 0)
     assert f.value_and_gradient(once.x)[0] == pytest.approx(f.value(once.x))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+class Steep(LogisticRegression):
+    def loss(self, scores, targets):
+        return super().loss(scores, targets) + 0.5 * scores**2
+
+    def slope(self, scores, targets):
+        return super().slope(scores, targets) + scores
+
+
+@each_engine
 def test_another_slope_takes_its_curvature_along(engine):
-    class Steep(LogisticRegression):
-        def loss(self, scores, targets):
-            return super().loss(scores, targets) + 0.5 * scores**2
-
-        def slope(self, scores, targets):
-            return super().slope(scores, targets) + scores
-
-    f = made(Steep, 0)
+    f, given = made(Steep, 0), problem(Steep)
     assert f.smoothness is None
     assert not hasattr(f, "hessian")
-    problem = FederatedProblem([made(Steep, client) for client in range(CLIENTS)])
-    same = FederatedProblem([Bare(f) for f in problem.objectives])
-    found = simulate(FedProx(proximal=1.0), problem, 3, engine=engine_of(engine))
-    np.testing.assert_allclose(found.x, simulate(FedProx(proximal=1.0), same, 3).x, atol=1e-9)
+    found, expected = play(FedProx(proximal=1.0), given, 3, engine), bare(given)
+    np.testing.assert_allclose(found.x, play(FedProx(proximal=1.0), expected, 3).x, atol=1e-9)
 
+
+def test_who_says_all_of_another_loss_keeps_its_curvature():
     class Whole(Steep):
         curvatures = 1.0, 1.25
 
@@ -196,10 +203,6 @@ def test_another_slope_takes_its_curvature_along(engine):
 
         def hessian_products(self, x):
             return self.second_derivatives(x)
-
-    whole = made(Whole, 0)
-    assert key(whole) is None  # its Hessian is its own
-    assert whole.smoothness >= np.linalg.eigvalsh(whole.hessian(np.ones(D)))[-1]
 
     class Flat(HuberRegression):
         def loss(self, scores, targets):
@@ -211,6 +214,9 @@ def test_another_slope_takes_its_curvature_along(engine):
         def curvature(self, scores, targets):
             return np.ones_like(scores)
 
+    whole = made(Whole, 0)
+    assert key(whole) is None  # its Hessian is its own
+    assert whole.smoothness >= np.linalg.eigvalsh(whole.hessian(np.ones(D)))[-1]
     assert key(made(Flat, 0)) is not None  # the three functions, and no more
 
 
@@ -231,9 +237,7 @@ class Mine(Objective):
 
 
 class Counted(Mine):
-    def __init__(self, A, b):
-        super().__init__(A, b)
-        self.num_examples = len(b)
+    num_examples = ROWS
 
 
 class Ready(Counted):
@@ -245,38 +249,32 @@ class Ready(Counted):
 class ReadyBare:
     """The same without a base class."""
 
+    num_examples, __init__ = ROWS, Mine.__init__
     value, gradient, batch_gradient = Mine.value, Mine.gradient, Ready.batch_gradient
 
-    def __init__(self, A, b):
-        self.A, self.b, self.shape, self.num_examples = A, b, (A.shape[1],), len(b)
 
-
-METHODS = {
-    "fedavg": lambda **more: FedAvg(**STEPS, **more),
-    "scaffold": lambda **more: Scaffold(**STEPS, **more),
-    "fedfw": lambda **more: FedFW(L1Ball(1.0), penalty=1.0, gradient="stochastic", **more),
+FEW = {"batch_size": 2}
+BATCHED = {
+    "fedavg": FedAvg(**STEPS, **FEW),
+    "scaffold": Scaffold(**STEPS, **FEW),
+    "fedfw": FedFW(BALL, penalty=1.0, gradient="stochastic", **FEW),
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("engine", [*ENGINES, "workers"])
-def test_batches_of_an_objective_without_rows_are_refused(engine, method):
-    place = {"workers": 2} if engine == "workers" else {"engine": engine_of(engine)}
-    constraint = L1Ball(1.0) if method == "fedfw" else None
-    for kind, words in (
-        (Mine, "Mine does not state its number of rows"),
-        (Counted, "no batch_gradient"),
-    ):
-        problem = FederatedProblem([kind(*data(c)) for c in range(CLIENTS)], constraint=constraint)
-        with pytest.raises(ConfigError, match=words):
-            simulate(METHODS[method](batch_size=2), problem, 1, **place)
+@pytest.mark.parametrize("method", BATCHED)
+@pytest.mark.parametrize("engine", ["local", "stacked", "jax", "workers"])
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [(Mine, "Mine does not state its number of rows"), (Counted, "no batch_gradient")],
+)
+def test_batches_of_an_objective_without_rows_are_refused(engine, method, kind, says):
+    given = problem(kind, constraint=BALL if method == "fedfw" else None)
+    with pytest.raises(ConfigError, match=says):
+        play(BATCHED[method], given, 1, engine)
 
 
 def test_batches_of_ones_own_are_drawn():
-    problems = [
-        FederatedProblem([kind(*data(c)) for c in range(CLIENTS)])
-        for kind in (Ready, ReadyBare, LeastSquares)
-    ]
-    found = [simulate(FedAvg(**STEPS, batch_size=2), problem, 3).x for problem in problems]
+    kinds = (Ready, ReadyBare, LeastSquares)
+    found = [play(BATCHED["fedavg"], problem(kind), 3).x for kind in kinds]
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_allclose(found[0], found[2], atol=1e-12)

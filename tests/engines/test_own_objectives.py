@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,30 +24,26 @@ PLAIN = {
     "returns x": lambda x, g: x.__setitem__(slice(None), g) or x,
     "returns float32 lists": lambda x, g: list(g),
 }
+MUST = r"Own.gradient\(x\) must return an array of shape \(8,\), got"
 REFUSED = {
-    "None": (
-        lambda x, g: None,
-        r"Own.gradient\(x\) must return an array of shape \(8,\), got None",
-    ),
-    "a number": (lambda x, g: 3.0, r"must return an array of shape \(8,\), got 3.0"),
+    "None": (lambda x, g: None, f"{MUST} None"),
+    "a number": (lambda x, g: 3.0, f"{MUST} 3.0"),
     "rows": (lambda x, g: [[1.0], [2.0, 3.0]], "must return an array"),
     "texts": (lambda x, g: ["a"] * 8, "must return an array"),
     "objects": (lambda x, g: [None] * 8, "must return an array"),
-    "shape": (
-        lambda x, g: g[:, None],
-        r"must return an array .*, got ndarray array\(",
-    ),
+    "shape": (lambda x, g: g[:, None], r"must return an array .*, got ndarray array\("),
     "value error": (lambda x, g: int("x"), "ValueError: invalid literal"),
-    "no file": (lambda x, g: open("/nowhere"), r"FileNotFoundError: \[Errno 2\]"),  # noqa: SIM115
-}
+    "no file": (lambda x, g: Path("/nowhere").read_text(), r"FileNotFoundError: \[Errno 2\]"),
+}  # fmt: skip
 
 
 class Own:
     """One of six quadratics, by another's hand."""
 
     shape = (8,)
+    gradient_steps = 5  # which means nothing here
 
-    def __init__(self, f: Any, what: Any) -> None:
+    def __init__(self, f: Any, what: Any = lambda x, g: g) -> None:
         self.f, self.what = f, what
 
     def value(self, x):
@@ -69,6 +66,11 @@ STRATEGIES = [
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 @pytest.mark.parametrize("weights", [None, [1, 2, 3, 1, 1, 1]])
 def test_what_numpy_understands_is_right(strategy, weights):
+    known = FederatedProblem(q6_objectives(), weights=weights)
+    if strategy.name == "fedavg":
+        steps = simulate(strategy, known, 4).x
+        found = simulate(strategy, problem(lambda x, g: g, weights=weights), 4).x
+        np.testing.assert_allclose(found, steps, rtol=1e-12)
     expected = simulate(strategy, problem(lambda x, g: g, weights=weights), 4, certificates=True)
     for what in PLAIN.values():
         found = simulate(strategy, problem(what, weights=weights), 4, certificates=True)
@@ -79,7 +81,7 @@ def test_what_numpy_understands_is_right(strategy, weights):
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_no_gradient_is_that_clients_fault(what):
     wrong, words = REFUSED[what]
-    own = [Own(f, wrong if j == 2 else lambda x, g: g) for j, f in enumerate(q6_objectives())]
+    own = [Own(f, wrong) if j == 2 else Own(f) for j, f in enumerate(q6_objectives())]
     history = simulate(STRATEGIES[0], FederatedProblem(own), 2)
     assert history["dropped"].tolist() == [1, 2]
     with pytest.raises(RoundError, match=rf"client 2: .*{words}"):
@@ -87,14 +89,11 @@ def test_what_is_no_gradient_is_that_clients_fault(what):
 
 
 def test_values():
-    own = Own(q6_objectives()[0], None)
-    assert isinstance(as_seen(own, Layout.of(np.zeros(8))).value(np.zeros(8)), float)
-    own.value = lambda x: None
-    with pytest.raises(ConfigError, match=r"Own.value\(x\) must return a number, got None"):
-        FederatedProblem([own]).objective(np.zeros(8))
+    own, at = Own(q6_objectives()[0]), np.zeros(8)
+    assert isinstance(as_seen(own, Layout.of(at)).value(at), float)
     own.value_and_gradient = lambda x: 3.0
     with pytest.raises(ConfigError, match=r"value_and_gradient\(x\) must return a number and an"):
-        ForeignObjective(own).value_and_gradient(np.zeros(8))
+        ForeignObjective(own).value_and_gradient(at)
     assert pickle.loads(pickle.dumps(ForeignObjective(q6_objectives()[0]))).num_examples == 1
 
     class Counted(Quadratic):
@@ -102,6 +101,18 @@ def test_values():
 
     known = Counted(np.eye(2), np.ones(2))
     assert as_seen(known, Layout.of(np.zeros(2))) is known
+
+
+@pytest.mark.parametrize("value", ["a", None, 1j, [1.0, 2.0]])
+def test_a_value_that_is_no_number_names_the_client(value):
+    own = Own(q6_objectives()[0])
+    own.value = lambda x: value
+    words = rf"Own.value\(x\) must return a number{', got None' if value is None else ''}"
+    with pytest.raises(ConfigError, match=words):
+        FederatedProblem([own]).objective(np.zeros(8))
+    both = FederatedProblem([Own(q6_objectives()[1]), own], names=["Bonn", "Ulm"])
+    with pytest.raises(ConfigError, match=f"client Ulm: {words}"):
+        simulate(STRATEGIES[0], both, 1)
 
 
 def test_layers_cannot_be_changed_either():
@@ -146,14 +157,14 @@ def test_layers_cannot_be_changed_either():
     ],
 )
 def test_constants_out_of_range_are_refused(values, words):
-    own = Own(q6_objectives()[0], None)
+    own = Own(q6_objectives()[0])
     vars(own).update(values)
     with pytest.raises(ConfigError, match=words):
         ClientInfo.of(own, "0")
 
 
 def test_a_single_number_is_no_model():
-    own = Own(q6_objectives()[0], None)
+    own = Own(q6_objectives()[0])
     own.shape = None
     with pytest.raises(ConfigError, match="a model needs an axis"):
         FederatedProblem([own], x0=np.array(1.0))

@@ -71,26 +71,6 @@ def test_rates():
     assert not any(rule.is_full(10) for rule in RULES[1:])
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (Sample, "either count=... or fraction=...: give exactly one"),
-        (lambda: Sample(count=1, fraction=0.5), "give exactly one of them"),
-        (lambda: Sample(count=0), r"Sample\(count\) must be a whole number >= 1, got 0"),
-        (lambda: Sample(count=1.5), r"Sample\(count\) must be a whole number"),
-        (lambda: Sample(fraction=0.0), r"Sample\(fraction\) must be finite and > 0"),
-        (lambda: Sample(fraction=1.2), r"Sample\(fraction\) must be in \(0, 1\], got 1.2"),
-        (lambda: Bernoulli(0), r"Bernoulli\(p\) must be finite and > 0"),
-        (lambda: Bernoulli(1.01), r"Bernoulli\(p\) must be in \(0, 1\], got 1.01"),
-        (lambda: Bernoulli("half"), r"Bernoulli\(p\) must be a number, got 'half'"),
-        (lambda: Sample(count=4).size(3), "is more than the 3 clients"),
-    ],
-)
-def test_participation_refusals(make, words):
-    with pytest.raises(ConfigError, match=words):
-        make()
-
-
 # --- streams --------------------------------------------------------------------------------------
 
 
@@ -107,16 +87,17 @@ def test_streams_depend_on_every_key_and_on_nothing_else():
     assert second.bytes(16) == there[0, 1, 1, 1]
 
 
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**32 + 5, 2**63 - 1])
+def test_streams_are_numpys_own_of_their_four_numbers(seed):
+    for key in ((seed, 2, 1, 0), (seed, 1, 70_000, 0), (seed, 3, 2**33, 2**32 - 1)):
+        expected = np.random.default_rng(key).integers(2**63, size=3)
+        assert stream(*key).integers(2**63, size=3).tolist() == expected.tolist()
+
+
 def test_streams_are_uncorrelated():
     rows = np.array([stream(0, BATCH, 1, j).standard_normal(4000) for j in range(8)])
     correlation = np.corrcoef(rows) - np.eye(8)
     assert np.abs(correlation).max() < 5 / np.sqrt(4000)
-
-
-@pytest.mark.parametrize("seed", [-1, 2**63, 1.0, "1", None, True])
-def test_bad_seeds(seed):
-    with pytest.raises(ConfigError, match=r"seed must be a whole number in \[0, 2\*\*63\)"):
-        check_seed(seed)
 
 
 def test_numpy_seeds_are_whole_numbers():
@@ -155,16 +136,6 @@ def test_layout_dtypes():
     single = LeastSquares(EYE.astype(SINGLE), np.ones(3, SINGLE))
     assert Layout.for_objective(single) == Layout(((3,),), "float32", False)
     assert Layout.for_objective(object()) is None
-
-
-def test_layout_refusals():
-    with pytest.raises(ConfigError, match=r"x0 has shape \(\(2,\),\), expected \(\(3,\),\)"):
-        Layout.of(np.zeros(3)).pack(np.zeros(2), "x0")
-    with pytest.raises(ConfigError, match=r"has shape \(\(3,\),\), expected \(\(2,\), \(1,\)\)"):
-        Layout.of([np.zeros(2), np.zeros(1)]).pack([np.zeros(3)])
-    for empty in ([], np.zeros((2, 0)), [np.ones(1), np.zeros(0)]):
-        with pytest.raises(ConfigError, match="at least one entry in every array"):
-            Layout.of(empty)
 
 
 class Layered:
@@ -213,26 +184,11 @@ def test_numbers(check, good, bad):
 
 def test_choices_and_arrays():
     assert validation.choice("mode", "a", ("a", "b")) == "a"
-    with pytest.raises(ConfigError, match="mode must be one of 'a', 'b', got 'c'"):
-        validation.choice("mode", "c", ("a", "b"))
     array = validation.float_array("A", np.arange(6).reshape(2, 3).T)
     assert array.dtype == DOUBLE
     assert array.flags.c_contiguous
     assert validation.float_array("A", np.zeros(2, SINGLE)).dtype == SINGLE
     assert validation.float_array("A", 2).shape == ()
-    with pytest.raises(ConfigError, match=r"A must have 2 axes, got shape \(3,\)"):
-        validation.float_array("A", np.zeros(3), ndim=2)
-    with pytest.raises(ConfigError, match=r"not finite \(nan\) at \(1, 0\)"):
-        validation.float_array("A", [[0.0, 1.0], [np.nan, np.inf]])
-    for value in ("abc", [[1], [2, 3]], {"a": 1}):
-        with pytest.raises(ConfigError, match="A must be an array"):
-            validation.float_array("A", value)
-
-
-@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
-def test_complex_numbers_are_refused():
-    with pytest.raises(ConfigError, match="A must be an array of numbers"):
-        validation.float_array("A", np.array([1 + 2j]))
 
 
 # --- problems -------------------------------------------------------------------------------------
@@ -290,33 +246,6 @@ def test_optimum_is_found_once_and_recorded_from_then_on():
     assert FederatedProblem(quadratics(1.0), optimum=known).optimum is known
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"objectives": []}, "at least one client's objective"),
-        ({"objectives": [*quadratics(1), 3]}, r"client 1's objective has no value\(x\): 3"),
-        ({"objectives": [[0.5] * 99]}, r"0\.5, .*\.\.\. \(495 characters\): expected an objective"),
-        ({"constraint": 1.0}, "constraint must be one of flower_fedcon.sets, got 1.0"),
-        ({"constraint": Box(0, 1), "regularizer": L1(1)}, "a constraint or a regularizer, not"),
-        ({"constraint": Box(np.zeros(2), 1.0)}, r"bounds of shape \(2,\), the model \(3,\)"),
-        ({"weights": [1]}, "weights must be 2 numbers >= 0"),
-        ({"weights": [1, -1]}, "weights must be 2 numbers >= 0"),
-        ({"weights": [0, 0]}, "that are not all 0"),
-        ({"names": ["a"]}, "names must be 2 different texts"),
-        ({"names": ["a", "a"]}, "names must be 2 different texts"),
-        ({"x0": np.zeros(2)}, r"x0 has shape \(2,\), the clients' model \(3,\)"),
-        ({"x0": np.full(3, np.nan)}, "x0 has a value that is not finite"),
-        (
-            {"objectives": [*quadratics(1), Quadratic(np.eye(2), np.ones(2))], "names": ["x", "y"]},
-            r"client y has a model of shape \(2,\), client x \(3,\): all clients must share",
-        ),
-    ],
-)
-def test_problem_refusals(arguments, words):
-    with pytest.raises(ConfigError, match=words):
-        FederatedProblem(**{"objectives": quadratics(1.0, 2.0), **arguments})
-
-
 def test_objectives_without_a_shape_need_a_start():
     class Plain:
         def value(self, x):
@@ -338,13 +267,68 @@ def test_weighted_layers():
     assert x[1] == pytest.approx([2.0])
 
 
-def test_a_list_for_a_model_of_one_array():
-    with pytest.raises(ConfigError, match="x0 is a list of arrays, the clients' model one array"):
-        FederatedProblem(quadratics(1.0), x0=[np.zeros(3)])
+# --- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**32 + 5, 2**63 - 1])
-def test_streams_are_numpys_own_of_their_four_numbers(seed):
-    for key in ((seed, 2, 1, 0), (seed, 1, 70_000, 0), (seed, 3, 2**33, 2**32 - 1)):
-        expected = np.random.default_rng(key).integers(2**63, size=3)
-        assert stream(*key).integers(2**63, size=3).tolist() == expected.tolist()
+def unlike(**more):
+    """Make a problem of two clients with something else than it should be."""
+    return FederatedProblem(**{"objectives": quadratics(1.0, 2.0), **more})
+
+
+def array(value, **more):
+    return validation.float_array("A", value, **more)
+
+
+SEED, EMPTY = r"seed must be a whole number in \[0, 2\*\*63\)", "at least one entry in every array"
+TWO = [*quadratics(1), Quadratic(np.eye(2), np.ones(2))]
+REFUSED = [
+    (Sample, "either count=... or fraction=...: give exactly one"),
+    (lambda: Sample(count=1, fraction=0.5), "give exactly one of them"),
+    (lambda: Sample(count=0), r"Sample\(count\) must be a whole number >= 1, got 0"),
+    (lambda: Sample(count=1.5), r"Sample\(count\) must be a whole number"),
+    (lambda: Sample(fraction=0.0), r"Sample\(fraction\) must be finite and > 0"),
+    (lambda: Sample(fraction=1.2), r"Sample\(fraction\) must be in \(0, 1\], got 1.2"),
+    (lambda: Bernoulli(0), r"Bernoulli\(p\) must be finite and > 0"),
+    (lambda: Bernoulli(1.01), r"Bernoulli\(p\) must be in \(0, 1\], got 1.01"),
+    (lambda: Bernoulli("half"), r"Bernoulli\(p\) must be a number, got 'half'"),
+    (lambda: Sample(count=4).size(3), "is more than the 3 clients"),
+    *((lambda seed=seed: check_seed(seed), SEED) for seed in (-1, 2**63, 1.0, "1", None, True)),
+    (lambda: Layout.of(np.zeros(3)).pack(np.zeros(2), "x0"),
+     r"x0 has shape \(\(2,\),\), expected \(\(3,\),\)"),
+    (lambda: Layout.of([np.zeros(2), np.zeros(1)]).pack([np.zeros(3)]),
+     r"has shape \(\(3,\),\), expected \(\(2,\), \(1,\)\)"),
+    *((lambda empty=empty: Layout.of(empty), EMPTY)
+      for empty in ([], np.zeros((2, 0)), [np.ones(1), np.zeros(0)])),
+    (lambda: validation.choice("mode", "c", ("a", "b")), "mode must be one of 'a', 'b', got 'c'"),
+    (lambda: array(np.zeros(3), ndim=2), r"A must have 2 axes, got shape \(3,\)"),
+    (lambda: array([[0.0, 1.0], [np.nan, np.inf]]), r"not finite \(nan\) at \(1, 0\)"),
+    *((lambda value=value: array(value), "A must be an array")
+      for value in ("abc", [[1], [2, 3]], {"a": 1})),
+    (lambda: array(np.array([1 + 2j])), "A must be an array of numbers"),
+    (lambda: unlike(objectives=[]), "at least one client's objective"),
+    (lambda: unlike(objectives=[*quadratics(1), 3]),
+     r"client 1's objective has no value\(x\): 3"),
+    (lambda: unlike(objectives=[[0.5] * 99]),
+     r"0\.5, .*\.\.\. \(495 characters\): expected an objective"),
+    (lambda: unlike(constraint=1.0), "constraint must be one of flower_fedcon.sets, got 1.0"),
+    (lambda: unlike(constraint=Box(0, 1), regularizer=L1(1)),
+     "a constraint or a regularizer, not"),
+    (lambda: unlike(constraint=Box(np.zeros(2), 1.0)), r"bounds of shape \(2,\), the model \(3,\)"),
+    (lambda: unlike(weights=[1]), "weights must be 2 numbers >= 0"),
+    (lambda: unlike(weights=[1, -1]), "weights must be 2 numbers >= 0"),
+    (lambda: unlike(weights=[0, 0]), "that are not all 0"),
+    (lambda: unlike(names=["a"]), "names must be 2 different texts"),
+    (lambda: unlike(names=["a", "a"]), "names must be 2 different texts"),
+    (lambda: unlike(x0=np.zeros(2)), r"x0 has shape \(2,\), the clients' model \(3,\)"),
+    (lambda: unlike(x0=np.full(3, np.nan)), "x0 has a value that is not finite"),
+    (lambda: unlike(x0=[np.zeros(3)]), "x0 is a list of arrays, the clients' model one array"),
+    (lambda: unlike(objectives=TWO, names=["x", "y"]),
+     r"client y has a model of shape \(2,\), client x \(3,\): all clients must share"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
+@pytest.mark.parametrize(("make", "says"), REFUSED)
+def test_what_is_refused(make, says):
+    with pytest.raises(ConfigError, match=says):
+        make()

@@ -7,6 +7,7 @@ import multiprocessing
 
 import numpy as np
 import pytest
+from agreement import near
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError, FedConError
@@ -23,7 +24,7 @@ from flower_fedcon.sets import (
     LpBall,
     Simplex,
 )
-from flower_fedcon.strategies import FedAvg, FedFW, FedMiD, Scaffold
+from flower_fedcon.strategies import FedAvg, FedFW, FedMiD
 
 STRATEGY = FedAvg(client_lr=0.1, local_steps=1)
 
@@ -50,118 +51,89 @@ class Ball(L1Ball):
         return super().lmo(g)
 
 
-def test_oracles_without_a_client_axis_serve_one_by_one():
-    psi, ball = Half(0.1), Ball(0.5)
-    for make in (
-        lambda: (FedMiD(psi, client_lr=0.1, local_steps=2), problem(regularizer=psi)),
-        lambda: (FedAvg(client_lr=0.1, local_steps=2, regularizer=psi), problem(regularizer=psi)),
-        lambda: (FedFW(ball, penalty=1.0), problem(constraint=ball)),
-    ):
-        runs = [simulate(*make(), 4, engine=engine).x for engine in ("local", "stacked")]
-        assert np.abs(runs[0] - runs[1]).max() <= 1e-12
+ORACLES = {
+    "mirror": lambda psi, ball: (FedMiD(psi, client_lr=0.1, local_steps=2), {"regularizer": psi}),
+    "average": lambda psi, ball: (
+        FedAvg(client_lr=0.1, local_steps=2, regularizer=psi), {"regularizer": psi}),
+    "vertices": lambda psi, ball: (FedFW(ball, penalty=1.0), {"constraint": ball}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("groups", "match"),
-    [
-        ([[0], [1, 2]], r"label the entries, \[0, 1, 1\]"),
-        ([[2, 0], [1]], r"label the entries, \[0, 1, 0\]"),
-        ([[0], "a"], "array of labels"),
-        ([[0], [0, 1]], "array of labels"),
-    ],
-)
-def test_groups_as_lists_of_entries(groups, match):
-    for make in (lambda: GroupLasso(0.1, groups), lambda: GroupL2Ball(1.0, groups)):
-        with pytest.raises(ConfigError, match=match):
-            make()
+@pytest.mark.parametrize("name", ORACLES)
+def test_oracles_without_a_client_axis_serve_one_by_one(name):
+    made, terms = ORACLES[name](Half(0.1), Ball(0.5))
+    local, stacked = (
+        simulate(made, problem(**terms), 4, engine=engine).x for engine in ("local", "stacked")
+    )
+    near(stacked, local, 1e-12)
 
 
-def test_numbers_beyond_what_a_float_can_be():
+HUGE = [
+    lambda huge: FedAvg(client_lr=huge, local_steps=1),
+    L1,
+    L1Ball,
+]
+FAR = np.array([1e308, 1e308])
+
+
+def experiment(table, **entry):
+    """Make a problem from tables of which one has a wrong entry."""
+    tables = {
+        "problem": {"name": "counterexample"},
+        "run": {"rounds": 1},
+        "algorithm": {"name": "FedFW", "penalty": 1.0},
+    }
+    return Experiment({**tables, table: tables[table] | entry}).problem()
+
+
+def groups(labels, says):
+    return [
+        (lambda: GroupLasso(0.1, labels), says),
+        (lambda: GroupL2Ball(1.0, labels), says),
+    ]
+
+
+REFUSED = [
+    *groups([[0], [1, 2]], r"label the entries, \[0, 1, 1\]"),
+    *groups([[2, 0], [1]], r"label the entries, \[0, 1, 0\]"),
+    *groups([[0], "a"], "array of labels"),
+    *groups([[0], [0, 1]], "array of labels"),
+    *((lambda make=make, huge=huge: make(huge), r"must be less than 1.8e308")
+      for make in HUGE for huge in (10**400, 10**5000, -(10**400))),
+    *((lambda name=name: simulate(STRATEGY, problem(), 1, run_dir=name),
+       "run_dir must name a folder") for name in ("", "  ")),
+    *((lambda p=p, radius=radius: LpBall(p, radius).project(FAR), "overflows: scale the model")
+      for p in (1.5, 3.0) for radius in (1.0, 1e-308)),
+    (lambda: experiment("problem", name=[1]), r"name must be a text, got \[1\]"),
+    (lambda: experiment("problem", name=3), "name must be a text, got 3"),
+    (lambda: experiment("run", until=[1]), r"until must be a table such as .*got \[1\]"),
+    (lambda: experiment("run", budget=[1]), r"budget must be a table such as .*got \[1\]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSED)
+def test_what_is_refused_in_a_sentence(make, says):
+    error = FedConError if says.startswith("overflows") else ConfigError
+    with pytest.raises(error, match=says):
+        make()
+
+
+@pytest.mark.parametrize("p", [1.5, 3.0])
+def test_balls_at_the_end_of_the_numbers(p):
+    ball = LpBall(p, 1e308)
+    assert not ball.contains(FAR)
+    assert ball.contains(ball.project(FAR))
+
+
+def test_a_bound_whose_square_is_no_number():
     bounded = FedAvg(client_lr=0.1, local_steps=1, norm_bound=1e200)
     assert np.isfinite(simulate(bounded, problem(), 2).x).all()
-    for huge in (10**400, 10**5000, -(10**400)):
-        for make in (
-            lambda huge=huge: FedAvg(client_lr=huge, local_steps=1),
-            lambda huge=huge: L1(huge),
-            lambda huge=huge: L1Ball(huge),
-        ):
-            with pytest.raises(ConfigError, match=r"must be less than 1.8e308"):
-                make()
-
-
-def test_folders_and_changes_that_are_none(tmp_path):
-    for name in ("", "  "):
-        with pytest.raises(ConfigError, match="run_dir must name a folder"):
-            simulate(STRATEGY, problem(), 1, run_dir=name)
-    simulate(STRATEGY, problem(), 1, run_dir=tmp_path / "run")
-    again = {"run_dir": tmp_path / "run", "resume": True}
-    with pytest.raises(ConfigError, match=r"the unknown name 'nonsense': .*client_lr"):
-        simulate(STRATEGY, problem(), 2, allow_changes=["nonsense"], **again)
-    longer = FedAvg(client_lr=0.2, local_steps=1)
-    assert len(simulate(longer, problem(), 2, allow_changes=["client_lr"], **again)) >= 1
-
-
-def test_a_run_of_another_algorithm_or_number_of_clients(tmp_path):
-    simulate(STRATEGY, problem(), 1, run_dir=tmp_path)
-    other = Scaffold(client_lr=0.1, local_steps=1)
-    with pytest.raises(FedConError, match=r"algorithm was 'fedavg', is 'scaffold'"):
-        simulate(other, problem(), 2, run_dir=tmp_path, resume=True)
-    fewer = FederatedProblem([Quadratic(np.eye(2), np.ones(2))] * 2)
-    with pytest.raises(FedConError, match=r"of 2 clients .* another number of clients\?"):
-        simulate(STRATEGY, fewer, 2, run_dir=tmp_path, resume=True)
-
-
-@pytest.mark.parametrize("value", ["a", None, 1j, [1.0, 2.0]])
-def test_a_value_that_is_no_number_names_the_client(value):
-    class Own:
-        shape = (2,)
-
-        def value(self, x):
-            return value
-
-        def gradient(self, x):
-            return np.zeros(2)
-
-    clients = [Quadratic(np.eye(2), np.ones(2)), Own()]
-    with pytest.raises(ConfigError, match=r"client Ulm: Own.value\(x\) must return a number"):
-        simulate(STRATEGY, FederatedProblem(clients, names=["Bonn", "Ulm"]), 1)
 
 
 def test_workers_are_not_started_by_a_daemon(monkeypatch):
     monkeypatch.setitem(vars(multiprocessing.current_process())["_config"], "daemon", True)
     with pytest.raises(ConfigError, match="workers=2: this is itself a worker process"):
         simulate(STRATEGY, problem(), 1, workers=2)
-
-
-@pytest.mark.parametrize("p", [1.5, 3.0])
-def test_balls_at_the_end_of_the_numbers(p):
-    far = np.array([1e308, 1e308])
-    for radius in (1.0, 1e-308):
-        with pytest.raises(FedConError, match="overflows: scale the model"):
-            LpBall(p, radius).project(far)
-    ball = LpBall(p, 1e308)
-    assert not ball.contains(far)
-    assert ball.contains(ball.project(far))
-
-
-@pytest.mark.parametrize(
-    ("table", "entry", "match"),
-    [
-        ("problem", {"name": [1]}, r"name must be a text, got \[1\]"),
-        ("problem", {"name": 3}, "name must be a text, got 3"),
-        ("run", {"until": [1]}, r"until must be a table such as .*got \[1\]"),
-        ("run", {"budget": [1]}, r"budget must be a table such as .*got \[1\]"),
-    ],
-)
-def test_entries_of_a_wrong_type(table, entry, match):
-    tables = {
-        "problem": {"name": "counterexample"},
-        "run": {"rounds": 1},
-        "algorithm": {"name": "FedFW", "penalty": 1.0},
-    }
-    tables[table] = tables[table] | entry
-    with pytest.raises(ConfigError, match=match):
-        Experiment(tables).problem()
 
 
 def test_a_file_that_begins_with_a_byte_order_mark(tmp_path):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
+import pandas as pd
 import pytest
+from agreement import interrupted, untimed
 from contract import CONTRACTS, build
-from fake_ray import fake_ray  # noqa: F401  (a fixture)
 from flwr.app import Error, Message
 from problems import avg, l1ls, q6, q6_limited, q6_objectives
-from test_resume import StopError, stop_at, untimed
+from sites import problem, run, written
 
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.compressors import EF21, TopK
@@ -17,9 +20,10 @@ from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import algorithms
-from flower_fedcon.strategies import FedFW, Scaffold
+from flower_fedcon.strategies import Scaffold
 
 pytestmark = pytest.mark.usefixtures("fake_ray")
+STEPS = {"client_lr": 0.02, "local_steps": 2}
 
 
 def asked(message):
@@ -44,38 +48,36 @@ def test_every_algorithm_has_the_local_history(name):
     both(build(name, problem, **case.settings), problem, 8, certificates=True, seed=5)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"batch_size": 4},
-        {"compression": EF21(TopK(fraction=0.3))},
-        {"privacy": GaussianDP(clip=1.0, noise_multiplier=0.0, target_delta=1e-5)},
-        {"norm_bound": 5.0},
-    ],
-)
-def test_what_a_strategy_may_ask_for_is_as_in_this_process(settings):
-    problem = FederatedProblem(l1ls(7).objectives)
-    both(Scaffold(client_lr=0.02, local_steps=2, **settings) if "batch_size" in settings
-         else avg(**settings), problem)  # fmt: skip
+ASKED = {
+    "batches": Scaffold(**STEPS, batch_size=4),
+    "compression": avg(compression=EF21(TopK(fraction=0.3))),
+    "privacy": avg(privacy=GaussianDP(clip=1.0, noise_multiplier=0.0, target_delta=1e-5)),
+    "bound": avg(norm_bound=5.0),
+}
 
 
-def test_blocks_may_be_of_unequal_sizes(fake_ray):  # noqa: F811
+@pytest.mark.parametrize("name", ASKED)
+def test_what_a_strategy_may_ask_for_is_as_in_this_process(name):
+    both(ASKED[name], FederatedProblem(l1ls(7).objectives))
+
+
+def test_blocks_may_be_of_unequal_sizes(fake_ray):
     problem = FederatedProblem(l1ls(7).objectives)
-    both(Scaffold(client_lr=0.02, local_steps=2), problem, 2, block=3)
+    both(Scaffold(**STEPS), problem, 2, block=3)
     assert fake_ray.supernodes == 3
     assert [asked(m).clients for m in fake_ray.sent] == 2 * [[0, 3, 6], [1, 4], [2, 5]]
-    few = Scaffold(client_lr=0.02, local_steps=2, participation=Sample(count=2))
+    few = Scaffold(**STEPS, participation=Sample(count=2))
     both(few, problem, 2, block=3)  # whoever is asked is dealt out anew
     assert [len(asked(m).clients) for m in fake_ray.sent] == 4 * [1]
 
 
 @pytest.mark.parametrize(("clients", "nodes"), [(6, 3), (2, 2), (4, 4)])
-def test_by_default_there_are_two_blocks_for_each_worker(clients, nodes, fake_ray):  # noqa: F811
+def test_by_default_there_are_two_blocks_for_each_worker(clients, nodes, fake_ray):
     simulate(avg(), FederatedProblem(q6_objectives()[:clients]), 1, engine="ray")
     assert fake_ray.supernodes == len(fake_ray.sent) == nodes
 
 
-def test_a_message_holds_the_broadcast_once(fake_ray):  # noqa: F811
+def test_a_message_holds_the_broadcast_once(fake_ray):
     objectives = [Quadratic(np.eye(50), np.ones(50)) for _ in range(40)]
     sizes = {}
     for block in (10, 40):
@@ -95,9 +97,7 @@ class FailsAtFirst(Quadratic):
 
 
 def test_a_client_that_fails_in_a_block_fails_alone():
-    objectives = list(q6_objectives())
-    objectives[2] = FailsAtFirst(objectives[2].Q, objectives[2].b)
-    problem = FederatedProblem(objectives)
+    problem = with_third(FailsAtFirst)
     strategy = Scaffold(client_lr=1 / 40, local_steps=2, min_replies=5)
     history = both(strategy, problem, 8, block=3)
     assert history["replies"].tolist() == [5, 6, 6, 6, 6, 6, 6, 6]
@@ -117,7 +117,7 @@ def lose(what):
 
 
 @pytest.mark.parametrize("what", ["died", "silent"])
-def test_a_lost_message_is_the_loss_of_each_reply_in_it(what, fake_ray, monkeypatch):  # noqa: F811
+def test_a_lost_message_is_the_loss_of_each_reply_in_it(what, fake_ray, monkeypatch):
     """Their states have not moved: asked again, they answer as if they had not been asked."""
     monkeypatch.setattr("flower_fedcon.engines.ray._HOUR", 0.0)
     fake_ray.meddle = lose(what)
@@ -132,35 +132,21 @@ def test_a_lost_message_is_the_loss_of_each_reply_in_it(what, fake_ray, monkeypa
     assert history["uplink_bytes"].tolist() == calm["uplink_bytes"].tolist()
 
 
-def test_what_was_lost_with_a_message_may_be_left_out(fake_ray):  # noqa: F811
+def test_what_was_lost_with_a_message_may_be_left_out(fake_ray):
     fake_ray.meddle = lose("died")
     strategy = Scaffold(client_lr=1 / 40, local_steps=2, min_replies=3)
     history = simulate(strategy, q6(), 3, engine="ray", clients_per_message=2)
     assert history["replies"].tolist() == [6, 4, 6]
 
 
-def interrupted(strategy, problem, folder, **options):
-    options |= {"engine": "ray", "run_dir": folder, "checkpoint_every": 2}
-    with pytest.raises(StopError):
-        simulate(strategy, problem, 9, callbacks=[stop_at(5)], **options)
-
-
-@pytest.mark.parametrize("before", [1, 3])
-@pytest.mark.parametrize("after", [1, 4])
-def test_a_run_goes_on_whatever_the_blocks_were(before, after, tmp_path):
-    problem = l1ls(5)
-    strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=3))
-    interrupted(strategy, problem, tmp_path, clients_per_message=before)
-    options = {"engine": "ray", "run_dir": tmp_path, "resume": True}
-    resumed = simulate(strategy, problem, 9, clients_per_message=after, **options)
-    calm = simulate(strategy, problem, 9)
-    assert resumed.x.tobytes() == calm.x.tobytes()
-    assert untimed(resumed) == untimed(calm)
+def left(folder, **more):
+    """Leave a run between two checkpoints."""
+    options = {"engine": "ray", "run_dir": folder, "checkpoint_every": 2}
+    interrupted(Scaffold(client_lr=1 / 40, local_steps=2), q6(), 5, 9, **options)
 
 
 def test_states_are_written_with_checkpoints_alone(tmp_path):
-    problem = q6()
-    interrupted(Scaffold(client_lr=1 / 40, local_steps=2), problem, tmp_path)
+    left(tmp_path)
     written = [p.stat().st_mtime_ns for p in (tmp_path / "clients").rglob("state")]
     assert len(written) == 6
     assert max(written) <= (tmp_path / "checkpoint").stat().st_mtime_ns
@@ -168,7 +154,7 @@ def test_states_are_written_with_checkpoints_alone(tmp_path):
 
 def test_a_state_that_is_lost_in_a_block_is_given_back(tmp_path):
     problem, strategy = q6(), Scaffold(client_lr=1 / 40, local_steps=2)
-    interrupted(strategy, problem, tmp_path)
+    left(tmp_path)
     (lost,) = (tmp_path / "clients").rglob("4-*/state")
     lost.unlink()
     options = {"engine": "ray", "run_dir": tmp_path, "resume": True}
@@ -191,11 +177,19 @@ def test_a_worker_with_another_version_is_named(monkeypatch):
         simulate(avg(), q6(), 1, engine="ray")
 
 
-def test_what_ray_cannot_do_is_refused():
-    with pytest.raises(ConfigError, match="clients_per_message must be a whole number >= 1, got 0"):
-        simulate(avg(), q6(), 1, engine="ray", clients_per_message=0)
-    with pytest.raises(ConfigError, match='clients_per_message=2 is for engine="ray", not for'):
-        simulate(avg(), q6(), 1, clients_per_message=2)
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"engine": "ray", "clients_per_message": 0},
+         "clients_per_message must be a whole number >= 1, got 0"),
+        ({"clients_per_message": 2}, 'clients_per_message=2 is for engine="ray", not for'),
+        ({"timeout": 5}, 'timeout=5 is for engine="ray", not for'),
+        ({"engine": "ray", "timeout": -1}, "timeout must be finite and > 0, got -1"),
+    ],
+)  # fmt: skip
+def test_what_ray_cannot_do_is_refused(options, says):
+    with pytest.raises(ConfigError, match=says):
+        simulate(avg(), q6(), 1, **options)
 
 
 def test_queries_hold_between_messages():
@@ -203,3 +197,110 @@ def test_queries_hold_between_messages():
     problem = q6_limited()
     case = CONTRACTS["fedsgm"].cases[0]
     both(build("fedsgm", problem, **case.settings), problem, 5)
+
+
+# --- clients that hang, or take their worker along ------------------------------------------------
+
+
+def with_third(kind):
+    """Return Q6, whose third client is of this kind."""
+    objectives = list(q6_objectives())
+    objectives[2] = kind(objectives[2].Q, objectives[2].b)
+    return FederatedProblem(objectives)
+
+
+class Hangs(Quadratic):
+    """In its gradient, once it has been asked for it three times."""
+
+    asked = 0
+
+    def gradient(self, x):
+        Hangs.asked += 1
+        if Hangs.asked > 3:
+            time.sleep(60)
+        return super().gradient(x)
+
+
+@pytest.mark.parametrize("block", [None, 1, 4])
+def test_a_client_that_hangs_costs_its_reply(block, monkeypatch):
+    options = {"engine": "ray", "timeout": 0.1, "clients_per_message": block}
+    monkeypatch.setattr(Hangs, "asked", 0)
+    history = simulate(avg(min_replies=5), with_third(Hangs), 2, **options)
+    assert history["replies"].tolist() == [6, 5]
+    assert "refused" not in history  # as in the other engines
+    Hangs.asked = 0
+    with pytest.raises(RoundError, match=r"client 2: refused: .*max-seconds = 0.1, and"):
+        simulate(avg(min_replies=6), with_third(Hangs), 2, **options)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+FILES = ("coefficients.csv", "report.txt", "quality.json", "model.json")
+STUDIES = {
+    "own": {"inference": "robust", "heterogeneity": True},
+    "random": {"inference": None, "site_effects": "random"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    where = written(tmp_path_factory.mktemp("sites"))
+    few = pd.read_csv(where / "s1.csv")
+    few["any"] = ["yes", "no"] * (len(few) // 2)
+    few[:6].to_csv(where / "s9.csv", index=False)  # too few to be fitted alone
+    return where
+
+
+def same_folders(here, there):
+    """Expect the same bytes in all that a study is written up from."""
+    for name in (*FILES, "heterogeneity.csv"):
+        if (here / name).exists() or name in FILES:
+            assert (there / name).read_bytes() == (here / name).read_bytes(), name
+
+
+@pytest.mark.usefixtures("fake_ray")
+def test_the_same_numbers_in_ray(folder, tmp_path):
+    made = problem(
+        folder, "logistic", {"test_fraction": 0.2}, inference="robust", heterogeneity=True
+    )
+    known = run(made, 6, run_dir=tmp_path / "here", certificates=True).report
+    how = {"engine": "ray", "clients_per_message": 3, "run_dir": tmp_path / "run"}
+    how["certificates"] = True
+    run(made, 1, **how)
+    found = run(made, 6, resume=True, **how).report
+    same_folders(tmp_path / "here", tmp_path / "run")
+    assert found.rows == known.rows
+    assert found.errors == known.errors
+    assert found.quality.pooled == known.quality.pooled
+    for name in ("values", "bse", "ratio", "ratio_df"):
+        one, other = (getattr(each.heterogeneity, name) for each in (found, known))
+        assert one.tobytes() == other.tobytes()
+    (why,) = found.heterogeneity.left_out.values()
+    assert "a fit needs more rows than parameters" in why
+
+
+@pytest.mark.usefixtures("fake_ray")
+@pytest.mark.parametrize("each", [1, 3])
+def test_random_intercepts_in_ray(folder, tmp_path, each):
+    more = {"cluster": "plan", "test_fraction": 0.2}
+    made = problem(folder, "logistic", more, **STUDIES["random"])
+    run(made, 8, run_dir=tmp_path / "here", certificates=True)
+    how = {"engine": "ray", "clients_per_message": each, "run_dir": tmp_path / "run"}
+    run(made, 1, **how, certificates=True)
+    found = run(made, 8, resume=True, **how, certificates=True).report
+    assert found.random.groups > len(made.names)
+    same_folders(tmp_path / "here", tmp_path / "run")
+
+
+@pytest.mark.nightly
+@pytest.mark.ray
+@pytest.mark.parametrize(("per_message", "what"), [(None, "own"), (1, "own"), (None, "random")])
+def test_a_study_in_flower_s_simulation(per_message, what, folder, tmp_path):
+    """Robust errors, own or random intercepts, what each site finds alone: the same bytes."""
+    made = problem(folder, "poisson", {"test_fraction": 0.2}, **STUDIES[what])
+    run(made, 6, run_dir=tmp_path / "here", certificates=True)
+    more = {} if per_message is None else {"clients_per_message": per_message}
+    run(made, 6, engine="ray", run_dir=tmp_path / "run", certificates=True, **more)
+    same_folders(tmp_path / "here", tmp_path / "run")
+    assert "took part: s0 (" in (tmp_path / "run" / "report.txt").read_text()

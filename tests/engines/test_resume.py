@@ -10,41 +10,33 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from agreement import COUNTED, flat, interrupted, near, squares, untimed
+from agreement import StopError as StopError  # other tests take it from here
+from agreement import stop_at as stop_at
 from contract import CONTRACTS, build
 from nightly import nightly
 from problems import l1ls
+from test_contract import rules
+from test_stacked import STACKS, made, objectives
 
-from flower_fedcon import FederatedProblem, History, Sample, simulate
+from flower_fedcon import FederatedProblem, Full, History, Sample, simulate
 from flower_fedcon.clients.fedfw import FedFWClientState
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.policy import Policy
 from flower_fedcon.flower.stores import FileStore, Versions
 from flower_fedcon.layout import Layout
+from flower_fedcon.objectives import LeastSquares, ManyClients
 from flower_fedcon.registry import algorithms
-from flower_fedcon.strategies import FedFW, Scaffold
+from flower_fedcon.sets import L1Ball
+from flower_fedcon.strategies import FedAvg, FedFW, Scaffold
 from flower_fedcon.wire import state_files
 
 ROUNDS = 14
-
-
-class StopError(Exception):
-    """What interrupts a run here."""
-
-
-def stop_at(number: int):
-    def stop(record):
-        if record["round"] == number:
-            raise StopError
-
-    return stop
-
-
-def untimed(history: History) -> list[dict[str, float]]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in history.rows]
 
 
 def fedfw(**more):
@@ -61,11 +53,10 @@ def test_same_bytes(name, sampled, tmp_path):
     problem = case.problem()
     strategy = build(name, problem, **case.settings)
     calm = simulate(strategy, problem, ROUNDS)
-    options = {"run_dir": tmp_path, "checkpoint_every": 4}
+    options = {"run_dir": tmp_path, "checkpoint_every": 4, "resume": True}
     for stop in (6, 11):
-        with pytest.raises(StopError):
-            simulate(strategy, problem, ROUNDS, resume=True, callbacks=[stop_at(stop)], **options)
-    resumed = simulate(strategy, problem, ROUNDS, resume=True, **options)
+        interrupted(strategy, problem, stop, ROUNDS, **options)
+    resumed = simulate(strategy, problem, ROUNDS, **options)
     assert np.asarray(resumed.x).tobytes() == np.asarray(calm.x).tobytes()
     assert untimed(resumed) == untimed(calm)
     assert History.read_rows(tmp_path / "history.csv") == resumed.rows
@@ -74,31 +65,99 @@ def test_same_bytes(name, sampled, tmp_path):
     }
 
 
-def test_a_finished_run_can_be_made_longer(tmp_path):
-    problem = l1ls(4)
-    simulate(fedfw(), problem, 5, run_dir=tmp_path)
-    longer = simulate(fedfw(), problem, 9, run_dir=tmp_path, resume=True)
-    assert longer.x.tobytes() == simulate(fedfw(), problem, 9).x.tobytes()
-    assert [row["round"] for row in longer.rows] == list(range(1, 10))
+# --- what runs hold, and where they go on ---------------------------------------------------------
 
 
-def test_changed_settings_are_refused_by_name(tmp_path):
-    problem = l1ls(4)
-    simulate(fedfw(), problem, 5, run_dir=tmp_path)
+def sampled(name: str) -> Any:
+    """Return a method on cohorts, if it takes them."""
+    (rule,) = [r for r in rules(name) if isinstance(r, Sample)] or [Full()]
+    return made(name, objectives("least squares"), participation=rule)
 
-    def resume(strategy, **options):
-        return simulate(strategy, problem, 8, run_dir=tmp_path, resume=True, **options)
 
-    other = FedFW(problem.constraint, penalty=0.2, participation=Sample(count=2))
-    with pytest.raises(FedConError, match=r"penalty was 0.1, is 0.2\. .*--allow-change penalty"):
-        resume(other)
-    assert len(resume(other, allow_changes=["penalty"])) == 8
-    with pytest.raises(FedConError, match=r"seed was 0, is 1"):
-        resume(other, seed=1)
-    nonconvex = fedfw(schedule="nonconvex")
-    simulate(nonconvex, problem, 5, run_dir=tmp_path / "nonconvex")
-    with pytest.raises(FedConError, match=r"num_rounds was 5, is 8"):
-        simulate(nonconvex, problem, 8, run_dir=tmp_path / "nonconvex", resume=True)
+def by_rounds(name: str) -> Any:
+    """Return a method whose number of rounds is a setting: it has stages."""
+    return made(name, objectives("least squares"), stages=[(2.0, None, 9), (1.0, None, 9)])
+
+
+def one_array(name: str, rule: Any) -> Any:
+    A, b = np.random.default_rng(0).standard_normal((2, 7, 5, 6))
+    return made(name, ManyClients(LeastSquares, A, b[:, :, 0]), participation=rule)
+
+
+STEPS = {"client_lr": 0.05, "local_steps": 3}
+ORDERED = {**STEPS, "batch_size": 2, "batch_order": "epoch"}
+BALL = L1Ball(1.0)
+HELD = {
+    **{name: lambda name=name: by_rounds(name) if name == "mcfedda" else sampled(name)
+       for name in STACKS},
+    **{f"{name} of one array, {rule}": lambda name=name, rule=rule: one_array(name, rule)
+       for name in ("feddualavg", "fedfw", "scaffold") for rule in (Full(), Sample(count=3))},
+    "unequal": lambda: (Scaffold(**STEPS), squares((7, 3, 7, 5), 4)),
+    "batches": lambda: (FedAvg(**ORDERED), squares((7,) * 3)),
+    "batches, state": lambda: (Scaffold(**ORDERED), squares((7,) * 3)),
+    "batches, vertices": lambda: (
+        FedFW(BALL, penalty=1.0, gradient="stochastic", batch_size=2, batch_order="epoch"),
+        squares((7,) * 3, constraint=BALL)),
+    "noise": lambda: (FedAvg(**STEPS), squares((7,) * 3).with_noise(0.3)),
+    "batches of a permutation": lambda: made("scaffold", objectives("logistic"), batch_size=5),
+}  # fmt: skip
+SAME = [("stacked", "stacked"), ("local", "stacked")]
+EACH_WAY = [*SAME, ("stacked", "local"), ("local", "local")]
+COMPILED = [("jax", "local"), ("local", "jax"), ("jax", "jax")]
+PROCESSES = [("3 workers", "2 workers")]
+BLOCKS = [(f"ray {k}", f"ray {n}") for k in (1, 3) for n in (1, 4)]
+GOES_ON = [
+    *((name, *way) for name in STACKS for way in SAME),
+    *((name, *way) for name in HELD if "array" in name for way in EACH_WAY),
+    *((name, *way) for name in HELD if "batches" in name for way in [("local", "local")]),
+    *((name, *way) for name in ("fedfw", "compositefl", "unequal") for way in COMPILED),
+    *((name, *way) for name in ("fedfw", "dualfl", "scaffnew") for way in PROCESSES),
+    *(("fedfw", *way) for way in BLOCKS),
+    ("noise", "local", "local"),
+    ("batches of a permutation", "jax", "jax"),
+]
+
+
+def place(name: str) -> dict[str, Any]:
+    if name == "jax":
+        pytest.importorskip("jax")
+    if name.startswith("ray "):
+        return {"engine": "ray", "clients_per_message": int(name[4:])}
+    return {"workers": int(name[0])} if name.endswith("workers") else {"engine": name}
+
+
+@pytest.mark.parametrize(("name", "first", "then"), GOES_ON)
+def test_a_run_goes_on_wherever_it_was_interrupted(name, first, then, tmp_path, fake_ray):
+    """To the same bytes by the same engine; the checkpoints of all are the same."""
+    strategy, problem = HELD[name]()
+    whole = simulate(strategy, problem, ROUNDS, seed=2, **place(then))
+    options = {"run_dir": tmp_path, "checkpoint_every": 4, "seed": 2}
+    interrupted(strategy, problem, 10, ROUNDS, **place(first), **options)
+    rest = simulate(strategy, problem, ROUNDS, resume=True, **place(then), **options)
+    near(rest.x, whole.x, 1e-10 if "jax" in (first, then) else 1e-12)
+    assert (tmp_path / "model.npz").exists()
+    if first == then or not {first, then} & {"stacked", "jax"}:
+        assert flat(rest.x).tobytes() == flat(whole.x).tobytes()
+        assert untimed(rest) == untimed(whole)
+    for column in COUNTED:
+        assert rest[column].tolist() == whole[column].tolist()
+
+
+@pytest.mark.parametrize("cut", [7, 11])
+@pytest.mark.parametrize("name", ["scaffold", "compositefl", "fedfw", "fedfwplus"])
+def test_sampled_cohorts_resume_to_the_same_bytes(name, cut, tmp_path):
+    """Whatever the clients' states were stored like when the run was cut."""
+    strategy, problem = made(name, objectives("logistic"), participation=Sample(fraction=0.5))
+    for seed in range(6):
+        options = {"engine": "stacked", "seed": seed}
+        whole = simulate(strategy, problem, 20, **options)
+        options["run_dir"] = tmp_path / str(seed)
+        simulate(strategy, problem, cut, **options)
+        rest = simulate(strategy, problem, 20, **options, resume=True)
+        assert rest.x.tobytes() == whole.x.tobytes()
+
+
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def test_damaged_and_newer_checkpoints(tmp_path):
@@ -127,19 +186,19 @@ def test_damaged_and_newer_checkpoints(tmp_path):
 
 SCRIPT = """
 import sys
-sys.path[:0] = {tests!r}
-from test_resume import fedfw
+sys.path[:0] = [{support!r}]
 from problems import l1ls
-from flower_fedcon import simulate
-simulate(fedfw(), l1ls(4), {rounds}, run_dir={folder!r}, resume=True, checkpoint_every=50)
+from flower_fedcon import Sample, simulate
+from flower_fedcon.strategies import FedFW
+made = FedFW(l1ls(4).constraint, penalty=0.1, participation=Sample(count=2))
+simulate(made, l1ls(4), {rounds}, run_dir={folder!r}, resume=True, checkpoint_every=50)
 """
 
 
 def start(folder: Path, rounds: int) -> subprocess.Popen[str]:
     """Start a run in a process of its own, and wait until it is under way."""
-    here = Path(__file__).parent
-    tests = [str(here), *(str(here.parent / name) for name in ("support", "algorithms"))]
-    script = SCRIPT.format(tests=tests, rounds=rounds, folder=str(folder))
+    support = str(Path(__file__).parents[1] / "support")
+    script = SCRIPT.format(support=support, rounds=rounds, folder=str(folder))
     history = folder / "history.csv"
     before = history.stat().st_size if history.exists() else 0
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
@@ -236,8 +295,7 @@ def test_resume_in_ray(name, tmp_path):
         problem = FederatedProblem(l1ls(4).objectives)
         strategy = Scaffold(client_lr=0.02, local_steps=2, participation=Sample(count=2))
     options = {"engine": "ray", "run_dir": tmp_path, "checkpoint_every": 2, "resume": True}
-    with pytest.raises(StopError):
-        simulate(strategy, problem, 8, callbacks=[stop_at(5)], **options)
+    interrupted(strategy, problem, 5, 8, **options)
     resumed = simulate(strategy, problem, 8, **options)
     calm = simulate(strategy, problem, 8)
     assert resumed.x.tobytes() == calm.x.tobytes()

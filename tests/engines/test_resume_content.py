@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,20 +11,26 @@ import pytest
 from problems import avg, l1ls, q6, q6_objectives
 from test_resume import fedfw
 
-from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.objectives import LeastSquares, ManyClients
 from flower_fedcon.regularizers import GroupLasso
 from flower_fedcon.runs import kept
 from flower_fedcon.runs.directory import versions
 from flower_fedcon.sets import Birkhoff, Box
-from flower_fedcon.strategies import FedAvg, FedFW, FedMiD
+from flower_fedcon.strategies import FedAvg, FedFW, FedMiD, Scaffold
 from flower_fedcon.wire.digests import digest
 
 
 def squares(seed: int, rows: int = 5) -> LeastSquares:
     rng = np.random.default_rng(seed)
     return LeastSquares(rng.standard_normal((rows, 2000)), rng.standard_normal(rows))
+
+
+def many(change: float = 0.0) -> ManyClients:
+    A, b = np.random.default_rng(0).standard_normal((2, 7, 5, 4))
+    A[3, 2, 1] += change
+    return ManyClients(LeastSquares, A, b[..., 0])
 
 
 class Own:
@@ -70,15 +75,6 @@ class Keyed(OwnL1):
         return super().prox(v, step)
 
 
-@dataclass
-class Change:
-    """What a run begins with, and what must not take its place."""
-
-    before: Any
-    after: Any
-    words: str
-
-
 def box(value: float) -> FedFW:
     upper = np.ones(2000)
     upper[1000] = value
@@ -103,51 +99,50 @@ DATA = "data has changed: that of 1 of 2 clients differs, the first is client 1"
 def federated(*objectives: Any, **more: Any) -> FederatedProblem:
     if isinstance(objectives[0], Own):
         more["x0"] = np.ones(3)
-    return FederatedProblem(list(objectives), **more)
+    (given,) = objectives if isinstance(objectives[0], ManyClients) else (list(objectives),)
+    return FederatedProblem(given, **more)
 
 
-CHANGES = {
-    "data": Change(
-        (STEPS, federated(squares(0), squares(1))), (STEPS, federated(squares(0), squares(2))), DATA
-    ),
-    "weights": Change(
-        (STEPS, federated(squares(0), squares(1))),
-        (STEPS, federated(squares(0), squares(1), weights=[1, 2])),
-        "that of 2 of 2 clients differs, the first is client 0",
-    ),
-    "class": Change((STEPS, federated(Own(0), Own(1))), (STEPS, federated(Own(0), Other(1))), DATA),
-    "own data": Change(
-        (STEPS, federated(Own(0), Own(1))), (STEPS, federated(Own(0), Own(2))), DATA
-    ),
-    "bound": Change(
-        (box(1.0), federated(squares(0), constraint=box(1.0).constraint)),
-        (box(2.0), federated(squares(0), constraint=box(2.0).constraint)),
-        r"constraint is Box\(.*\) as before, but its content has changed",
-    ),
-    "group": Change(
-        (groups(500), federated(squares(0), regularizer=groups(500).regularizer)),
-        (groups(501), federated(squares(0), regularizer=groups(501).regularizer)),
-        r"regularizer .* content has changed",
-    ),
-    "regularizer": Change(
-        own(OwnL1(0.1)),
-        own(OwnL1(0.2)),
-        r"regularizer is Foreign\(operator=<test_resume_content.OwnL1 object>.* resume_key",
-    ),
-}
+def steps(*objectives: Any, **more: Any) -> tuple[FedAvg, FederatedProblem]:
+    return STEPS, federated(*objectives, **more)
+
+
+def within(value: float) -> tuple[FedFW, FederatedProblem]:
+    strategy = box(value)
+    return strategy, federated(squares(0), constraint=strategy.constraint)
+
+
+def grouped(label: int) -> tuple[FedMiD, FederatedProblem]:
+    strategy = groups(label)
+    return strategy, federated(squares(0), regularizer=strategy.regularizer)
+
+
+PAIR = squares(0), squares(1)
+FOREIGN = r"regularizer is Foreign\(operator=<test_resume_content.OwnL1 object>.* resume_key"
+CHANGES = {  # what a run begins with, what must not take its place, and what is said
+    "data": (steps(*PAIR), steps(squares(0), squares(2)), DATA),
+    "weights": (steps(*PAIR), steps(*PAIR, weights=[1, 2]),
+                "that of 2 of 2 clients differs, the first is client 0"),
+    "one entry of many": (steps(many()), steps(many(1e-9)), "data has changed"),
+    "class": (steps(Own(0), Own(1)), steps(Own(0), Other(1)), DATA),
+    "own data": (steps(Own(0), Own(1)), steps(Own(0), Own(2)), DATA),
+    "bound": (within(1.0), within(2.0),
+              r"constraint is Box\(.*\) as before, but its content has changed"),
+    "group": (grouped(500), grouped(501), r"regularizer .* content has changed"),
+    "regularizer": (own(OwnL1(0.1)), own(OwnL1(0.2)), FOREIGN),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_run_of_other_content_is_refused(name, tmp_path):
-    change = CHANGES[name]
-    simulate(*change.before, 2, run_dir=tmp_path)
-    with pytest.raises(FedConError, match=change.words):
-        simulate(*change.after, 3, run_dir=tmp_path, resume=True)
-    assert len(simulate(*change.before, 3, run_dir=tmp_path, resume=True)) == 3
+    before, after, words = CHANGES[name]
+    simulate(*before, 2, run_dir=tmp_path)
+    again: dict[str, Any] = {"run_dir": tmp_path, "resume": True}
+    with pytest.raises(FedConError, match=words):
+        simulate(*after, 3, **again)
+    assert len(simulate(*before, 3, **again)) == 3
     allowed = ["data", "problem", "constraint", "regularizer"]
-    assert (
-        len(simulate(*change.after, 4, run_dir=tmp_path, resume=True, allow_changes=allowed)) == 4
-    )
+    assert len(simulate(*after, 4, **again, allow_changes=allowed)) == 4
 
 
 @pytest.mark.parametrize("kind", [OwnL1, Keyed])
@@ -163,14 +158,42 @@ def test_own_regularizers_are_resumed(kind, tmp_path):
     simulate(*used, 4, run_dir=tmp_path / "used", resume=True)
 
 
-def test_the_essential_cannot_be_allowed_to_change(tmp_path):
-    simulate(avg(), q6(), 2, run_dir=tmp_path)
-    single = FederatedProblem(q6_objectives(), x0=np.zeros(8, np.float32))
-    with pytest.raises(FedConError, match=r"model was .*float64.*Set it back, or use another"):
-        simulate(avg(), single, 3, run_dir=tmp_path, resume=True, allow_changes=["model", "x0"])
-    fewer = FederatedProblem(q6_objectives()[:5])
-    with pytest.raises(FedConError, match="is not a checkpoint of 5 clients"):
-        simulate(avg(), fewer, 3, run_dir=tmp_path, resume=True, allow_changes=["clients", "data"])
+FEW = FederatedProblem(q6_objectives()[:5])
+SINGLE = FederatedProblem(q6_objectives(), x0=np.zeros(8, np.float32))
+PENALTY = FedFW(l1ls(4).constraint, penalty=0.2, participation=Sample(count=2))
+OTHER_RATE = FedAvg(client_lr=0.02, local_steps=2)
+STAGED = fedfw(schedule="nonconvex")
+SETTINGS = {  # what a run begins with and goes on with, what is allowed to change, what is said
+    "penalty": ((fedfw(), l1ls(4)), (PENALTY, l1ls(4)), {},
+                r"penalty was 0.1, is 0.2\. .*--allow-change penalty"),
+    "penalty, allowed": ((fedfw(), l1ls(4)), (PENALTY, l1ls(4)),
+                         {"allow_changes": ["penalty"]}, None),
+    "rate, allowed": ((avg(), q6()), (OTHER_RATE, q6()), {"allow_changes": ["client_lr"]}, None),
+    "seed": ((avg(), q6()), (avg(), q6()), {"seed": 1}, r"seed was 0, is 1"),
+    "rounds": ((STAGED, l1ls(4)), (STAGED, l1ls(4)), {}, r"num_rounds was 2, is 3"),
+    "algorithm": ((avg(), q6()), (Scaffold(client_lr=0.1, local_steps=1), q6()), {},
+                  r"algorithm was 'fedavg', is 'scaffold'"),
+    "an unknown name": ((avg(), q6()), (avg(), q6()), {"allow_changes": ["nonsense"]},
+                        r"the unknown name 'nonsense': .*client_lr"),
+    "clients": ((avg(), q6()), (avg(), FEW), {}, r"of 5 clients .* another number of clients\?"),
+    # The essential cannot be allowed to change.
+    "type": ((avg(), q6()), (avg(), SINGLE), {"allow_changes": ["model", "x0"]},
+             r"model was .*float64.*Set it back, or use another"),
+    "clients, allowed": ((avg(), q6()), (avg(), FEW), {"allow_changes": ["clients", "data"]},
+                         "is not a checkpoint of 5 clients"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_changed_settings_are_refused_by_name(name, tmp_path):
+    before, after, options, said = SETTINGS[name]
+    simulate(*before, 2, run_dir=tmp_path)
+    options = {"run_dir": tmp_path, "resume": True, **options}
+    if said is None:
+        assert len(simulate(*after, 3, **options)) == 3
+        return
+    with pytest.raises(ConfigError if "unknown" in name else FedConError, match=said):
+        simulate(*after, 3, **options)
 
 
 def test_other_versions_are_told(tmp_path, monkeypatch, caplog):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agreement import interrupted, untimed
 from problems import avg, q6
-from test_resume import StopError, stop_at, untimed
 
 from flower_fedcon import History, simulate
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
@@ -20,10 +20,9 @@ from flower_fedcon.wire.whole_files import FolderLock
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
-def stopped(folder: Path, rounds: int = 12) -> None:
+def stopped(folder: Path) -> None:
     """Leave a run that stopped after round 9, with the checkpoint of round 8."""
-    with pytest.raises(StopError):
-        simulate(avg(), q6(), rounds, run_dir=folder, checkpoint_every=4, callbacks=[stop_at(9)])
+    interrupted(avg(), q6(), 9, 12, run_dir=folder, checkpoint_every=4)
 
 
 def resumed(folder: Path, rounds: int = 12) -> History:
@@ -61,18 +60,15 @@ TAILS = {
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_what_stands_behind_the_checkpoint_is_cut(tail, tmp_path):
+@pytest.mark.parametrize("kept", [None, -7])
+def test_what_stands_behind_the_checkpoint_is_cut(tail, kept, tmp_path):
+    """Behind a whole row, and in place of the end of the last one."""
     stopped(tmp_path)
     history = tmp_path / "history.csv"
-    for kept in (None, -7):  # behind a whole row, and in place of the end of the last one
-        history.write_bytes(history.read_bytes()[:kept] + TAILS[tail])
-        whole = resumed(tmp_path)
-        assert untimed(whole) == untimed(simulate(avg(), q6(), 12))
-        assert History.read_rows(history) == whole.rows
-        (tmp_path / "history.csv").unlink()
-        for left in ("checkpoint", "model.npz", "config.toml"):
-            (tmp_path / left).unlink()
-        stopped(tmp_path)
+    history.write_bytes(history.read_bytes()[:kept] + TAILS[tail])
+    whole = resumed(tmp_path)
+    assert untimed(whole) == untimed(simulate(avg(), q6(), 12))
+    assert History.read_rows(history) == whole.rows
 
 
 def test_a_refused_resumption_changes_nothing(tmp_path):
@@ -153,31 +149,25 @@ KINDS = [(folder, "a folder"), (link, "a symbolic link"), (os.mkfifo, "a pipe")]
 
 
 @pytest.mark.parametrize(("make", "kind"), KINDS)
-def test_what_is_no_checkpoint(make, kind, tmp_path):
+@pytest.mark.parametrize("name", ["checkpoint", "history.csv"])
+def test_what_is_no_file(name, make, kind, tmp_path):
     stopped(tmp_path)
-    (tmp_path / "checkpoint").rename(tmp_path / "elsewhere")
-    make(tmp_path / "checkpoint")
-    with pytest.raises(StorageError, match=f"checkpoint is {kind}, expected a file"):
-        resumed(tmp_path)
-
-
-def test_folders_in_the_place_of_files(tmp_path):
-    stopped(tmp_path)
-    history = tmp_path / "history.csv"
-    history.unlink()
-    with pytest.raises(StorageError, match=r"cannot read .*history.csv: no such file"):
-        resumed(tmp_path)
-    history.mkdir()
-    with pytest.raises(StorageError, match=r"history.csv is a folder, expected a file"):
-        resumed(tmp_path)
-    with pytest.raises(StorageError, match=r"history.csv is a folder"):
-        History.read_rows(history)
-    (tmp_path / "checkpoint").unlink()
-    for make, kind in KINDS:
-        history.rmdir() if history.is_dir() else history.unlink(missing_ok=True)
-        make(history)
-        with pytest.raises(StorageError, match=f"history.csv is {kind}, expected a file"):
+    (tmp_path / name).unlink()
+    if name == "history.csv":
+        with pytest.raises(StorageError, match=r"cannot read .*history.csv: no such file"):
             resumed(tmp_path)
-    for name in ("x" * 300, "x/" * 3000, "null\0byte"):
-        with pytest.raises(StorageError, match=r"File name too long|null byte"):
-            simulate(avg(), q6(), 1, run_dir=tmp_path / name)
+    make(tmp_path / name)
+    if (name, make) == ("history.csv", folder):  # beside its checkpoint, and read alone
+        for read in (resumed, lambda path: History.read_rows(path / name)):
+            with pytest.raises(StorageError, match=r"history.csv is a folder"):
+                read(tmp_path)
+    if name == "history.csv":
+        (tmp_path / "checkpoint").unlink()
+    with pytest.raises(StorageError, match=f"{name} is {kind}, expected a file"):
+        resumed(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000, "null\0byte"])
+def test_names_that_no_folder_can_have(name, tmp_path):
+    with pytest.raises(StorageError, match=r"File name too long|null byte"):
+        simulate(avg(), q6(), 1, run_dir=tmp_path / name)

@@ -2,20 +2,17 @@
 
 import numpy as np
 import pytest
+from agreement import agree, squares
 
-from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon import compiled as door
+from flower_fedcon import simulate
 from flower_fedcon.clients.fedavg import FedAvgClient
 from flower_fedcon.clients.feddualavg import FedDualAvgClient
 from flower_fedcon.clients.scaffnew import ScaffnewClient
 from flower_fedcon.clients.scaffold import ScaffoldClient
-from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.objectives.local_pass import Done
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD, Scaffnew, Scaffold
-
-rng = np.random.default_rng(0)
-DATA = [(rng.standard_normal((6, 8)), rng.standard_normal(6)) for _ in range(4)]
 
 
 class ClippedAvgClient(FedAvgClient):
@@ -52,32 +49,28 @@ def _kernels(monkeypatch):
 
 
 def engines_agree(strategy, regularizer=None):
-    problem = FederatedProblem([LeastSquares(*own) for own in DATA], regularizer=regularizer)
-    local, stacked = (simulate(strategy, problem, 5, engine=e).x for e in ("local", "stacked"))
-    np.testing.assert_allclose(stacked, local, rtol=1e-12, atol=1e-13)
+    agree(strategy, squares((6,) * 4, 8, regularizer=regularizer), 5, 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("client", "strategy", "regularizer"),
-    [
-        (ClippedAvgClient, FedAvg(client_lr=0.1, local_steps=5), None),
-        (
-            ClippedScaffnewClient,
-            Scaffnew(client_lr=0.1, communication_probability=0.3),
-            None,
-        ),
-        (
-            BoundedDualAvgClient,
-            FedDualAvg(L1(0.01), client_lr=0.1, local_steps=5),
-            L1(0.01),
-        ),
-    ],
-)
-def test_a_gradient_or_point_of_a_subclass_is_asked(monkeypatch, client, strategy, regularizer):
-    for place in ("local", "stacked_states", "stacked"):
+def client_is(monkeypatch, kind, *places):
+    for place in places or ("local", "stacked_states", "stacked"):
         module = f"flower_fedcon.engines.{place}.client_class"
-        monkeypatch.setattr(module, lambda name: client, raising=False)
-    engines_agree(strategy, regularizer)
+        monkeypatch.setattr(module, lambda name: kind, raising=False)
+
+
+STEPS = {"client_lr": 0.1, "local_steps": 5}
+PSI = L1(0.01)
+ASKED = [
+    (ClippedAvgClient, FedAvg(**STEPS), None),
+    (ClippedScaffnewClient, Scaffnew(client_lr=0.1, communication_probability=0.3), None),
+    (BoundedDualAvgClient, FedDualAvg(PSI, **STEPS), PSI),
+]
+
+
+@pytest.mark.parametrize(("client", "strategy", "psi"), ASKED)
+def test_a_gradient_or_point_of_a_subclass_is_asked(monkeypatch, client, strategy, psi):
+    client_is(monkeypatch, client)
+    engines_agree(strategy, psi)
 
 
 class HalfwayScaffoldClient(ScaffoldClient):
@@ -90,33 +83,14 @@ class HalfwayScaffoldClient(ScaffoldClient):
 
 def test_an_upload_of_a_subclass_is_asked(monkeypatch):
     """Its control variates do not move along with the steps."""
-    monkeypatch.setattr("flower_fedcon.engines.local.client_class", lambda name: ScaffoldClient)
-    strategy = Scaffold(client_lr=0.1, local_steps=5)
-    whole = simulate(strategy, FederatedProblem([LeastSquares(*own) for own in DATA]), 5).x
-    for place in ("local", "stacked"):
-        module = f"flower_fedcon.engines.{place}.client_class"
-        monkeypatch.setattr(module, lambda name: HalfwayScaffoldClient)
+    strategy, problem = Scaffold(**STEPS), squares((6,) * 4, 8)
+    client_is(monkeypatch, ScaffoldClient, "local")
+    whole = simulate(strategy, problem, 5).x
+    client_is(monkeypatch, HalfwayScaffoldClient, "local", "stacked")
     engines_agree(strategy)
-    half = simulate(strategy, FederatedProblem([LeastSquares(*own) for own in DATA]), 5).x
-    assert np.abs(half - whole).max() > 1e-3
+    assert np.abs(simulate(strategy, problem, 5).x - whole).max() > 1e-3
 
 
 def test_the_prox_of_a_regularizer_of_ones_own_is_asked():
     psi = NonnegativeL1(0.01)
-    engines_agree(FedMiD(psi, client_lr=0.1, local_steps=5), psi)
-
-
-def test_an_attribute_of_an_objective_of_ones_own_means_nothing_here():
-    class Own:
-        gradient_steps = 5
-        num_examples = 1
-
-        def value(self, x):
-            return 0.5 * float(x @ x)
-
-        def gradient(self, x):
-            return x
-
-    problem = FederatedProblem([Own(), Own()], x0=np.ones(3))
-    found = simulate(FedAvg(client_lr=0.5, local_steps=1), problem, 1).x
-    np.testing.assert_array_equal(found, [0.5, 0.5, 0.5])
+    engines_agree(FedMiD(psi, **STEPS), psi)

@@ -42,8 +42,13 @@ class FakeRay:
 
 
 @pytest.fixture
-def fake_ray(monkeypatch):
-    """Run Flower's simulation in this process, on two workers of one machine."""
+def fake_ray(monkeypatch, request):
+    """Run Flower's simulation in this process, on two workers of one machine.
+
+    Tests with the mark `ray` start it, whatever the other tests of their file use.
+    """
+    if request.node.get_closest_marker("ray"):
+        return None
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     fake = FakeRay()

@@ -79,22 +79,18 @@ def q6_for(strategy):
     return q6(0.0 if strategy.regularizer is None else PSI.weight)
 
 
-def named(cases):
-    return [pytest.param(s, id=f"{i}-{s.name}") for i, s in enumerate(cases)]
+def named(cases, loop):
+    return [pytest.param(s, loop, id=f"{loop.__name__}-{i}-{s.name}") for i, s in enumerate(cases)]
 
 
-@pytest.mark.parametrize("strategy", named(CORRECTIONS))
-def test_a_corrected_loop_finds_the_same_bytes(strategy):
+@pytest.mark.parametrize(
+    ("strategy", "loop"), named(CORRECTIONS, corrected) + named(OWN_STEPS, own_steps)
+)
+def test_a_loop_finds_the_same_bytes(strategy, loop):
+    """Of corrected gradients, or of the method's steps."""
     problem = q6_for(strategy)
-    loop = by_loops(strategy, problem, 6, corrected)
-    assert loop.x.tobytes() == simulate(strategy, problem, 6).x.tobytes()
-
-
-@pytest.mark.parametrize("strategy", named(OWN_STEPS))
-def test_a_loop_of_the_methods_steps_finds_the_same_bytes(strategy):
-    problem = q6_for(strategy)
-    loop = by_loops(strategy, problem, 6, own_steps)
-    assert loop.x.tobytes() == simulate(strategy, problem, 6).x.tobytes()
+    found = by_loops(strategy, problem, 6, loop)
+    assert found.x.tobytes() == simulate(strategy, problem, 6).x.tobytes()
 
 
 def counted(method, f):
@@ -181,6 +177,7 @@ def gradients_of_a_step(method, f):
     method.begin(method.start)
 
 
+FAST = {"strong_convexity": 1.0, "damping": 30.0, "weight_power": 1.0, "weight_shift": 1.0}
 REFUSED = [
     (FedProx(proximal=1.0), untouched, r"FedProx: the train function has taken no step with it: "
      r"call correction = method.begin\(model\)"),
@@ -192,29 +189,20 @@ REFUSED = [
     (FedDualAvg(PSI, client_lr=LR), gradients_of_a_step, "instead of begin and apply_gradients"),
     (FedProx(proximal=1.0), own_steps, "only corrects gradients"),
     (Scaffold(), own_steps, "without client_lr it leaves the steps to your optimizer"),
+    # What only a loop can decide is asked of a strategy.
+    (Scaffold(client_lr=0.1), corrected, r"Scaffold needs both .* got 0\.1 and None"),
+    (FedDualAvg(PSI), corrected, r"FedDualAvg: .* L is unknown: give client_lr"),
+    (FastFedDA(PSI, **FAST), corrected, r"FastFedDA with weights.*counts its steps"),
+    (FedAvg(batch_size=5), corrected, r"batch_size=5 .* draws its batches"),
+    (Scaffold(**STEPS, option="I"), corrected, 'option="I" needs the gradient'),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("strategy", "loop", "said"), REFUSED)
 def test_a_loop_that_leaves_the_method_out_is_refused(strategy, loop, said):
-    with pytest.raises(RoundError, match=said):
+    error = ConfigError if loop is corrected else RoundError
+    with pytest.raises(error, match=said):
         by_loops(strategy, q6_for(strategy), 1, loop)
-
-
-def test_what_only_a_loop_can_decide_is_asked_of_a_strategy():
-    with pytest.raises(ConfigError, match=r"Scaffold needs both .* got 0\.1 and None"):
-        by_loops(Scaffold(client_lr=0.1), q6(), 1, corrected)
-    with pytest.raises(ConfigError, match=r"FedDualAvg: .* L is unknown: give client_lr"):
-        by_loops(FedDualAvg(PSI), q6(PSI.weight), 1, corrected)
-    weighted = FastFedDA(
-        PSI, weight_power=1.0, strong_convexity=1.0, damping=30.0, weight_shift=1.0
-    )
-    with pytest.raises(ConfigError, match=r"FastFedDA with weights.*counts its steps"):
-        by_loops(weighted, q6(PSI.weight), 1, corrected)
-    with pytest.raises(ConfigError, match=r"batch_size=5 .* draws its batches"):
-        by_loops(FedAvg(batch_size=5), q6(), 1, corrected)
-    with pytest.raises(ConfigError, match='option="I" needs the gradient'):
-        by_loops(Scaffold(**STEPS, option="I"), q6(), 1, corrected)
 
 
 def test_other_algorithms_say_which_can():

@@ -8,11 +8,13 @@ import re
 
 import numpy as np
 import pytest
+from agreement import agree
 from contract import CONTRACTS, build
 from test_stacked import STACKS
+from test_torch import LOSS, STEPS, Clamped, data
+from test_torch import network as module_of
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
-from flower_fedcon.engines.stacked import why_not_stackable
 from flower_fedcon.errors import FedConError
 from flower_fedcon.layout import Layout
 from flower_fedcon.regularizers import L1
@@ -27,18 +29,9 @@ from torch import nn  # noqa: E402
 from flower_fedcon.torch import TorchObjective  # noqa: E402
 from flower_fedcon.torch.stacked_modules import StackedTorch  # noqa: E402
 
-LOSS = nn.CrossEntropyLoss()
-STEPS = {"client_lr": 0.1, "local_steps": 3}
-
 
 def network(dtype=torch.float64, activation=None):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), activation or nn.Tanh(), nn.Linear(5, 3)).to(dtype)
-
-
-def data(j=0, rows=20):
-    rng = np.random.default_rng(j)
-    return rng.normal(size=(rows, 6)), rng.integers(0, 3, rows)
+    return module_of(dtype, activation or nn.Tanh())
 
 
 def clients(count=5, module=None, rows=lambda j: 20, **options):
@@ -57,24 +50,20 @@ def made(name, objectives, **settings):
     return build(name, problem, **{**contract.small, **settings}), problem
 
 
+def problem_of(objectives, **terms):
+    return FederatedProblem(objectives, x0=objectives[0].start(), **terms)
+
+
+def same(strategy, problem, rounds=6, tolerance=1e-9):
+    more = {"columns": ["uplink_bytes"], "about": {"objective": max(1e-9, tolerance)}}
+    return agree(strategy, problem, rounds, tolerance, **more)
+
+
 @pytest.mark.parametrize("name", sorted(STACKS))
 def test_the_same_iterates_as_local(name):
     small = CONTRACTS[name].small
     settings = {"local_solver": AOGM(max_iterations=10)} if "local_solver" in small else {}
     same(*made(name, clients(l2=0.01), **settings))
-
-
-def same(strategy, problem, rounds=6, tolerance=1e-9):
-    """Assert that both engines agree, and that this one was not the local one."""
-    assert why_not_stackable(strategy, problem) is None
-    runs = [simulate(strategy, problem, rounds, engine=e, seed=3) for e in ("local", "stacked")]
-    expected, found = (np.concatenate([layer.ravel() for layer in run.x]) for run in runs)
-    assert found.dtype == expected.dtype
-    assert np.abs(expected - problem.start).max() > 1e-4
-    assert np.abs(found - expected).max() <= tolerance * max(1.0, float(np.abs(expected).max()))
-    assert pytest.approx(runs[0]["objective"], rel=max(1e-9, tolerance)) == runs[1]["objective"]
-    assert (runs[0]["uplink_bytes"] == runs[1]["uplink_bytes"]).all()
-    return runs[1]
 
 
 @pytest.mark.parametrize("rule", [Full(), Sample(count=3)], ids=repr)
@@ -85,13 +74,12 @@ def test_minibatches_and_parts_of_few_rows(rule, size):
         (clients(chunk=6), None),
         (clients(6, chunk=50, rows=lambda j: (20, 17)[j % 2]), [1, 2, 3, 4, 5, 6]),
     ):
-        problem = FederatedProblem(objectives, x0=objectives[0].start(), weights=weights)
+        problem = problem_of(objectives, weights=weights)
         same(Scaffold(**STEPS, batch_size=size, participation=rule), problem)
 
 
 def test_single_precision():
-    objectives = clients(module=network(torch.float32))
-    problem = FederatedProblem(objectives, x0=objectives[0].start())
+    problem = problem_of(clients(module=network(torch.float32)))
     assert same(FedAvg(**STEPS), problem, tolerance=1e-4).x[0].dtype == np.float32
 
 
@@ -130,14 +118,6 @@ class Counts(nn.Module):
     def forward(self, rows):
         self.calls += 1.0
         return rows * self.calls
-
-
-class Clamped(nn.Linear):
-    """A layer that keeps its own weights small, behind autograd's back."""
-
-    def forward(self, rows):
-        self.weight.data.clamp_(-0.1, 0.1)
-        return super().forward(rows)
 
 
 class Own(TorchObjective):
@@ -252,7 +232,7 @@ REFUSED = {
 def test_what_cannot_be_taken_together_runs_one_by_one(name, caplog):
     make, said = REFUSED[name]
     objectives = make()
-    problem = FederatedProblem(objectives, x0=objectives[0].start())
+    problem = problem_of(objectives)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         found = simulate(FedAvg(**STEPS), problem, 1, engine="stacked")
     assert re.search(said, caplog.text)
@@ -263,7 +243,7 @@ def test_what_cannot_be_taken_together_runs_one_by_one(name, caplog):
 
 def test_a_client_whose_rows_do_not_fit_is_named_as_by_the_local_engine(caplog):
     objectives = list(map(wrong_label, range(3)))
-    problem = FederatedProblem(objectives, x0=objectives[0].start())
+    problem = problem_of(objectives)
     said = []
     for engine in ("local", "stacked"):
         caplog.clear()
@@ -281,9 +261,7 @@ def test_a_client_whose_rows_do_not_fit_is_named_as_by_the_local_engine(caplog):
     "activation", [nn.BatchNorm1d(5), Scale(), nn.LayerNorm(5)], ids=lambda a: type(a).__name__
 )
 def test_modules_with_buffers_and_numbers(activation):
-    objectives = clients(module=network(activation=activation))
-    problem = FederatedProblem(objectives, x0=objectives[0].start())
-    same(FedAvg(**STEPS, batch_size=7), problem)
+    same(FedAvg(**STEPS, batch_size=7), problem_of(clients(module=network(activation=activation))))
 
 
 def test_what_a_client_raises_in_a_pass_is_an_error_of_the_package():
@@ -298,7 +276,7 @@ def test_what_a_client_raises_in_a_pass_is_an_error_of_the_package():
 def test_a_run_goes_on_with_objectives_made_anew(first, then, tmp_path):
     def play(rounds, engine, **options):
         objectives = clients()
-        problem = FederatedProblem(objectives, x0=objectives[0].start())
+        problem = problem_of(objectives)
         return simulate(Scaffold(**STEPS), problem, rounds, engine=engine, **options)
 
     play(3, first, run_dir=tmp_path)
@@ -320,8 +298,7 @@ def test_other_objectives_are_not_gone_on_with():
 
 def test_the_compiled_engine_leaves_them_to_the_stacked_one(caplog):
     pytest.importorskip("jax")
-    objectives = clients()
-    problem = FederatedProblem(objectives, x0=objectives[0].start())
+    problem = problem_of(clients())
     with caplog.at_level(logging.WARNING, logger="flwr"):
         simulate(FedAvg(**STEPS), problem, 1, engine="jax")
     assert "a TorchObjective, whose lines JAX cannot trace; running on the stacked" in caplog.text
