@@ -56,6 +56,16 @@ ROUNDS, LONG = 70, 130  # LONG with half of the clients in a round, whose race i
 SLOWER = {"fedfw": 3}  # times as many: its stages are longer
 
 
+def same_race(one, other):
+    """Two runs have raced alike, and end at the same bytes."""
+    assert one.x.tobytes() == other.x.tobytes()
+    assert one.race == other.race
+
+
+def chosen(history):
+    return [row["chosen"] for row in history.race]
+
+
 def played(name, rounds=None, *, sampled=False, **more):
     make, problem = CASES[name]
     rounds = rounds or (LONG if sampled else ROUNDS) * SLOWER.get(name, 1)
@@ -82,7 +92,7 @@ def test_on_nodes_it_finds_the_same_bytes(name):
     result = strategy.start(grid, num_rounds=LONG, seed=5, evaluate_every=1)
     here = played(name, LONG, sampled=True)
     assert result.history.x.tobytes() == here.x.tobytes()
-    assert [row["chosen"] for row in result.history.race] == [row["chosen"] for row in here.race]
+    assert chosen(result.history) == chosen(here)
 
 
 @EACH
@@ -104,8 +114,7 @@ def test_a_race_that_is_cut_off_goes_on_to_the_same_bytes(name, cut, tmp_path):
     whole = played(name, sampled=True)
     played(name, cut, sampled=True, run_dir=tmp_path)
     resumed = played(name, sampled=True, run_dir=tmp_path, resume=True)
-    assert resumed.x.tobytes() == whole.x.tobytes()
-    assert resumed.race == whole.race
+    same_race(resumed, whole)
     assert resumed.rows[-1] | {"seconds": 0} == whole.rows[-1] | {"seconds": 0}
 
 
@@ -168,8 +177,7 @@ def test_a_choice_that_grows_is_given_up_once_and_for_all(caplog, tmp_path):
     assert whole["objective"][-1] - problem.optimum.value < 1e-2 * -problem.optimum.value
     for rounds in (9, 40, 200):
         resumed = simulate(FedAvg(client_lr="auto"), problem, rounds, run_dir=tmp_path, resume=True)
-    assert resumed.x.tobytes() == whole.x.tobytes()
-    assert resumed.race == whole.race
+    same_race(resumed, whole)
 
 
 def test_certificates_decide_where_there_are_any():
@@ -184,9 +192,8 @@ def test_a_race_goes_on_with_scores_of_one_kind(cut, certain, tmp_path):
     """What is decided is decided: then certificates may come and go."""
 
     def go(rounds, certificates):
-        return played(
-            "compositefl", rounds, run_dir=tmp_path, resume=True, certificates=certificates
-        )
+        resumed = {"run_dir": tmp_path, "resume": True}
+        return played("compositefl", rounds, certificates=certificates, **resumed)
 
     go(cut, certain)
     kinds = "certificates", "objectives"
@@ -250,15 +257,14 @@ def test_methods_left_out_where_convexity_is_unknown(caplog):
             self.value, self.gradient, self.shape = f.value, f.gradient, f.shape
 
     clients = [Own(f) for f in q6_objectives()]
-    with caplog.at_level(logging.INFO):
-        simulate("auto", FederatedProblem(clients), 1)
+    caplog.set_level(logging.INFO)
+    simulate("auto", FederatedProblem(clients), 1)
     assert "SDANE, which is stated for convex objectives, and these state no strong" in caplog.text
     assert "these are not" not in caplog.text
     for client in clients:
         client.strong_convexity = 0.0
     caplog.clear()
-    with caplog.at_level(logging.INFO):
-        simulate("auto", FederatedProblem(clients), 1)
+    simulate("auto", FederatedProblem(clients), 1)
     assert "stated for convex" not in caplog.text
 
 
@@ -278,17 +284,7 @@ def test_a_clock_counts_the_race():
     assert raced["simulated_seconds"][-1] == pytest.approx(alone["simulated_seconds"][-1])
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: FedAvg(client_lr="auto", privacy=GaussianDP(
-            clip=1.0, noise_multiplier=1.0, target_delta=1e-5)),
-         r'client_lr="auto" compares objectives.*privacy=.*the choice would reveal'),
-    ],
-)  # fmt: skip
-def test_races_that_are_refused(make, said):
-    with pytest.raises(ConfigError, match=said):
-        simulate(make(), q6(), 5)
+PRIVATE = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -297,18 +293,19 @@ def test_races_that_are_refused(make, said):
         (lambda: FedAvg(server_lr="auto"), "server_lr must be a number, got 'auto'"),
         (lambda: FedAvg(client_lr="best"), "client_lr must be a number > 0 or a schedule"),
         (lambda: FedProx(proximal="Auto"), "proximal must be a number, got 'Auto'"),
-        (lambda: FedDR(q6_l1().regularizer, relaxation="auto"), "relaxation must be a number"),
+        (lambda: FedDR(PSI, relaxation="auto"), "relaxation must be a number"),
         (lambda: FedSGM(client_lr="auto"), 'FedSGM takes no client_lr="auto"'),
+        (lambda: OpenRun(FedAvg(client_lr="auto"), q6()),
+         'client_lr="auto" is chosen within a run'),
+        (lambda: simulate(FedAvg(client_lr="auto", privacy=PRIVATE), q6(), 5),
+         r'client_lr="auto" compares objectives.*privacy=.*the choice would reveal'),
+        (lambda: simulate("best", q6(), 5), r"strategy must be one of .* got 'best'"),
+        (lambda: simulate(FedAvg(), q6(), 5, **THREE), r'participation=.* is for strategy="auto"'),
     ],
-)
-def test_auto_out_of_place_is_refused_by_name(make, said):
+)  # fmt: skip
+def test_races_that_are_refused(make, said):
     with pytest.raises(ConfigError, match=said):
         make()
-
-
-def test_outside_a_run_nothing_can_race():
-    with pytest.raises(ConfigError, match='client_lr="auto" is chosen within a run'):
-        OpenRun(FedAvg(client_lr="auto"), q6())
 
 
 # --- values in a line -------------------------------------------------------------------------
@@ -365,15 +362,12 @@ class Killed(BaseException):
     """What no program catches."""
 
 
+MANY = {"rounds": LONG, "kills": (16, 18, 30, 20, 130)}
 KILLS = [
     pytest.param("scaffold", 24, (24, 22), id="scaffold"),
-    *(
-        pytest.param(
-            name, LONG, (16, 18, 30, 20, 130), id=f"{name}-long", marks=pytest.mark.nightly
-        )
-        for name in ("scaffold", "feddyn", "feddr")
-    ),
-]
+    *(pytest.param(name, *MANY.values(), id=f"{name}-long", marks=pytest.mark.nightly)
+      for name in ("scaffold", "feddyn", "feddr")),
+]  # fmt: skip
 
 
 @on_grid
@@ -405,7 +399,7 @@ def test_a_server_that_is_killed_in_the_race_ends_at_the_same_bytes(name, rounds
             play(left)
     history, whole = play(0), played(name, rounds, sampled=True)
     assert history.x.tobytes() == whole.x.tobytes()
-    assert [row["chosen"] for row in history.race] == [row["chosen"] for row in whole.race]
+    assert chosen(history) == chosen(whole)
 
 
 @EACH
@@ -422,10 +416,9 @@ def test_a_process_that_is_killed_in_the_race_ends_at_the_same_bytes(name, tmp_p
             played(name, run_dir=tmp_path, resume=True, checkpoint_every=every, callbacks=[look])
     resumed = played(name, run_dir=tmp_path, resume=True)
     whole = played(name)
-    assert resumed.x.tobytes() == whole.x.tobytes()
+    same_race(resumed, whole)
     for column in ("cohort", "replies", "uplink_bytes", "objective"):
         assert list(resumed[column]) == list(whole[column]), column
-    assert resumed.race == whole.race
 
 
 # --- methods ------------------------------------------------------------------------------------
@@ -468,9 +461,7 @@ def test_a_race_of_methods_is_resumed_to_the_same_bytes(tmp_path):
     whole = simulate("auto", q6_l1(), 120)
     for rounds in (5, 50, 90):
         simulate("auto", q6_l1(), rounds, run_dir=tmp_path, resume=True)
-    resumed = simulate("auto", q6_l1(), 120, run_dir=tmp_path, resume=True)
-    assert resumed.x.tobytes() == whole.x.tobytes()
-    assert resumed.race == whole.race
+    same_race(simulate("auto", q6_l1(), 120, run_dir=tmp_path, resume=True), whole)
 
 
 class Counted(Quadratic):
@@ -495,17 +486,7 @@ def test_a_race_of_methods_describes_each_client_once():
 def test_the_configuration_of_a_race_of_methods_makes_it_again(tmp_path):
     problem = quadratics(clients=4, columns=6, l1=0.1)
     problem.optimum  # noqa: B018  (a file's run records residuals)
-    first = simulate("auto", problem, 40, seed=3, participation=THREE["participation"],
-                     run_dir=tmp_path)  # fmt: skip
+    first = simulate("auto", problem, 40, seed=3, run_dir=tmp_path, **THREE)
     experiment = Experiment.load(tmp_path / "config.toml")
     assert experiment.races()
-    again = play(experiment)
-    assert again.x.tobytes() == first.x.tobytes()
-    assert again.race == first.race
-
-
-def test_what_a_race_of_methods_refuses():
-    with pytest.raises(ConfigError, match=r"strategy must be one of .* got 'best'"):
-        simulate("best", q6(), 5)
-    with pytest.raises(ConfigError, match=r'participation=.* is for strategy="auto"'):
-        simulate(FedAvg(), q6(), 5, participation=Sample(count=2))
+    same_race(play(experiment), first)

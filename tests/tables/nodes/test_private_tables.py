@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,11 @@ import pytest
 from fake_grid import on_grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pages import blocks
+from private_rows import silent, sums_without_noise
 from scipy.stats import kstest
 from sklearn.metrics import roc_auc_score
-from test_tables_on_nodes import make_grid
+from table_nodes import start, write_rows
 
 from flower_fedcon import Policy, simulate
 from flower_fedcon.errors import ConfigError, FedConError, RefusedError
@@ -43,9 +46,20 @@ FEATURES = {
     "sex": {"type": "categorical", "categories": ["f", "m"]},
     "dx": {"type": "categorical", "categories": ["a", "b", "c"]},
 }
-SCHEMA = Schema.load({"target": "ill", "positive": ["yes"], "features": FEATURES})
 RULE = ExampleDP(clip=1.0, noise_multiplier=2.0, target_delta=1e-5)
 QUIET = replace(RULE, clip=50.0, noise_multiplier=1e-9)
+PSI = WithIntercept(L1(0.01))
+STEPS = FedDualAvg(PSI, client_lr=0.3, local_steps=3)
+STEP = FedDualAvg(PSI, client_lr=1.0, local_steps=1)
+PRIVACY = {"privacy.clip": 1.0, "privacy.noise-multiplier": 2.0, "privacy.target-delta": 1e-5}
+CATEGORIES = {"sex": ["f", "m"], "dx": ["a", "b", "c"]}
+
+
+def stated(**more):
+    return Schema.load({"target": "ill", "positive": ["yes"], "features": FEATURES} | more)
+
+
+SCHEMA = stated()
 
 
 def written(folder, name="a", rows=400, seed=0):
@@ -56,9 +70,7 @@ def written(folder, name="a", rows=400, seed=0):
         dose, sex, dx = rng.uniform(1, 100), "fm"[rng.integers(2)], "abc"[rng.integers(3)]
         ill = "yes" if rng.random() < 0.3 + 0.4 * (sex == "m") else "no"
         lines.append(f"{age},{dose:.2f},{sex},{dx},{ill}")
-    path = folder / f"{name}.csv"
-    path.write_text("\n".join(["age,dose,sex,dx,ill", *lines]))
-    return path
+    return write_rows(folder / f"{name}.csv", "age,dose,sex,dx,ill", lines)
 
 
 def private(table, rule=RULE):
@@ -72,8 +84,7 @@ def test_next_to_no_noise_finds_what_is_found_without(tmp_path):
     assert quiet.preparation.names == plain.preparation.names
     np.testing.assert_allclose(quiet.preparation.means, plain.preparation.means, rtol=1e-5)
     np.testing.assert_allclose(quiet.preparation.scales, plain.preparation.scales, rtol=1e-5)
-    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=3)
-    found = [simulate(strategy, problem, 5).x for problem in (plain, quiet)]
+    found = [simulate(STEPS, problem, 5).x for problem in (plain, quiet)]
     np.testing.assert_allclose(found[1], found[0], atol=1e-4)
 
 
@@ -82,8 +93,7 @@ def test_one_epsilon_from_the_first_number_to_the_last(tmp_path):
     problem = prepared_problem(clients, ["a"], l1=0.01, privacy=RULE)
     ledger = problem.objectives[0].ledger
     assert ledger.spent == {1.0: 2}  # two exchanges
-    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=3)
-    simulate(strategy, problem, 5)
+    simulate(STEPS, problem, 5)
     assert ledger.spent == {1.0: 17}
     assert ledger.epsilon == pytest.approx(RULE.epsilon({1.0: 17}), rel=1e-9)
 
@@ -100,27 +110,22 @@ def test_the_noise_is_that_of_the_clip_that_the_schema_gives(tmp_path):
     assert np.mean(found) == pytest.approx(mean, abs=4 * deviation / 20)
 
 
-def farthest(clip, step):
-    return (clip / step) ** 2 * (1 + 1e-12)
-
-
 def hold_neighbours(folder, rng, patch):
     """Leave out what one row adds, or put in any other row: the sum moves by at most the clip."""
     rule = replace(RULE, noise_multiplier=10.0 ** rng.uniform(-1, 2))
     path = written(folder, rows=int(rng.integers(3, 40)), seed=int(rng.integers(1e6)))
     forgetful = {"note": lambda question: "", "keep": lambda question, answer: None}
     table = PrivateTable.of(read_table(path, SCHEMA), rule, Ledger(rule), **forgetful)
-    seen = []
-    patch.setattr(Grid, "noise", lambda grid, size: np.zeros(size, np.int64))
-    patch.setattr(Grid, "value", lambda grid, k: seen.append((grid, k)) or k * grid.step)
+    seen = sums_without_noise(patch)
     means = np.array([rng.uniform(-1e6, 1e6), rng.uniform(-9, 9)])
-    down = {"means": means, "categories": packed_text({"sex": ["f", "m"], "dx": ["a", "b", "c"]})}
+    down = {"means": means, "categories": packed_text(CATEGORIES)}
     m, out = len(table.targets), int(rng.integers(len(table.targets)))
     for answer in (lambda rows: table._summary(rows, 1), lambda rows: table._spread(rows, down, 1)):
         answer(np.arange(m))
         answer(np.delete(np.arange(m), out))
         (grid, whole), (_, less) = seen[-2:]
-        assert sum(int(k) ** 2 for k in whole - less) <= farthest(grid.clip, grid.step)
+        most = (grid.clip / grid.step) ** 2 * (1 + 1e-12)
+        assert sum(int(k) ** 2 for k in whole - less) <= most
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -173,53 +178,48 @@ def test_the_same_question_is_answered_alike_and_costs_nothing(tmp_path):
     ids=["range", "categories", "weight", "all", "terms", "exposure", "log of 0"],
 )
 def test_what_a_schema_leaves_open_is_refused_with_what_to_write(change, words):
-    base = {"target": "ill", "positive": ["yes"], "features": FEATURES}
     with pytest.raises(ConfigError, match=words):
-        check_public(Schema.load(base | change))
+        check_public(stated(**change))
 
 
-def test_a_cox_model_is_refused():
+def test_a_cox_model_is_refused_and_the_page_s_schema_is_public():
     schema = {"target": "t", "event": "e", "features": {"age": {"range": [0, 120]}}}
     with pytest.raises(ConfigError, match="compares rows with each other"):
         check_public(Schema.load(schema))
+    _, schema = map(tomllib.loads, blocks("toml", "docs/private_examples.md"))
+    check_public(Schema.load(schema))
 
 
 # --- on nodes ------------------------------------------------------------------------------------
 
 
-def grid_of(files, tmp_path, **config):
-    config = {
-        "state-dir": str(tmp_path / "state"), "privacy.clip": 1.0,
-        "privacy.noise-multiplier": 2.0, "privacy.target-delta": 1e-5, **config,
-    }  # fmt: skip
-    return make_grid(files, SCHEMA, policy=Policy(), **config)
+def on_nodes(files, folder, rounds, made=STEPS, schema=SCHEMA, privacy=None, **options):
+    """Return the history of nodes that keep their ledgers in a folder."""
+    own = {"state-dir": str(folder / "state"), **PRIVACY, **(privacy or {})}
+    node = {"policy": Policy(), "node": own, "weighting": "uniform"}
+    return start(files, schema, rounds, made=made, **node, **options)
+
+
+def counted(folder):
+    """Return how many gradients each ledger counts."""
+    kept = sorted((folder / "state" / "privacy").glob("*/spent.json"))
+    return [sum(n for *_, n in json.loads(path.read_text())["gradients"]) for path in kept]
 
 
 @on_grid
 def test_nodes_spend_one_ledger_from_the_first_exchange(tmp_path):
     files = [written(tmp_path, name, seed=j) for j, name in enumerate("ab")]
-    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=3)
-    histories = [
-        strategy.start(grid_of(files, tmp_path), num_rounds=2, schema=SCHEMA, seed=k).history
-        for k in range(2)
-    ]
-    kept = sorted((tmp_path / "state" / "privacy").glob("*/spent.json"))
-    counts = [sum(n for *_, n in json.loads(path.read_text())["gradients"]) for path in kept]
-    assert counts == [2 + 2 * 6] * 2  # the second run asks what the first has asked
-    assert "objective" not in histories[0].columns
-    assert not np.array_equal(histories[0].x, histories[1].x)
+    first, second = (on_nodes(files, tmp_path, 2, seed=k) for k in range(2))
+    assert counted(tmp_path) == [2 + 2 * 6] * 2  # the second run asks what the first has asked
+    assert "objective" not in first.columns
+    assert not np.array_equal(first.x, second.x)
 
 
 @on_grid
 def test_a_budget_holds_before_round_1(tmp_path):
-    files = [written(tmp_path)]
-    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=3)
-    least = RULE.epsilon({1.0: 1})
+    budget = {"privacy.budget": 1.1 * RULE.epsilon({1.0: 1})}
     with pytest.raises(FedConError, match=r"one more gradient would exceed it"):
-        strategy.start(
-            grid_of(files, tmp_path, **{"privacy.budget": 1.1 * least}), num_rounds=2,
-            schema=SCHEMA, max_retries=0,
-        )  # fmt: skip
+        on_nodes([written(tmp_path)], tmp_path, 2, privacy=budget, max_retries=0)
 
 
 def test_a_server_that_asks_about_other_categories_learns_nothing(tmp_path):
@@ -235,8 +235,7 @@ def test_a_server_that_asks_about_other_categories_learns_nothing(tmp_path):
 
 def test_preparing_in_this_process_is_noisy(tmp_path):
     table = read_table(written(tmp_path), SCHEMA)
-    means = [prepare([private(table)], ["a"]).means for _ in range(2)]
-    assert not np.array_equal(*means)
+    assert not np.array_equal(*(prepare([private(table)], ["a"]).means for _ in range(2)))
 
 
 @given(
@@ -245,11 +244,8 @@ def test_preparing_in_this_process_is_noisy(tmp_path):
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_whether_a_server_s_units_are_taken_tells_nothing_of_the_rows(scale, mean, age, there):
-    schema = Schema.load({"target": "ill", "positive": ["yes"], "features": FEATURES})
-    common = np.array([[age, 1.0], [mean, 2.0]])
-    about = packed_text(
-        {"schema": schema.digest, "categories": {"sex": ["f", "m"], "dx": ["a", "b", "c"]}}
-    )
+    schema, common = SCHEMA, np.array([[age, 1.0], [mean, 2.0]])
+    about = packed_text({"schema": schema.digest, "categories": CATEGORIES})
     said = set()
     for own in (0.0, 120.0, np.nan, float(age)):
         numeric = np.vstack([common, [[own, 3.0]]])
@@ -271,9 +267,7 @@ def test_whether_a_server_s_units_are_taken_tells_nothing_of_the_rows(scale, mea
 
 # --- how good the model is, with noise -----------------------------------------------------------
 
-HELD = Schema.load(
-    {"target": "ill", "positive": ["yes"], "features": FEATURES, "test_fraction": 0.5}
-)
+HELD = stated(test_fraction=0.5)
 TELLS = replace(RULE, quality=True)
 
 
@@ -354,16 +348,15 @@ def test_the_error_of_an_area_is_that_of_its_noise():
 def test_a_run_s_last_exchange_is_counted_and_kept(tmp_path):
     clients = [read_table(written(tmp_path, n, 3000, seed=j), HELD) for j, n in enumerate("ab")]
     problem = prepared_problem(clients, ["a", "b"], l1=0.01, privacy=TELLS)
-    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=1.0, local_steps=1)
-    history = simulate(strategy, problem, 4, run_dir=tmp_path / "run")
-    stated = json.loads((tmp_path / "run" / "quality.json").read_text())
+    history = simulate(STEP, problem, 4, run_dir=tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "quality.json").read_text())
     scores, ill = zip(*(held_out(t, history.x, problem.preparation) for t in clients), strict=True)
     exact = roc_auc_score(np.concatenate(ill), np.concatenate(scores))
-    pooled = stated["pooled"]
+    pooled = told["pooled"]
     assert abs(pooled["auc"] - exact) < 5 * pooled["auc_bse"] + pooled["auc_error"]
     assert 0 < pooled["auc_bse"] < 0.05
     assert "brier" not in pooled
-    assert "noise protects only the counts" in stated["absent"]["a: all but the AUC"]
+    assert "noise protects only the counts" in told["absent"]["a: all but the AUC"]
     kept = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert [sum(n for *_, n in own["gradients"]) for own in kept.values()] == [2 + 4 + 1] * 2
 
@@ -372,15 +365,8 @@ def test_a_run_s_last_exchange_is_counted_and_kept(tmp_path):
 @pytest.mark.parametrize("tells", [True, False])
 def test_nodes_tell_noisy_counts_where_they_say_so(tmp_path, tells):
     files = [written(tmp_path, name, 1500, seed=j) for j, name in enumerate("ab")]
-    privacy = {"clip": 1.0, "noise-multiplier": 2.0, "target-delta": 1e-5, "quality": tells}
-    config = {f"privacy.{key}": value for key, value in privacy.items()}
-    config["state-dir"] = str(tmp_path / "state")
-    grid = make_grid(files, HELD, policy=Policy(), **config)
-    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=1.0, local_steps=1)
-    report = strategy.start(grid, num_rounds=2, schema=HELD).history.report
-    kept = sorted((tmp_path / "state" / "privacy").glob("*/spent.json"))
-    counts = [sum(n for *_, n in json.loads(path.read_text())["gradients"]) for path in kept]
-    assert counts == [2 + 2 + tells] * 2
+    report = on_nodes(files, tmp_path, 2, STEP, HELD, {"privacy.quality": tells}).report
+    assert counted(tmp_path) == [2 + 2 + tells] * 2
     assert ("auc" in report.quality.pooled) == tells
     if not tells:
         assert all("privacy.quality = true" in why for why in report.quality.absent.values())
@@ -390,27 +376,15 @@ def test_nodes_tell_noisy_counts_where_they_say_so(tmp_path, tells):
 def test_studies_of_other_schemas_on_the_same_rows_share_a_ledger(tmp_path):
     """Another range, split or choice of columns had a budget of its own before."""
     file = written(tmp_path, rows=60)
-    privacy = {"clip": 1.0, "noise-multiplier": 2.0, "target-delta": 1e-5}
-    config = {f"privacy.{key}": value for key, value in privacy.items()}
-    config["state-dir"] = str(tmp_path / "state")
-    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=1.0, local_steps=1)
     fewer = {name: FEATURES[name] for name in ("age", "sex")}
     wider = FEATURES | {"age": {"range": [0, 121]}}
     for more in ({}, {"features": fewer}, {"features": wider}, {"test_fraction": 0.2}):
-        schema = Schema.load({"target": "ill", "positive": ["yes"], "features": FEATURES} | more)
-        strategy.start(
-            make_grid([file], schema, policy=Policy(), **config), num_rounds=1, schema=schema
-        )
-    (kept,) = (tmp_path / "state" / "privacy").glob("*/spent.json")
-    assert sum(n for *_, n in json.loads(kept.read_text())["gradients"]) == 4 * (2 + 1)
+        on_nodes([file], tmp_path, 1, STEP, stated(**more))
+    assert counted(tmp_path) == [4 * (2 + 1)]
     (noted,) = (tmp_path / "state").rglob("requests/*")
     assert int(noted.read_text()) >= 4 * 4
     with pytest.raises(FedConError, match=r"budget = 1"):
-        strategy.start(
-            make_grid([file], SCHEMA, policy=Policy(), **config, **{"privacy.budget": 1.0}),
-            num_rounds=1,
-            schema=SCHEMA, max_retries=0,
-        )  # fmt: skip
+        on_nodes([file], tmp_path, 1, STEP, privacy={"privacy.budget": 1.0}, max_retries=0)
 
 
 # --- rows that do not fit ------------------------------------------------------------------------
@@ -474,39 +448,32 @@ LAST = b"HIV+ \xe9"  # the bytes of one private cell, which are not UTF-8
 ARRAYS = {
     "bytes": ("parquet", pa.array([b"f"] * 30), pa.array([b"f"] * 29 + [LAST])),
     "bytes in NPZ": ("npz", np.array([b"f"] * 30), np.array([b"f"] * 29 + [LAST])),
-    "text that is not UTF-8": (
-        "parquet",
-        pa.array(["f"] * 30),
-        pa.Array.from_buffers(pa.string(), 30, pa.array([b"f"] * 29 + [LAST]).buffers()),
-    ),
-    "a list": (
-        "parquet",
-        pa.array([None] * 30, pa.list_(pa.int64())),
-        pa.array([None] * 29 + [[1]]),
-    ),
-    "a date beyond Python's": (
-        "parquet",
-        pa.array([0] * 30, pa.timestamp("us")),
-        pa.array([0] * 29 + [2**60], pa.timestamp("us")),
-    ),
-}
+    "text that is not UTF-8": ("parquet", pa.array(["f"] * 30), pa.Array.from_buffers(
+        pa.string(), 30, pa.array([b"f"] * 29 + [LAST]).buffers())),
+    "a list": ("parquet", pa.array([None] * 30, pa.list_(pa.int64())),
+               pa.array([None] * 29 + [[1]])),
+    "a date beyond Python's": ("parquet", pa.array([0] * 30, pa.timestamp("us")),
+                               pa.array([0] * 29 + [2**60], pa.timestamp("us"))),
+}  # fmt: skip
+
+
+def saved(path, columns):
+    if path.suffix == ".npz":
+        np.savez(path, **columns)
+    else:
+        pq.write_table(pa.table(columns), path)
+    return path
 
 
 @pytest.mark.parametrize("column", ["sex", "note"])  # of the schema, and unknown to it
 @pytest.mark.parametrize("case", ARRAYS)
 def test_no_cell_of_an_array_decides_whether_a_private_file_is_read(tmp_path, column, case):
     kind, *both = ARRAYS[case]
-    features = {name: FEATURES[name] for name in ("age", "sex")}
-    schema = Schema.load({"target": "ill", "positive": ["yes"], "features": features})
-    found = []
+    schema, found = stated(features={name: FEATURES[name] for name in ("age", "sex")}), []
     for name, cells in zip(("plain", "odd"), both, strict=True):
         columns = {"age": np.arange(30.0), "sex": ["m"] * 30, "ill": ["yes", "no"] * 15}
         columns[column] = cells
-        path = tmp_path / f"{name}.{kind}"
-        if kind == "npz":
-            np.savez(path, **columns)
-        else:
-            pq.write_table(pa.table(columns), path)
+        path = saved(tmp_path / f"{name}.{kind}", columns)
         found.append(read_cut(path, schema))
     plain, odd = found
     np.testing.assert_array_equal(odd.numeric, plain.numeric)
@@ -526,20 +493,14 @@ def test_a_zero_with_a_sign_changes_no_other_row(tmp_path, kind, column, way):
                     positive=["1"], negative=["0"])  # fmt: skip
     columns = {"sex": np.arange(30.0) % 2, "ill": np.arange(30.0) // 2 % 2}
     columns[column][0] = -0.0
-    path = tmp_path / f"a.{kind}"
-    if kind == "npz":
-        np.savez(path, **columns)
-    else:
-        pq.write_table(pa.table(columns), path)
-    found = way(path, schema)
+    found = way(saved(tmp_path / f"a.{kind}", columns), schema)
     assert found.targets.tolist() == (2 * columns["ill"] - 1).tolist()
     assert found.categories[:, 0].tolist() == ["0", "1"] * 15
 
 
 def test_a_row_without_an_outcome_has_no_gradient_no_loss_and_no_bin(tmp_path, monkeypatch):
-    monkeypatch.setattr(Grid, "noise", lambda grid, size: np.zeros(size, np.int64))
-    schema = Schema.load({"target": "ill", "positive": ["yes"], "negative": ["no"],
-                          "features": FEATURES, "test_fraction": 0.3})  # fmt: skip
+    silent(monkeypatch)
+    schema = stated(negative=["no"], test_fraction=0.3)
     path, rule = written(tmp_path, rows=40), replace(TELLS, loss_clip=5.0, clip=100.0)
     table = read_cut(path, schema)
     whole = PrivateTable.of(table, rule, Ledger(rule))
@@ -594,24 +555,19 @@ def test_outcomes_that_a_loss_does_not_take_end_nothing(tmp_path, schema, cells)
 @on_grid
 def test_a_node_s_refusal_does_not_depend_on_a_cell(tmp_path, caplog):
     files = [written(tmp_path, name, rows=60, seed=j) for j, name in enumerate("ab")]
-    lines = files[0].read_text().splitlines()
-    lines[5] = "1e9,-1,x,z,perhaps"
-    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=1)
-
-    files[0] = tmp_path / "odd.csv"
-    files[0].write_text("\n".join([*lines, "7"]))
-    history = strategy.start(grid_of(files, tmp_path), num_rounds=2, schema=SCHEMA).history
-    assert history["replies"].tolist() == [2.0]
+    head, *lines = files[0].read_text().splitlines()
+    lines[4] = "1e9,-1,x,z,perhaps"
+    files[0] = write_rows(tmp_path / "odd.csv", head, [*lines, "7"])
+    assert on_nodes(files, tmp_path, 2)["replies"].tolist() == [2.0]
     assert "column 'age': cells cut to fit: 1, expected a number from 0 to 120" in caplog.text
 
 
 def test_a_column_that_is_absent_is_refused(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("age,dose,sex,ill\n1,2,f,yes")
+    path = write_rows(tmp_path / "a.csv", "age,dose,sex,ill", ["1,2,f,yes"])
     with pytest.raises(ConfigError, match="no column 'dx'"):
         read_cut(path)
     with pytest.raises(ConfigError, match="the range of 'age' is not public"):
-        read_cut(path, Schema.load({"target": "ill", "positive": ["yes"], "features": {"age": {}}}))
+        read_cut(path, stated(features={"age": {}}))
 
 
 @pytest.mark.parametrize("seed", range(8))
