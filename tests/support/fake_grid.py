@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -103,6 +103,49 @@ class FailingGrid(FakeGrid):
     def pull_messages(self, message_ids):
         self.call()
         return super().pull_messages(message_ids)
+
+
+class Late(FakeGrid):
+    """One client's answers to one action come at each third look only."""
+
+    action, client, looks_for_replies = "train", 2, 0
+
+    def pull_messages(self, message_ids):
+        self.looks_for_replies += 1
+        asks = {m: asked(self.pushed[int(m[1:])]) for m in message_ids}
+        late = {m for m, ask in asks.items()
+                if (ask.get("action"), ask.get("client")) == (self.action, self.client)}  # fmt: skip
+        ready = [m for m in message_ids if m not in late or self.looks_for_replies % 3 == 0]
+        return super().pull_messages(ready)
+
+
+def hitting(change, *places):
+    """Return what alters replies of (round, client) places, once each, and the list of those left.
+
+    `change` is given the message and its reply, and returns what comes back.
+    """
+    left = list(places)
+
+    def alter(message, reply):
+        sent = message.content["fitins.config"]
+        place = sent["round"], sent["client"]
+        if place not in left:
+            return [reply]
+        left.remove(place)
+        return change(message, reply)
+
+    return alter, left
+
+
+def with_config(**fields):
+    """Return what changes the configuration of a reply."""
+
+    def change(message, reply):
+        old = dict(reply.content["fitres.metrics"])
+        reply.content["fitres.metrics"] = ConfigRecord({**old, **fields})
+        return [reply]
+
+    return change
 
 
 def asked(message):
