@@ -113,8 +113,8 @@ class Late(FakeGrid):
     def pull_messages(self, message_ids):
         self.looks_for_replies += 1
         asks = {m: asked(self.pushed[int(m[1:])]) for m in message_ids}
-        late = {m for m, ask in asks.items()
-                if (ask.get("action"), ask.get("client")) == (self.action, self.client)}  # fmt: skip
+        wanted = self.action, self.client
+        late = {m for m, ask in asks.items() if (ask.get("action"), ask.get("client")) == wanted}
         ready = [m for m in message_ids if m not in late or self.looks_for_replies % 3 == 0]
         return super().pull_messages(ready)
 
