@@ -54,8 +54,7 @@ def objective_for(name):
 def app_with(name, objective="LeastSquares"):
     """Return README's app with a method in place of its own, by the least that it must be given."""
     kind, texts = algorithms()[name], app_files()
-    takes = signature(kind).parameters
-    given, room = "", ""
+    takes, given, room = signature(kind).parameters, "", ""
     if "constraint" in takes:
         given = "L1Ball(radius=5.0)"
     elif "regularizer" in takes and takes["regularizer"].default is Parameter.empty:
@@ -101,9 +100,8 @@ def test_the_default_policy_stops_no_method_whose_steps_follow_from_estimates(na
     ends = []
     for app in ("app = client_app(load_objective)", OPEN):
         texts = app_with(name, "Unstated")
-        texts["client_app.py"] = texts["client_app.py"].replace(
-            "app = client_app(load_objective)", app
-        )
+        client = texts["client_app.py"].replace("app = client_app(load_objective)", app)
+        texts["client_app.py"] = client
         folder = written(tmp_path / str(len(ends)), texts)
         try:
             ends.append(played(folder, **{"num-server-rounds": 3}).history.x.tobytes())
@@ -112,12 +110,7 @@ def test_the_default_policy_stops_no_method_whose_steps_follow_from_estimates(na
     assert ends[0] == ends[1]
 
 
-SETTINGS = {
-    "fedfw": "penalty",
-    "fedfwplus": "penalty",
-    "fedsgm": "lipschitz",
-    "fedproxal": "penalty",
-}
+SETTINGS = dict.fromkeys(("fedfw", "fedfwplus", "fedproxal"), "penalty") | {"fedsgm": "lipschitz"}
 
 
 @on_grid
