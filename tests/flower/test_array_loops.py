@@ -14,6 +14,8 @@ from flower_fedcon.aggregation import TrimmedMean
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies import FedAvg, FedDyn, FedProx, Scaffold
 
+pytestmark = on_grid
+
 
 def reply(message, arrays=None, examples=1, **metrics):
     content = {"m": MetricRecord({"num-examples": examples, **metrics})}
@@ -55,7 +57,6 @@ def counted(grid, rounds, strategy=None, **options):
     return (strategy or FedAvg()).start(grid, first, rounds, **options).history
 
 
-@on_grid
 @pytest.mark.parametrize("restarted", [False, True])
 def test_each_client_goes_on_from_its_own(tmp_path, restarted):
     """A node that starts anew has an empty context, and its folder."""
@@ -77,7 +78,6 @@ def test_each_client_goes_on_from_its_own(tmp_path, restarted):
     assert history.x[0].tolist() == [3, 3]
 
 
-@on_grid
 def test_a_repeated_round_starts_from_the_one_before():
     """Client 0's first reply in round 2 is lost."""
 
@@ -138,7 +138,6 @@ def found(strategy, rounds, known=True, **options):
     return history.x[0]
 
 
-@on_grid
 def test_uploads_of_loops_are_weighted():
     """One round of FedAvg by hand; and Scaffold and FedDyn find the weighted optimum."""
     ends = []
@@ -157,7 +156,6 @@ def test_uploads_of_loops_are_weighted():
         assert found(strategy, ROUNDS) == pytest.approx(plain, abs=1e-7)
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("strategy", "weighting", "known", "words"),
     [

@@ -17,6 +17,8 @@ from flower_fedcon.regularizers import Indicator
 from flower_fedcon.sets import Box
 from flower_fedcon.strategies import FedMiD, FedSGM
 
+pytestmark = on_grid
+
 
 class Telling(Quadratic):
     """Says what it is told to say of its value and its metrics."""
@@ -39,7 +41,6 @@ def grid(**clients):
     return FakeGrid(objectives)
 
 
-@on_grid
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1.7e308])
 def test_a_loss_that_is_no_number_costs_one_value(loss, caplog):
     """It is one client's fault: no objective in that record, and the run goes on."""
@@ -54,7 +55,6 @@ def test_a_loss_that_is_no_number_costs_one_value(loss, caplog):
     assert told in caplog.text
 
 
-@on_grid
 def test_a_client_that_fails_to_evaluate_leaves_what_the_others_have_measured(caplog):
     """Their own values, the violation, and how many are missing; nothing that is pooled."""
 
@@ -79,7 +79,6 @@ def test_a_client_that_fails_to_evaluate_leaves_what_the_others_have_measured(ca
     assert "no objective in this record, without client 1 (its objective is nan" in caplog.text
 
 
-@on_grid
 def test_losses_of_all_clients_that_are_no_numbers_end_the_run():
     told = {f"c{j}": ([math.inf],) for j in range(6)}
     with pytest.raises(FedConError, match="round 1: the objective is nan: the run diverges"):
@@ -90,7 +89,6 @@ COLUMN = "a metric cannot be called {!r}, which is a column"
 LETTERS = "a metric's name must have 1 to 100 printable letters, got '"
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -123,7 +121,6 @@ def central():
     avg().start(FakeGrid(q6_objectives()), num_rounds=2, evaluate_fn=three)
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -141,7 +138,6 @@ def test_so_are_those_of_a_problem_and_of_a_server(make, words):
         make()
 
 
-@on_grid
 def test_the_server_checks_metrics_whatever_the_node_does(caplog):
     """A node without this package's client sends any number of them, of any size."""
 
@@ -167,7 +163,6 @@ def test_the_server_checks_metrics_whatever_the_node_does(caplog):
         assert len(caplog.text) < 10_000
 
 
-@on_grid
 def test_an_absent_client_costs_a_certificate_and_no_run(caplog):
     class Silent(FakeGrid):
         def replies_to(self, message):
@@ -182,7 +177,6 @@ def test_an_absent_client_costs_a_certificate_and_no_run(caplog):
     assert history.x.tobytes() == simulate(avg(), q6(), 3).x.tobytes()
 
 
-@on_grid
 def test_two_huge_answers_to_a_query_are_dropped():
     """Their sum is no number."""
     strategy = FedSGM(client_lr=1 / 40, local_steps=2, tolerance=0.1)
@@ -195,7 +189,6 @@ def test_two_huge_answers_to_a_query_are_dropped():
     assert np.isfinite(history.x).all()
 
 
-@on_grid
 def test_what_a_client_says_is_bounded(caplog):
     """Its error text in the log and in the run's error; its words for work in the history."""
 

@@ -28,6 +28,8 @@ from flower_fedcon.sets import L1Ball
 from flower_fedcon.solvers import SGD
 from flower_fedcon.strategies import DualFL, FedAvg, FedFW, FedNewton, FedProx, Scaffold
 
+pytestmark = on_grid
+
 HALF = {"participation": Sample(count=3)}
 ROWS = (5, 20, 35)
 
@@ -77,7 +79,6 @@ CASES = {
 }  # fmt: skip
 
 
-@on_grid
 @pytest.mark.parametrize("case", CASES)
 def test_a_grid_finds_the_same_bytes_and_counts_as_this_process(case):
     """Of models, objectives, bytes, work: every column but the seconds and who was refused."""
@@ -104,7 +105,6 @@ def test_a_grid_finds_the_same_bytes_and_counts_as_this_process(case):
 CLIP = GaussianDP(clip=0.5, noise_multiplier=0.0, target_delta=1e-5)
 
 
-@on_grid
 @pytest.mark.parametrize(
     "made",
     [FedAvg(client_lr=0.5, local_steps=1, privacy=CLIP), FedProx(proximal=1.0, privacy=CLIP)],
@@ -144,7 +144,6 @@ class Boasting(FakeGrid):
         return found
 
 
-@on_grid
 def test_no_client_owns_the_model_by_a_claim_of_examples(log):
     strategy = FedAvg(client_lr=0.1, local_steps=1)
     with pytest.raises(ConfigError, match=r"client .* states 1e\+18 examples, and with weighting="):
@@ -156,7 +155,6 @@ def test_no_client_owns_the_model_by_a_claim_of_examples(log):
 # --- who is there --------------------------------------------------------------------------------
 
 
-@on_grid
 def test_handshake_waits_for_all_and_sorts_by_number():
     grid = FakeGrid(q6_objectives() * 2, hidden=[1000, 993])
     engine = grids.GridEngine(avg(), grid)
@@ -164,7 +162,6 @@ def test_handshake_waits_for_all_and_sorts_by_number():
     assert grid.looks > 3
 
 
-@on_grid
 def test_a_node_comes_back_under_another_id():
     strategy, grid = FedFW(L1Ball(1.0), penalty=1.0), FakeGrid(q6_objectives())
 
@@ -189,7 +186,6 @@ def broken(load):
     return client_app(fail)
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("strategy", "grid", "options", "words"),
     [
@@ -209,7 +205,6 @@ def test_clients_that_are_not_there_or_do_not_fit_are_named(strategy, grid, opti
         strategy.start(found, **options)
 
 
-@on_grid
 def test_clients_of_a_client_fn_find_the_same_bytes():
     grid = FakeGrid(q6_objectives()[:2], make=clients)
     same = avg().start(grid, num_rounds=3, evaluate_every=0).history
@@ -220,7 +215,6 @@ def test_clients_of_a_client_fn_find_the_same_bytes():
 # --- Flower's own loop, clients and apps ---------------------------------------------------------
 
 
-@on_grid
 def test_flowers_own_loop():
     strategy, grid = avg(), FakeGrid(q6_objectives())
     with pytest.raises(FedConError, match="no run has been started"):
@@ -260,7 +254,6 @@ def test_a_client_without_an_app():
     assert (examples, answer) == (1, {"client": 0})
 
 
-@on_grid
 def test_a_server_app_reads_its_run_configuration(tmp_path):
     config = {"num-server-rounds": 4, "seed": 9, "evaluate-every": 3, "run-dir": str(tmp_path)}
     config |= {"min-clients-to-start": 6, "start-timeout": 0, "max-retries": 0, "grace": 5.0}
@@ -307,7 +300,6 @@ def test_app_refusals(make, words):
 # --- patience and memory -------------------------------------------------------------------------
 
 
-@on_grid
 @pytest.mark.parametrize("grace", [0.0, None])
 def test_a_round_waits_for_the_rest_as_long_as_it_is_told(grace):
     """One client answers at the third look only: with no grace the round goes on without it."""
@@ -316,7 +308,6 @@ def test_a_round_waits_for_the_rest_as_long_as_it_is_told(grace):
     assert history["replies"].tolist() == ([6, 6] if grace is None else [5, 5])
 
 
-@on_grid
 def test_a_certificate_waits_for_everyone_whatever_the_grace():
     """The grace is that of a round; a mean of some gradients is no certificate."""
     grid = Late(q6_objectives())
@@ -326,7 +317,6 @@ def test_a_certificate_waits_for_everyone_whatever_the_grace():
     assert len(history["kkt"]) == 2
 
 
-@on_grid
 def test_a_run_holds_no_messages_that_are_answered():
     """A thousand models of one megabyte would be one gigabyte."""
     alive = []

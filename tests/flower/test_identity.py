@@ -20,6 +20,8 @@ from flower_fedcon.flower import nodes
 from flower_fedcon.flower.stores import FileStore
 from flower_fedcon.layout import Layout
 
+pytestmark = on_grid
+
 
 class Keys(FakeGrid):
     """A SuperLink that knows its nodes by their keys."""
@@ -53,7 +55,6 @@ def later(make=FakeGrid, said=None, successor=False):
     return grid, join
 
 
-@on_grid
 @pytest.mark.parametrize("authenticated", [False, True])
 def test_a_second_claimant_of_a_name_is_refused_and_counted(authenticated, log):
     """It poisons what it is asked, and is asked nothing."""
@@ -68,7 +69,6 @@ def test_a_second_claimant_of_a_name_is_refused_and_counted(authenticated, log):
     assert STRANGER not in {m.metadata.dst_node_id for m in trained}
 
 
-@on_grid
 @pytest.mark.parametrize("authenticated", [False, True])
 def test_a_name_is_free_when_its_node_has_gone_unless_nodes_have_keys(authenticated, log):
     grid, move = later(Keys, successor=True)
@@ -80,7 +80,6 @@ def test_a_name_is_free_when_its_node_has_gone_unless_nodes_have_keys(authentica
     assert ("client 2 is on another node now: 5" in log.messages) != authenticated
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("said", "told"),
     [
@@ -109,7 +108,6 @@ class Registered(FakeGrid):
         ]
 
 
-@on_grid
 @pytest.mark.parametrize("authenticated", [False, True])
 def test_a_client_is_called_as_registered_else_as_it_says_else_after_its_key(authenticated):
     objectives = q6_objectives()[:4]
@@ -123,7 +121,6 @@ def test_a_client_is_called_as_registered_else_as_it_says_else_after_its_key(aut
     assert names == {"lyon", "oslo", "2", f"node-{key if authenticated else 997}"}
 
 
-@on_grid
 def test_who_comes_later_is_for_a_later_run(log):
     grid = FakeGrid(q6_objectives())
     grid.nodes[STRANGER] = grid.nodes.pop(995)
@@ -156,7 +153,6 @@ def restarted(grid, tmp_path, *, keeps=True):
     return avg().start(grid, num_rounds=5, **options).history
 
 
-@on_grid
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_client_that_kept_its_pass_is_known_again_at_once(keeps, tmp_path, log):
     """Without it, it waits until the SuperLink has given up the node that died."""
@@ -166,7 +162,6 @@ def test_a_client_that_kept_its_pass_is_known_again_at_once(keeps, tmp_path, log
     assert history["refused"][-1] == (not keeps)
 
 
-@on_grid
 def test_two_nodes_with_one_state_folder_are_counted(tmp_path, monkeypatch, log):
     """The later one serves; the earlier one is named, once it cannot be a dead one any more."""
     monkeypatch.setattr(nodes, "_GIVEN_UP", 0.0)

@@ -17,6 +17,8 @@ from flower_fedcon.flower import messages
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.strategies import FedAvg, Scaffold
 
+pytestmark = on_grid
+
 MOST = 1e12
 AVERAGING = {"client_lr": 0.5, "local_steps": 1}
 
@@ -67,7 +69,6 @@ HARMLESS = {
 }
 
 
-@on_grid
 @EACH
 def test_one_upload_of_1e30_changes_no_method(name, caplog):
     """It is dropped, named and asked again, whatever the method makes of its uploads."""
@@ -88,7 +89,6 @@ def test_one_upload_of_1e30_changes_no_method(name, caplog):
     assert history.x.tobytes() == expected.x.tobytes()
 
 
-@on_grid
 @pytest.mark.parametrize("kind", [FedAvg, Scaffold])
 @pytest.mark.parametrize("liars", [(1,), (0, 3), (1, 2, 3)])
 def test_as_few_are_dropped_as_bring_the_model_back(kind, liars, caplog):
@@ -104,7 +104,6 @@ def test_as_few_are_dropped_as_bring_the_model_back(kind, liars, caplog):
     assert f"{named}: it would carry the model beyond 1e+12, the largest entry" in caplog.text
 
 
-@on_grid
 def test_an_upload_counts_with_what_it_does_to_the_model():
     """4e12 from one of five brings it to 8e11; the same once more would bring it beyond 1e12."""
     lie = lambda: lying(4e12, (1,), (1, 2))  # noqa: E731
@@ -117,7 +116,6 @@ def test_an_upload_counts_with_what_it_does_to_the_model():
     assert np.abs(twice.x).max() < once.x.max()
 
 
-@on_grid
 def test_a_robust_rule_needs_no_help():
     grid = FakeGrid(points(*THREE), make=bounded(), alter=lying(1e30, (1,), (1, 2, 3)))
     history = played(grid, FedAvg(**AVERAGING, aggregation=CoordinateMedian()))
@@ -135,7 +133,6 @@ class Grids(FakeGrid):
                 node.node_config["policy.max-model"] = limit
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("limits", "most", "size"),
     [
@@ -155,7 +152,6 @@ def test_the_bound_is_what_most_nodes_state(limits, most, size, caplog):
     assert f"beyond {most:g}, the largest entry" in caplog.text
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("limits", "most"), [((1e-300, None), 1e12), ((1e-300, 1e-300, None, None), 1e12)]
 )
@@ -165,7 +161,6 @@ def test_of_an_even_number_half_cannot_end_the_run(limits, most):
     assert 0 < np.abs(history.x).max() < MOST
 
 
-@on_grid
 def test_a_client_whose_steps_are_too_long_is_named_at_the_end(caplog):
     """Without it the model is another problem's."""
     stiff = [Quadratic(np.eye(1) * L, np.array([3.0 * L])) for L in (1.0, 1.0, 100.0)]
@@ -174,7 +169,6 @@ def test_a_client_whose_steps_are_too_long_is_named_at_the_end(caplog):
     assert "2 uploads of client 2 are not in the model" in caplog.text
 
 
-@on_grid
 def test_models_in_large_units_need_a_larger_limit_on_nodes_alone():
     far = points(1e15, 3e15)
     here = simulate(FedAvg(**AVERAGING), FederatedProblem(far), 3).x
@@ -186,7 +180,6 @@ def test_models_in_large_units_need_a_larger_limit_on_nodes_alone():
         FedAvg(**AVERAGING).start(Grids(far, (None, None)), num_rounds=3)
 
 
-@on_grid
 def test_a_run_that_diverges_ends_within_seconds(caplog):
     """Nodes refuse no model then; steps that come from an estimate would be shortened instead."""
     said = r"0 usable replies of 3.*after 2 attempts \(clients 0, 1, 2: it would carry"
@@ -195,7 +188,6 @@ def test_a_run_that_diverges_ends_within_seconds(caplog):
     assert "policy.max-model = " not in caplog.text
 
 
-@on_grid
 def test_a_refusal_that_all_repeat_ends_the_run_at_the_second_attempt():
     """Their own words are in the error."""
     grid = Grids(points(*THREE), (None,) * 3)
@@ -209,7 +201,6 @@ def test_a_refusal_that_all_repeat_ends_the_run_at_the_second_attempt():
     assert sum(config["action"] == "train" for config in asked) == 6
 
 
-@on_grid
 def test_other_refusals_are_asked_again():
     """Of some, or in other words: a node's owner may still change them."""
     said = "refused: this node's policy has policy.min-rows = {}00, and it has 1"

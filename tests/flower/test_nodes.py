@@ -19,6 +19,8 @@ from flower_fedcon.flower import mail, messages, nodes
 from flower_fedcon.sets import L1Ball, L2Ball
 from flower_fedcon.strategies import FedDyn, FedFW, FedProx, FedSGM
 
+pytestmark = on_grid
+
 SIX = {"num_clients": 6}
 MALFORMED = {
     "num-examples": [float("inf"), [1, 2], "many", -1, True, 1.5, None],
@@ -44,7 +46,6 @@ def described(log, words):
 # --- the handshake -----------------------------------------------------------------------------
 
 
-@on_grid
 @pytest.mark.parametrize("answer", [silence, error, garbage], ids=lambda f: f.__name__)
 def test_a_node_that_fails_its_handshake_ends_nothing(answer, log):
     history = avg().start(with_stranger(answer), num_rounds=3, **SIX).history
@@ -55,7 +56,6 @@ def test_a_node_that_fails_its_handshake_ends_nothing(answer, log):
     assert (told in log.messages) == (answer is error)
 
 
-@on_grid
 @pytest.mark.parametrize("field", MALFORMED)
 def test_malformed_descriptions_are_faults_of_their_node(field):
     for value in MALFORMED[field]:
@@ -64,7 +64,6 @@ def test_malformed_descriptions_are_faults_of_their_node(field):
         assert (history["refused"][-1], history["cohort"][-1]) == (1, 6), value
 
 
-@on_grid
 def test_a_node_with_another_version_takes_part_and_is_named_before_round_1(log):
     class Older(FakeGrid):
         def replies_to(self, message):
@@ -78,14 +77,12 @@ def test_a_node_with_another_version_takes_part_and_is_named_before_round_1(log)
     assert sum(message.startswith(told) for message in log.messages) == 1
 
 
-@on_grid
 def test_names_of_any_form_are_sorted():
     grid, options = with_stranger(says(name="²")), {"num_clients": 7, "num_rounds": 1}
     history = avg().start(grid, max_retries=0, **options).history
     assert history.rows[-1]["cohort"] == 7  # it takes part, as any client may
 
 
-@on_grid
 def test_a_broken_node_in_the_middle_of_a_run_is_left_out_and_asked_again(monkeypatch, log):
     """Killed, restarted before its data is there, then well: the others never wait for it."""
     monkeypatch.setattr(nodes, "_AGAIN", (0.0, 0.0))
@@ -112,7 +109,6 @@ def test_a_broken_node_in_the_middle_of_a_run_is_left_out_and_asked_again(monkey
     assert any(re.search(words, message) for message in log.messages)
 
 
-@on_grid
 def test_the_run_starts_with_the_minimum_asked_for(log):
     objectives = q6_objectives()
     grid = with_stranger(error, objectives[:4])
@@ -128,7 +124,6 @@ def test_the_run_starts_with_the_minimum_asked_for(log):
         avg().start(grid, min_clients_to_start=7, **SIX)
 
 
-@on_grid
 def test_nothing_is_counted_before_a_node_has_said_how_many_there_are(log):
     grid = FakeGrid(q6_objectives(), hidden=range(990, 1001))
     FedProx(proximal=1.0).start(grid, num_rounds=1)
@@ -138,7 +133,6 @@ def test_nothing_is_counted_before_a_node_has_said_how_many_there_are(log):
     assert described(log, "local_solver: Exact() (of clients with an objective)")
 
 
-@on_grid
 def test_silent_nodes_are_counted_in_one_line(monkeypatch, log):
     """Where simulated clients start slowly, each of a thousand nodes is silent at first."""
     monkeypatch.setattr(nodes, "_SILENCE", 0.2)
@@ -152,13 +146,11 @@ def test_silent_nodes_are_counted_in_one_line(monkeypatch, log):
     assert told == ["3 of 9 nodes have not answered in 0 s, and may still be starting: 5, 6, 7"]
 
 
-@on_grid
 def test_a_wrong_number_of_partitions_does_not_decide_how_long_to_wait():
     grid = with_stranger(says(**{"num-partitions": 10**6}))
     assert avg().start(grid, num_rounds=1).history.rows[-1]["cohort"] >= 6
 
 
-@on_grid
 def test_another_model_than_most_have_stays_outside(log):
     grid = with_stranger(says(layout='[[[9]], "float64", false]', name="six"))
     options = {"num_clients": 7, "num_rounds": 1}
@@ -226,7 +218,6 @@ CHANGED = {
 }  # fmt: skip
 
 
-@on_grid
 @pytest.mark.parametrize("case", CHANGED)
 def test_malformed_replies_are_dropped_and_asked_again(case, log):
     history = disturbed(CHANGED[case])
@@ -244,7 +235,6 @@ def strayed(message, reply):
     return [stray, reply]
 
 
-@on_grid
 @pytest.mark.parametrize(
     "change",
     [strayed, with_config(client=4), with_config(client=float("inf")),
@@ -259,7 +249,6 @@ def test_replies_of_which_something_means_nothing(change):
     assert not [name for name in history.columns if name.startswith("local_")]
 
 
-@on_grid
 @pytest.mark.parametrize("sampled", [{}, {"participation": Sample(fraction=0.9)}])
 def test_a_dense_point_is_no_atom(sampled):
     """Any vector would be taken for a vertex: outside the ball, the model leaves it."""
@@ -270,7 +259,6 @@ def test_a_dense_point_is_no_atom(sampled):
     assert ball.contains(history.x)
 
 
-@on_grid
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -300,7 +288,6 @@ def test_numbers_where_arrays_are_expected(strategy):
     assert len(done) == 4  # asked again as often as a client is
 
 
-@on_grid
 def test_an_array_larger_than_the_model_is_not_loaded(monkeypatch):
     large, seen = Array("f8", (), "numpy", np.zeros(10**6).tobytes()), []
     load = grids.incoming.load_array
@@ -310,7 +297,6 @@ def test_an_array_larger_than_the_model_is_not_loaded(monkeypatch):
     assert max(seen) < 10**4
 
 
-@on_grid
 @pytest.mark.parametrize("stateful", [False, True])
 def test_a_state_cannot_be_lost_that_there_never_was(stateful):
     """Of an algorithm without state, and of one with state in a client's first round."""
@@ -319,7 +305,6 @@ def test_a_state_cannot_be_lost_that_there_never_was(stateful):
     assert (history["dropped"][-1], history["lost"][-1]) == (1, 0)
 
 
-@on_grid
 def test_a_reply_that_flower_cannot_read_is_its_nodes_fault():
     """Flower raises where the objects of a message do not fit together."""
     bad = []
@@ -341,7 +326,6 @@ def test_a_reply_that_flower_cannot_read_is_its_nodes_fault():
     assert history["dropped"][-1] == 1
 
 
-@on_grid
 @pytest.mark.parametrize("how", ["none", "some", "missing"])
 def test_messages_that_cannot_be_sent(how, log):
     """Flower sends nothing of what is too large at once, and tells in two ways of single ones."""
@@ -362,7 +346,6 @@ def test_messages_that_cannot_be_sent(how, log):
     assert described(log, told) == (how != "none")
 
 
-@on_grid
 def test_a_moments_failure_of_everyone_does_not_end_a_run():
     """More failures in a row than a fixed number of attempts would bear."""
     left = [1] * 59
@@ -388,7 +371,6 @@ class Restarting(FailingGrid):
             raise ConnectionError("502 Bad Gateway")
 
 
-@on_grid
 def test_a_superlink_that_restarts_is_waited_for(monkeypatch, log):
     """Whatever is under way: the handshake, a look at who is there, sending, or collecting."""
     monkeypatch.setattr(mail, "OUTAGE", (0.0, 0.0))
@@ -404,7 +386,6 @@ def test_a_superlink_that_restarts_is_waited_for(monkeypatch, log):
     assert "the SuperLink answers again" in log.messages
 
 
-@on_grid
 def test_a_superlink_that_stays_away_ends_the_run_at_the_deadline():
     grid, rounds = FakeGrid(q6_objectives()), []
 
@@ -418,7 +399,6 @@ def test_a_superlink_that_stays_away_ends_the_run_at_the_deadline():
     assert rounds == [1, 2]
 
 
-@on_grid
 def test_a_run_that_is_stopped_ends_at_once():
     """Flower then raises what is no Exception."""
 

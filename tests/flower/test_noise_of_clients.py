@@ -28,6 +28,8 @@ from flower_fedcon.privacy.ledger import SumsLedger
 from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.strategies import FedAvg, FedProx, Scaffold
 
+pytestmark = on_grid
+
 DELTA = 1e-5
 DAILY = "fedprox", "feddyn"  # of private methods: with a solver, and with state
 SECURE = SecAggPlus()
@@ -63,7 +65,6 @@ def silent(monkeypatch):
 # --- what the server gets ------------------------------------------------------------------------
 
 
-@on_grid
 def test_the_sum_has_the_noise_of_all_who_are_in_it():
     """And each masked vector its own share: a server sees no sum without."""
     d, n, fewest, clip, z = 400, 5, 3, 0.5, 2.0
@@ -87,7 +88,6 @@ def noisy(case):
     return made, problem, options | {"secure": SecAggPlus(num_shares=5)}
 
 
-@on_grid
 @pytest.mark.parametrize("case", PRIVATE, ids=shown)
 def test_every_private_method_has_its_iterates(case, silent):
     made, problem, options = noisy(case)
@@ -98,14 +98,12 @@ def test_every_private_method_has_its_iterates(case, silent):
     assert np.abs(found - expected).max() < 1e-3 * max(1.0, float(np.abs(expected).max()))
 
 
-@on_grid
 def test_no_whole_step_is_lost_on_the_way(silent):
     """The server's sum is that of the whole steps, as a simulation adds them up."""
     made = fedavg(0.5, 100.0, fewest=4)
     assert start(made, rounds=3).x.tobytes() == simulate(made, q6(), 3).x.tobytes()
 
 
-@on_grid
 def test_releases_are_clipped_and_absent_clients_have_changed_nothing(silent):
     """Of points, too: one that does not reply counts as if it had sent what it got."""
     far = [LeastSquares(np.eye(2), np.full(2, b)) for b in (30.0, 40.0, 0.2, 0.4, 0.6)]
@@ -117,7 +115,6 @@ def test_releases_are_clipped_and_absent_clients_have_changed_nothing(silent):
     assert history["replies"].tolist() == [4]
 
 
-@on_grid
 def test_what_a_node_sends_is_the_same_whatever_number_it_has():
     """No reply of any stage has an upload's size, or says what the step has cost."""
     grid = SecureGrid()
@@ -131,7 +128,6 @@ def test_what_a_node_sends_is_the_same_whatever_number_it_has():
 # --- void rounds ---------------------------------------------------------------------------------
 
 
-@on_grid
 @pytest.mark.parametrize("when", STAGES)
 def test_those_who_stay_suffice(when):
     history = start(fedavg(fewest=3), SecureGrid(dies=[(2, when)]), retry=False)
@@ -139,7 +135,6 @@ def test_those_who_stay_suffice(when):
     assert history["epsilon"][0] == pytest.approx(epsilon(1))
 
 
-@on_grid
 def test_a_void_round_shows_no_sum_and_counts_all_the_same():
     """Nobody unmasks too little noise; who asks again may have seen the sum that failed."""
     grid = SecureGrid(dies=[(2, STAGES[2])])
@@ -150,7 +145,6 @@ def test_a_void_round_shows_no_sum_and_counts_all_the_same():
     assert history["epsilon"][0] == pytest.approx(epsilon(2), rel=1e-6)
 
 
-@on_grid
 def test_a_round_that_is_repeated_for_a_lost_state_counts_again(tmp_path):
     """Who kept a state sends a second masked vector: the server's count is that of the nodes."""
     forgotten = []
@@ -172,14 +166,12 @@ def test_a_round_that_is_repeated_for_a_lost_state_counts_again(tmp_path):
     assert history["epsilon"][-1] == pytest.approx(epsilon(3), rel=1e-6)
 
 
-@on_grid
 def test_a_void_round_may_end_the_budget():
     made = fedavg(fewest=5, budget=epsilon(1) * 1.01)
     with pytest.raises(BudgetError, match="would exceed the privacy budget"):
         start(made, SecureGrid(dies=[(2, STAGES[2])]))
 
 
-@on_grid
 def test_more_may_be_asked_for_than_suffice():
     """`min_replies` leaves room for those whose shares a server knows."""
     grid = SecureGrid(dies=[(2, STAGES[2]), (3, STAGES[2])])
@@ -192,7 +184,6 @@ def test_more_may_be_asked_for_than_suffice():
 FEW = SecAggPlus(num_shares=3, reconstruction_threshold=None)
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("made", "secure", "least", "words"),
     [
@@ -216,7 +207,6 @@ def test_a_node_may_insist_on_noise(made, secure, least, words):
         start(made, retry=False, **given)
 
 
-@on_grid
 def test_where_noise_is_asked_for_no_step_that_fails_is_told():
     """A node whose rows overflow answers as one without rows, and its count goes on."""
     made, grid = overflowing(rule(2.0, 1.0, fewest=4))
@@ -240,7 +230,6 @@ class Failing:
     value = gradient = _raise
 
 
-@on_grid
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, id=shown(case), marks=() if case[0] in DAILY else pytest.mark.nightly)
@@ -267,7 +256,6 @@ WHOLE = "levels are a power of 2, and sums of at least 2"  # for a node's share 
 OTHER = {"mod_range": 2}, {"max_weight": 2.0}, {"clipping_range": 0.5}, {"target_range": 2**31}
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("made", "setup", "words"),
     [
@@ -293,7 +281,6 @@ def test_masks_of_a_small_modulus_hide_nothing():
 # --- what nodes count ----------------------------------------------------------------------------
 
 
-@on_grid
 def test_a_node_counts_its_sums_itself(tmp_path):
     """Over runs, by what keys make sure of, whatever a server's history says."""
     make = lambda load: client_app(load, state_dir=str(tmp_path))  # noqa: E731
@@ -326,13 +313,11 @@ def test_the_older_interface_refuses():
         as_legacy_strategy(fedavg(), num_clients=6)
 
 
-@on_grid
 def test_the_log_says_who_suffices(log):
     start(fedavg(2.0, fewest=4))
     assert "that of 4 suffices for z = 2, and with fewer than 5 the round is void" in log.text
 
 
-@on_grid
 def test_the_page_s_blocks(monkeypatch):
     """The app runs on ten nodes that insist on what the node's file says."""
     page, found = "docs/privacy.md", {}

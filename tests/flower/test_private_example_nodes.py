@@ -19,6 +19,8 @@ from flower_fedcon.objectives import LeastSquares, LogisticRegression, PrivateOb
 from flower_fedcon.strategies import FedAvg, Scaffold
 from flower_fedcon.wire.ledgers import SPENT, FileLedger, key_of
 
+pytestmark = on_grid
+
 STEPS = FedAvg(client_lr=0.5, local_steps=3)
 
 
@@ -54,7 +56,6 @@ def drawing(draw):
     return make
 
 
-@on_grid
 def test_nodes_count_over_rounds_restarts_and_runs(tmp_path, log):
     first = STEPS.start(grid_of(tmp_path), num_rounds=2)
     assert ledgers(tmp_path) == [{1.0: 6}] * 2
@@ -66,7 +67,6 @@ def test_nodes_count_over_rounds_restarts_and_runs(tmp_path, log):
     assert not np.array_equal(first.history.x, again.history.x)
 
 
-@on_grid
 def test_nodes_tell_a_noisy_loss_where_they_say_so(tmp_path):
     grid = grid_of(tmp_path, **{"privacy.loss-clip": 2.0})
     history = STEPS.start(grid, num_rounds=2, evaluate_every=1).history
@@ -74,7 +74,6 @@ def test_nodes_tell_a_noisy_loss_where_they_say_so(tmp_path):
     assert ledgers(tmp_path) == [{1.0: 6 + 2}] * 2  # two evaluations
 
 
-@on_grid
 def test_a_node_without_budget_refuses_and_says_so(tmp_path):
     grid = grid_of(tmp_path, **{"privacy.budget": 9.0})
     with pytest.raises(FedConError, match=r"spent epsilon .* of privacy.budget = 9, and one more"):
@@ -83,7 +82,6 @@ def test_a_node_without_budget_refuses_and_says_so(tmp_path):
     assert LOUD.epsilon({1.0: spent}) <= 9.0 < LOUD.epsilon({1.0: spent + 1})
 
 
-@on_grid
 def test_no_state_is_kept_of_a_step_that_is_not_counted(tmp_path, monkeypatch):
     """A server that called such a step used would have the next upload tell its gradient."""
     kept = []
@@ -119,14 +117,12 @@ def test_no_state_is_kept_of_a_step_that_is_not_counted(tmp_path, monkeypatch):
 # --- which rows they are -------------------------------------------------------------------------
 
 
-@on_grid
 def test_rows_in_another_order_go_on_with_their_ledger(tmp_path):
     make = drawing(lambda rng, m: rng.permutation(m))
     FedAvg(client_lr=0.5).start(grid_of(tmp_path, make=make), num_rounds=3)
     assert ledgers(tmp_path) == [{1.0: 3}] * 2
 
 
-@on_grid
 def test_other_rows_for_every_message_are_refused(tmp_path):
     """Each choice would begin a ledger at 0, and no budget would ever be spent."""
     make = drawing(lambda rng, m: rng.choice(m, 40, replace=False))
@@ -153,7 +149,6 @@ def test_evaluations_of_other_rows_are_refused_too(tmp_path):
     assert "rows have changed during the run" in said["error"]
 
 
-@on_grid
 def test_a_ledger_that_begins_beside_others_says_so(tmp_path, log):
     FedAvg(client_lr=0.5).start(grid_of(tmp_path), num_rounds=1)
     some = drawing(lambda rng, m: np.arange(40))
@@ -162,7 +157,6 @@ def test_a_ledger_that_begins_beside_others_says_so(tmp_path, log):
     assert len(ledgers(tmp_path)) == 4
 
 
-@on_grid
 def test_another_name_or_study_on_the_same_rows_goes_on_with_their_ledger(tmp_path):
     """Another l2, an intercept or a loss began a ledger anew before; what that counts is added."""
     old = tmp_path / "privacy" / key_of(regression(l2=0.1))

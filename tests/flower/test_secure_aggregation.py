@@ -39,6 +39,8 @@ from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.privacy import SecAggPlus
 from flower_fedcon.strategies import FedAvg, Scaffnew
 
+pytestmark = on_grid
+
 COIN = Scaffnew(client_lr=0.1, communication_probability=0.5)  # needs everyone, and keeps a state
 
 
@@ -58,7 +60,6 @@ def numbers_in(value):
 # --- the same iterates, within the tolerance -----------------------------------------------------
 
 
-@on_grid
 @pytest.mark.parametrize("cohort", [None, 4])
 def test_a_sum_is_that_of_the_plain_run_within_its_step(cohort, log):
     more = {} if cohort is None else {"participation": Sample(count=cohort)}
@@ -71,7 +72,6 @@ def test_a_sum_is_that_of_the_plain_run_within_its_step(cohort, log):
     assert history["uplink_bytes"][-1] > 1000 * several  # keys and shares, too
 
 
-@on_grid
 def test_the_error_is_that_of_the_levels():
     """Coarse levels, so that it can be seen: unbiased, and below a step."""
     coarse, made = SecAggPlus(8.0, quantization_range=2**10), FedAvg(client_lr=0.1, local_steps=1)
@@ -80,7 +80,6 @@ def test_the_error_is_that_of_the_levels():
     assert 1e-4 < np.abs(errors).max() < coarse.step("delta", 6) == 16 / 1024
 
 
-@on_grid
 @pytest.mark.parametrize("case", [case for case in SUMS if case[0] != "fedsgm"], ids=shown)
 def test_every_method_that_needs_sums_alone_has_its_iterates(case):
     """But FedSGM, which asks before the step."""
@@ -100,7 +99,6 @@ def test_every_method_that_needs_sums_alone_has_its_iterates(case):
 # --- what the server sees ------------------------------------------------------------------------
 
 
-@on_grid
 def test_the_server_never_holds_a_single_upload():
     grid, bare = SecureGrid(), SecureGrid()
     made = FedAvg(client_lr=0.1, local_steps=3, min_replies=3)
@@ -130,7 +128,6 @@ def test_the_server_never_holds_a_single_upload():
             assert not reply.content.array_records
 
 
-@on_grid
 def test_an_unmasked_array_beside_the_vector_is_not_read(log):
     def leak(client, now, reply):
         if (client, now) == (0, STAGES[2]):
@@ -149,7 +146,6 @@ def test_a_sum_gives_away_no_part():
 # --- nodes that die, or reply falsely ------------------------------------------------------------
 
 
-@on_grid
 @pytest.mark.parametrize("when", STAGES)
 def test_a_node_dies_in_the_middle_of_a_round(when):
     """The round is that of those whose uploads are in the sum."""
@@ -162,7 +158,6 @@ def test_a_node_dies_in_the_middle_of_a_round(when):
     assert len(trained) == (6 if when in STAGES[2:] else 5)  # nobody trains twice for it
 
 
-@on_grid
 def test_a_round_with_too_few_is_asked_again_as_a_whole(log):
     """And what a client has done for the sum that did not come is pending, and dropped."""
     grid = SecureGrid(dies=[(2, STAGES[2])])
@@ -174,7 +169,6 @@ def test_a_round_with_too_few_is_asked_again_as_a_whole(log):
     assert "dropped the reply of client 2: the client failed: it has died" in log.text
 
 
-@on_grid
 def test_a_node_that_comes_back_without_its_state_readmits_and_the_round_starts_over():
     forgot = []
 
@@ -190,7 +184,6 @@ def test_a_node_that_comes_back_without_its_state_readmits_and_the_round_starts_
     assert history["lost"][-1] == 1
 
 
-@on_grid
 @pytest.mark.parametrize("now", STAGES)
 @pytest.mark.parametrize("what", ["empty", "words", "numbers"])
 def test_a_false_reply_ends_nothing(now, what):
@@ -211,7 +204,6 @@ def test_a_false_reply_ends_nothing(now, what):
 # --- nodes that leave the range ------------------------------------------------------------------
 
 
-@on_grid
 def test_a_client_beyond_the_range_says_so_once_and_takes_no_more_part(log):
     near = q6_objectives()[:5]
     far = LeastSquares(np.ones((1, *near[0].shape)), np.array([1e6]))
@@ -228,7 +220,6 @@ def test_a_client_beyond_the_range_says_so_once_and_takes_no_more_part(log):
     assert len(asked) <= 3  # in the first round alone, whatever it would send later
 
 
-@on_grid
 def test_a_step_that_fails_is_told_as_a_value_beyond_the_range():
     """By the length of a step a server would else find a gradient's length, bit by bit."""
     made, grid = overflowing()
@@ -251,7 +242,6 @@ def test_a_client_checks_itself(values, words):
         scaled(values, {}, '{"ranges": {"v": 4.0}, "about": {}}')
 
 
-@on_grid
 def test_no_range_is_searched_for_in_a_run():
     """By a server that looks for the size of a client's upload: another range in each round."""
     ranges = (8.0 * 0.5 ** (k // 6) for k in itertools.count())
@@ -271,7 +261,6 @@ def test_no_range_is_searched_for_in_a_run():
 # --- nodes that insist ---------------------------------------------------------------------------
 
 
-@on_grid
 def test_a_policy_that_cannot_be_had_is_told_the_server():
     """Once the run is under way: the first message of a node is none of the protocol."""
     asked = []
@@ -287,7 +276,6 @@ def test_a_policy_that_cannot_be_had_is_told_the_server():
         start(grid=grid, retry=False)
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("rule", "secure", "words"),
     [
@@ -307,7 +295,6 @@ def test_a_node_may_insist_on_sums(rule, secure, words):
         start(grid=grid, secure=secure, retry=False)
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("when", "values", "words"),
     [
@@ -327,7 +314,6 @@ def test_a_node_answers_nothing_that_would_unmask_one(when, values, words):
         start(grid=SecureGrid(asks=asking(when, **values)), retry=False)
 
 
-@on_grid
 def test_a_node_masks_its_vector_with_all_whose_keys_it_has():
     """One that masks it with a few, called dead later, would have it unmasked alone."""
 

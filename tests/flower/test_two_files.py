@@ -16,6 +16,8 @@ from pages import APP, ON_NODES, ROOT, app_files, files, in_order, pages
 from flower_fedcon.errors import FedConError
 from flower_fedcon.registry import algorithms
 
+pytestmark = on_grid
+
 ROUNDS = 20
 LOAD = "\ndef load_objective("
 OBJECTIVES = {
@@ -78,7 +80,6 @@ def at_the_start(folder, clients=3):
     return np.mean([f.value(np.zeros(f.shape)) for f in found])
 
 
-@on_grid
 @pytest.mark.filterwarnings("ignore:FedNewton")
 @pytest.mark.parametrize("name", algorithms())
 def test_every_method_runs_by_its_defaults_on_nodes_as_they_are(name, tmp_path):
@@ -93,7 +94,6 @@ def test_every_method_runs_by_its_defaults_on_nodes_as_they_are(name, tmp_path):
 OPEN = "from flower_fedcon import Policy\n\napp = client_app(load_objective, policy=Policy.open())"
 
 
-@on_grid
 @pytest.mark.parametrize("name", [name for name in algorithms() if name not in BOUNDED])
 def test_the_default_policy_stops_no_method_whose_steps_follow_from_estimates(name, tmp_path):
     """Of clients that state no constant: the models, or the refusal, of nodes that allow all."""
@@ -113,7 +113,6 @@ def test_the_default_policy_stops_no_method_whose_steps_follow_from_estimates(na
 SETTINGS = dict.fromkeys(("fedfw", "fedfwplus", "fedproxal"), "penalty") | {"fedsgm": "lipschitz"}
 
 
-@on_grid
 @pytest.mark.filterwarnings("ignore:FedNewton")
 @pytest.mark.parametrize("name", algorithms())
 def test_what_a_policy_stops_is_said_before_round_1_in_one_sentence(name, tmp_path, log):
@@ -163,7 +162,6 @@ def in_flower(folders, tmp_path_factory):
 
 
 @pytest.mark.ray
-@on_grid
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_s_app_runs_in_flower_s_simulation(page, folders, in_flower):
     found = in_flower[page]

@@ -26,6 +26,8 @@ from flower_fedcon.flower import nodes
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import FedAvg, FedFW, FedProx, Scaffold
 
+pytestmark = on_grid
+
 # Rounds and learning rate. Scaffold diverges at 0.05 with a momentum of 0.9, which is as 0.5
 # without; FedDualAvg has no momentum.
 ROUNDS = {"fedprox": (9, 0.05), "scaffold": (30, 0.01), "feddyn": (32, 0.05),
@@ -45,7 +47,6 @@ def test_at_most_eight_lines(variant, kind):
     assert removed <= added
 
 
-@on_grid
 @EACH
 def test_a_variant_of_the_fuller_app_trains(variant, tmp_path):
     """A sample of two of three unequal clients, whose loops have a schedule, autocast, clipping."""
@@ -60,7 +61,6 @@ def test_a_variant_of_the_fuller_app_trains(variant, tmp_path):
     assert list(result.arrays) == list(before)
 
 
-@on_grid
 @EACH
 def test_a_variant_trains_and_records_every_client(variant, tmp_path):
     """With momentum, batch normalisation and shuffled epochs, as the quickstart has them."""
@@ -82,7 +82,6 @@ def test_a_variant_trains_and_records_every_client(variant, tmp_path):
     assert result.arrays["norm.num_batches_tracked"].numpy() == 13 * rounds
 
 
-@on_grid
 def test_metrics_are_weighted_by_examples(tmp_path):
     row = run_here(app(tmp_path / "app", "fedprox"), tmp_path / "m.pt").history.rows[-1]
     with modules(tmp_path / "app") as (client, _):
@@ -93,7 +92,6 @@ def test_metrics_are_weighted_by_examples(tmp_path):
         assert row[name] == pytest.approx(np.average(each, weights=sizes), rel=1e-12)
 
 
-@on_grid
 def test_fedavg_is_flower_s(tmp_path):
     """The app as it is, and with this package's FedAvg in FedProx's place: the same model."""
     config = {"num-server-rounds": 2, "fraction-evaluate": 1.0}
@@ -116,7 +114,6 @@ def at_once(monkeypatch):
     monkeypatch.setattr(nodes, "_HOPELESS", 0.0)
 
 
-@on_grid
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
     ("variant", "strategy", "changed", "said"),

@@ -14,6 +14,8 @@ from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
 
+pytestmark = on_grid
+
 STATED = {"target": "ill", "positive": ["yes"], "features": {"a": "numeric", "b": "numeric"}}
 SCHEMA = Schema.load(STATED)
 MODEL = ("coefficients.csv", "model.json")
@@ -55,7 +57,6 @@ TERMS = {
 WIDE = Policy(min_rows=3, max_parameters=1.0)
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("rows", "seed", "stated", "policy", "rounds", "own", "names"),
     [
@@ -86,7 +87,6 @@ def test_nodes_find_the_models_of_this_process(
     same_files(tmp_path / "here", tmp_path / "there", *names)
 
 
-@on_grid
 def test_nodes_find_the_errors_that_this_process_finds(files, tmp_path):
     problem = tables(data=f"{tmp_path}/s*.csv", schema=STATED, inference="robust")
     made = FedNewton(problem.regularizer)
@@ -107,7 +107,6 @@ def test_nodes_find_the_errors_that_this_process_finds(files, tmp_path):
         assert reason in refused.text
 
 
-@on_grid
 def test_secure_aggregation_refuses_errors_before_round_1(files, tmp_path):
     secure = {"secure_aggregation": SecAggPlus(clipping_range=100.0), "run_dir": tmp_path / "run"}
     made = FedAvg(client_lr=0.1, local_steps=1)
@@ -128,7 +127,6 @@ def files_of(folder, head, sites):
     return files
 
 
-@on_grid
 def test_a_small_cluster_beside_few_others_is_not_told(tmp_path):
     """Of two clusters the sums give each one's score, which for one row is that row."""
     schema = Schema.load(STATED | {"cluster": "family"})
@@ -147,7 +145,6 @@ def test_a_small_cluster_beside_few_others_is_not_told(tmp_path):
     assert report([1] * 8 + [32], Policy()).estimates.clusters == 18  # three for each parameter
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("weights", "counted"), [([1, *[0] * 39], 1), ([1, *[1e-9] * 39], 1), ([2] * 40, 40)]
 )
@@ -162,7 +159,6 @@ def test_rows_that_weigh_nothing_hide_no_other(weights, counted, tmp_path):
         start(made, schema, 2, Policy(min_rows=5), **options)
 
 
-@on_grid
 def test_a_node_without_noise_says_which_column_does_not_fit(files):
     files[0].write_text(files[0].read_text().replace("yes", "perhaps", 1))
     with pytest.raises(FedConError, match=r"cannot be read as the schema says in column 'ill'"):

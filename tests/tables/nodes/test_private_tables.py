@@ -46,6 +46,8 @@ from flower_fedcon.tables.quality import BINS, Quality, pooled_auc
 from flower_fedcon.tables.schema import Feature
 from flower_fedcon.tables.table import Table
 
+pytestmark = on_grid
+
 
 def test_next_to_no_noise_finds_what_is_found_without(tmp_path):
     clients = [read_table(written(tmp_path, n, seed=j), SCHEMA) for j, n in enumerate("ab")]
@@ -161,7 +163,6 @@ def test_a_cox_model_is_refused_and_the_page_s_schema_is_public():
 # --- on nodes ------------------------------------------------------------------------------------
 
 
-@on_grid
 def test_nodes_spend_one_ledger_from_the_first_exchange(tmp_path):
     files = [written(tmp_path, name, seed=j) for j, name in enumerate("ab")]
     first, second = (on_nodes(files, tmp_path, 2, seed=k) for k in range(2))
@@ -170,7 +171,6 @@ def test_nodes_spend_one_ledger_from_the_first_exchange(tmp_path):
     assert not np.array_equal(first.x, second.x)
 
 
-@on_grid
 def test_a_budget_holds_before_round_1(tmp_path):
     budget = {"privacy.budget": 1.1 * RULE.epsilon({1.0: 1})}
     with pytest.raises(FedConError, match=r"one more gradient would exceed it"):
@@ -315,7 +315,6 @@ def test_a_run_s_last_exchange_is_counted_and_kept(tmp_path):
     assert [sum(n for *_, n in own["gradients"]) for own in kept.values()] == [2 + 4 + 1] * 2
 
 
-@on_grid
 @pytest.mark.parametrize("tells", [True, False])
 def test_nodes_tell_noisy_counts_where_they_say_so(tmp_path, tells):
     files = [written(tmp_path, name, 1500, seed=j) for j, name in enumerate("ab")]
@@ -326,7 +325,6 @@ def test_nodes_tell_noisy_counts_where_they_say_so(tmp_path, tells):
         assert all("privacy.quality = true" in why for why in report.quality.absent.values())
 
 
-@on_grid
 def test_studies_of_other_schemas_on_the_same_rows_share_a_ledger(tmp_path):
     """Another range, split or choice of columns had a budget of its own before."""
     file = written(tmp_path, rows=60)

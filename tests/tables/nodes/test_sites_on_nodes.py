@@ -20,13 +20,14 @@ from flower_fedcon.tables.ending import final_exchanges
 from flower_fedcon.tables.own_files import written_by
 from flower_fedcon.tables.statistics.group_sums import predicted_effects
 
+pytestmark = on_grid
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return written(tmp_path_factory.mktemp("sites"))
 
 
-@on_grid
 def test_nodes_find_the_numbers_of_this_process(folder, tmp_path):
     schema = Schema.load(stated("logistic", test_fraction=0.2))
     files = sorted(folder.glob("s*.csv"))
@@ -49,7 +50,6 @@ def test_nodes_find_the_numbers_of_this_process(folder, tmp_path):
     np.testing.assert_allclose(own["linear_predictor"], scores, rtol=1e-7)
 
 
-@on_grid
 def test_nodes_fit_alone_where_their_policy_says_so(folder):
     schema = Schema.load(stated("logistic"))
     files = sorted(folder.glob("s*.csv"))
@@ -77,7 +77,6 @@ def test_nodes_fit_alone_where_their_policy_says_so(folder):
     assert "heterogeneity is not known" in refused.text
 
 
-@on_grid
 @pytest.mark.parametrize("loss", ["squared", "logistic", "poisson"])
 def test_nodes_find_the_random_intercepts_of_this_process(loss, folder, tmp_path, monkeypatch):
     """Also where the run was ended between the last round and the fit."""
@@ -122,7 +121,6 @@ def test_nodes_find_the_random_intercepts_of_this_process(loss, folder, tmp_path
     np.testing.assert_allclose(predicted[shown], scores, rtol=1e-9)
 
 
-@on_grid
 def test_nodes_have_a_say_in_random_intercepts(folder, tmp_path):
     schema, files = Schema.load(stated("poisson", cluster="plan")), sorted(folder.glob("s*.csv"))
 
@@ -147,7 +145,6 @@ def test_nodes_have_a_say_in_random_intercepts(folder, tmp_path):
         there(made=method, secure_aggregation=secure)
 
 
-@on_grid
 def test_nodes_count_three_rows_of_a_class_in_a_bin(folder, tmp_path):
     """By default, as DataSHIELD; what is no table of counts is that of this process."""
     rows = (folder / "s0.csv").read_text().splitlines()

@@ -28,13 +28,14 @@ from flower_fedcon.tables import Schema, Table, read_table
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.heart import HOSPITALS
 
+pytestmark = on_grid
+
 PSI = WithIntercept(L1(0.02))
 NEWTON, DR = FedNewton(PSI), FedDR(PSI, step_size=3.0)
 HEART = [FOLDER / f"{name}.csv" for name in HOSPITALS]
 UNWEIGHTED = {"weighting": "uniform"}
 
 
-@on_grid
 def test_exchanges_before_round_1_count_as_requests(tmp_path):
     file = write_rows(tmp_path / "a.csv", "u,v,y", [f"{k},{k % 7},{k % 2}" for k in range(40)])
     schema = Schema.load({"target": "y", "features": {"u": "numeric", "v": "numeric"}})
@@ -60,7 +61,6 @@ METHODS = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-@on_grid
 def test_nodes_find_what_this_process_finds(method, tmp_path):
     """Iterates, metrics, certificates, bytes and the report's files."""
     make, problem = METHODS[method], heart()
@@ -79,7 +79,6 @@ def test_nodes_find_what_this_process_finds(method, tmp_path):
     same_files(tmp_path / "here", tmp_path / "nodes", *names)
 
 
-@on_grid
 def test_a_large_site_is_no_warning(tmp_path, log):
     """Before: "if this number is wrong, give weighting="uniform"", a strategy's argument."""
     files = [
@@ -93,7 +92,6 @@ def test_a_large_site_is_no_warning(tmp_path, log):
     assert 'weighting="uniform"' not in log.text
 
 
-@on_grid
 def test_nodes_write_predictions_for_their_own_rows_held_out(tmp_path):
     """Where their configuration names a folder, which the server does not see."""
     folder = tmp_path / "own"
@@ -113,7 +111,6 @@ def test_nodes_write_predictions_for_their_own_rows_held_out(tmp_path):
         assert (y == (read_table(file, SCHEMA).targets[held] > 0)).all()
 
 
-@on_grid
 def test_nodes_that_tell_no_statistics_are_named():
     """A run goes on without them; nothing of theirs is pooled."""
     silent = {"policy.phases": "train,evaluate,prepare"}
@@ -126,7 +123,6 @@ def test_nodes_that_tell_no_statistics_are_named():
     assert "not known: switzerland: too few held-out rows" in few.text
 
 
-@on_grid
 def test_nodes_find_sparse_rows_as_this_process_does(tmp_path, log):
     """Of a feature with many categories, some of which a policy withholds; without certificates."""
     rng, files = np.random.default_rng(0), []
@@ -146,7 +142,6 @@ def test_nodes_find_sparse_rows_as_this_process_does(tmp_path, log):
 
 @given(seed=st.integers(0, 2**32 - 1), loss=st.sampled_from(sorted(LOSSES)))
 @settings(max_examples=3)
-@on_grid
 def test_weights_of_rows_count_over_all_nodes(tmp_path_factory, seed, loss):
     """The model is the pooled one with `sample_weight`, and that of this process, bit for bit."""
     files, rows = write_sites(tmp_path_factory.mktemp("sites"), seed, loss)
@@ -159,7 +154,6 @@ def test_weights_of_rows_count_over_all_nodes(tmp_path_factory, seed, loss):
     np.testing.assert_allclose(per_unit, pooled_model(loss, rows), rtol=1e-8, atol=1e-8)
 
 
-@on_grid
 def test_what_crosses_the_wire_before_round_1(log):
     """To the number: 2 p + 1 sums, two classes' rows, then p squares and the categories' rows."""
     grid = make_grid(HEART, SCHEMA)
@@ -177,7 +171,6 @@ def test_what_crosses_the_wire_before_round_1(log):
     assert "tables: column 'chol': no values from switzerland, so the others' mean" in log.text
 
 
-@on_grid
 def test_a_node_logs_what_stands_out_in_its_rows(tmp_path, log):
     """Once in a run, and for itself: the server is told sums alone."""
     rows = [f"{20 + j},{j % 2}" for j in range(20)]
@@ -187,7 +180,6 @@ def test_a_node_logs_what_stands_out_in_its_rows(tmp_path, log):
     assert log.text.count("a.csv: column 'age': -999 (1 rows): if it stands for a missing") == 1
 
 
-@on_grid
 def test_a_node_with_few_rows_refuses():
     """By its own policy; the server cannot ask it to."""
     grid = make_grid(HEART, SCHEMA)
@@ -199,7 +191,6 @@ def test_a_node_with_few_rows_refuses():
     assert "switzerland" not in history.report.text
 
 
-@on_grid
 def test_min_rows_of_nodes_and_of_this_process_agree():
     """Each node's own policy withholds what stands on fewer rows than 20."""
     there = start(HEART, SCHEMA, 2, made=DR, node={"policy.min-rows": 20})
@@ -214,7 +205,6 @@ OLD = Schema("age", {"sex": "categorical"}, positive=["old"])
 OTHER = Schema("target", {"age": "numeric"}, positive=[1])
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("schema", "given", "node", "error", "words"),
     [
@@ -250,7 +240,6 @@ SMALL = {"target": "ill", "positive": [1], "negative": [0], "features": {"age": 
 
 
 @pytest.mark.parametrize("case", BAD)
-@on_grid
 def test_nothing_of_a_row_leaves_a_node_in_an_error(case, tmp_path):
     """The node's own error names file, row, column and cell; what the server hears, the column."""
     content, expected = BAD[case]
@@ -271,7 +260,6 @@ def test_nothing_of_a_row_leaves_a_node_in_an_error(case, tmp_path):
         assert not any(word in text for word in ("SECRET", "4711", "row 1", "row 2", "51"))
 
 
-@on_grid
 def test_what_a_library_says_of_a_cell_stays_on_the_node(monkeypatch):
     """Whatever is raised while a table is prepared or trained on: the server hears its kind."""
 
@@ -284,7 +272,6 @@ def test_what_a_library_says_of_a_cell_stays_on_the_node(monkeypatch):
     assert "SECRET" not in str(told.value)
 
 
-@on_grid
 def test_a_run_on_tables_resumes(tmp_path):
     """What was agreed on is agreed on again, and is the same; other rows are refused."""
     grid, common = make_grid(HEART, SCHEMA), {"made": DR, "run_dir": tmp_path / "a"}
@@ -316,7 +303,6 @@ def test_rows_held_out_are_the_same_everywhere():
     assert np.setdiff1d(np.arange(303), table.training_rows).tolist() == sorted(order.tolist())
 
 
-@on_grid
 def test_ray_s_engine_counts_what_this_process_counts():
     """There the server has the problem, prepared, and its nodes objectives."""
     problem = heart()
