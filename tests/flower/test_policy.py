@@ -271,10 +271,7 @@ def test_an_app_s_policy_gives_way_to_the_node_s():
         ({"policy.min-rows": 0}, r"policy.min-rows must be a whole number >= 1, got 0"),
         ({"policy.min-rows": "7"}, r"policy.min-rows must be a whole number >= 1, got '7'"),
         ({"policy.max-seconds": 0}, r"policy.max-seconds must be finite and > 0, got 0"),
-        (
-            {"policy.batches": "all"},
-            r"policy.batches must be one of 'seeded', 'private', 'none'",
-        ),
+        ({"policy.batches": "all"}, r"policy.batches must be one of 'seeded', 'private', 'none'"),
         ({"policy.phases": "train,fit"}, r"policy.phases must be one of 'train', .* got 'fit'"),
     ],
 )

@@ -18,16 +18,7 @@ from pages import ROOT, blocks
 from problems import q6_objectives
 from processes import wait_until
 from row_nodes import APP, model_of, run_config
-from secure_nodes import (
-    PROTOCOL,
-    SECURE,
-    STAGES,
-    STEPS,
-    SecureGrid,
-    asking,
-    overflowing,
-    start,
-)
+from secure_nodes import PROTOCOL, SECURE, STAGES, STEPS, SecureGrid, asking, overflowing, start
 from test_release import SUMS, shown
 
 from flower_fedcon import FederatedProblem, Policy, Sample, client_app, simulate
