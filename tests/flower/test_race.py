@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -72,10 +73,16 @@ def played(name, rounds=None, *, sampled=False, **more):
     return simulate(make(**THREE if sampled else {}), problem(), rounds, seed=5, **more)
 
 
+@cache
+def whole(name, rounds=None, *, sampled=False):
+    """Return an undisturbed run."""
+    return played(name, rounds, sampled=sampled)
+
+
 @EACH
 @pytest.mark.parametrize("sampled", [False, True], ids=["full", "sampled"])
 def test_engines_race_alike(name, sampled):
-    local, stacked = (played(name, sampled=sampled, engine=e) for e in ("local", "stacked"))
+    local, stacked = whole(name, sampled=sampled), played(name, sampled=sampled, engine="stacked")
     assert stacked.x == pytest.approx(local.x, abs=1e-9)
     for row, same in zip(stacked.race, local.race, strict=True):
         exact = ("label", "rounds", "uplink_bytes", "downlink_bytes", "gradients", "chosen")
@@ -90,7 +97,7 @@ def test_on_nodes_it_finds_the_same_bytes(name):
     strategy = CASES[name][0](**THREE)
     grid = FakeGrid(q6_objectives())
     result = strategy.start(grid, num_rounds=LONG, seed=5, evaluate_every=1)
-    here = played(name, LONG, sampled=True)
+    here = whole(name, LONG, sampled=True)
     assert result.history.x.tobytes() == here.x.tobytes()
     assert chosen(result.history) == chosen(here)
 
@@ -98,7 +105,7 @@ def test_on_nodes_it_finds_the_same_bytes(name):
 @EACH
 def test_what_is_chosen_goes_on_from_its_own_state(name):
     """Its rounds are those of a run with the chosen values, but for when it pauses."""
-    history = played(name)
+    history = whole(name)
     (won,) = [row for row in history.race if row["chosen"]]
     make, problem = CASES[name]
     values = {key: won[key] for key in won if key in vars(make()) and key != "participation"}
@@ -109,17 +116,17 @@ def test_what_is_chosen_goes_on_from_its_own_state(name):
 
 
 @EACH
-@pytest.mark.parametrize("cut", [2, 7])
-def test_a_race_that_is_cut_off_goes_on_to_the_same_bytes(name, cut, tmp_path):
-    whole = played(name, sampled=True)
-    played(name, cut, sampled=True, run_dir=tmp_path)
+def test_a_race_that_is_cut_off_goes_on_to_the_same_bytes(name, tmp_path):
+    for cut in (2, 7):
+        played(name, cut, sampled=True, run_dir=tmp_path, resume=True)
     resumed = played(name, sampled=True, run_dir=tmp_path, resume=True)
-    same_race(resumed, whole)
-    assert resumed.rows[-1] | {"seconds": 0} == whole.rows[-1] | {"seconds": 0}
+    known = whole(name, sampled=True)
+    same_race(resumed, known)
+    assert resumed.rows[-1] | {"seconds": 0} == known.rows[-1] | {"seconds": 0}
 
 
 def test_rounds_bytes_and_gradients_are_all_counted():
-    history = played("fedavg")
+    history = whole("fedavg")
     assert history["round"][0] == 1
     assert history["round"][-1] == ROUNDS
     assert np.all(np.diff(history["objective"]) <= 1e-12)  # of the best so far
@@ -205,28 +212,28 @@ def test_a_race_goes_on_with_scores_of_one_kind(cut, certain, tmp_path):
     assert "kkt" in go(ROUNDS + 1, certificates=True)
 
 
-def test_what_is_another_run_is_named(tmp_path):
+ALLOWED = {**THREE, "allow_changes": ["participation"]}
+RACING = Scaffold(client_lr="auto")
+OTHER = "algorithm was 'scaffold'"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "more", "said"),
+    [
+        ("auto", Scaffold(), {}, "strategy was a race, is one method"),
+        ("auto", "auto", THREE, r"participation was Full\(\), is Sample"),
+        ("auto", "auto", ALLOWED, r"rivals was .*'fedlin'.*, is"),
+        (RACING, FedDyn(), {}, OTHER),
+        (RACING, FedDyn(proximal="auto"), {}, OTHER),
+        (RACING, FedAvg(), {}, OTHER),
+        (RACING, "auto", {}, "strategy was one method, is a race"),
+    ],
+)
+def test_another_run_is_named_at_resume(before, after, more, said, tmp_path):
     """By what the user has changed, and not by the states that a file holds."""
-
-    def resumed(strategy, **more):
-        simulate(strategy, q6(), 9, run_dir=tmp_path, resume=True, **more)
-
-    resumed("auto")
-    for strategy, more, said in (
-        (Scaffold(), {}, "strategy was a race, is one method"),
-        ("auto", THREE, r"participation was Full\(\), is Sample"),
-        ("auto", {**THREE, "allow_changes": ["participation"]}, r"rivals was .*'fedlin'.*, is"),
-    ):
-        with pytest.raises(FedConError, match=f"cannot resume .*: {said}"):
-            resumed(strategy, **more)
-
-
-@pytest.mark.parametrize("after", [FedDyn(), FedDyn(proximal="auto"), FedAvg(), "auto"])
-def test_another_method_is_named_at_resume(after, tmp_path):
-    simulate(Scaffold(client_lr="auto"), q6(), 3, run_dir=tmp_path)
-    said = "strategy was one method, is a race" if after == "auto" else "algorithm was 'scaffold'"
+    simulate(before, q6(), 9 if before == "auto" else 3, run_dir=tmp_path)
     with pytest.raises(FedConError, match=f"cannot resume .*: {said}"):
-        simulate(after, q6(), 9, run_dir=tmp_path, resume=True)
+        simulate(after, q6(), 9, run_dir=tmp_path, resume=True, **more)
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["full", "sampled"])
@@ -397,9 +404,9 @@ def test_a_server_that_is_killed_in_the_race_ends_at_the_same_bytes(name, rounds
     for left in kills:
         with pytest.raises(Killed):
             play(left)
-    history, whole = play(0), played(name, rounds, sampled=True)
-    assert history.x.tobytes() == whole.x.tobytes()
-    assert chosen(history) == chosen(whole)
+    history, known = play(0), whole(name, rounds, sampled=True)
+    assert history.x.tobytes() == known.x.tobytes()
+    assert chosen(history) == chosen(known)
 
 
 @EACH
@@ -415,10 +422,9 @@ def test_a_process_that_is_killed_in_the_race_ends_at_the_same_bytes(name, tmp_p
         with contextlib.suppress(Killed):
             played(name, run_dir=tmp_path, resume=True, checkpoint_every=every, callbacks=[look])
     resumed = played(name, run_dir=tmp_path, resume=True)
-    whole = played(name)
-    same_race(resumed, whole)
+    same_race(resumed, whole(name))
     for column in ("cohort", "replies", "uplink_bytes", "objective"):
-        assert list(resumed[column]) == list(whole[column]), column
+        assert list(resumed[column]) == list(whole(name)[column]), column
 
 
 # --- methods ------------------------------------------------------------------------------------
@@ -458,10 +464,10 @@ def test_methods_that_take_no_such_cohorts_are_left_out(kind, rule):
 
 
 def test_a_race_of_methods_is_resumed_to_the_same_bytes(tmp_path):
-    whole = simulate("auto", q6_l1(), 120)
+    undisturbed = simulate("auto", q6_l1(), 120)
     for rounds in (5, 50, 90):
         simulate("auto", q6_l1(), rounds, run_dir=tmp_path, resume=True)
-    same_race(simulate("auto", q6_l1(), 120, run_dir=tmp_path, resume=True), whole)
+    same_race(simulate("auto", q6_l1(), 120, run_dir=tmp_path, resume=True), undisturbed)
 
 
 class Counted(Quadratic):
