@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from deployment import CONNECTION, Deployment, run_simulation_app
+from deployment import CONNECTION, Deployment, Simulation
 from problems import l1ls
 from processes import FlowerProcess, free_ports, processes_of, wait_until
 from row_nodes import APP, model_of, node_configs, run_config
@@ -61,7 +61,8 @@ def test_known_nodes_over_tls(tmp_path):
 @pytest.mark.ray
 def test_flwr_run_sims_finds_what_fedcon_run_finds(tmp_path):
     config = {"num-server-rounds": 4, "evaluate-every": 2, "run-dir": str(tmp_path / "run")}
-    run_simulation_app(tmp_path / "flower", SIMS, 10, config, timeout=240)
+    with Simulation(tmp_path / "flower", 10) as simulation:
+        simulation.run(SIMS, config, timeout=240)
     experiment = Experiment.load(SIMS / "digits_l1.toml")
     local = simulate(experiment.strategy(), experiment.problem(), 4, evaluate_every=0)
     with np.load(tmp_path / "run" / "model.npz") as model:
