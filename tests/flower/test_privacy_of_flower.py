@@ -111,8 +111,9 @@ def test_a_node_with_such_a_mod_is_named_before_round_1(module, name, app, caplo
 def test_a_wrapped_strategy_is_refused_before_round_1(name):
     """By its own start, by a server app, in Flower's loop, and with Flower's older interface."""
     assert len(WRAPPERS) == 4
-    outer, grid = wrapped(strategies, name, STEPS), FakeGrid([load(None), load(None)])
-    inner = as_legacy_strategy(STEPS, num_clients=1)
+    fresh = FedAvg(client_lr=0.5, local_steps=1)
+    outer, grid = wrapped(strategies, name, fresh), FakeGrid([load(None), load(None)])
+    inner = as_legacy_strategy(fresh, num_clients=1)
     with pytest.raises(ConfigError, match=rf"^{name} cannot wrap .*GaussianDP"):
         outer.start(grid, FIRST, num_rounds=1)
     for ask in (
