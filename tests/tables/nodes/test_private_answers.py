@@ -123,16 +123,14 @@ def hold_answers(folder, rng, patch, rounds):
     return told
 
 
-def test_no_answer_tells_two_tables_apart(tmp_path, monkeypatch):
-    told = hold_answers(tmp_path, np.random.default_rng(1), monkeypatch, 3)
-    assert told == {
-        "summary", "spread", "constants", "evaluate", "noisy_quality", "train", "certify",
-    }  # fmt: skip
-
-
-@pytest.mark.nightly
-def test_no_answer_ever_tells_two_tables_apart(tmp_path, monkeypatch):
-    for place in range(4):
-        rng = np.random.default_rng()
-        (tmp_path / str(place)).mkdir()
-        hold_answers(tmp_path / str(place), rng, monkeypatch, 8)
+@pytest.mark.parametrize(
+    ("seeds", "rounds"), [([1], 3), pytest.param([None] * 4, 8, marks=pytest.mark.nightly)]
+)
+def test_no_answer_tells_two_tables_apart(tmp_path, monkeypatch, seeds, rounds):
+    for place, seed in enumerate(seeds):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        told = hold_answers(folder, np.random.default_rng(seed), monkeypatch, rounds)
+        assert seed is None or told == {
+            "summary", "spread", "constants", "evaluate", "noisy_quality", "train", "certify",
+        }  # fmt: skip
