@@ -30,7 +30,7 @@ flower:  ## what speaks Flower, on another version of it: make flower FLWR=1.41
 	@test -n "$(FLWR)" || { echo "which one? make flower FLWR=1.41" >&2; exit 2; }
 	python3 -m venv .venv-flwr
 	.venv-flwr/bin/pip install --quiet -e ".[dev]" "flwr[simulation]==$(FLWR).*"
-	.venv-flwr/bin/pytest -n 2 tests/flower
+	.venv-flwr/bin/pytest -n 2 tests/flower tests/tables/nodes tests/training
 
 versions:  ## what people call, on other versions: make versions RESOLUTION=lowest-direct PYTHON=python3.11
 	@test -n "$(RESOLUTION)" || { echo "which ones? make versions RESOLUTION=highest" >&2; exit 2; }

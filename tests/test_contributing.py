@@ -343,7 +343,7 @@ def test_the_statistic_counts_no_few_rows(copy):
     test.write_text(FAR)
     hold(copy, 2, SUMS, str(test))
     hold(copy, 1, USE, "tests/flower/test_policy.py", "-k", "counts_as_one")
-    hold(copy, 1, USE, "tests/flower/test_private_answers.py", "-k", "no_answer_tells")
+    hold(copy, 1, USE, "tests/tables/nodes/test_private_answers.py", "-k", "no_answer_tells")
 
 
 @pytest.mark.nightly

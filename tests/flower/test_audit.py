@@ -21,8 +21,9 @@ def lines(folder):
     return [json.loads(line) for line in (folder / NAME).read_text().splitlines()]
 
 
-def events(folder):
-    return [line["event"] for line in lines(folder)]
+def about(j):
+    data = digest(q6_objectives()[j])
+    return {"examples": 1, "weight": 1 / 6, "data": data, "version": __version__}
 
 
 VECTOR = 192  # bytes of an array of eight doubles
@@ -34,13 +35,7 @@ def test_each_exchange_is_a_line(tmp_path):
     assert start["event"] == "start"
     assert (start["algorithm"], start["incarnation"], start["round"]) == ("fedavg", 1, 0)
     assert len(start["run"]) == 32
-    told = {
-        "examples": 1,
-        "weight": 1 / 6,
-        "data": digest(q6_objectives()[4]),
-        "version": __version__,
-    }
-    assert start["clients"]["4"] == told
+    assert start["clients"]["4"] == about(4)
     assert [line["event"] for line in rounds] == ["exchange", "applied"] * 3
     for asked, applied in zip(rounds[::2], rounds[1::2], strict=True):
         assert (asked["phase"], asked["attempt"]) == ("train", 1)
@@ -87,9 +82,7 @@ def test_what_is_not_used_says_why(tmp_path):
     strategy.start(FakeGrid(q6_objectives(), alter=alter), num_rounds=2, run_dir=tmp_path,
                    timeout=0.2)  # fmt: skip
     start, *rounds, _ = lines(tmp_path)
-    assert start["clients"]["3"] == {
-        "examples": 1, "weight": 1 / 6, "data": digest(q6_objectives()[3]), "version": __version__,
-    }  # fmt: skip
+    assert start["clients"]["3"] == about(3)
     first, _, second, again, _ = rounds
     assert first["silent"].keys() == {"5"}
     assert "no reply" in first["silent"]["5"]

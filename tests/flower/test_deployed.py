@@ -5,7 +5,7 @@ and of a page, as they stand there. Then a node hangs and is killed in the
 middle of a round of sums, and comes back. In the minute that Flower takes to see that it is gone,
 the ServerApp of another run is killed, and its run is resumed, stopped by `flwr stop`, and resumed.
 Every run ends as the undisturbed one. What takes longer is nightly: more methods (test_engines.py),
-the other quickstarts (test_quickstart_deployed.py), deaths at any moment (test_killed_nodes.py).
+the other quickstarts (test_quickstart.py), deaths at any moment (test_killed_nodes.py).
 """
 
 from __future__ import annotations

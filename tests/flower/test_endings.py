@@ -57,29 +57,33 @@ def ended(app, error, entity="ServerApp"):
     log(ERROR, CRASH)
 
 
-@pytest.mark.parametrize("entity", ["ServerApp", "Simulation"])
-def test_an_error_of_this_package_is_one_sentence(shown, entity):
-    terminal, debug = shown
-    ended(lambda: FedAvg(client_lr=-1.0), ConfigError, entity)
-    sentence = "the run has failed: client_lr must be finite and > 0, got -1.0"
-    assert terminal.lines == [sentence]
-    traced, told, last = debug.lines
-    assert traced.startswith(f"{entity} raised an exception\nTraceback (most recent call last)")
-    assert "in ended" in traced
-    assert (told, last) == (sentence, CRASH)
+RUN, NODE = "the run has failed: ", "a node answers with an error: "
 
 
 @pytest.mark.parametrize(
-    "error",
-    [RoundError("round 3: no replies"), MissingExtraError("pip install 'x[y]'"), DataError("row")],
-    ids=lambda error: type(error).__name__,
+    ("entity", "error", "begins"),
+    [
+        ("ServerApp", ConfigError("client_lr must be > 0"), RUN),
+        ("Simulation", ConfigError("client_lr must be > 0"), RUN),
+        ("ServerApp", RoundError("round 3: no replies"), RUN),
+        ("ServerApp", MissingExtraError("pip install 'x[y]'"), RUN),
+        ("ServerApp", DataError("row"), RUN),
+        ("ClientApp", ConfigError("client_lr must be > 0"), NODE),
+    ],
 )
-def test_so_are_all_kinds_of_them(shown, error):
+def test_an_error_of_this_package_is_one_sentence(shown, entity, error, begins):
+    """Of every kind; its traceback is in the debug log."""
+
     def app():
         raise error
 
-    ended(app, FedConError)
-    assert shown[0].lines == [f"the run has failed: {error}"]
+    terminal, debug = shown
+    ended(app, FedConError, entity)
+    assert terminal.lines == [f"{begins}{error}"]
+    traced, told, last = debug.lines
+    assert traced.startswith(f"{entity} raised an exception\nTraceback (most recent call last)")
+    assert "in ended" in traced
+    assert (told, last) == (f"{begins}{error}", CRASH)
 
 
 @pytest.mark.parametrize("error", [KeyError("lr"), RuntimeError("no"), ImportError("gone")])
@@ -108,12 +112,6 @@ def test_a_bug_after_another_error_keeps_flower_s_last_words(shown):
     assert told.endswith("got -1.0")
     assert "KeyError: 'lr'" in traced
     assert crash == CRASH
-
-
-def test_a_node_s_error_names_no_run(shown):
-    ended(lambda: FedAvg(client_lr=-1.0), ConfigError, "ClientApp")
-    said = "a node answers with an error: client_lr must be finite and > 0, got -1.0"
-    assert shown[0].lines == [said]
 
 
 def test_a_second_error_is_told_as_well(shown):

@@ -17,6 +17,8 @@ from flower_fedcon.regularizers import Indicator
 from flower_fedcon.sets import Box
 from flower_fedcon.strategies import FedMiD, FedSGM
 
+pytestmark = on_grid
+
 
 class Telling(Quadratic):
     """Says what it is told to say of its value and its metrics."""
@@ -39,7 +41,6 @@ def grid(**clients):
     return FakeGrid(objectives)
 
 
-@on_grid
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1.7e308])
 def test_a_loss_that_is_no_number_costs_one_value(loss, caplog):
     """It is one client's fault: no objective in that record, and the run goes on."""
@@ -54,7 +55,6 @@ def test_a_loss_that_is_no_number_costs_one_value(loss, caplog):
     assert told in caplog.text
 
 
-@on_grid
 def test_a_client_that_fails_to_evaluate_leaves_what_the_others_have_measured(caplog):
     """Their own values, the violation, and how many are missing; nothing that is pooled."""
 
@@ -79,73 +79,75 @@ def test_a_client_that_fails_to_evaluate_leaves_what_the_others_have_measured(ca
     assert "no objective in this record, without client 1 (its objective is nan" in caplog.text
 
 
-@on_grid
 def test_losses_of_all_clients_that_are_no_numbers_end_the_run():
     told = {f"c{j}": ([math.inf],) for j in range(6)}
     with pytest.raises(FedConError, match="round 1: the objective is nan: the run diverges"):
         avg().start(grid(**told), num_rounds=3, evaluate_every=1)
 
 
-@on_grid
+COLUMN = "a metric cannot be called {!r}, which is a column"
+LETTERS = "a metric's name must have 1 to 100 printable letters, got '"
+
+
 @pytest.mark.parametrize(
-    ("metrics", "words"),
+    ("name", "words"),
     [
-        ({"objective": -1.0}, "a metric cannot be called 'objective', which is a column"),
-        ({"round": 7.0}, "a metric cannot be called 'round', which is a column"),
-        ({"local_iterations": 7.0}, "a metric cannot be called 'local_iterations'"),
-        (
-            {"a\x1b[2J": 7.0},
-            r"a metric's name must have 1 to 100 printable letters, got 'a\x1b[2J'",
-        ),
-        ({"a" * 1000: 7.0}, "a metric's name must have 1 to 100 printable letters, got 'aaa"),
+        *((name, COLUMN.format(name)) for name in ("objective", "round", "local_iterations")),
+        ("a\x1b[2J", LETTERS + r"a\x1b[2J'"),
+        ("a" * 1000, f"{LETTERS}aaa"),
     ],
+    ids=lambda text: text[:20],
 )
-def test_a_metric_cannot_take_the_place_of_a_column(metrics, words, caplog):
-    history = avg().start(grid(c2=(None, metrics)), num_rounds=2, evaluate_every=1).history
+def test_a_metric_cannot_take_the_place_of_a_column(name, words, caplog):
+    history = avg().start(grid(c2=(None, {name: 7.0})), num_rounds=2, evaluate_every=1).history
     assert "objective" not in history
     assert history["round"].tolist() == [1, 2]
     assert f"without client 2 ({words}" in caplog.text
     assert len(caplog.text) < 10_000
-    if "objective" in metrics:
-        with pytest.raises(ConfigError, match="a metric cannot be called 'objective'"):
-            FederatedProblem(q6_objectives(), metrics={"objective": float})
-        with pytest.raises(ConfigError, match="a metric cannot be called 'round'"):
-            avg().start(
-                FakeGrid(q6_objectives()),
-                num_rounds=2,
-                evaluate_fn=lambda number, arrays: MetricRecord({"round": 3}),
-            )
 
 
-def test_a_metric_that_is_no_number_is_named():
-    problem = FederatedProblem(q6_objectives(), metrics={"moved": lambda x: x - 1.0})
-    with pytest.raises(ConfigError, match=r"metric .moved. is array\(.*, expected a number"):
-        problem.evaluate(problem.start)
+def evaluated(**metrics):
+    problem = FederatedProblem(q6_objectives(), metrics=metrics)
+    return problem.evaluate(problem.start)
 
 
-def test_a_metric_cannot_take_the_place_of_what_a_strategy_reports():
-    plain = q6_limited()
-    problem = FederatedProblem(plain.objectives, metrics={"sigma": lambda x: 7.0})
-    strategy = FedSGM(client_lr=0.01, local_steps=1, tolerance=0.1)
-    with pytest.raises(
-        ConfigError, match="a metric cannot be called 'sigma', which FedSGM reports"
-    ):
-        simulate(strategy, problem, 1)
+def reported():
+    problem = FederatedProblem(q6_limited().objectives, metrics={"sigma": lambda x: 7.0})
+    simulate(FedSGM(client_lr=0.01, local_steps=1, tolerance=0.1), problem, 1)
 
 
-@on_grid
+def central():
+    three = lambda number, arrays: MetricRecord({"round": 3})  # noqa: E731
+    avg().start(FakeGrid(q6_objectives()), num_rounds=2, evaluate_fn=three)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: evaluated(objective=float), "a metric cannot be called 'objective'"),
+        (
+            lambda: evaluated(moved=lambda x: x - 1.0),
+            r"metric .moved. is array\(.*, expected a number",
+        ),
+        (central, "a metric cannot be called 'round'"),
+        (reported, "a metric cannot be called 'sigma', which FedSGM reports"),
+    ],
+)
+def test_so_are_those_of_a_problem_and_of_a_server(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
 def test_the_server_checks_metrics_whatever_the_node_does(caplog):
     """A node without this package's client sends any number of them, of any size."""
 
     class Odd(FakeGrid):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                if "evaluateres.metrics" in reply.content and reply.metadata.src_node_id == 999:
-                    reply.content["evaluateres.metrics"].update(more[-1])
-            return replies
+        def replies_to(self, message):
+            (reply,) = super().replies_to(message)
+            if "evaluateres.metrics" in reply.content and reply.metadata.src_node_id == 999:
+                reply.content["evaluateres.metrics"].update(self.odd)
+            return [reply]
 
-    more = []
     for odd, words in (
         ({f"m{i}": 1.0 for i in range(101)}, "it has 101 metrics, and at most 100"),
         ({"m": math.nan}, "its m is nan, not a usable number"),
@@ -154,24 +156,19 @@ def test_the_server_checks_metrics_whatever_the_node_does(caplog):
         ({"objective": 0.0}, "a metric cannot be called 'objective'"),
     ):
         caplog.clear()
-        more.append(odd)
-        avg().start(Odd(q6_objectives()), num_rounds=1)
+        liars = Odd(q6_objectives())
+        liars.odd = odd
+        avg().start(liars, num_rounds=1)
         assert f"without client 1 ({words}" in caplog.text
         assert len(caplog.text) < 10_000
 
 
-@on_grid
 def test_an_absent_client_costs_a_certificate_and_no_run(caplog):
     class Silent(FakeGrid):
-        def pull_messages(self, message_ids):
-            asked = [(m, self.pushed[int(m[1:])]) for m in message_ids]
-            return super().pull_messages([m for m, sent in asked if not self.silent(sent)])
-
-        def silent(self, message):
-            config = message.content.get("fitins.config", {})
-            return (config.get("action"), config.get("round"), config.get("client")) == (
-                "certify", 2, 3,
-            )  # fmt: skip
+        def replies_to(self, message):
+            sent = message.content.get("fitins.config", {})
+            place = tuple(sent.get(key) for key in ("action", "round", "client"))
+            return [] if place == ("certify", 2, 3) else super().replies_to(message)
 
     options = {"certificates": True, "timeout": 0.2, "evaluate_every": 1}
     history = avg().start(Silent(q6_objectives()), num_rounds=3, **options).history
@@ -180,7 +177,6 @@ def test_an_absent_client_costs_a_certificate_and_no_run(caplog):
     assert history.x.tobytes() == simulate(avg(), q6(), 3).x.tobytes()
 
 
-@on_grid
 def test_two_huge_answers_to_a_query_are_dropped():
     """Their sum is no number."""
     strategy = FedSGM(client_lr=1 / 40, local_steps=2, tolerance=0.1)
@@ -193,7 +189,6 @@ def test_two_huge_answers_to_a_query_are_dropped():
     assert np.isfinite(history.x).all()
 
 
-@on_grid
 def test_what_a_client_says_is_bounded(caplog):
     """Its error text in the log and in the run's error; its words for work in the history."""
 
@@ -208,9 +203,8 @@ def test_what_a_client_says_is_bounded(caplog):
             config["error"] = "\x1b[2J" + "disk full\n" * 10**6
         return [reply]
 
-    history = (
-        avg().start(FakeGrid(q6_objectives(), alter=alter), num_rounds=3, evaluate_every=1).history
-    )
+    altered = FakeGrid(q6_objectives(), alter=alter)
+    history = avg().start(altered, num_rounds=3, evaluate_every=1).history
     extra = [name for name in history.columns if name.startswith("local_")]
     assert extra == ["local_iterations"]
     assert history["local_iterations"][-1] == 3

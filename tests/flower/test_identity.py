@@ -20,6 +20,8 @@ from flower_fedcon.flower import nodes
 from flower_fedcon.flower.stores import FileStore
 from flower_fedcon.layout import Layout
 
+pytestmark = on_grid
+
 
 class Keys(FakeGrid):
     """A SuperLink that knows its nodes by their keys."""
@@ -29,35 +31,34 @@ class Keys(FakeGrid):
         return [NodeInfo(node_id=n, public_key=key.get(n, b"%d" % n)) for n in self.get_node_ids()]
 
 
-def with_successor(make=FakeGrid):
-    """Return a grid, and what puts another node in client 2's place."""
+def later(make=FakeGrid, said=None, successor=False):
+    """Return a grid, and what has a stranger join after round 1, perhaps in client 2's place.
+
+    It describes itself as client 2, with what is `said` of its data; a successor to whom nothing
+    is said has the same data.
+    """
     grid = with_stranger(silence, make=make)
     stranger = grid.nodes.pop(STRANGER)
-    stranger.node_config.update({"partition-id": 2, "num-partitions": 6})
-    grid.replies_to = lambda message: FakeGrid.replies_to(grid, message)
+    stranger.node_config.update({"partition-id": 2, "num-partitions": 6} if successor else {})
+    grid.replies_to = lambda message: (
+        says(name="2", **said)(grid, message)
+        if said is not None and message.metadata.dst_node_id == STRANGER
+        else FakeGrid.replies_to(grid, message)
+    )
 
-    def succeed():
-        del grid.nodes[998]
-        grid.nodes[STRANGER] = stranger
+    def join(record):
+        if record["round"] == 1:
+            if successor:
+                del grid.nodes[998]
+            grid.nodes[STRANGER] = stranger
 
-    return grid, succeed
+    return grid, join
 
 
-@on_grid
 @pytest.mark.parametrize("authenticated", [False, True])
 def test_a_second_claimant_of_a_name_is_refused_and_counted(authenticated, log):
     """It poisons what it is asked, and is asked nothing."""
-    grid = with_stranger(silence, make=Keys)
-    stranger = grid.nodes.pop(STRANGER)
-
-    def join(record):
-        grid.nodes[STRANGER] = stranger
-
-    grid.replies_to = lambda message: (
-        says(name="2")(grid, message)
-        if message.metadata.dst_node_id == STRANGER
-        else FakeGrid.replies_to(grid, message)
-    )
+    grid, join = later(Keys, said={})
     options = {"evaluate_every": 1, "callbacks": [join], "authenticated": authenticated}
     history = avg().start(grid, num_rounds=4, **options).history
     assert history.x.tobytes() == simulate(avg(), q6(), 4).x.tobytes()
@@ -68,15 +69,9 @@ def test_a_second_claimant_of_a_name_is_refused_and_counted(authenticated, log):
     assert STRANGER not in {m.metadata.dst_node_id for m in trained}
 
 
-@on_grid
 @pytest.mark.parametrize("authenticated", [False, True])
 def test_a_name_is_free_when_its_node_has_gone_unless_nodes_have_keys(authenticated, log):
-    grid, succeed = with_successor(make=Keys)
-
-    def move(record):
-        if record["round"] == 1:
-            succeed()
-
+    grid, move = later(Keys, successor=True)
     options = {"evaluate_every": 1, "callbacks": [move], "authenticated": authenticated}
     history = avg().start(grid, num_rounds=3, **options).history
     assert history["replies"].tolist() == ([6, 5, 5] if authenticated else [6, 6, 6])
@@ -85,7 +80,6 @@ def test_a_name_is_free_when_its_node_has_gone_unless_nodes_have_keys(authentica
     assert ("client 2 is on another node now: 5" in log.messages) != authenticated
 
 
-@on_grid
 @pytest.mark.parametrize(
     ("said", "told"),
     [
@@ -96,17 +90,7 @@ def test_a_name_is_free_when_its_node_has_gone_unless_nodes_have_keys(authentica
 )
 def test_a_client_that_comes_back_with_other_data_is_refused(said, told, tmp_path, log):
     """As resuming refuses other data: the run goes on with the others."""
-    grid, succeed = with_successor()
-
-    def move(record):
-        if record["round"] == 1:
-            succeed()
-            grid.replies_to = lambda message: (
-                says(name="2", **said)(grid, message)
-                if said and message.metadata.dst_node_id == STRANGER
-                else FakeGrid.replies_to(grid, message)
-            )
-
+    grid, move = later(said=said or None, successor=True)
     options = {"evaluate_every": 1, "callbacks": [move], "run_dir": tmp_path}
     history = avg().start(grid, num_rounds=3, **options).history
     assert history["replies"].tolist() == ([6, 5, 5] if said else [6, 6, 6])
@@ -124,7 +108,6 @@ class Registered(FakeGrid):
         ]
 
 
-@on_grid
 @pytest.mark.parametrize("authenticated", [False, True])
 def test_a_client_is_called_as_registered_else_as_it_says_else_after_its_key(authenticated):
     objectives = q6_objectives()[:4]
@@ -138,7 +121,6 @@ def test_a_client_is_called_as_registered_else_as_it_says_else_after_its_key(aut
     assert names == {"lyon", "oslo", "2", f"node-{key if authenticated else 997}"}
 
 
-@on_grid
 def test_who_comes_later_is_for_a_later_run(log):
     grid = FakeGrid(q6_objectives())
     grid.nodes[STRANGER] = grid.nodes.pop(995)
@@ -171,7 +153,6 @@ def restarted(grid, tmp_path, *, keeps=True):
     return avg().start(grid, num_rounds=5, **options).history
 
 
-@on_grid
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_client_that_kept_its_pass_is_known_again_at_once(keeps, tmp_path, log):
     """Without it, it waits until the SuperLink has given up the node that died."""
@@ -181,7 +162,6 @@ def test_a_client_that_kept_its_pass_is_known_again_at_once(keeps, tmp_path, log
     assert history["refused"][-1] == (not keeps)
 
 
-@on_grid
 def test_two_nodes_with_one_state_folder_are_counted(tmp_path, monkeypatch, log):
     """The later one serves; the earlier one is named, once it cannot be a dead one any more."""
     monkeypatch.setattr(nodes, "_GIVEN_UP", 0.0)

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from harness import OpenRun, arrived, reply, request, wire_exchange
-from problems import l1ls
+from harness import OpenRun, arrived, reply, request
 
-from flower_fedcon import FederatedProblem, Sample
+from flower_fedcon import FederatedProblem
 from flower_fedcon.clients import FedAvgClient, FedFWClient
 from flower_fedcon.core.protocol import ClientInfo, Request, RunInfo
 from flower_fedcon.errors import ConfigError
@@ -49,12 +48,8 @@ def test_requests(restore):
         run_info(constraint=box, regularizer=ElasticNet(0.1, 0.3), k=3, on=True, none=None),
         request(4, 9, 8, down, restore),
     )
-    assert (run.algorithm, run.seed, run.layout, run.num_clients) == (
-        "fedavg",
-        2**63 - 1,
-        LAYOUT,
-        7,
-    )
+    assert (run.algorithm, run.seed, run.num_clients) == ("fedavg", 2**63 - 1, 7)
+    assert run.layout == LAYOUT
     assert (got.clients, got.round, got.acknowledged.tolist()) == ([4], 9, [8])
     assert got.broadcast.keys() == down.keys()
     assert got.broadcast["w"].tobytes() == down["w"].tobytes()
@@ -146,10 +141,8 @@ def test_state_round_trip():
         ContextStore(context).save(run, versions)
         got = ContextStore(context).load(run, Kept)
         assert (got.round, got.pending_round) == (versions.round, versions.pending_round)
-        for new, old in (
-            (got.acknowledged, versions.acknowledged),
-            (got.pending, versions.pending),
-        ):
+        both = (got.acknowledged, versions.acknowledged), (got.pending, versions.pending)
+        for new, old in both:
             if old is None:
                 assert new is None
                 continue
@@ -160,19 +153,6 @@ def test_state_round_trip():
     assert ContextStore(context).load(other, Kept) == Versions()
 
 
-def test_client_restarts_at_every_message_and_loses_its_context_once():
-    problem = l1ls(5)
-    strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=3))
-    run, calm = OpenRun(strategy, problem), OpenRun(strategy, problem).play(30)
-    engine, contexts = wire_exchange(run)
-    for server_round in range(30):
-        if server_round == 15:
-            contexts[2].state = RecordDict()
-        run.round(engine)
-    assert run.x.tobytes() == calm.x.tobytes()
-    assert run.server.counts == {"lost": 1}
-
-
 def test_a_state_is_pending_until_it_is_acknowledged():
     """The same round asked twice gives the same reply; the next one builds on what was used."""
     problem = FederatedProblem([Quadratic(np.eye(3), np.arange(3.0))], constraint=L1Ball(1.0))
@@ -180,9 +160,8 @@ def test_a_state_is_pending_until_it_is_acknowledged():
 
     def ask(server_round: int, ack: int) -> dict[str, Any]:
         down = {"x_bar": np.full(3, 0.1), "step_size": 0.5, "penalty": 1.0}
-        arrays, config = codec.RequestEncoder(run.server.info).encode(
-            request(0, server_round, ack, down), 0
-        )
+        sent = request(0, server_round, ack, down)
+        arrays, config = codec.RequestEncoder(run.server.info).encode(sent, 0)
         client = FedFWClient(problem.objectives[0], context=context)
         return client.fit(list(arrays.values()), config)[2]
 

@@ -16,22 +16,13 @@ from flower_fedcon.flower.codec import encode_reply
 from flower_fedcon.flower.incoming import Fault, Parts, reply
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L2Ball
-from flower_fedcon.strategies import (
-    CFedDA,
-    CompositeFL,
-    FastFedDA,
-    FedAvg,
-    FedDualAvg,
-    FedMiD,
-    MCFedDA,
-    Scaffold,
-)
+from flower_fedcon.strategies import FedAvg, FedMiD, Scaffold
 
 PSI = L1(1e-2)
-PROX = FedMiD, FedDualAvg, FastFedDA, CFedDA, MCFedDA, CompositeFL
-ENGINES = pytest.mark.parametrize("engine", ["local", "stacked"])
+PROX = "FedMiD", "FedDualAvg", "FastFedDA", "CFedDA", "MCFedDA", "CompositeFL"
 
 
 class Quartic:
@@ -66,11 +57,11 @@ def too_small(monkeypatch):
     monkeypatch.setattr(answers, "estimate", small)
 
 
-@pytest.mark.parametrize("kind", [*PROX, FedAvg, Scaffold])
+@pytest.mark.parametrize("name", [*PROX, "FedAvg", "Scaffold"])
 @pytest.mark.usefixtures("too_small")
-def test_steps_are_shortened(kind, caplog):
+def test_steps_are_shortened(name, caplog):
     """Before, the prox's error ended the run."""
-    psi = PSI if kind in PROX else None
+    psi, kind = PSI if name in PROX else None, strategy_class(name)
     strategy = kind(psi, local_steps=8) if psi else kind(local_steps=8)
     with np.errstate(all="ignore"):
         history = simulate(strategy, problem(psi), 40)
@@ -164,10 +155,9 @@ def test_points_without_a_gradient_are_steps_that_are_too_far(clients, start, na
 @on_grid
 @BEYOND
 def test_so_they_are_on_nodes(clients, start, caplog):
-    given = FederatedProblem(clients, x0=np.full(2, start))
+    given, strategy = FederatedProblem(clients, x0=np.full(2, start)), FedAvg(local_steps=5)
     with np.errstate(all="ignore"):
-        here = simulate(FedAvg(local_steps=5), given, 5, evaluate_every=0)
-        strategy = FedAvg(local_steps=5)
+        here = simulate(strategy, given, 5, evaluate_every=0)
         there = strategy.start(FakeGrid(clients), given.x0, num_rounds=5, evaluate_every=0)
     assert there.history.x.tobytes() == here.x.tobytes()
     assert "no certificate" not in caplog.text
@@ -191,23 +181,23 @@ def test_a_client_that_fails_is_still_named(fails_at):
         simulate(Scaffold(), given, 5)
 
 
-@ENGINES
-def test_with_steps_of_ones_own_the_error_is_that_of_divergence(engine):
+def diverging(privacy=None):
     clients = [Quadratic(np.diag([1.0, 4.0]), np.array([b, 1.0])) for b in range(4)]
-    given = FederatedProblem(clients, regularizer=PSI)
-    strategy = FedMiD(PSI, client_lr=1e100, local_steps=9)
+    made = FedMiD(PSI, client_lr=1e100, local_steps=9, privacy=privacy)
+    return made, FederatedProblem(clients, regularizer=PSI)
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+def test_with_steps_of_ones_own_the_error_is_that_of_divergence(engine):
     said = r"0 usable replies of 4.*L1 got a value that is not finite"
     with np.errstate(all="ignore"), pytest.raises(DivergedError, match=said):
-        simulate(strategy, given, 5, engine=engine)
+        simulate(*diverging(), 5, engine=engine)
 
 
 def test_of_a_private_run_no_more_is_told():
-    clients = [Quadratic(np.diag([1.0, 4.0]), np.array([b, 1.0])) for b in range(4)]
-    given = FederatedProblem(clients, regularizer=PSI)
     privacy = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
-    strategy = FedMiD(PSI, client_lr=1e100, local_steps=9, privacy=privacy)
     with np.errstate(all="ignore"), pytest.raises(RoundError, match="usable replies") as found:
-        simulate(strategy, given, 5)
+        simulate(*diverging(privacy), 5)
     assert not isinstance(found.value, DivergedError)
 
 

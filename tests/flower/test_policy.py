@@ -72,6 +72,17 @@ class Server:
         arrays, _, answer = client.fit(list(arrays.values()), config)
         return arrays, answer
 
+    def error(self, x=None, **asked):
+        """Return the reason for a refusal, or nothing."""
+        return self.ask(np.zeros(DIMENSION) if x is None else x, **asked)[1].get("error", "")
+
+    def evaluated(self, x):
+        """Return the answer to an evaluation, and what it says."""
+        config = {"layout": self.info.layout.to_json(), "client": 0}
+        client = FedAvgClient(self.objective, context=self.context)
+        value, _, said = client.evaluate([x], config)
+        return value, said.get("error", "")
+
 
 def learner(objective, context, size):
     strategy = FedAvg(client_lr=1.0, local_steps=1, batch_size=size)
@@ -106,15 +117,13 @@ def test_without_a_policy_a_server_reads_the_rows(objective):
         server = learner(objective, node(), size)
         server.client = {"policy": replace(OPEN)}
         server.context = None
-        rounds = 192 if size == 1 else 60
-        assert solved_rows(server, size, rounds) == pytest.approx(
-            row_gradients(objective), abs=1e-9
-        )
+        found = solved_rows(server, size, 192 if size == 1 else 60)
+        assert found == pytest.approx(row_gradients(objective), abs=1e-9)
 
 
 def test_the_default_policy_takes_no_batches_of_a_few_rows(objective):
-    _, answer = learner(objective, node(), 1).ask(np.zeros(DIMENSION))
-    assert answer["error"] == "refused: this node's policy has policy.min-batch-size = 4, not 1"
+    error = learner(objective, node(), 1).error()
+    assert error == "refused: this node's policy has policy.min-batch-size = 4, not 1"
 
 
 def test_with_private_batches_a_server_cannot_read_the_rows(objective):
@@ -175,36 +184,31 @@ def test_what_is_refused_is_answered_with_the_reason_and_logged(case, objective,
         ({"client_lr": float("nan")}, "client_lr must be a finite number, got nan"),
         ({"client_lr": "x"}, "client_lr must be a finite number, got 'x'"),
         ({"batch_size": -1}, "batch_size must be a whole number >= 1, got -1"),
+        ({"local_solver": 3}, "local_solver must be a local solver, got 3"),
     ],
 )
 @pytest.mark.parametrize("policy", [OPEN, None])
 def test_settings_that_make_no_sense_are_refused_by_any_node(settings, words, policy, objective):
-    server = Server(avg(), objective, node(), policy=policy)
-    assert server.ask(np.zeros(DIMENSION), **settings)[1]["error"] == words
-
-
-def test_a_solver_must_be_one(objective):
-    server = Server(FedProx(proximal=1.0), objective, node())
-    _, answer = server.ask(np.zeros(DIMENSION), local_solver=3)
-    assert answer["error"] == "local_solver must be a local solver, got 3"
+    made = FedProx(proximal=1.0) if "local_solver" in settings else avg()
+    server = Server(made, objective, node(), policy=policy)
+    assert server.error(**settings) == words
 
 
 def test_steps_of_a_coin_are_counted(objective):
     client = ScaffnewClient(objective)
     assert client.steps_asked(None, {"steps": 77.0}) == 77
     strategy = Scaffnew(client_lr=1e-9, communication_probability=1e-6)
-    _, answer = Server(strategy, objective, node()).ask(np.zeros(DIMENSION))
-    assert answer["error"].startswith("refused: this node's policy has policy.max-local-steps = 1")
+    error = Server(strategy, objective, node()).error()
+    assert error.startswith("refused: this node's policy has policy.max-local-steps = 1")
 
 
 def test_a_step_ends_when_its_time_is_up(objective):
     strategy = FedAvg(client_lr=1e-9, local_steps=10**9)
     began = time.monotonic()
     server = Server(strategy, objective, node(max_seconds=0.3, max_local_steps=10**10))
-    _, answer = server.ask(np.zeros(DIMENSION))
-    assert answer["error"].endswith("policy.max-seconds = 0.3, and the answer takes longer")
+    assert server.error().endswith("policy.max-seconds = 0.3, and the answer takes longer")
     assert time.monotonic() - began < 5
-    assert "error" not in server.ask(np.zeros(DIMENSION), local_steps=5)[1]
+    assert not server.error(local_steps=5)
     time.sleep(0.4)  # nothing is left of the timer
 
 
@@ -232,14 +236,12 @@ def test_a_run_names_the_node_that_refuses(objective, caplog):
     assert "objective" not in history
     assert "client 1 (refused: this node's policy has policy.phases = train, not eva" in caplog.text
     grid = FakeGrid(objectives, make=make(**{"policy.max-local-steps": 1}))
-    with pytest.raises(
-        RoundError, match=r"client 1: refused: .* policy.max-local-steps = 1, not 2"
-    ):
+    words = r"client 1: refused: .* policy.max-local-steps = 1, not 2"
+    with pytest.raises(RoundError, match=words):
         fit.start(grid, num_rounds=2, max_retries=3)
     plain = simulate(avg(), FederatedProblem(objectives), 2)
-    assert fit.start(FakeGrid(objectives, make=make()), num_rounds=2).history.x.tobytes() == (
-        plain.x.tobytes()
-    )
+    found = fit.start(FakeGrid(objectives, make=make()), num_rounds=2).history
+    assert found.x.tobytes() == plain.x.tobytes()
 
 
 @on_grid
@@ -271,10 +273,7 @@ def test_an_app_s_policy_gives_way_to_the_node_s():
         ({"policy.min-rows": 0}, r"policy.min-rows must be a whole number >= 1, got 0"),
         ({"policy.min-rows": "7"}, r"policy.min-rows must be a whole number >= 1, got '7'"),
         ({"policy.max-seconds": 0}, r"policy.max-seconds must be finite and > 0, got 0"),
-        (
-            {"policy.batches": "all"},
-            r"policy.batches must be one of 'seeded', 'private', 'none'",
-        ),
+        ({"policy.batches": "all"}, r"policy.batches must be one of 'seeded', 'private', 'none'"),
         ({"policy.phases": "train,fit"}, r"policy.phases must be one of 'train', .* got 'fit'"),
     ],
 )
@@ -339,13 +338,13 @@ def test_a_node_tidies_its_folder_when_it_meets_a_new_run(tmp_path, objective):
     context.node_config["state-dir"] = str(tmp_path)
     strategy = Scaffold(client_lr=0.1, local_steps=1)
     server = Server(strategy, objective, context)
-    assert "error" not in server.ask(np.zeros(DIMENSION))[1]
+    assert not server.error()
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {server.info.run_id, "requests"}  # the count is of all runs
     context.node_config["policy.max-state-bytes"] = 1
     other = Server(strategy, objective, context)
-    assert "states of other runs take" in other.ask(np.zeros(DIMENSION))[1]["error"]
-    assert "error" not in server.ask(np.zeros(DIMENSION), server_round=2)[1]  # this one goes on
+    assert "states of other runs take" in other.error()
+    assert not server.error(server_round=2)  # this one goes on
 
 
 def test_rows_are_not_read_at_huge_models_under_the_default_policy(objective):
@@ -355,15 +354,11 @@ def test_rows_are_not_read_at_huge_models_under_the_default_policy(objective):
     x = rng.standard_normal(DIMENSION)
     for context, refused in ((node(), True), (node(max_model=1e30), False)):
         server = Server(FedAvg(client_lr=1e12, local_steps=1), secret, context)
-        _, answer = server.ask(1e12 * (x + 1e6 * x))
-        assert ("policy.max-model = 1e+12, not entries of" in answer.get("error", "")) == refused
-        _, answer = server.ask(x)
-        assert "error" not in answer
-    value, _, said = FedAvgClient(secret, context=node()).evaluate(
-        [1e13 * x], {"layout": server.info.layout.to_json(), "client": 0}
-    )
-    assert np.isnan(value)
-    assert "policy.max-model" in said["error"]
+        error = server.error(1e12 * (x + 1e6 * x))
+        assert ("policy.max-model = 1e+12, not entries of" in error) == refused
+        assert not server.error(x)
+        value, error = server.evaluated(1e13 * x)
+        assert np.isnan(value) == ("policy.max-model" in error) == refused
 
 
 def test_an_entry_that_is_no_number_is_refused_like_a_large_one():
@@ -397,17 +392,11 @@ def test_requests_on_a_node_s_rows_are_counted_over_runs(objective, tmp_path, du
         now.node_config["name"] = f"north {run}"
         server = Server(strategy, objective, now)
         for k in range(4):
-            if k == 1:
-                config = {"layout": server.info.layout.to_json(), "client": 0}
-                client = FedAvgClient(objective, context=now)
-                answer = client.evaluate([np.zeros(DIMENSION)], config)[2]
-            else:
-                _, answer = server.ask(np.zeros(DIMENSION))
-            refused.append("policy.max-requests = 5" in answer.get("error", ""))
+            error = server.evaluated(np.zeros(DIMENSION))[1] if k == 1 else server.error()
+            refused.append("policy.max-requests = 5" in error)
     assert refused == [False] * 5 + [durable] * 3
     other = LeastSquares(objective.rows + 1.0, objective.targets)  # rows of another digest
-    _, answer = Server(strategy, other, now).ask(np.zeros(DIMENSION))
-    assert "error" not in answer
+    assert not Server(strategy, other, now).error()
 
 
 def _asked(server, phase=STATISTICS, **broadcast):
@@ -453,26 +442,24 @@ def test_a_malformed_request_counts_and_one_for_a_table_that_is_not_there_does_n
     assert "policy.phases = train, not statistics" in _asked(silent, x=x)
 
 
+MODEL = np.zeros(DIMENSION)
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"x": np.zeros(DIMENSION)}, "asks for 'scales' without 'steps'"),
+        ({"x": MODEL}, "asks for 'scales' without 'steps'"),
         ({"steps": 1.0}, "asks for 'scales' without 'x'"),
-        (
-            {"x": np.zeros(DIMENSION), "steps": np.nan},
-            "steps must be a number from 0 to 3, got nan",
-        ),
-        ({"x": np.zeros(DIMENSION), "steps": 1e9}, "steps must be a number from 0 to 3"),
-        ({"x": np.zeros(DIMENSION), "steps": np.ones(2)}, "steps must be a number from 0 to 3"),
+        ({"x": MODEL, "steps": np.nan}, "steps must be a number from 0 to 3, got nan"),
+        ({"x": MODEL, "steps": 1e9}, "steps must be a number from 0 to 3"),
+        ({"x": MODEL, "steps": np.ones(2)}, "steps must be a number from 0 to 3"),
         ({"x": 0.0, "steps": 1.0}, "a model must be an array of floats of shape (4,), got float"),
         ({"x": np.zeros(2), "steps": 1.0}, "a model must be an array of floats of shape (4,)"),
         ({"x": np.zeros(DIMENSION, int), "steps": 1.0}, "got int64 (4,)"),
     ],
 )
 def test_a_request_for_scales_that_is_none_is_refused_in_a_sentence(asked, words, objective):
-    site = Site(
-        objective, seen=objective, run=RunInfo("fedavg", 0, Layout.of(np.zeros(DIMENSION)), 1)
-    )
+    site = Site(objective, seen=objective, run=RunInfo("fedavg", 0, Layout.of(MODEL), 1))
     with pytest.raises(ConfigError, match=re.escape(words)):
         known()["scales"].tell(site, asked)
 
@@ -489,10 +476,10 @@ def test_a_damaged_count_is_not_begun_anew(objective, tmp_path):
     context = node()
     context.node_config["state-dir"] = str(tmp_path)
     server = Server(FedAvg(client_lr=0.1, local_steps=1), objective, context)
-    server.ask(np.zeros(DIMENSION))
+    assert not server.error()
     (count,) = (tmp_path / "requests").glob("[0-9a-f]*")
     assert count.read_text() == "1"
     count.write_text("many")
-    error = server.ask(np.zeros(DIMENSION))[1]["error"]
+    error = server.error()
     assert "damaged" in error
     assert count.name not in error  # the server learns no digest of the rows

@@ -25,10 +25,8 @@ from flower_fedcon.strategies import FedAvg
 HARMLESS = {"arrays_size_mod"}
 BOTH = [(m, n) for m in (newer, older) for n in m.__all__ if n != "make_ffn"]
 WRAPPERS = [n for n in strategies.__all__ if n.startswith("DifferentialPrivacy")]
-SETTINGS = {
-    "Fixed": {"noise_multiplier": 1.0, "clipping_norm": 1.0, "num_sampled_clients": 2},
-    "Adaptive": {"noise_multiplier": 1.0, "num_sampled_clients": 40},
-}
+STEPS = FedAvg(client_lr=0.5, local_steps=1)
+FIRST = to_record([np.zeros(2)])
 
 
 def load(context):
@@ -42,7 +40,8 @@ def made(module, name):
 
 
 def wrapped(module, name, strategy):
-    settings = SETTINGS["Fixed" if "Fixed" in name else "Adaptive"]
+    own = {"clipping_norm": 1.0, "num_sampled_clients": 2} if "Fixed" in name else {}
+    settings = {"noise_multiplier": 1.0, "num_sampled_clients": 40} | own
     return getattr(module, name)(strategy, **settings)
 
 
@@ -52,10 +51,9 @@ def test_a_client_app_takes_the_mods_that_only_look(module, name):
     if name in HARMLESS:
         assert isinstance(client_app(load, mods=[mod]), ClientApp)
         return
+    words = rf"takes no {name}: it .* (instead|out|\w+=SecAggPlus\(\.\.\.\))$"
     for given in (mod, partial(mod)):
-        with pytest.raises(
-            ConfigError, match=rf"takes no {name}: it .* (instead|out|\w+=SecAggPlus\(\.\.\.\))$"
-        ):
+        with pytest.raises(ConfigError, match=words):
             client_app(load, mods=[given])
 
 
@@ -78,9 +76,8 @@ def own_loop(load):
 
     @app.evaluate()
     def evaluate(message, context):
-        return Message(
-            RecordDict({"m": MetricRecord({"num-examples": 1, "loss": 0.0})}), reply_to=message
-        )
+        metrics = MetricRecord({"num-examples": 1, "loss": 0.0})
+        return Message(RecordDict({"m": metrics}), reply_to=message)
 
     return app
 
@@ -96,9 +93,8 @@ def test_a_node_with_such_a_mod_is_named_before_round_1(module, name, app, caplo
         return lambda message, context: mod(message, context, inner)
 
     grid = FakeGrid([load(None), load(None)], make=make)
-    strategy = FedAvg(client_lr=0.5, local_steps=1)
     if name in HARMLESS:
-        result = strategy.start(grid, to_record([np.zeros(2)]), num_rounds=2)
+        result = STEPS.start(grid, FIRST, num_rounds=2)
         assert len(result.history["round"]) == 1
         return
     told = {"secagg_mod": "secaggplus_mod"}
@@ -106,38 +102,28 @@ def test_a_node_with_such_a_mod_is_named_before_round_1(module, name, app, caplo
         told["adaptiveclipping_mod"] = "fixedclipping_mod"
     words = f"the node runs {told.get(name, name)}, which "
     with pytest.raises(FedConError, match=f"are online .*node 999: .*{words}"):
-        strategy.start(grid, to_record([np.zeros(2)]), num_rounds=2, timeout=0.3)
+        STEPS.start(grid, FIRST, num_rounds=2, timeout=0.3)
     assert words in caplog.text
     assert {m.content["fitins.config"]["action"] for m in grid.pushed} == {"describe"}
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_wrapped_strategy_is_refused_before_round_1(name):
+    """By its own start, by a server app, in Flower's loop, and with Flower's older interface."""
     assert len(WRAPPERS) == 4
-    outer = wrapped(strategies, name, FedAvg(client_lr=0.5, local_steps=1))
-    grid = FakeGrid([load(None), load(None)])
+    fresh = FedAvg(client_lr=0.5, local_steps=1)
+    outer, grid = wrapped(strategies, name, fresh), FakeGrid([load(None), load(None)])
+    inner = as_legacy_strategy(fresh, num_clients=1)
     with pytest.raises(ConfigError, match=rf"^{name} cannot wrap .*GaussianDP"):
-        outer.start(grid, to_record([np.zeros(2)]), num_rounds=1)
-    with pytest.raises(ConfigError, match=rf"^{name} cannot wrap"):
-        list(outer.configure_train(1, to_record([np.zeros(2)]), ConfigRecord(), grid))
+        outer.start(grid, FIRST, num_rounds=1)
+    for ask in (
+        lambda: list(outer.configure_train(1, FIRST, ConfigRecord(), grid)),
+        lambda: server_app(lambda: outer)(grid, next(iter(grid.nodes.values()))),
+        lambda: wrapped(older_strategies, name, inner).initialize_parameters(SimpleClientManager()),
+    ):
+        with pytest.raises(ConfigError, match=rf"^{name} cannot wrap"):
+            ask()
     assert grid.pushed == []
-
-
-@pytest.mark.parametrize("name", WRAPPERS)
-def test_a_server_app_refuses_it(name):
-    outer = wrapped(strategies, name, FedAvg(client_lr=0.5, local_steps=1))
-    app = server_app(lambda: outer)
-    grid = FakeGrid([load(None)])
-    with pytest.raises(ConfigError, match=rf"^{name} cannot wrap"):
-        app(grid, next(iter(grid.nodes.values())))
-
-
-@pytest.mark.parametrize("name", WRAPPERS)
-def test_the_older_wrappers_are_refused_too(name):
-    inner = as_legacy_strategy(FedAvg(client_lr=0.5, local_steps=1), num_clients=1)
-    outer = wrapped(older_strategies, name, inner)
-    with pytest.raises(ConfigError, match=rf"^{name} cannot wrap"):
-        outer.initialize_parameters(SimpleClientManager())
 
 
 @on_grid
@@ -151,7 +137,5 @@ def test_a_client_of_a_client_fn_names_the_mod_too(module, caplog):
         return lambda message, context: mod(message, context, inner)
 
     with pytest.raises(FedConError, match="are online"):
-        FedAvg(client_lr=0.5, local_steps=1).start(
-            FakeGrid([load(None)], make=make), num_rounds=2, timeout=0.3
-        )
+        STEPS.start(FakeGrid([load(None)], make=make), num_rounds=2, timeout=0.3)
     assert "the node runs LocalDpMod, which clips" in caplog.text

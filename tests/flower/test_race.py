@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,16 +57,32 @@ ROUNDS, LONG = 70, 130  # LONG with half of the clients in a round, whose race i
 SLOWER = {"fedfw": 3}  # times as many: its stages are longer
 
 
+def same_race(one, other):
+    """Two runs have raced alike, and end at the same bytes."""
+    assert one.x.tobytes() == other.x.tobytes()
+    assert one.race == other.race
+
+
+def chosen(history):
+    return [row["chosen"] for row in history.race]
+
+
 def played(name, rounds=None, *, sampled=False, **more):
     make, problem = CASES[name]
     rounds = rounds or (LONG if sampled else ROUNDS) * SLOWER.get(name, 1)
     return simulate(make(**THREE if sampled else {}), problem(), rounds, seed=5, **more)
 
 
+@cache
+def whole(name, rounds=None, *, sampled=False):
+    """Return an undisturbed run."""
+    return played(name, rounds, sampled=sampled)
+
+
 @EACH
 @pytest.mark.parametrize("sampled", [False, True], ids=["full", "sampled"])
 def test_engines_race_alike(name, sampled):
-    local, stacked = (played(name, sampled=sampled, engine=e) for e in ("local", "stacked"))
+    local, stacked = whole(name, sampled=sampled), played(name, sampled=sampled, engine="stacked")
     assert stacked.x == pytest.approx(local.x, abs=1e-9)
     for row, same in zip(stacked.race, local.race, strict=True):
         exact = ("label", "rounds", "uplink_bytes", "downlink_bytes", "gradients", "chosen")
@@ -80,15 +97,15 @@ def test_on_nodes_it_finds_the_same_bytes(name):
     strategy = CASES[name][0](**THREE)
     grid = FakeGrid(q6_objectives())
     result = strategy.start(grid, num_rounds=LONG, seed=5, evaluate_every=1)
-    here = played(name, LONG, sampled=True)
+    here = whole(name, LONG, sampled=True)
     assert result.history.x.tobytes() == here.x.tobytes()
-    assert [row["chosen"] for row in result.history.race] == [row["chosen"] for row in here.race]
+    assert chosen(result.history) == chosen(here)
 
 
 @EACH
 def test_what_is_chosen_goes_on_from_its_own_state(name):
     """Its rounds are those of a run with the chosen values, but for when it pauses."""
-    history = played(name)
+    history = whole(name)
     (won,) = [row for row in history.race if row["chosen"]]
     make, problem = CASES[name]
     values = {key: won[key] for key in won if key in vars(make()) and key != "participation"}
@@ -99,18 +116,17 @@ def test_what_is_chosen_goes_on_from_its_own_state(name):
 
 
 @EACH
-@pytest.mark.parametrize("cut", [2, 7])
-def test_a_race_that_is_cut_off_goes_on_to_the_same_bytes(name, cut, tmp_path):
-    whole = played(name, sampled=True)
-    played(name, cut, sampled=True, run_dir=tmp_path)
+def test_a_race_that_is_cut_off_goes_on_to_the_same_bytes(name, tmp_path):
+    for cut in (2, 7):
+        played(name, cut, sampled=True, run_dir=tmp_path, resume=True)
     resumed = played(name, sampled=True, run_dir=tmp_path, resume=True)
-    assert resumed.x.tobytes() == whole.x.tobytes()
-    assert resumed.race == whole.race
-    assert resumed.rows[-1] | {"seconds": 0} == whole.rows[-1] | {"seconds": 0}
+    known = whole(name, sampled=True)
+    same_race(resumed, known)
+    assert resumed.rows[-1] | {"seconds": 0} == known.rows[-1] | {"seconds": 0}
 
 
 def test_rounds_bytes_and_gradients_are_all_counted():
-    history = played("fedavg")
+    history = whole("fedavg")
     assert history["round"][0] == 1
     assert history["round"][-1] == ROUNDS
     assert np.all(np.diff(history["objective"]) <= 1e-12)  # of the best so far
@@ -168,8 +184,7 @@ def test_a_choice_that_grows_is_given_up_once_and_for_all(caplog, tmp_path):
     assert whole["objective"][-1] - problem.optimum.value < 1e-2 * -problem.optimum.value
     for rounds in (9, 40, 200):
         resumed = simulate(FedAvg(client_lr="auto"), problem, rounds, run_dir=tmp_path, resume=True)
-    assert resumed.x.tobytes() == whole.x.tobytes()
-    assert resumed.race == whole.race
+    same_race(resumed, whole)
 
 
 def test_certificates_decide_where_there_are_any():
@@ -184,9 +199,8 @@ def test_a_race_goes_on_with_scores_of_one_kind(cut, certain, tmp_path):
     """What is decided is decided: then certificates may come and go."""
 
     def go(rounds, certificates):
-        return played(
-            "compositefl", rounds, run_dir=tmp_path, resume=True, certificates=certificates
-        )
+        resumed = {"run_dir": tmp_path, "resume": True}
+        return played("compositefl", rounds, certificates=certificates, **resumed)
 
     go(cut, certain)
     kinds = "certificates", "objectives"
@@ -198,28 +212,28 @@ def test_a_race_goes_on_with_scores_of_one_kind(cut, certain, tmp_path):
     assert "kkt" in go(ROUNDS + 1, certificates=True)
 
 
-def test_what_is_another_run_is_named(tmp_path):
+ALLOWED = {**THREE, "allow_changes": ["participation"]}
+RACING = Scaffold(client_lr="auto")
+OTHER = "algorithm was 'scaffold'"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "more", "said"),
+    [
+        ("auto", Scaffold(), {}, "strategy was a race, is one method"),
+        ("auto", "auto", THREE, r"participation was Full\(\), is Sample"),
+        ("auto", "auto", ALLOWED, r"rivals was .*'fedlin'.*, is"),
+        (RACING, FedDyn(), {}, OTHER),
+        (RACING, FedDyn(proximal="auto"), {}, OTHER),
+        (RACING, FedAvg(), {}, OTHER),
+        (RACING, "auto", {}, "strategy was one method, is a race"),
+    ],
+)
+def test_another_run_is_named_at_resume(before, after, more, said, tmp_path):
     """By what the user has changed, and not by the states that a file holds."""
-
-    def resumed(strategy, **more):
-        simulate(strategy, q6(), 9, run_dir=tmp_path, resume=True, **more)
-
-    resumed("auto")
-    for strategy, more, said in (
-        (Scaffold(), {}, "strategy was a race, is one method"),
-        ("auto", THREE, r"participation was Full\(\), is Sample"),
-        ("auto", {**THREE, "allow_changes": ["participation"]}, r"rivals was .*'fedlin'.*, is"),
-    ):
-        with pytest.raises(FedConError, match=f"cannot resume .*: {said}"):
-            resumed(strategy, **more)
-
-
-@pytest.mark.parametrize("after", [FedDyn(), FedDyn(proximal="auto"), FedAvg(), "auto"])
-def test_another_method_is_named_at_resume(after, tmp_path):
-    simulate(Scaffold(client_lr="auto"), q6(), 3, run_dir=tmp_path)
-    said = "strategy was one method, is a race" if after == "auto" else "algorithm was 'scaffold'"
+    simulate(before, q6(), 9 if before == "auto" else 3, run_dir=tmp_path)
     with pytest.raises(FedConError, match=f"cannot resume .*: {said}"):
-        simulate(after, q6(), 9, run_dir=tmp_path, resume=True)
+        simulate(after, q6(), 9, run_dir=tmp_path, resume=True, **more)
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["full", "sampled"])
@@ -250,15 +264,14 @@ def test_methods_left_out_where_convexity_is_unknown(caplog):
             self.value, self.gradient, self.shape = f.value, f.gradient, f.shape
 
     clients = [Own(f) for f in q6_objectives()]
-    with caplog.at_level(logging.INFO):
-        simulate("auto", FederatedProblem(clients), 1)
+    caplog.set_level(logging.INFO)
+    simulate("auto", FederatedProblem(clients), 1)
     assert "SDANE, which is stated for convex objectives, and these state no strong" in caplog.text
     assert "these are not" not in caplog.text
     for client in clients:
         client.strong_convexity = 0.0
     caplog.clear()
-    with caplog.at_level(logging.INFO):
-        simulate("auto", FederatedProblem(clients), 1)
+    simulate("auto", FederatedProblem(clients), 1)
     assert "stated for convex" not in caplog.text
 
 
@@ -278,17 +291,7 @@ def test_a_clock_counts_the_race():
     assert raced["simulated_seconds"][-1] == pytest.approx(alone["simulated_seconds"][-1])
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: FedAvg(client_lr="auto", privacy=GaussianDP(
-            clip=1.0, noise_multiplier=1.0, target_delta=1e-5)),
-         r'client_lr="auto" compares objectives.*privacy=.*the choice would reveal'),
-    ],
-)  # fmt: skip
-def test_races_that_are_refused(make, said):
-    with pytest.raises(ConfigError, match=said):
-        simulate(make(), q6(), 5)
+PRIVATE = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -297,18 +300,19 @@ def test_races_that_are_refused(make, said):
         (lambda: FedAvg(server_lr="auto"), "server_lr must be a number, got 'auto'"),
         (lambda: FedAvg(client_lr="best"), "client_lr must be a number > 0 or a schedule"),
         (lambda: FedProx(proximal="Auto"), "proximal must be a number, got 'Auto'"),
-        (lambda: FedDR(q6_l1().regularizer, relaxation="auto"), "relaxation must be a number"),
+        (lambda: FedDR(PSI, relaxation="auto"), "relaxation must be a number"),
         (lambda: FedSGM(client_lr="auto"), 'FedSGM takes no client_lr="auto"'),
+        (lambda: OpenRun(FedAvg(client_lr="auto"), q6()),
+         'client_lr="auto" is chosen within a run'),
+        (lambda: simulate(FedAvg(client_lr="auto", privacy=PRIVATE), q6(), 5),
+         r'client_lr="auto" compares objectives.*privacy=.*the choice would reveal'),
+        (lambda: simulate("best", q6(), 5), r"strategy must be one of .* got 'best'"),
+        (lambda: simulate(FedAvg(), q6(), 5, **THREE), r'participation=.* is for strategy="auto"'),
     ],
-)
-def test_auto_out_of_place_is_refused_by_name(make, said):
+)  # fmt: skip
+def test_races_that_are_refused(make, said):
     with pytest.raises(ConfigError, match=said):
         make()
-
-
-def test_outside_a_run_nothing_can_race():
-    with pytest.raises(ConfigError, match='client_lr="auto" is chosen within a run'):
-        OpenRun(FedAvg(client_lr="auto"), q6())
 
 
 # --- values in a line -------------------------------------------------------------------------
@@ -365,15 +369,12 @@ class Killed(BaseException):
     """What no program catches."""
 
 
+MANY = {"rounds": LONG, "kills": (16, 18, 30, 20, 130)}
 KILLS = [
     pytest.param("scaffold", 24, (24, 22), id="scaffold"),
-    *(
-        pytest.param(
-            name, LONG, (16, 18, 30, 20, 130), id=f"{name}-long", marks=pytest.mark.nightly
-        )
-        for name in ("scaffold", "feddyn", "feddr")
-    ),
-]
+    *(pytest.param(name, *MANY.values(), id=f"{name}-long", marks=pytest.mark.nightly)
+      for name in ("scaffold", "feddyn", "feddr")),
+]  # fmt: skip
 
 
 @on_grid
@@ -403,9 +404,9 @@ def test_a_server_that_is_killed_in_the_race_ends_at_the_same_bytes(name, rounds
     for left in kills:
         with pytest.raises(Killed):
             play(left)
-    history, whole = play(0), played(name, rounds, sampled=True)
-    assert history.x.tobytes() == whole.x.tobytes()
-    assert [row["chosen"] for row in history.race] == [row["chosen"] for row in whole.race]
+    history, known = play(0), whole(name, rounds, sampled=True)
+    assert history.x.tobytes() == known.x.tobytes()
+    assert chosen(history) == chosen(known)
 
 
 @EACH
@@ -421,11 +422,9 @@ def test_a_process_that_is_killed_in_the_race_ends_at_the_same_bytes(name, tmp_p
         with contextlib.suppress(Killed):
             played(name, run_dir=tmp_path, resume=True, checkpoint_every=every, callbacks=[look])
     resumed = played(name, run_dir=tmp_path, resume=True)
-    whole = played(name)
-    assert resumed.x.tobytes() == whole.x.tobytes()
+    same_race(resumed, whole(name))
     for column in ("cohort", "replies", "uplink_bytes", "objective"):
-        assert list(resumed[column]) == list(whole[column]), column
-    assert resumed.race == whole.race
+        assert list(resumed[column]) == list(whole(name)[column]), column
 
 
 # --- methods ------------------------------------------------------------------------------------
@@ -465,12 +464,10 @@ def test_methods_that_take_no_such_cohorts_are_left_out(kind, rule):
 
 
 def test_a_race_of_methods_is_resumed_to_the_same_bytes(tmp_path):
-    whole = simulate("auto", q6_l1(), 120)
+    undisturbed = simulate("auto", q6_l1(), 120)
     for rounds in (5, 50, 90):
         simulate("auto", q6_l1(), rounds, run_dir=tmp_path, resume=True)
-    resumed = simulate("auto", q6_l1(), 120, run_dir=tmp_path, resume=True)
-    assert resumed.x.tobytes() == whole.x.tobytes()
-    assert resumed.race == whole.race
+    same_race(simulate("auto", q6_l1(), 120, run_dir=tmp_path, resume=True), undisturbed)
 
 
 class Counted(Quadratic):
@@ -495,17 +492,7 @@ def test_a_race_of_methods_describes_each_client_once():
 def test_the_configuration_of_a_race_of_methods_makes_it_again(tmp_path):
     problem = quadratics(clients=4, columns=6, l1=0.1)
     problem.optimum  # noqa: B018  (a file's run records residuals)
-    first = simulate("auto", problem, 40, seed=3, participation=THREE["participation"],
-                     run_dir=tmp_path)  # fmt: skip
+    first = simulate("auto", problem, 40, seed=3, run_dir=tmp_path, **THREE)
     experiment = Experiment.load(tmp_path / "config.toml")
     assert experiment.races()
-    again = play(experiment)
-    assert again.x.tobytes() == first.x.tobytes()
-    assert again.race == first.race
-
-
-def test_what_a_race_of_methods_refuses():
-    with pytest.raises(ConfigError, match=r"strategy must be one of .* got 'best'"):
-        simulate("best", q6(), 5)
-    with pytest.raises(ConfigError, match=r'participation=.* is for strategy="auto"'):
-        simulate(FedAvg(), q6(), 5, participation=Sample(count=2))
+    same_race(play(experiment), first)

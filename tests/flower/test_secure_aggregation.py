@@ -9,13 +9,17 @@ import tomllib
 
 import numpy as np
 import pytest
+from contract import CONTRACTS, FIRST
+from contract import strategy as build
 from deployment import Deployment
 from fake_grid import FakeGrid, on_grid
-from flwr.app import Error, Message
+from flwr.app import Array, ArrayRecord
 from pages import ROOT, blocks
 from problems import q6_objectives
 from processes import wait_until
 from row_nodes import APP, model_of, run_config
+from secure_nodes import PROTOCOL, SECURE, STAGES, STEPS, SecureGrid, asking, overflowing, start
+from test_release import SUMS, shown
 
 from flower_fedcon import FederatedProblem, Policy, Sample, client_app, simulate
 from flower_fedcon.core.summed import Summed
@@ -24,37 +28,15 @@ from flower_fedcon.flower import apps
 from flower_fedcon.flower.secagg_node import scaled
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.privacy import SecAggPlus
-from flower_fedcon.regularizers import Indicator
-from flower_fedcon.sets import L2Ball
-from flower_fedcon.strategies import FedAvg, FedMiD, Scaffnew
+from flower_fedcon.strategies import FedAvg, Scaffnew
 
-SECURE = SecAggPlus(clipping_range=8.0)
-STEPS = FedAvg(client_lr=0.1, local_steps=3)
-STAGES = ("setup", "share_keys", "collect_masked_vectors", "unmask")
+pytestmark = on_grid
+
+COIN = Scaffnew(client_lr=0.1, communication_probability=0.5)  # needs everyone, and keeps a state
 
 
-def stage(message):
-    """Return the stage of the protocol that a message asks for; None for another message."""
-    configs = message.content.config_records.get("secaggplus_configs")
-    return None if configs is None else configs.get("stage")
-
-
-class SecureGrid(FakeGrid):
-    """Keeps what reaches the server, and lets nodes die: `dies` has (node's client, stage)."""
-
-    def __init__(self, objectives, dies=(), **more):
-        super().__init__(objectives, **more)
-        self.dies, self.seen, self.asked_for = list(dies), [], []
-
-    def replies_to(self, message):
-        now, client = stage(message), 1000 - message.metadata.dst_node_id
-        self.asked_for.append((client, now))
-        if (client, now) in self.dies:
-            self.dies.remove((client, now))
-            return [Message(Error(0, "it has died"), reply_to=message)]
-        found = super().replies_to(message)
-        self.seen += [(client, now, reply) for reply in found]
-        return found
+def plain(objectives, made=STEPS, rounds=1):
+    return simulate(made, FederatedProblem(objectives), rounds).x
 
 
 def numbers_in(value):
@@ -69,47 +51,53 @@ def numbers_in(value):
 # --- the same iterates, within the tolerance -----------------------------------------------------
 
 
-@on_grid
 @pytest.mark.parametrize("cohort", [None, 4])
 def test_a_sum_is_that_of_the_plain_run_within_its_step(cohort, log):
     more = {} if cohort is None else {"participation": Sample(count=cohort)}
-    strategy = FedAvg(client_lr=0.1, local_steps=3, **more)
-    plain = simulate(strategy, FederatedProblem(q6_objectives()), 1)
-    result = strategy.start(FakeGrid(q6_objectives()), num_rounds=1, secure_aggregation=SECURE)
-    off = np.abs(result.history.x - plain.x).max()
-    assert 0 < off < SECURE.step("delta", cohort or 6)
-    assert f"is off by less than {SECURE.step('delta', cohort or 6):.1e} (delta)" in log.text
-    assert result.history["replies"][-1] == (cohort or 6)
-    assert result.history["uplink_bytes"][-1] > 1000 * (cohort or 6)  # keys and shares, too
+    made, several = FedAvg(client_lr=0.1, local_steps=3, **more), cohort or 6
+    history = start(made)
+    off = np.abs(history.x - plain(q6_objectives(), made)).max()
+    assert 0 < off < SECURE.step("delta", several)
+    assert f"is off by less than {SECURE.step('delta', several):.1e} (delta)" in log.text
+    assert history["replies"][-1] == several
+    assert history["uplink_bytes"][-1] > 1000 * several  # keys and shares, too
 
 
-@on_grid
 def test_the_error_is_that_of_the_levels():
     """Coarse levels, so that it can be seen: unbiased, and below a step."""
-    coarse = SecAggPlus(clipping_range=8.0, quantization_range=2**10)
-    strategy = FedAvg(client_lr=0.1, local_steps=1)
-    plain = simulate(strategy, FederatedProblem(q6_objectives()), 1).x
-    errors = [
-        strategy.start(FakeGrid(q6_objectives()), num_rounds=1, secure_aggregation=coarse).history.x
-        - plain
-        for _ in range(3)
-    ]
+    coarse, made = SecAggPlus(8.0, quantization_range=2**10), FedAvg(client_lr=0.1, local_steps=1)
+    exact = plain(q6_objectives(), made)
+    errors = [start(made, secure=coarse).x - exact for _ in range(3)]
     assert 1e-4 < np.abs(errors).max() < coarse.step("delta", 6) == 16 / 1024
+
+
+@pytest.mark.parametrize("case", [case for case in SUMS if case[0] != "fedsgm"], ids=shown)
+def test_every_method_that_needs_sums_alone_has_its_iterates(case):
+    """But FedSGM, which asks before the step."""
+    name, settings = case
+    first = FIRST[name] if "participation" not in settings else CONTRACTS[name].cases[-1]
+    problem, method = first.problem(), build(name, first, **settings)
+    if len(problem.objectives) < 6:
+        pytest.skip("a cohort of fewer than three")
+    exact = simulate(method, problem, 2).x
+    secure = SecAggPlus(clipping_range=1000.0, num_shares=5)  # of the next ones in a ring
+    found = start(
+        method, FakeGrid(problem.objectives), 2, secure=secure, initial_arrays=problem.start
+    )
+    assert np.abs(found.x - exact).max() < 1e-3 * max(1.0, np.abs(exact).max())
 
 
 # --- what the server sees ------------------------------------------------------------------------
 
 
-@on_grid
 def test_the_server_never_holds_a_single_upload():
-    grid = SecureGrid(q6_objectives())
-    strategy = FedAvg(client_lr=0.1, local_steps=3, min_replies=3)
-    strategy.start(grid, num_rounds=2, secure_aggregation=SECURE)
-    plain = SecureGrid(q6_objectives())
-    strategy.start(plain, num_rounds=1)
+    grid, bare = SecureGrid(), SecureGrid()
+    made = FedAvg(client_lr=0.1, local_steps=3, min_replies=3)
+    start(made, grid, 2)
+    made.start(bare, num_rounds=1)
     uploads = {
         client: next(numbers_in([a.data for a in reply.content["fitres.parameters"].values()]))
-        for client, _, reply in plain.seen
+        for client, _, reply in bare.seen
         if "fitres.parameters" in reply.content and len(reply.content["fitres.parameters"])
     }
     assert sorted(uploads) == list(range(6))
@@ -119,35 +107,25 @@ def test_the_server_never_holds_a_single_upload():
         assert [len(record) for record in content.array_records.values()] == [0]
         assert dict(content["fitres.metrics"]) == {"client": client, "round": 1}  # and no work
         assert dict(content["fitres.num_examples"]) == {"num_examples": 1}
-        weight, vector = numbers_in(content["secaggplus_configs"]["masked_params"])
+        weight, vector = numbers_in(content[PROTOCOL]["masked_params"])
         level = (uploads[client] + 8) / 16 * SECURE.levels(6)
         assert np.abs(vector - level).min() > 2  # not the upload, in no entry
         assert weight[0] != SECURE.levels(6)
     # Nor does anything else that has come hold numbers of the upload's size.
     for _, now, reply in grid.seen:
         if now in STAGES and now != STAGES[2]:
-            records = reply.content.config_records["secaggplus_configs"].values()
+            records = reply.content.config_records[PROTOCOL].values()
             assert not list(itertools.chain(*map(numbers_in, records)))
             assert not reply.content.array_records
 
 
-@on_grid
 def test_an_unmasked_array_beside_the_vector_is_not_read(log):
-    class Leaky(SecureGrid):
-        def replies_to(self, message):
-            now, found = stage(message), super().replies_to(message)
-            if now == STAGES[2] and message.metadata.dst_node_id == 1000:
-                found[0].content["fitres.parameters"] = plain_arrays()
-            return found
+    def leak(client, now, reply):
+        if (client, now) == (0, STAGES[2]):
+            reply.content["fitres.parameters"] = ArrayRecord({"0": Array(np.ones(3))})
 
-    STEPS.start(Leaky(q6_objectives()), num_rounds=1, secure_aggregation=SECURE)
+    start(grid=SecureGrid(tells=leak))
     assert "dropped the reply of client 0: its reply holds arrays that are not masked" in log.text
-
-
-def plain_arrays():
-    from flwr.app import Array, ArrayRecord
-
-    return ArrayRecord({"0": Array(np.ones(3))})
 
 
 def test_a_sum_gives_away_no_part():
@@ -156,143 +134,124 @@ def test_a_sum_gives_away_no_part():
         column.part(0)
 
 
-# --- nodes that die ------------------------------------------------------------------------------
+# --- nodes that die, or reply falsely ------------------------------------------------------------
 
 
-@on_grid
 @pytest.mark.parametrize("when", STAGES)
 def test_a_node_dies_in_the_middle_of_a_round(when):
     """The round is that of those whose uploads are in the sum."""
-    grid = SecureGrid(q6_objectives(), dies=[(2, when)])
-    result = STEPS.start(grid, num_rounds=1, secure_aggregation=SECURE)
+    grid = SecureGrid(dies=[(2, when)])
+    history = start(grid=grid)
     left = [f for j, f in enumerate(q6_objectives()) if j != 2 or when == "unmask"]
-    expected = simulate(STEPS, FederatedProblem(left), 1).x
-    assert np.abs(result.history.x - expected).max() < SECURE.step("delta", 6)
-    assert result.history["replies"][-1] == len(left)
+    assert np.abs(history.x - plain(left)).max() < SECURE.step("delta", 6)
+    assert history["replies"][-1] == len(left)
     trained = [client for client, now in grid.asked_for if now == STAGES[2]]
     assert len(trained) == (6 if when in STAGES[2:] else 5)  # nobody trains twice for it
 
 
-@on_grid
 def test_a_round_with_too_few_is_asked_again_as_a_whole(log):
     """And what a client has done for the sum that did not come is pending, and dropped."""
-    grid = SecureGrid(q6_objectives(), dies=[(2, STAGES[2])])
-    strategy = Scaffnew(client_lr=0.1, communication_probability=0.5)  # needs everyone
-    result = strategy.start(grid, num_rounds=3, secure_aggregation=SECURE)
-    plain = simulate(strategy, FederatedProblem(q6_objectives()), 3)
-    assert np.abs(result.history.x - plain.x).max() < 30 * SECURE.step("v", 6)
-    assert result.history["retries"][-1] == 1
+    grid = SecureGrid(dies=[(2, STAGES[2])])
+    history = start(COIN, grid, 3)
+    assert np.abs(history.x - plain(q6_objectives(), COIN, 3)).max() < 30 * SECURE.step("v", 6)
+    assert history["retries"][-1] == 1
     unmasked = [client for client, now in grid.asked_for if now == "unmask"]
     assert len(unmasked) == 18  # of the attempt that failed, nobody
     assert "dropped the reply of client 2: the client failed: it has died" in log.text
 
 
-@on_grid
 def test_a_node_that_comes_back_without_its_state_readmits_and_the_round_starts_over():
-    class Forgetful(SecureGrid):
-        forgot = False
+    forgot = []
 
-        def replies_to(self, message):
-            trains = [c for c, now in self.asked_for if now == STAGES[2]]
-            if not self.forgot and len(trains) == 6 and stage(message) == STAGES[0]:  # in round 2
-                self.forgot = True
-                for name in [*self.nodes[1000].state]:
-                    del self.nodes[1000].state[name]
-            return super().replies_to(message)
+    def forget(now, message, grid):
+        trains = [c for c, asked in grid.asked_for if asked == STAGES[2]]
+        if not forgot and len(trains) == 6 and now == STAGES[0]:  # in round 2
+            forgot.extend(grid.nodes[1000].state)
+            for name in forgot:
+                del grid.nodes[1000].state[name]
 
-    strategy = Scaffnew(client_lr=0.1, communication_probability=0.5)
-    grid = Forgetful(q6_objectives())
-    result = strategy.start(grid, num_rounds=4, secure_aggregation=SECURE)
-    assert (grid.forgot, result.history["lost"][-1]) == (True, 1)
+    history = start(COIN, SecureGrid(asks=forget), 4)
+    assert forgot
+    assert history["lost"][-1] == 1
 
 
-# --- nodes that leave the range, and nodes that insist -------------------------------------------
+@pytest.mark.parametrize("now", STAGES)
+@pytest.mark.parametrize("what", ["empty", "words", "numbers"])
+def test_a_false_reply_ends_nothing(now, what):
+    def broken(client, asked, reply):
+        if (client, asked) == (0, now):
+            record = reply.content[PROTOCOL]
+            for key in list(record):
+                if what == "empty":
+                    del record[key]
+                else:
+                    record[key] = "?" * 40 if what == "words" else [7, 8]
+
+    history = start(grid=SecureGrid(tells=broken))
+    assert history["replies"][-1] == (6 if now == "unmask" else 5)
+    assert np.isfinite(history.x).all()
 
 
-@on_grid
-def test_a_client_beyond_the_range_takes_no_part_and_says_so(log):
-    objectives = [*q6_objectives()[:5], LeastSquares(1e4 * np.eye(3), np.ones(3))]
-    shape = q6_objectives()[0].shape
-    objectives[5] = LeastSquares(np.ones((1, *shape)), np.array([1e6]))
-    result = STEPS.start(FakeGrid(objectives), num_rounds=1, secure_aggregation=SECURE)
-    expected = simulate(STEPS, FederatedProblem(objectives[:5]), 1).x
-    assert np.abs(result.history.x - expected).max() < SECURE.step("delta", 6)
+# --- nodes that leave the range ------------------------------------------------------------------
+
+
+def test_a_client_beyond_the_range_says_so_once_and_takes_no_more_part(log):
+    near = q6_objectives()[:5]
+    far = LeastSquares(np.ones((1, *near[0].shape)), np.array([1e6]))
+    gradient, asked = far.gradient, []
+    far.gradient = lambda x: asked.append(x) or gradient(x)
+    history = start(grid=SecureGrid([*near, far]))
+    assert np.abs(history.x - plain(near)).max() < SECURE.step("delta", 6)
     words = "dropped the reply of client 5: an entry of its upload lies beyond the range of the sum"
     assert words in log.text
     assert "1e+0" not in log.text.split(words)[1][:200]  # and not by how much
-
-
-class Searching(SecureGrid):
-    """A server that looks for the size of a client's upload: another range in each round."""
-
-    def __init__(self, *given, ranges, **more):
-        super().__init__(*given, **more)
-        self.ranges = iter(ranges)
-
-    def replies_to(self, message):
-        if stage(message) == "collect_masked_vectors":
-            config = message.content.config_records["fitins.config"]
-            asked = json.loads(config["sum"])
-            config["sum"] = json.dumps(asked | {"ranges": {"delta": next(self.ranges)}})
-        return super().replies_to(message)
-
-
-@on_grid
-def test_no_range_is_searched_for_in_a_run():
-    halved = (8.0 * 0.5 ** (k // 6) for k in itertools.count())
-    grid = Searching(q6_objectives(), ranges=halved)
-    words = "refused: the range of 'delta' is 8 in this run, not 4: a run has one"
-    with pytest.raises(FedConError, match=words):
-        STEPS.start(grid, num_rounds=2, max_retries=0, secure_aggregation=SECURE)
-
-
-@on_grid
-def test_a_range_below_a_node_s_own_is_refused_before_it_has_trained():
-    fine = SecAggPlus(clipping_range=1e-4)
-    grid = FakeGrid(q6_objectives(), make=lambda load: client_app(load, policy=Policy()))
-    with pytest.raises(FedConError, match=r"policy.min-range = 0.001, not 0.0001 of 'delta'"):
-        STEPS.start(grid, num_rounds=1, max_retries=0, secure_aggregation=fine)
-
-
-@on_grid
-def test_a_client_beyond_the_range_says_so_once_and_takes_no_more_part():
-    objectives = q6_objectives()
-    far = LeastSquares(np.ones((1, *objectives[0].shape)), np.array([1e6]))
-    grid = SecureGrid([*objectives[:5], far])
-    gradient, asked = far.gradient, []
-    far.gradient = lambda x: asked.append(x) or gradient(x)
-    history = STEPS.start(
-        grid, num_rounds=3, max_retries=0, evaluate_every=1, secure_aggregation=SECURE
-    ).history
+    asked.clear()
+    history = start(grid=SecureGrid([*near, far]), rounds=3, retry=False, evaluate_every=1)
     assert history["replies"].tolist() == [5, 5, 5]
     assert len(asked) <= 3  # in the first round alone, whatever it would send later
 
 
-def overflowing(privacy=None):
-    """Return a method whose step fails on rows with a long gradient, and nodes: one has such."""
-    shape = q6_objectives()[0].shape
-    nothing = LeastSquares(np.zeros((1, *shape)), np.zeros(1))
-    long = LeastSquares(np.full((1, *shape), 30.0), np.ones(1))
-    ball, most = Indicator(L2Ball(1.0)), 1.7e308
-    made = FedMiD(
-        ball, client_lr=most, local_steps=1, server_prox_only=False, privacy=privacy, server_lr=1.0
-    )
-    return made, SecureGrid([*[nothing] * 5, long])
-
-
-@on_grid
-def test_a_step_that_fails_is_told_as_a_value_beyond_the_range(log):
+def test_a_step_that_fails_is_told_as_a_value_beyond_the_range():
     """By the length of a step a server would else find a gradient's length, bit by bit."""
     made, grid = overflowing()
-    history = made.start(grid, num_rounds=2, evaluate_every=0, secure_aggregation=SECURE).history
-    assert history["replies"].tolist() == [5]
-    told = [r for c, now, r in grid.seen if c == 5 and now == "collect_masked_vectors"]
-    errors = {reply.content["fitres.metrics"]["error"] for reply in told}
-    assert len(errors) == 1
-    assert "lies beyond the range of the sum" in errors.pop()
+    assert start(made, grid, 2, evaluate_every=0)["replies"].tolist() == [5]
+    told = [r for c, now, r in grid.seen if c == 5 and now == STAGES[2]]
+    (error,) = {reply.content["fitres.metrics"]["error"] for reply in told}
+    assert "lies beyond the range of the sum" in error
 
 
-@on_grid
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        *(({"v": np.array([far, 0])}, "an entry of its upload lies beyond the range of the sum")
+          for far in (4.01, np.nan, np.inf)),
+        ({"w": np.zeros(2)}, r"this client uploads \['w'\], the server asked for \['v'\]"),
+    ],
+)  # fmt: skip
+def test_a_client_checks_itself(values, words):
+    with pytest.raises(ConfigError, match=words):
+        scaled(values, {}, '{"ranges": {"v": 4.0}, "about": {}}')
+
+
+def test_no_range_is_searched_for_in_a_run():
+    """By a server that looks for the size of a client's upload: another range in each round."""
+    ranges = (8.0 * 0.5 ** (k // 6) for k in itertools.count())
+
+    def search(now, message, grid):
+        if now == STAGES[2]:
+            config = message.content["fitins.config"]
+            config["sum"] = json.dumps(
+                json.loads(config["sum"]) | {"ranges": {"delta": next(ranges)}}
+            )
+
+    words = "refused: the range of 'delta' is 8 in this run, not 4: a run has one"
+    with pytest.raises(FedConError, match=words):
+        start(grid=SecureGrid(asks=search), rounds=2, retry=False)
+
+
+# --- nodes that insist ---------------------------------------------------------------------------
+
+
 def test_a_policy_that_cannot_be_had_is_told_the_server():
     """Once the run is under way: the first message of a node is none of the protocol."""
     asked = []
@@ -305,142 +264,67 @@ def test_a_policy_that_cannot_be_had_is_told_the_server():
 
     grid = FakeGrid(q6_objectives(), make=lambda load: client_app(load, policy=policy))
     with pytest.raises(FedConError, match=r"round 1.*policy\.min-summed must be at least 1"):
-        STEPS.start(grid, num_rounds=1, max_retries=0, secure_aggregation=SECURE)
+        start(grid=grid, retry=False)
 
 
-@on_grid
-def test_a_node_may_insist_on_sums(log):
-    def make(load):
-        return client_app(load, policy=Policy(min_summed=4))
-
-    result = STEPS.start(
-        FakeGrid(q6_objectives(), make=make), num_rounds=1, secure_aggregation=SECURE
-    )
-    assert result.history["replies"][-1] == 6
-    with pytest.raises(FedConError, match=r"policy.min-summed = 4, not its upload alone"):
-        STEPS.start(FakeGrid(q6_objectives(), make=make), num_rounds=1, max_retries=0)
-    low = SecAggPlus(clipping_range=8.0, reconstruction_threshold=3)
-    with pytest.raises(FedConError, match=r"policy.min-summed = 4, not a sum of 3 clients"):
-        STEPS.start(
-            FakeGrid(q6_objectives(), make=make),
-            num_rounds=1,
-            max_retries=0,
-            secure_aggregation=low,
-        )
-
-
-@on_grid
-def test_a_node_gives_its_key_or_its_seed_and_never_both():
-    class Greedy(SecureGrid):
-        def replies_to(self, message):
-            if stage(message) == "unmask":
-                message.content["secaggplus_configs"]["dead_nids"] = [1000]
-            return super().replies_to(message)
-
-    with pytest.raises(FedConError, match="node 1000 both active and dead"):
-        STEPS.start(Greedy(q6_objectives()), num_rounds=1, max_retries=0, secure_aggregation=SECURE)
-
-
-@on_grid
 @pytest.mark.parametrize(
-    ("now", "name"), [("unmask", "active_nids"), ("collect_masked_vectors", "srcs")]
-)
-def test_a_list_of_one_name_repeated_unmasks_nobody(now, name):
-    """Flower compares the lists' lengths with the threshold, and not how many nodes they name."""
-
-    class Repeating(SecureGrid):
-        def replies_to(self, message):
-            if stage(message) == now:
-                asked_of = message.content["secaggplus_configs"]
-                asked_of[name] = [asked_of[name][0]] * len(asked_of[name])
-                if now == "unmask":
-                    asked_of["dead_nids"] = sorted({*self.nodes} - {*asked_of[name]})
-            return super().replies_to(message)
-
-    with pytest.raises(FedConError, match=r"names node \d+ twice in one list"):
-        STEPS.start(
-            Repeating(q6_objectives()), num_rounds=1, max_retries=0, secure_aggregation=SECURE
-        )
+    ("rule", "secure", "words"),
+    [
+        ({"min_summed": 4}, SECURE, None),
+        ({"min_summed": 4}, None, r"policy.min-summed = 4, not its upload alone"),
+        ({"min_summed": 4}, SecAggPlus(8.0, reconstruction_threshold=3),
+         r"policy.min-summed = 4, not a sum of 3 clients"),
+        ({}, SecAggPlus(1e-4), r"policy.min-range = 0.001, not 0.0001 of 'delta'"),
+    ],
+)  # fmt: skip
+def test_a_node_may_insist_on_sums(rule, secure, words):
+    grid = FakeGrid(q6_objectives(), make=lambda load: client_app(load, policy=Policy(**rule)))
+    if words is None:
+        assert start(grid=grid, secure=secure)["replies"][-1] == 6
+        return
+    with pytest.raises(FedConError, match=words):
+        start(grid=grid, secure=secure, retry=False)
 
 
-@on_grid
+@pytest.mark.parametrize(
+    ("when", "values", "words"),
+    [
+        ("unmask", {"dead_nids": [1000]}, "node 1000 both active and dead"),
+        # Flower compares the lists' lengths with the threshold, not how many nodes they name.
+        ("unmask", {"active_nids": lambda n: [1000] * len(n), "dead_nids": [*range(995, 1000)]},
+         r"names node \d+ twice in one list"),
+        (STAGES[2], {"srcs": lambda names: [names[0]] * len(names)},
+         r"names node \d+ twice in one list"),
+        (STAGES[2], {"record": "fitins.config", "action": "certify"},
+         "uploads of rounds are summed, and not answers to cer"),
+    ],
+    ids=["key and seed", "unmask one", "mask with one", "certify"],
+)  # fmt: skip
+def test_a_node_answers_nothing_that_would_unmask_one(when, values, words):
+    with pytest.raises(FedConError, match=words):
+        start(grid=SecureGrid(asks=asking(when, **values)), retry=False)
+
+
 def test_a_node_masks_its_vector_with_all_whose_keys_it_has():
     """One that masks it with a few, called dead later, would have it unmasked alone."""
 
-    class Sparing(SecureGrid):
-        def replies_to(self, message):
-            if stage(message) == "collect_masked_vectors" and message.metadata.dst_node_id == 1000:
-                asked_of = message.content["secaggplus_configs"]
-                for name in ("srcs", "ctxts"):
-                    asked_of[name] = asked_of[name][:3]
-            return super().replies_to(message)
+    def spare(now, message, grid):
+        if now == STAGES[2] and message.metadata.dst_node_id == 1000:
+            for name in ("srcs", "ctxts"):
+                message.content[PROTOCOL][name] = message.content[PROTOCOL][name][:3]
 
-    grid = Sparing(q6_objectives())
-    STEPS.start(grid, num_rounds=1, max_retries=0, secure_aggregation=SECURE)
-    ((told, *_),) = [
-        [r.content for c, now, r in grid.seen if c == 0 and now == "collect_masked_vectors"]
-    ]
+    grid = SecureGrid(asks=spare)
+    start(grid=grid, retry=False)
+    (told,) = [r.content for c, now, r in grid.seen if c == 0 and now == STAGES[2]]
     assert "has sent the keys of node 99" in told["fitres.metrics"]["error"]
 
 
-@on_grid
-def test_no_other_answer_than_an_upload_is_summed():
-    class Curious(SecureGrid):
-        def replies_to(self, message):
-            if stage(message) == "collect_masked_vectors":
-                message.content["fitins.config"]["action"] = "certify"
-            return super().replies_to(message)
-
-    with pytest.raises(FedConError, match="uploads of rounds are summed, and not answers to cer"):
-        STEPS.start(
-            Curious(q6_objectives()), num_rounds=1, max_retries=0, secure_aggregation=SECURE
-        )
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        *(
-            ({"v": np.array([far, 0])}, "an entry of its upload lies beyond the range of the sum")
-            for far in (4.01, np.nan, np.inf)
-        ),
-        ({"w": np.zeros(2)}, r"this client uploads \['w'\], the server asked for \['v'\]"),
-    ],
-)
-def test_a_client_checks_itself(values, words):
-    with pytest.raises(ConfigError, match=words):
-        scaled(values, {}, '{"ranges": {"v": 4.0}, "about": {}}')
-
-
-# --- false replies -------------------------------------------------------------------------------
-
-
-@on_grid
-@pytest.mark.parametrize("now", STAGES)
-@pytest.mark.parametrize("what", ["empty", "words", "numbers"])
-def test_a_false_reply_ends_nothing(now, what, log):
-    class Broken(SecureGrid):
-        def replies_to(self, message):
-            asked_now = stage(message)
-            found = super().replies_to(message)
-            if asked_now == now and message.metadata.dst_node_id == 1000:
-                record = found[0].content["secaggplus_configs"]
-                for key in list(record):
-                    if what == "empty":
-                        del record[key]
-                    else:
-                        record[key] = "?" * 40 if what == "words" else [7, 8]
-            return found
-
-    result = STEPS.start(Broken(q6_objectives()), num_rounds=1, secure_aggregation=SECURE)
-    assert result.history["replies"][-1] == (6 if now == "unmask" else 5)
-    assert np.isfinite(result.history.x).all()
+# --- pages, configurations, a deployment ---------------------------------------------------------
 
 
 def test_the_page_s_blocks():
     """The app builds, the bounds are those stated, and the node's file is a policy."""
-    page = "docs/secure_aggregation.md"
-    found = {}
+    page, found = "docs/secure_aggregation.md", {}
     exec(compile(blocks("python", page)[0], page, "exec"), found)
     assert type(found["app"]).__name__ == "ServerApp"
     node = tomllib.loads(blocks("toml", page)[0])
@@ -452,16 +336,23 @@ def test_the_page_s_blocks():
         assert SECURE.step("delta", cohort) == pytest.approx(float(words), rel=0.02)
 
 
-def test_a_run_configuration_turns_it_on():
-    assert apps._secure({}, SECURE) is SECURE
-    given = {"secagg-clipping-range": 2.0, "secagg-num-shares": 5, "secagg-quantization-range": 64}
-    assert apps._secure(given, None) == SecAggPlus(2.0, 5, quantization_range=64)
-    half = {"secagg-clipping-range": 2, "secagg-num-shares": 0.5}
-    assert apps._secure(half, SECURE) == SecAggPlus(2.0, 0.5)
-    assert apps._secure({"secagg": True, "secagg-num-shares": 5}, None) == SecAggPlus(None, 5)
-    assert apps._secure({"secagg": False}, SECURE) is SECURE
+GIVEN = {"secagg-clipping-range": 2.0, "secagg-num-shares": 5, "secagg-quantization-range": 64}
+
+
+@pytest.mark.parametrize(
+    ("config", "own", "found"),
+    [
+        ({}, SECURE, SECURE),
+        (GIVEN, None, SecAggPlus(2.0, 5, quantization_range=64)),
+        ({"secagg-clipping-range": 2, "secagg-num-shares": 0.5}, SECURE, SecAggPlus(2.0, 0.5)),
+        ({"secagg": True, "secagg-num-shares": 5}, None, SecAggPlus(None, 5)),
+        ({"secagg": False}, SECURE, SECURE),
+    ],
+)
+def test_a_run_configuration_turns_it_on(config, own, found):
+    assert apps._secure(config, own) == found
     with pytest.raises(ConfigError, match="secagg-num-shares must be a number, got 'all'"):
-        apps._secure({**given, "secagg-num-shares": "all"}, None)
+        apps._secure({**GIVEN, "secagg-num-shares": "all"}, None)
 
 
 @pytest.mark.nightly
@@ -477,8 +368,8 @@ def test_a_node_is_killed_in_the_middle_of_a_round(tmp_path):
         configs.append({"partition-id": j, "num-partitions": 5, **data})
     hang, hanging = tmp_path / "hang", tmp_path / "hanging"
     configs[4]["hang"] = str(hang)
-    arguments, secured = {"client_lr": 1.0, "local_steps": 1}, {"secagg_clipping_range": 8.0}
-    more = {"evaluate_every": 0, "grace": 90.0, **secured}
+    more = {"evaluate_every": 0, "grace": 90.0, "secagg_clipping_range": 8.0}
+    arguments = {"client_lr": 1.0, "local_steps": 1}
     config = run_config("FedAvg", arguments, 2, tmp_path / "out", **more)
     with Deployment(tmp_path, configs) as deployment:
         run = deployment.submit(APP, config)

@@ -15,6 +15,8 @@ from flower_fedcon.engines import grid as grids
 from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.strategies import CompositeFL
 
+pytestmark = on_grid
+
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
@@ -47,20 +49,23 @@ class Hung(FakeGrid):
         return [] if hung else super().replies_to(message)
 
 
-@on_grid
+def trained(grid):
+    """Return what client 2 was asked for in training."""
+    sent = map(asked, grid.pushed)
+    return [one for one in sent if (one["action"], one.get("client")) == ("train", 2)]
+
+
 def test_a_client_that_hangs_is_left_out_for_a_while_and_named(log):
     grid = Hung(q6_objectives())
     options = {"timeout": 0.02, "quarantine_after": 2, "quarantine_rounds": 3, "evaluate_every": 0}
     avg().start(grid, num_rounds=12, **options)
-    rounds = [asked(m)["round"] for m in grid.pushed
-              if asked(m)["action"] == "train" and asked(m)["client"] == 2]  # fmt: skip
+    rounds = [asked["round"] for asked in trained(grid)]
     assert rounds == [1, 2, 6]  # left out of 3 to 5, then of 7 to 12
     assert any("client 2 has failed repeatedly (now: no reply in" in m for m in log.messages)
     assert any("[ROUND 4/12] 5 of 6 replies" in m and "client 2 (it is left out until round 6" in m
                for m in log.messages)  # fmt: skip
 
 
-@on_grid
 def test_a_round_that_needs_everyone_asks_those_in_quarantine_too():
     grid = Hung(q6_objectives())
     grid.kinds = ()
@@ -74,20 +79,16 @@ def test_a_round_that_needs_everyone_asks_those_in_quarantine_too():
         strategy.start(grid, num_rounds=5, max_retries=2, **options)
 
 
-@on_grid
 def test_a_round_is_asked_again_until_its_deadline(monkeypatch):
     monkeypatch.setattr(grids, "PAUSE", (0.01, 0.04))
     grid = Hung(q6_objectives())
     options = {"timeout": 0.001, "round_deadline": 0.3}
-    with pytest.raises(
-        RoundError, match=r"round 1: 5 usable replies of 6, and 6 are needed, after \d+ att"
-    ):
+    words = r"round 1: 5 usable replies of 6, and 6 are needed, after \d+ att"
+    with pytest.raises(RoundError, match=words):
         avg(min_replies=6).start(grid, num_rounds=1, **options)
-    attempts = sum(asked(m)["action"] == "train" and asked(m)["client"] == 2 for m in grid.pushed)
-    assert 5 <= attempts <= 12  # pauses of 10, 20, 40, 40, ... ms
+    assert 5 <= len(trained(grid)) <= 12  # pauses of 10, 20, 40, 40, ... ms
 
 
-@on_grid
 def test_a_hung_evaluation_ends_and_names_its_client(log):
     grid = Hung(q6_objectives())
     grid.kinds = ("evaluate",)
@@ -99,7 +100,6 @@ def test_a_hung_evaluation_ends_and_names_its_client(log):
         log.clear()
 
 
-@on_grid
 def test_an_offline_client_does_not_go_into_quarantine():
     grid = FakeGrid(q6_objectives())
 
@@ -115,7 +115,6 @@ def test_an_offline_client_does_not_go_into_quarantine():
     assert history["replies"].tolist() == [6, 5, 5, 5, 5, 5, 6, 6]
 
 
-@on_grid
 def test_a_client_on_a_new_node_is_forgiven():
     grid = Hung(q6_objectives())
 
@@ -128,7 +127,6 @@ def test_a_client_on_a_new_node_is_forgiven():
     assert history["replies"].tolist() == [5, 5, 5, 6, 6]
 
 
-@on_grid
 def test_seconds_are_those_of_the_clock_on_the_wall(clock):
     options = {"evaluate_every": 1, "callbacks": [lambda record: clock.sleep(1.0)]}
     rows = avg().start(FakeGrid(q6_objectives()), num_rounds=4, **options).history
@@ -137,7 +135,6 @@ def test_seconds_are_those_of_the_clock_on_the_wall(clock):
     assert here["seconds"].tolist() == [0, 0, 0, 0]
 
 
-@on_grid
 def test_clients_evaluate_every_tenth_round_and_after_the_last(log):
     grid = FakeGrid(q6_objectives())
     history = avg(participation=Sample(count=2)).start(grid, num_rounds=12).history
@@ -154,5 +151,5 @@ def test_clients_evaluate_every_tenth_round_and_after_the_last(log):
      ("start_timeout", -5), ("quarantine_after", 1.5)],
 )  # fmt: skip
 def test_options_are_refused_by_name(option, value):
-    with pytest.raises(ConfigError, match=f"{option} must be"):
+    with pytest.raises(ConfigError, match=f"{option} must be .*, got {value!r}"):
         avg().start(FakeGrid(()), **{option: value})

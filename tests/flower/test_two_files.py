@@ -16,6 +16,8 @@ from pages import APP, ON_NODES, ROOT, app_files, files, in_order, pages
 from flower_fedcon.errors import FedConError
 from flower_fedcon.registry import algorithms
 
+pytestmark = on_grid
+
 ROUNDS = 20
 LOAD = "\ndef load_objective("
 OBJECTIVES = {
@@ -54,8 +56,7 @@ def objective_for(name):
 def app_with(name, objective="LeastSquares"):
     """Return README's app with a method in place of its own, by the least that it must be given."""
     kind, texts = algorithms()[name], app_files()
-    takes = signature(kind).parameters
-    given, room = "", ""
+    takes, given, room = signature(kind).parameters, "", ""
     if "constraint" in takes:
         given = "L1Ball(radius=5.0)"
     elif "regularizer" in takes and takes["regularizer"].default is Parameter.empty:
@@ -79,7 +80,6 @@ def at_the_start(folder, clients=3):
     return np.mean([f.value(np.zeros(f.shape)) for f in found])
 
 
-@on_grid
 @pytest.mark.filterwarnings("ignore:FedNewton")
 @pytest.mark.parametrize("name", algorithms())
 def test_every_method_runs_by_its_defaults_on_nodes_as_they_are(name, tmp_path):
@@ -94,16 +94,14 @@ def test_every_method_runs_by_its_defaults_on_nodes_as_they_are(name, tmp_path):
 OPEN = "from flower_fedcon import Policy\n\napp = client_app(load_objective, policy=Policy.open())"
 
 
-@on_grid
 @pytest.mark.parametrize("name", [name for name in algorithms() if name not in BOUNDED])
 def test_the_default_policy_stops_no_method_whose_steps_follow_from_estimates(name, tmp_path):
     """Of clients that state no constant: the models, or the refusal, of nodes that allow all."""
     ends = []
     for app in ("app = client_app(load_objective)", OPEN):
         texts = app_with(name, "Unstated")
-        texts["client_app.py"] = texts["client_app.py"].replace(
-            "app = client_app(load_objective)", app
-        )
+        client = texts["client_app.py"].replace("app = client_app(load_objective)", app)
+        texts["client_app.py"] = client
         folder = written(tmp_path / str(len(ends)), texts)
         try:
             ends.append(played(folder, **{"num-server-rounds": 3}).history.x.tobytes())
@@ -112,15 +110,9 @@ def test_the_default_policy_stops_no_method_whose_steps_follow_from_estimates(na
     assert ends[0] == ends[1]
 
 
-SETTINGS = {
-    "fedfw": "penalty",
-    "fedfwplus": "penalty",
-    "fedsgm": "lipschitz",
-    "fedproxal": "penalty",
-}
+SETTINGS = dict.fromkeys(("fedfw", "fedfwplus", "fedproxal"), "penalty") | {"fedsgm": "lipschitz"}
 
 
-@on_grid
 @pytest.mark.filterwarnings("ignore:FedNewton")
 @pytest.mark.parametrize("name", algorithms())
 def test_what_a_policy_stops_is_said_before_round_1_in_one_sentence(name, tmp_path, log):
@@ -170,7 +162,6 @@ def in_flower(folders, tmp_path_factory):
 
 
 @pytest.mark.ray
-@on_grid
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_s_app_runs_in_flower_s_simulation(page, folders, in_flower):
     found = in_flower[page]

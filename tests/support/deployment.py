@@ -16,10 +16,8 @@ import re
 import signal
 import ssl
 import subprocess
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -40,24 +38,12 @@ from security import Security
 CONNECTION = "test"  # name of the connection in config.toml
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """What a completed ``flwr run`` left: its id, Flower's status, its output and duration."""
-
-    run_id: str
-    status: str
-    exit_status: int
-    output: str
-    seconds: float
-
-
 class Run:
     """A run submitted with ``flwr run --stream``."""
 
     def __init__(self, flower: Flower, process: FlowerProcess) -> None:
         self._flower = flower
         self._process = process
-        self._began = time.monotonic()
         process.start()
 
     @property
@@ -84,10 +70,9 @@ class Run:
         run = json.loads(answer)["runs"][0]
         return run["status"], run["status-details"]
 
-    def wait(self, timeout: float) -> RunResult:
+    def wait(self, timeout: float) -> Self:
         """Wait for the end of the run; raise `DeploymentError` unless it completed."""
         ended = wait_until(lambda: not self._process.alive(), timeout)
-        seconds = time.monotonic() - self._began
         self._process.kill()
         exit_status = self._process.exit_status
         if not ended:
@@ -98,7 +83,7 @@ class Run:
         status, details = self.status()
         if status != "finished:completed":
             raise self._error(f"ended as {status} ({details})")
-        return RunResult(self.run_id, status, exit_status, self.output, seconds)
+        return self
 
     def _error(self, what: str) -> DeploymentError:
         tails = [p.log_tail() for p in [self._process, *self._flower.processes]]
@@ -201,7 +186,7 @@ class Flower:
         app_dir: Path,
         run_config: Mapping[str, Value] | None = None,
         timeout: float = 120,
-    ) -> RunResult:
+    ) -> Run:
         """Run the app in `app_dir` to its end; raise `DeploymentError` unless it completed."""
         return self.submit(app_dir, run_config).wait(timeout)
 
@@ -329,15 +314,3 @@ class Simulation(Flower):
         # By default each client takes two CPUs, more than a small machine may have.
         options = {"num-supernodes": num_supernodes, "client-resources-num-cpus": 1}
         self.run_options = ["--federation-config", key_value_pairs(options)]
-
-
-def run_simulation_app(
-    root: Path,
-    app_dir: Path,
-    num_supernodes: int,
-    run_config: Mapping[str, Value] | None = None,
-    timeout: float = 180,
-) -> RunResult:
-    """Run one app in Flower's simulation and stop everything; see `Simulation`, `Flower.run`."""
-    with Simulation(root, num_supernodes) as simulation:
-        return simulation.run(app_dir, run_config, timeout)

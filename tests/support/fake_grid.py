@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 
 from flower_fedcon import Policy, client_app
+from flower_fedcon.engines import grid
+from flower_fedcon.flower import mail
 
 on_grid = pytest.mark.usefixtures("identity")
 """Marks a test that plays a run on a `FakeGrid`."""
+
+
+@pytest.fixture
+def identity(monkeypatch):
+    """Be a running task, which Flower's messages need, and wait for nothing."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(mail, "POLL", (0.0, 0.0))
+    monkeypatch.setattr(grid, "PAUSE", (0.0, 0.0))
+    monkeypatch.setattr(grid, "_RETURN", 0.0)
+
+
+@pytest.fixture
+def log(caplog):
+    """What Flower's log is told."""
+    caplog.set_level(logging.INFO, logger="flwr")
+    return caplog
 
 
 def open_app(load):
@@ -81,6 +103,49 @@ class FailingGrid(FakeGrid):
     def pull_messages(self, message_ids):
         self.call()
         return super().pull_messages(message_ids)
+
+
+class Late(FakeGrid):
+    """One client's answers to one action come at each third look only."""
+
+    action, client, looks_for_replies = "train", 2, 0
+
+    def pull_messages(self, message_ids):
+        self.looks_for_replies += 1
+        asks = {m: asked(self.pushed[int(m[1:])]) for m in message_ids}
+        wanted = self.action, self.client
+        late = {m for m, ask in asks.items() if (ask.get("action"), ask.get("client")) == wanted}
+        ready = [m for m in message_ids if m not in late or self.looks_for_replies % 3 == 0]
+        return super().pull_messages(ready)
+
+
+def hitting(change, *places):
+    """Return what alters replies of (round, client) places, once each, and the list of those left.
+
+    `change` is given the message and its reply, and returns what comes back.
+    """
+    left = list(places)
+
+    def alter(message, reply):
+        sent = message.content["fitins.config"]
+        place = sent["round"], sent["client"]
+        if place not in left:
+            return [reply]
+        left.remove(place)
+        return change(message, reply)
+
+    return alter, left
+
+
+def with_config(**fields):
+    """Return what changes the configuration of a reply."""
+
+    def change(message, reply):
+        old = dict(reply.content["fitres.metrics"])
+        reply.content["fitres.metrics"] = ConfigRecord({**old, **fields})
+        return [reply]
+
+    return change
 
 
 def asked(message):

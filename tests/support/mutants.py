@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -23,20 +25,8 @@ FIELDS = [
     "num-examples", "num-partitions", "layout", "smoothness", "digest",
 ]  # fmt: skip
 DTYPES = [
-    "<f8",
-    "<f4",
-    "<i8",
-    "<i4",
-    "<i2",
-    "|i1",
-    "<u4",
-    "<u2",
-    "|u1",
-    "|b1",
-    "<c16",
-    "<f2",
-    "|S3",
-]
+    "<f8", "<f4", "<i8", "<i4", "<i2", "|i1", "<u4", "<u2", "|u1", "|b1", "<c16", "<f2", "|S3",
+]  # fmt: skip
 
 
 @dataclass
@@ -195,3 +185,35 @@ def dumped(array: np.ndarray) -> bytes:
 
 CHANGES = [config_value, config_value, config_key, number, status, missing_record, other_record,
            bytes_of, array_of, array_of, arrays_of]  # fmt: skip
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+ODD_REQUESTS: list[Any] = [
+    "", None, -1, 0, 1, 2**70, float("nan"), float("inf"), 1e308, True, b"\x00", "x", [1, 2], "{}",
+    '[[[8]], "float64", false]', '[[[100000000000]], "float64", false]', "[" * 5000, 10**18,
+]  # fmt: skip
+ODD_SETTINGS: list[Any] = [
+    None, -1, 1e400, "x", [], {}, {"type": "L1Ball", "radius": 1.0},
+    {"type": "L1", "weight": 1e308}, {"array": "settings.9"}, 10**30,
+    {"type": "AOGM", "max_iterations": 2**70},
+]  # fmt: skip
+
+
+def mutate_request(rng: random.Random, arrays: list[np.ndarray], config: dict[str, Any]) -> None:
+    """Change one or two things of a message to a node in place."""
+    for _ in range(rng.randint(1, 2)):
+        kind = rng.randrange(8)
+        if kind < 4:
+            config[rng.choice(list(config))] = rng.choice(ODD_REQUESTS)
+        elif kind < 5:
+            config.pop(rng.choice(list(config)))
+        elif kind < 7 and arrays:
+            j = rng.randrange(len(arrays))
+            a = arrays[j]
+            odd = [a * np.nan, a * 1e300, a.astype("i4"), np.zeros((2, 2)), np.zeros(0), a.sum()]
+            arrays[j] = np.asarray(rng.choice(odd))
+        elif str(config.get("settings", "")).startswith('{"'):
+            settings = json.loads(config["settings"])
+            settings[rng.choice(list(settings))] = rng.choice(ODD_SETTINGS)
+            config["settings"] = json.dumps(settings)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from fake_grid import on_grid
 from sites import COLUMNS, problem, run, stated, written
-from test_tables_on_nodes import make_grid
+from table_nodes import make_grid, run_on, same_files, start, write_rows
 
 from flower_fedcon import Policy
 from flower_fedcon.errors import ConfigError
@@ -20,42 +20,36 @@ from flower_fedcon.tables.ending import final_exchanges
 from flower_fedcon.tables.own_files import written_by
 from flower_fedcon.tables.statistics.group_sums import predicted_effects
 
+pytestmark = on_grid
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return written(tmp_path_factory.mktemp("sites"))
 
 
-@on_grid
 def test_nodes_find_the_numbers_of_this_process(folder, tmp_path):
     schema = Schema.load(stated("logistic", test_fraction=0.2))
     files = sorted(folder.glob("s*.csv"))
     made = problem(folder, "logistic", {"test_fraction": 0.2}, inference="robust")
     here = run(made, 10).report
-    how = {"schema": schema, "weighting": "examples", "site_effects": "own"}
-    grid = make_grid(
-        files, schema, **{"predictions-dir": str(tmp_path / "own"), "policy.min-cell": 1}
-    )
-    there = FedNewton().start(
-        grid, num_rounds=10, inference="robust", evaluate_every=10, run_dir=tmp_path / "run", **how
-    ).history.report  # fmt: skip
+    node = {"predictions-dir": str(tmp_path / "own"), "policy.min-cell": 1}
+    how = {"site_effects": "own", "inference": "robust", "evaluate_every": 10}
+    there = start(files, schema, 10, node=node, run_dir=tmp_path / "run", **how).report
     assert there.rows == here.rows
     assert there.errors == here.errors
     assert there.quality.pooled == here.quality.pooled
-    grid = make_grid(files, schema)
     free = FedNewton(WithIntercept(L1(0.1)))
     with pytest.raises(ConfigError, match=r"last entry .* is a column, not an intercept"):
-        free.start(grid, num_rounds=1, **how)
+        start(files, schema, 1, made=free, site_effects="own")
     # A node writes probabilities with its intercept for its own rows.
     own = pd.read_csv(tmp_path / "own" / "s0.csv")
     assert list(own) == ["row", "prediction", "linear_predictor", "probability", "outcome"]
     held = made.objectives[0].objective.metrics
-    np.testing.assert_allclose(
-        own["linear_predictor"], held.scores(np.array([row[1] for row in here.rows])), rtol=1e-7
-    )
+    scores = held.scores(np.array([row[1] for row in here.rows]))
+    np.testing.assert_allclose(own["linear_predictor"], scores, rtol=1e-7)
 
 
-@on_grid
 def test_nodes_fit_alone_where_their_policy_says_so(folder):
     schema = Schema.load(stated("logistic"))
     files = sorted(folder.glob("s*.csv"))
@@ -67,27 +61,22 @@ def test_nodes_fit_alone_where_their_policy_says_so(folder):
         for j in range(allowed):
             node = grid.nodes[1000 - j].node_config
             node["policy.phases"] = "train,evaluate,prepare,statistics,alone"
-        return FedNewton().start(
-            grid, num_rounds=10, schema=schema, weighting="examples", site_effects="own",
-            inference="model", heterogeneity=True,
-        ).history.report  # fmt: skip
+        how = {"site_effects": "own", "inference": "model", "heterogeneity": True}
+        return run_on(grid, schema, 10, **how).report
 
     found = there(4).heterogeneity
     for name in ("values", "bse", "q", "random", "ratio", "ratio_df"):
         assert getattr(found, name).tobytes() == getattr(here, name).tobytes()
     found = there(3).heterogeneity
     assert found.sites == ("s0", "s1", "s2")
-    assert (
-        "policy.phases = train, query, evaluate, scales, prepare, statistics, not alone"
-        in (found.left_out["s3"])
-    )
+    words = "policy.phases = train, query, evaluate, scales, prepare, statistics, not alone"
+    assert words in found.left_out["s3"]
     assert found.ratio.tobytes() == here.ratio.tobytes()  # sums, which it tells
     refused = there(0)
     assert refused.heterogeneity is None
     assert "heterogeneity is not known" in refused.text
 
 
-@on_grid
 @pytest.mark.parametrize("loss", ["squared", "logistic", "poisson"])
 def test_nodes_find_the_random_intercepts_of_this_process(loss, folder, tmp_path, monkeypatch):
     """Also where the run was ended between the last round and the fit."""
@@ -97,12 +86,8 @@ def test_nodes_find_the_random_intercepts_of_this_process(loss, folder, tmp_path
     here = run(made, 9, run_dir=tmp_path / "here")
     own = {"predictions-dir": str(tmp_path / "own"), "policy.min-cell": 1}
     grid = make_grid(files, schema, **own)
-
-    def start(**again):
-        return FedNewton().start(
-            grid, num_rounds=9, evaluate_every=9, run_dir=tmp_path / "there", schema=schema,
-            weighting="examples", site_effects="random", **again,
-        )  # fmt: skip
+    how = {"schema": schema, "weighting": "examples", "site_effects": "random"}
+    how |= {"num_rounds": 9, "evaluate_every": 9, "run_dir": tmp_path / "there"}
 
     def ended(*_):
         raise KeyboardInterrupt
@@ -110,12 +95,11 @@ def test_nodes_find_the_random_intercepts_of_this_process(loss, folder, tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(final_exchanges, "final_intercepts", ended)
         with pytest.raises(KeyboardInterrupt):
-            start()
+            FedNewton().start(grid, **how)
     assert not (tmp_path / "there" / "model.json").exists()
-    result = start(resume=True)
-    for name in ("coefficients.csv", "model.json", "quality.json"):
-        known = (tmp_path / "here" / name).read_bytes()
-        assert (tmp_path / "there" / name).read_bytes() == known, name
+    result = FedNewton().start(grid, resume=True, **how)
+    names = ("coefficients.csv", "model.json", "quality.json")
+    same_files(tmp_path / "here", tmp_path / "there", *names)
     there = result.history
     assert there.report.random.sd == here.report.random.sd
     assert there.report.quality.pooled == here.report.quality.pooled
@@ -137,15 +121,11 @@ def test_nodes_find_the_random_intercepts_of_this_process(loss, folder, tmp_path
     np.testing.assert_allclose(predicted[shown], scores, rtol=1e-9)
 
 
-@on_grid
 def test_nodes_have_a_say_in_random_intercepts(folder, tmp_path):
     schema, files = Schema.load(stated("poisson", cluster="plan")), sorted(folder.glob("s*.csv"))
 
     def there(policy=None, **more):
-        return FedNewton().start(
-            make_grid(files, schema, policy), num_rounds=8, schema=schema,
-            **{"weighting": "examples", "site_effects": "random"} | more,
-        ).history.report  # fmt: skip
+        return start(files, schema, 8, policy, site_effects="random", **more).report
 
     p, rows = len(COLUMNS) + 1, min(len(pd.read_csv(file)) for file in files)
     for policy, why in (
@@ -160,37 +140,28 @@ def test_nodes_have_a_say_in_random_intercepts(folder, tmp_path):
         assert why in report.text
     with pytest.raises(ConfigError, match='needs weighting="examples"'):
         there(weighting="uniform")
-    method = FedAvg(client_lr=0.1, local_steps=1)
+    method, secure = FedAvg(client_lr=0.1, local_steps=1), SecAggPlus(clipping_range=100.0)
     with pytest.raises(ConfigError, match="site_effects='random' cannot be used with secure"):
-        method.start(
-            make_grid(files, schema), num_rounds=1, schema=schema, weighting="examples",
-            site_effects="random", secure_aggregation=SecAggPlus(clipping_range=100.0),
-        )  # fmt: skip
+        there(made=method, secure_aggregation=secure)
 
 
-@on_grid
 def test_nodes_count_three_rows_of_a_class_in_a_bin(folder, tmp_path):
     """By default, as DataSHIELD; what is no table of counts is that of this process."""
     rows = (folder / "s0.csv").read_text().splitlines()
     place = rows[0].split(",").index("any")
     rare = [row for row in rows[1:] if row.split(",")[place] == "no"][:9]
     often = [row for row in rows[1:] if row.split(",")[place] == "yes"][:40]
-    (tmp_path / "sparse.csv").write_text("\n".join([rows[0], *rare, *often]))
-    files = [*sorted(folder.glob("s*.csv")), tmp_path / "sparse.csv"]
+    sparse = write_rows(tmp_path / "sparse.csv", rows[0], [*rare, *often])
+    files = [*sorted(folder.glob("s*.csv")), sparse]
     more = {"test_fraction": 0.2, "split_seed": 1}
     schema = Schema.load(stated("logistic", **more))
     made = tables(data=list(map(str, files)), schema=stated("logistic", **more))
     held = made.objectives[-1].objective.metrics
     assert 1 <= int((held.y < 0).sum()) < 3
     here = run(made, 8).report.quality
-
-    def there(**config):
-        grid = make_grid(files, schema, **config)
-        return FedNewton().start(
-            grid, num_rounds=8, schema=schema, weighting="examples"
-        ).history.report.quality  # fmt: skip
-
-    found, same = there(), there(**{"policy.min-cell": 1})
+    found, same = (
+        start(files, schema, 8, node=node).report.quality for node in ({}, {"policy.min-cell": 1})
+    )
     assert same.stated == here.stated
     assert found.sites == here.sites
     assert found.pooled["brier"] == here.pooled["brier"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from apps import AppGrid, modules, run_config
+from deployment import Deployment, DeploymentError, Simulation
 from fake_grid import on_grid
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, Context, RecordDict
+from processes import wait_until
 from quickstart import (
     APPS,
     CLIENTS,
@@ -14,6 +16,7 @@ from quickstart import (
     app,
     changes,
     model_here,
+    needing_all,
     run_here,
     same_model,
 )
@@ -23,20 +26,20 @@ from flower_fedcon.flower import nodes
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import FedAvg, FedFW, FedProx, Scaffold
 
+pytestmark = on_grid
+
 # Rounds and learning rate. Scaffold diverges at 0.05 with a momentum of 0.9, which is as 0.5
 # without; FedDualAvg has no momentum.
-ROUNDS = {
-    "fedprox": (9, 0.05),
-    "scaffold": (30, 0.01),
-    "feddyn": (32, 0.05),
-    "feddualavg": (40, 0.05),
-}
+ROUNDS = {"fedprox": (9, 0.05), "scaffold": (30, 0.01), "feddyn": (32, 0.05),
+          "feddualavg": (40, 0.05)}  # fmt: skip
+EACH = pytest.mark.parametrize("variant", VARIANTS)
+PROX = FedProx(proximal=0.1)
 
 torch = pytest.importorskip("torch", reason="the quickstart is PyTorch's: pip install '.[torch]'")
 
 
 @pytest.mark.parametrize("kind", APPS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@EACH
 def test_at_most_eight_lines(variant, kind):
     """With sampling, and weighting by examples."""
     added, removed = changes(variant, kind)
@@ -44,8 +47,7 @@ def test_at_most_eight_lines(variant, kind):
     assert removed <= added
 
 
-@on_grid
-@pytest.mark.parametrize("variant", VARIANTS)
+@EACH
 def test_a_variant_of_the_fuller_app_trains(variant, tmp_path):
     """A sample of two of three unequal clients, whose loops have a schedule, autocast, clipping."""
     folder = app(tmp_path / "app", variant, "fuller")
@@ -59,8 +61,7 @@ def test_a_variant_of_the_fuller_app_trains(variant, tmp_path):
     assert list(result.arrays) == list(before)
 
 
-@on_grid
-@pytest.mark.parametrize("variant", VARIANTS)
+@EACH
 def test_a_variant_trains_and_records_every_client(variant, tmp_path):
     """With momentum, batch normalisation and shuffled epochs, as the quickstart has them."""
     folder = app(tmp_path / "app", variant)
@@ -81,7 +82,6 @@ def test_a_variant_trains_and_records_every_client(variant, tmp_path):
     assert result.arrays["norm.num_batches_tracked"].numpy() == 13 * rounds
 
 
-@on_grid
 def test_metrics_are_weighted_by_examples(tmp_path):
     row = run_here(app(tmp_path / "app", "fedprox"), tmp_path / "m.pt").history.rows[-1]
     with modules(tmp_path / "app") as (client, _):
@@ -92,7 +92,6 @@ def test_metrics_are_weighted_by_examples(tmp_path):
         assert row[name] == pytest.approx(np.average(each, weights=sizes), rel=1e-12)
 
 
-@on_grid
 def test_fedavg_is_flower_s(tmp_path):
     """The app as it is, and with this package's FedAvg in FedProx's place: the same model."""
     config = {"num-server-rounds": 2, "fraction-evaluate": 1.0}
@@ -115,42 +114,104 @@ def at_once(monkeypatch):
     monkeypatch.setattr(nodes, "_HOPELESS", 0.0)
 
 
-@on_grid
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
     ("variant", "strategy", "changed", "said"),
     [
-        (None, FedProx(proximal=0.1), {}, r"write @train_step .* under its @app.train\(\)"),
+        (None, PROX, {}, r"write @train_step .* under its @app.train\(\)"),
         ("fedprox", FedFW(L1Ball(9.0), penalty=1.0), {}, "fedfw cannot correct a train loop"),
+        ("fedprox", PROX, {"initial_arrays": None}, "give initial_arrays, for example"),
         (
             "fedprox",
-            FedProx(proximal=0.1),
-            {"initial_arrays": None},
-            "give initial_arrays, for example",
+            PROX,
+            {"initial_arrays": "half"},
+            r"initial_arrays\['conv1.weight'\] is float16",
         ),
-        ("fedprox", FedProx(proximal=0.1), {"certificates": True}, "certificates need"),
-        ("fedprox", FedProx(proximal=0.1), {"buffers": ["nrm.*"]}, "'nrm.*' fits none of initial_"),
+        ("fedprox", PROX, {"certificates": True}, "certificates need"),
+        ("fedprox", PROX, {"buffers": ["nrm.*"]}, "'nrm.*' fits none of initial_"),
         ("scaffold", Scaffold(client_lr=0.1, local_steps=2, option="I"), {}, 'use option="II"'),
         ("fedprox", FedAvg(batch_size=32), {}, "draws its batches: leave batch_size out"),
     ],
 )
 def test_refused_before_round_1(variant, strategy, changed, said, tmp_path):
-    from flwr.app import ArrayRecord
-
     with modules(app(tmp_path / "app", variant)) as (client, server):
-        grid = AppGrid(client.app)
-        arguments = {"initial_arrays": ArrayRecord(server.Net().state_dict()), **changed}
+        grid, net = AppGrid(client.app), server.Net()
+        arguments = {"initial_arrays": ArrayRecord(net.state_dict()), **changed}
+        if arguments["initial_arrays"] == "half":
+            arguments["initial_arrays"] = ArrayRecord(net.half().state_dict())
         with pytest.raises(ConfigError, match=said):
             strategy.start(grid, num_rounds=1, **arguments)
         rounds = [m.content["fitins.config"]["action"] for m in grid.pushed]
         assert "train" not in rounds
 
 
-@on_grid
-def test_half_precision_is_refused_by_name(tmp_path):
-    from flwr.app import ArrayRecord
+# --- by `flwr run`: in Flower's simulation, and on SuperNodes that die ---------------------------
 
-    with modules(app(tmp_path / "app", "fedprox")) as (client, server):
-        arrays = ArrayRecord(server.Net().half().state_dict())
-        with pytest.raises(ConfigError, match=r"initial_arrays\['conv1.weight'\] is float16"):
-            FedProx(proximal=0.1).start(AppGrid(client.app), arrays, num_rounds=1)
+TWO = 2  # rounds: the second needs what the clients have kept of the first
+ASKED = {"quickstart": CLIENTS, "fuller": 2}  # in each round
+
+
+@pytest.fixture(scope="module")
+def apps(tmp_path_factory):
+    """The variants' folders."""
+    return {
+        (kind, v): needing_all(app(tmp_path_factory.mktemp(v) / "app", v, kind), ASKED[kind])
+        for kind in APPS
+        for v in VARIANTS
+    }
+
+
+@pytest.fixture
+def here(apps, tmp_path, identity):
+    """The models that the same apps find in this process."""
+    return {
+        each: model_here(folder, tmp_path / f"{'-'.join(each)}.pt", TWO)
+        for each, folder in apps.items()
+    }
+
+
+def config(path):
+    return {"num-server-rounds": TWO, "final-model": str(path)}
+
+
+@pytest.mark.nightly
+@pytest.mark.ray
+def test_flwr_run_in_simulation(apps, here, tmp_path):
+    with Simulation(tmp_path / "flower", CLIENTS) as simulation:
+        for each, folder in apps.items():
+            path = tmp_path / f"{'-'.join(each)}-simulated.pt"
+            output = simulation.run(folder, config(path), timeout=900).output
+            same_model(path, here[each])
+            assert f"[ROUND {TWO}/{TWO}] train_loss" in output
+            assert "eval_acc 0." in output
+
+
+@pytest.mark.nightly
+@pytest.mark.deployment
+def test_flwr_run_on_supernodes_of_which_one_dies(apps, here, tmp_path):
+    nodes = [
+        {"partition-id": j, "num-partitions": CLIENTS, "state-dir": str(tmp_path / f"state-{j}")}
+        for j in range(CLIENTS)
+    ]
+    paths = {each: tmp_path / f"{'-'.join(each)}-deployed.pt" for each in apps}
+    output = {}
+    with Deployment(tmp_path / "flower", nodes) as deployment:
+        for kind in APPS:
+            runs = {
+                each: deployment.submit(folder, config(paths[each]))
+                for each, folder in apps.items()
+                if each[0] == kind
+            }
+            first = f"[ROUND 1/{TWO}]"
+            assert wait_until(lambda: all(first in run.output for run in runs.values()), 900)  # noqa: B023
+            deployment.kill_node(1)
+            deployment.restart_node(1)
+            for each, run in runs.items():
+                try:
+                    output[each] = run.wait(timeout=900).output
+                except DeploymentError as error:
+                    pytest.fail(str(error))
+    for each, path in paths.items():
+        same_model(path, here[each])
+        assert "eval_acc 0." in output[each]
+        assert "lost 0" in output[each]

@@ -1,22 +1,89 @@
-"""Hazards in time after a Cox run on tables: R's cox.zph, baselines, in process and on nodes."""
+"""Times to events on nodes: curves, R's cox.zph and baselines, where a node's policy lists them."""
 
 from __future__ import annotations
+
+import csv
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from fake_grid import on_grid
-from test_tables_on_nodes import make_grid
-from trials import rossi
+from table_nodes import make_grid, run_on, start
+from trials import gbsg2, rossi
 
 from flower_fedcon import simulate
+from flower_fedcon.errors import FedConError
 from flower_fedcon.estimators import FederatedCoxRegression
+from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedNewton
-from flower_fedcon.tables import Schema
+from flower_fedcon.survival import logrank
+from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.ending import final_exchanges
 from flower_fedcon.tables.ending.final_hazards import final_hazards
 from flower_fedcon.tables.own_files import written_by
+from flower_fedcon.tables.packed_text import packed_text
+
+# --- curves --------------------------------------------------------------------------------------
+
+FILES = [Path("I.csv"), Path("II.csv"), Path("III.csv")]
+SCHEMA = {
+    "target": "time", "event": "cens", "curve_times": [200.0, 500.0, 1000.0, 1500.0, 2000.0],
+    "curve_by": "horTh", "features": {"age": "numeric", "horTh": "categorical"},
+}  # fmt: skip
+LASSO = FedNewton(L1(0.01))
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Return gbsg2, of which each site has a file."""
+    monkeypatch.chdir(tmp_path)
+    whole = gbsg2()
+    for file in FILES:
+        whole[whole["tgrade"] == file.stem].to_csv(file, index=False)
+    return whole
+
+
+@on_grid
+def test_nodes_count_what_this_process_counts(study):
+    policy = {"policy.phases": "train,query,evaluate,prepare,curves", "policy.min-rows": 5}
+    there = start(FILES, Schema.load(SCHEMA), 2, made=LASSO, node=policy, run_dir="nodes")
+    problem = tables(data=list(map(str, FILES)), schema=SCHEMA, l1=0.01, min_rows=5)
+    here = simulate(LASSO, problem, 2, run_dir="here")
+    said = [line for line in here.report.lines if "log-rank" in line or "median" in line]
+    assert len(said) == 3
+    assert said == there.report.lines[-3:]
+    assert there.x.tobytes() == here.x.tobytes()
+    assert Path("nodes/curves.csv").read_bytes() == Path("here/curves.csv").read_bytes()
+    time, event, arm, site = (study[name] for name in ("time", "cens", "horTh", "tgrade"))
+    test = logrank(time, event, arm, site, stratified=True, grid=SCHEMA["curve_times"], min_rows=5)
+    assert f"stratified by client: chi2 {test.statistic:.5g}, degrees" in here.report.text
+    assert "not a number at risk at a time" in here.report.text
+    header, *rows = csv.reader(Path("here/curves.csv").read_text().splitlines())
+    assert header[2] == "adjusted_at_risk"  # less some of the rows censored in the interval
+    assert [row[0] for row in rows] == ["no"] * 5 + ["yes"] * 5
+    assert all(int(count) == 0 or int(count) >= 5 for row in rows for count in row[2:4])
+    with pytest.raises(FedConError, match=r"policy has policy\.phases = train.*, not curves"):
+        start(FILES, Schema.load(SCHEMA), 2, made=LASSO, max_retries=0)
+
+
+@pytest.mark.usefixtures("study")
+def test_an_answer_says_no_more_of_other_arms():
+    """Whichever arms a server asks for, intervals are merged for the node's own."""
+    table = read_table("I.csv", Schema.load(SCHEMA))
+
+    def told(least, *arms):
+        return table.answer("curves", {"categories": packed_text({"horTh": list(arms)})}, least)
+
+    both, alone, none = told(5, "no", "yes"), told(5, "yes"), told(5, "other")
+    for name in ("at_risk", "events"):
+        np.testing.assert_array_equal(both[name].reshape(-1, 2)[:, 1], alone[name])
+        assert not none[name].any()
+    assert not told(10_000, "no", "yes")["at_risk"].any()  # of no arm enough rows
+
+
+# --- hazards -------------------------------------------------------------------------------------
 
 COLUMNS = ["fin", "age", "prio"]
 TIMES = [10.0, 20.0, 30.0, 40.0, 52.0]
@@ -71,9 +138,7 @@ def test_nodes_tell_what_their_policy_lists(folder, monkeypatch):
         grid = make_grid(files, schema)
         for j, config in enumerate(configs):
             grid.nodes[1000 - j].node_config |= config
-        return FedNewton().start(
-            grid, num_rounds=12, schema=schema, weighting="examples", inference="model"
-        ).history.report  # fmt: skip
+        return run_on(grid, schema, 12, inference="model").report
 
     one = {"policy.phases": BOTH, "policy.min-cell": 1}
     found = there(one, one | {"policy.phases": BOTH.removesuffix(",baseline")})
@@ -82,10 +147,9 @@ def test_nodes_tell_what_their_policy_lists(folder, monkeypatch):
     np.testing.assert_array_equal(same, known.hazards.baselines["race0"])
     assert "no baseline hazard of site race1: refused" in found.text
     # Of two grids that differ by one event the difference would be that event's time.
+    earlier = lambda s, e, t: final_hazards(s, e, t - 0.5)  # noqa: E731
     with monkeypatch.context() as server:
-        server.setattr(
-            final_exchanges, "final_hazards", lambda s, e, t: final_hazards(s, e, t - 0.5)
-        )
+        server.setattr(final_exchanges, "final_hazards", earlier)
         assert there(one, one).text.count("refused: this node sends baseline hazards only at") == 2
     # With few events in an interval the hazard waits until there are enough.
     few = {"policy.phases": BOTH, "policy.min-rows": 25}

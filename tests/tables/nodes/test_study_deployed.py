@@ -19,7 +19,7 @@ from flower_fedcon.lab.report.page import write_report
 from flower_fedcon.problems import tables
 from flower_fedcon.strategies import FedNewton
 
-HEART = Path(__file__).parents[2] / "examples" / "heart"
+HEART = Path(__file__).parents[3] / "examples" / "heart"
 SITES = ["cleveland", "hungarian", "switzerland", "va"]
 FEATURES = {"age": "numeric", "sex": "categorical", "exang": "categorical", "oldpeak": "numeric"}
 PHASES = "train,evaluate,prepare,certify,statistics,alone"

@@ -11,6 +11,7 @@ from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
+from table_nodes import write_rows
 
 from flower_fedcon.clients import FedAvgClient
 from flower_fedcon.core.protocol import PREPARE, Reply, Request, RunInfo
@@ -26,7 +27,10 @@ from flower_fedcon.tables.quantiles import INTERVALS
 from flower_fedcon.tables.small_cells import of_enough_rows
 
 LEAST = 20
-SCHEMA = Schema.load({"target": "effect", "features": {"age": "numeric", "dx": "categorical"}})
+STATED = {"target": "effect", "features": {"age": "numeric", "dx": "categorical"}}
+SCHEMA = Schema.load(STATED)
+BENT = Schema.load(STATED | {"terms": ["dx", "rcs(age, 3)"]})
+NONE = np.zeros(1, dtype=np.int64)
 
 
 @pytest.fixture
@@ -37,16 +41,14 @@ def path(tmp_path):
         dx = "hiv" if i == 37 else "ab"[i % 2]
         age = "" if i == 50 else rng.integers(20, 90)
         rows.append(f"{age},{dx},{rng.normal():.3f}")
-    file = tmp_path / "north.csv"
-    file.write_text("\n".join(["age,dx,effect", *rows]))
-    return file
+    return write_rows(tmp_path / "north.csv", "age,dx,effect", rows)
 
 
 class Node:
     """A node, which a server asks what it likes; `again` is that after a restart."""
 
-    def __init__(self, path, state=None, least=LEAST):
-        self.path, self.state, self.least = path, state, least
+    def __init__(self, path, state=None, least=LEAST, schema=SCHEMA):
+        self.path, self.state, self.least, self.schema = path, state, least, schema
         self.again()
 
     def again(self):
@@ -55,7 +57,12 @@ class Node:
         self.context = Context(1, 1, config, RecordDict(), {})
 
     def client(self):
-        return FedAvgClient(read_table(self.path, SCHEMA), context=self.context)
+        return FedAvgClient(read_table(self.path, self.schema), context=self.context)
+
+    def ask(self, stage, down):
+        """Ask what stands before round 1; return the reply."""
+        (reply,) = self.answer(Request([0], stage, NONE, down, NONE, phase=PREPARE))
+        return reply
 
     def answer(self, request):
         run = RunInfo("fedavg", 0, LIMIT, 1)
@@ -69,7 +76,7 @@ class Node:
 
     def prepare(self):
         """Play the honest exchanges."""
-        preparing = Preparing(SCHEMA, ["north"], self.answer, max_retries=0)
+        preparing = Preparing(self.schema, ["north"], self.answer, max_retries=0)
         found = preparing.agree()
         info = self.client().describe()
         preparing.constants([info], found)
@@ -125,11 +132,9 @@ def test_what_an_honest_server_agreed_on_stays_known_over_restarts_with_a_state_
     by=st.floats(-1e3, 1e3).filter(lambda v: abs(v) > 1e-6),
 )
 def test_no_number_of_it_can_be_changed_afterwards(tmp_path_factory, what, at, by):
-    folder = tmp_path_factory.mktemp("node")
-    rng = np.random.default_rng(2)
-    file = folder / "a.csv"
+    folder, rng = tmp_path_factory.mktemp("node"), np.random.default_rng(2)
     rows = [f"{rng.integers(20, 90)},{'ab'[i % 2]},{rng.normal():.3f}" for i in range(60)]
-    file.write_text("\n".join(["age,dx,effect", *rows]))
+    file = write_rows(folder / "a.csv", "age,dx,effect", rows)
     node = Node(file, folder / "state")
     honest = node.prepare()
     payload = {k: np.array(v) for k, v in honest.payload.items()}
@@ -147,41 +152,30 @@ def test_exchange_3_takes_only_what_exchange_2_was_about(path):
     node = Node(path)
     honest = node.prepare()
     other = honest.payload | {"means": honest.means + 1.0}
-    none = np.zeros(1, dtype=np.int64)
-    request = Request([0], 3, none, other, none, phase=PREPARE)
-    (reply,) = node.answer(request)
-    assert "these means and categories were not prepared" in reply.error
+    assert "these means and categories were not prepared" in node.ask(3, other).error
 
 
-def test_knots_and_fills_are_those_that_a_node_was_asked_about(path, monkeypatch):
+def test_knots_and_fills_are_those_that_a_node_was_asked_about(path):
     """A server's own knots would make a column of the rows above one of them."""
-    terms = ["dx", "rcs(age, 3)"]
-    schema = Schema("effect", {"age": "numeric", "dx": "categorical"}, terms=terms)
-    monkeypatch.setitem(globals(), "SCHEMA", schema)
-    node = Node(path)
+    node = Node(path, schema=BENT)
     honest = node.prepare()
-    none = np.zeros(1, dtype=np.int64)
     for name, change in (("knots", (1.0, 2.0, 89.0)), ("fill", 3.0)):
         design = honest.design
         own = {**getattr(design, name)}
         own[next(iter(own))] = change
         other = replace(honest, design=replace(design, **{name: own}))
-        (reply,) = node.answer(Request([0], 3, none, other.payload, none, phase=PREPARE))
-        assert "these means and categories were not prepared" in reply.error
+        assert "these means and categories were not prepared" in node.ask(3, other.payload).error
 
 
 @pytest.mark.parametrize(("least", "cell"), [(1, 3), (5, 5)])
-def test_intervals_of_the_server_s_choice_hold_no_single_row(path, monkeypatch, least, cell):
+def test_intervals_of_the_server_s_choice_hold_no_single_row(path, least, cell):
     """Before, a node of the default policy told each of its ages, in one answer."""
-    schema = Schema("effect", {"age": "numeric", "dx": "categorical"}, terms=["dx", "rcs(age, 3)"])
-    monkeypatch.setitem(globals(), "SCHEMA", schema)
-    node, none = Node(path, least=least), np.zeros(1, dtype=np.int64)
+    node = Node(path, least=least, schema=BENT)
     about = packed_text({"design": node.prepare().design.stated, "categories": {}})
     stage = STAGES.index(INTERVALS_OF) + 1
     for fine in (1.0, 40.0, 1000.0):
         down = {"about": about, "ends": 19.5 + np.arange(INTERVALS) / fine}
-        (reply,) = node.answer(Request([0], stage, none, down, none, phase=PREPARE))
-        counts = reply.payload["counts"][0]
+        counts = node.ask(stage, down).payload["counts"][0]
         assert counts.sum() == (99 if least == 1 else 100)  # one row has no age, or the mean
         assert counts[counts > 0].min() >= cell
 
@@ -211,8 +205,7 @@ def test_a_sparse_column_of_one_row_is_unknown():
 
 
 def test_a_study_in_this_process_finds_what_nodes_find(path, tmp_path):
-    problem = tables(data=[str(path)], schema={"target": "effect", "features": {
-        "age": "numeric", "dx": "categorical"}}, min_rows=LEAST)  # fmt: skip
+    problem = tables(data=[str(path)], schema=STATED, min_rows=LEAST)
     node = Node(path, tmp_path / "state")
     honest = node.prepare()
     x = np.linspace(-1, 1, len(honest.names) + 1)
