@@ -8,11 +8,7 @@ from scipy.special import expit
 from scipy.stats import binom, norm
 from sklearn.linear_model import Lasso
 
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators import (
-    FederatedCoxRegression,
-    FederatedElasticNet,
-    FederatedElasticNetCV,
     FederatedLasso,
     FederatedLassoCV,
     FederatedLogisticRegression,
@@ -226,39 +222,3 @@ def test_an_approximate_inverse_leaves_what_its_weight_says():
         np.testing.assert_allclose(np.diag(left), 1.0, rtol=1e-9)
         np.fill_diagonal(left, 0.0)
         assert (np.abs(left) <= weight * np.diag(M)[:, None] * (1 + 1e-6)).all()
-
-
-def test_what_cannot_be_had_is_refused():
-    X, y, _ = table("linear", 4, 60, 4, 1.0)
-    sites = np.arange(60) % 2
-    with pytest.raises(ConfigError, match="l1_ratio=1"):
-        FederatedElasticNet(0.1, l1_ratio=0.5, inference="debiased").fit(X, y, sites)
-    with pytest.raises(ConfigError, match="l1_ratio=1"):
-        FederatedElasticNetCV(l1_ratio=[0.5, 1], inference="debiased").fit(X, y, sites)
-    with pytest.raises(ConfigError, match="l1_ratio=1"):
-        FederatedPoissonRegressor(0.1, inference="debiased").fit(X, y - y.min(), sites)
-    with pytest.raises(ConfigError, match='give inference="model"'):
-        FederatedLasso(0, inference="debiased").fit(X, y, sites)
-    with pytest.raises(ConfigError, match="inference must be"):
-        FederatedLassoCV(inference="model").fit(X, y, sites)
-    with pytest.raises(ConfigError, match="this one is multinomial"):
-        FederatedLogisticRegression(inference="debiased").fit(X, np.arange(60) % 3, sites)
-    events = np.stack([np.arange(60) + 1.0, np.ones(60)], axis=1)
-    with pytest.raises(ConfigError, match="this one is cox"):
-        FederatedCoxRegression(0.1, inference="debiased").fit(X, events, sites)
-    linear = FederatedLasso(0.1, inference="debiased")
-    with pytest.raises(ConfigError, match="no information on parameter x4"):
-        linear.fit(np.column_stack([X, np.full(60, 2.0)]), y, sites)
-    with pytest.raises(ConfigError, match="x0 and x4 are not identified"):
-        linear.fit(np.column_stack([X, 5 - 3 * X[:, 0]]), y, sites)
-    with pytest.raises(ConfigError, match="use a larger penalty"):
-        FederatedLasso(1e-6, inference="debiased").fit(X[:5], y[:5])
-    found = FederatedLasso(0.1, inference="debiased").fit(X, y, sites)
-    with pytest.raises(ConfigError, match="does not maximise a likelihood"):
-        found.likelihood_ratio(found)
-    with pytest.raises(ConfigError, match="heterogeneity compares fits without a penalty"):
-        found.heterogeneity()
-    with pytest.raises(ConfigError, match="is not a ratio"):
-        found.ratios()
-    with pytest.raises(ConfigError, match="the same rows selected the columns"):
-        FederatedLasso(0.1, inference="robust").fit(X, y, sites)

@@ -13,7 +13,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators import FederatedLasso, FederatedLogisticRegression
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.paths.folds import deal_all
-from flower_fedcon.regularizers import L1, WithIntercept
+from flower_fedcon.regularizers import L1
 from flower_fedcon.tables.builders import tables
 
 
@@ -100,18 +100,3 @@ def test_columns_of_tables(tmp_path):
     own = tables(data=f"{tmp_path}/*.csv", schema=schema, l1=0.1, site_effects="own")
     with pytest.raises(ConfigError, match="stability selection need objectives with rows"):
         stability_selection(own)
-
-
-def test_what_cannot_be_asked_for():
-    X, y, _ = drawn(np.random.default_rng(0))
-    problem = FederatedProblem([LeastSquares(X, y, intercept=True)])
-    for settings, why in (
-        ({"threshold": 0.5}, r"threshold must be in \(0.5, 1\]"),
-        ({"pairs": 0}, "pairs"),
-        ({"error": 0.1}, "give an error of at least 0.17"),
-        ({"error": -1.0}, "error"),
-    ):
-        with pytest.raises(ConfigError, match=why):
-            stability_selection(problem, WithIntercept(L1(1.0)), **settings)
-    with pytest.raises(ConfigError, match="has no rows"):
-        stability_selection(FederatedProblem([LeastSquares(X[:1], y[:1])]), L1(1.0), pairs=1)

@@ -157,12 +157,16 @@ def test_a_calendar_year_beside_an_indicator():
     np.testing.assert_allclose(found.coef_, exact[:2], rtol=1e-8)
 
 
-@pytest.mark.parametrize("value", [0.1, 3.0, 1e9, 0.0])
-def test_a_constant_target_selects_nothing(value):
-    for model in (FederatedLassoCV(**GRID), FederatedElasticNetCV(**GRID, rule="1se")):
-        found = fitted((model, np.full(48, value)), 1e3 * ROWS)
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.0, 1e9])
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_constant_target_selects_nothing(value, centred):
+    rows = ROWS - ROWS.mean(axis=0) if centred else 1e3 * ROWS
+    mixed = FederatedElasticNetCV(l1_ratio=0.8, num=5, cv=3)
+    for model in (FederatedLassoCV(**GRID), FederatedElasticNetCV(**GRID, rule="1se"), mixed):
+        found = fitted((model, np.full(48, value)), rows)
         assert found.coef_.tolist() == [0.0, 0.0, 0.0]
-        assert found.intercept_ == pytest.approx(value)
+        assert not any(active.size for active in found.cv_.path.active)
+        assert found.intercept_ == pytest.approx(value, rel=1e-9, abs=1e-300)
 
 
 def test_where_rounding_is_the_limit_a_warning_names_the_column():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.survival import kaplan_meier, logrank
 from flower_fedcon.survival.of_tables import curves_of_tables
-from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import clients_of, prepared_problem
 
 SCHEMA = """
@@ -59,26 +57,6 @@ def test_tables_give_what_columns_give(study):
     assert list(alone) == ["all"]
     with pytest.raises(ConfigError, match="'age' is not a categorical feature"):
         curves_of_tables(clients, names, "age")
-
-
-WRONG = {
-    "descending": ({"curve_times": [2, 1]}, "each later than the one before"),
-    "no categories": ({"curve_times": [1], "curve_by": "age"}, "must be a categorical feature"),
-    "no times": ({"curve_by": "horTh"}, "curve_by needs curve_times"),
-    "another loss": (
-        {"event": "", "ties": "breslow", "curve_times": [1]},
-        "curve_times is for loss",
-    ),
-    "ties": ({"event": "", "ties": "efron"}, "ties = .* is for loss"),
-    "no such ties": ({"ties": "exact"}, "'breslow', 'efron'"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_schemas_that_cannot_be(case):
-    more, words = WRONG[case]
-    with pytest.raises(ConfigError, match=words):
-        Schema.load(tomllib.loads(SCHEMA) | more)
 
 
 def test_ties_reach_the_model(study):

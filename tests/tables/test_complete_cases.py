@@ -18,7 +18,6 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import DataError, Schema, read_table
 from flower_fedcon.tables.builders import tables
-from flower_fedcon.tables.noisy_sums import check_public
 
 NAMES = ("dose", "sex", "years", "counts")
 SCHEMA = {
@@ -192,38 +191,3 @@ def test_what_the_check_says(folders):
     told = CliRunner().invoke(fedcon, ["data", "check", file, "--schema", str(schema)])
     said = " ".join(told.output.split())
     assert "5 left out, without a value of counts 2, years 2, dose 1, sex 1" in said
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"complete_cases": 1}, "complete_cases must be true or false, got 1"),
-        ({"features": {"dose": {"missing": "median"}}}, "complete_cases leaves out its missing"),
-        (
-            {"features": {"dose": "numeric"}, "terms": ["dose", "missing(dose)"]},
-            "leave one of the two out",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(more, words):
-    with pytest.raises(ConfigError, match=words):
-        Schema.load({**SCHEMA, **more})
-
-
-def test_private_rows_are_refused():
-    with pytest.raises(
-        ConfigError, match="no noise protects the number of rows that complete_cases"
-    ):
-        check_public(Schema.load({**SCHEMA, "exposure": ""}))
-
-
-def test_without_it_a_schema_is_what_it_was():
-    """Runs from before can be resumed."""
-    plain = Schema.load({**SCHEMA, "complete_cases": False})
-    assert (
-        plain.digest
-        == Schema.load({k: v for k, v in SCHEMA.items() if k != "complete_cases"}).digest
-    )
-    assert plain.digest != Schema.load(SCHEMA).digest
-    assert "complete_cases" not in plain.stated
-    assert Schema.load(Schema.load(SCHEMA).stated) == Schema.load(SCHEMA)

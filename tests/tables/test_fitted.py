@@ -19,7 +19,7 @@ from flower_fedcon import load_model, simulate
 from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies import FedNewton
-from flower_fedcon.tables import DataError, Schema
+from flower_fedcon.tables import DataError
 from flower_fedcon.tables.builders import tables
 
 RNG = np.random.default_rng(5)
@@ -308,11 +308,3 @@ def test_wide_categories_and_svmlight_files(tmp_path):
     (tmp_path / "e.svm").write_text("1 4:2\n")
     with pytest.raises(DataError, match="it has 4 columns, and the model 3"):
         load_model(tmp_path / "svm").predict(tmp_path / "e.svm")
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_schema_is_what_it_states(loss):
-    schema = Schema.load(schema_of(loss) | {"missing": ["-9"], "test_fraction": 0.25})
-    again = Schema.load(json.loads(json.dumps(schema.stated)))
-    assert again == schema
-    assert again.digest == schema.digest

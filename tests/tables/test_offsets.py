@@ -178,49 +178,6 @@ def test_cross_validation_holds_out_rows_with_their_offsets(data, tmp_path):
     np.testing.assert_allclose(own.path.values, other.path.values, rtol=1e-9)
 
 
-BAD = [
-    ({"exposure": "years"}, {"years": 0.0}, "an exposure above 0"),
-    ({"exposure": "years"}, {"years": -1.0}, "an exposure from 0"),
-    ({"exposure": "years"}, {"years": ""}, "a number in every row"),
-    ({"offset": "known"}, {"known": "NA"}, "a number in every row"),
-    ({"offset": "known"}, {"known": "high"}, "a finite number"),
-    ({"offset": "known"}, {"known": 1e7}, "added to the linear predictor"),
-]
-
-
-@pytest.mark.parametrize(("more", "cell", "words"), BAD)
-def test_bad_offsets_are_named(data, tmp_path, more, cell, words):
-    d = data[:40].astype(object)
-    for name, value in cell.items():
-        d.loc[7, name] = value
-    files = write(tmp_path, d, [slice(0, None)])
-    with pytest.raises(DataError, match=words) as caught:
-        tables(data=files, schema=schema_of("poisson", **more))
-    assert "row 8" in str(caught.value)
-    assert "site0.csv" in str(caught.value)
-
-
-def test_amounts_of_a_gamma_loss_are_above_zero(data, tmp_path):
-    files = write(tmp_path, data[:40].assign(cost=lambda d: d["mdvis"]), [slice(0, None)])
-    with pytest.raises(DataError, match="an amount above 0"):
-        tables(data=files, schema=schema_of("gamma"))
-
-
-@pytest.mark.parametrize(
-    ("loss", "more", "words"),
-    [
-        ("squared", {"exposure": "years"}, "use offset"),
-        ("poisson", {"exposure": "lncoins"}, "cannot be a feature"),
-        ("poisson", {"exposure": "years", "offset": "years"}, "different columns"),
-        ("multinomial", {"offset": "known", "classes": [0, 1]}, "one linear predictor"),
-    ],
-)
-def test_a_schema_whose_offset_does_not_fit_is_refused(data, tmp_path, loss, more, words):
-    files = write(tmp_path, data[:40], [slice(0, None)])
-    with pytest.raises(ConfigError, match=words):
-        tables(data=files, schema=schema_of(loss, **more))
-
-
 def test_dispersed_counts_take_no_penalty(data, tmp_path):
     files = write(tmp_path, data[:400], [slice(0, None)])
     with pytest.raises(ConfigError, match="has no penalty, got l1"):

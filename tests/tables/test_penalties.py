@@ -11,7 +11,6 @@ import pytest
 from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators import (
-    FederatedLasso,
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
 )
@@ -125,5 +124,3 @@ def test_estimators_find_what_glmnet_finds_too():
         free = FederatedLogisticRegression(C=0.1, penalty_factor=[0, 1, 1])
         free.fit(X, three, groups=sites)
     assert (free.coef_[:, 0] != 0).any()
-    with pytest.raises(ConfigError, match="penalty_factor must be a number >= 0 for each of 3"):
-        FederatedLasso(penalty_factor=[1.0, 2.0]).fit(X, ROWS["y"])

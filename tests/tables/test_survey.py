@@ -434,14 +434,6 @@ def test_categories_that_look_alike_are_said(written, tmp_path, caplog):
     assert repr(other.strip('"')) in line
 
 
-def test_an_outcome_with_a_sign_that_cannot_be_seen_is_refused(tmp_path):
-    """It would have counted as 0."""
-    (tmp_path / "a.csv").write_text("y,x\ndead,1\nalive,2\ndead\u200b,3\n")
-    schema = {"target": "y", "features": {"x": "numeric"}, "positive": ["dead"]}
-    with pytest.raises(ConfigError, match="row 3, column 'y'"):
-        tables(data=[f"{tmp_path}/a.csv"], schema=schema)
-
-
 def test_a_code_that_counts_as_0_beside_0_and_1_is_said(tmp_path, caplog):
     """1 and 2 at one client, where 2 stands for what 1 means at others."""
     for site, marks in (("a", "01"), ("b", "12")):
