@@ -16,8 +16,9 @@ def numeric(*names, **others):
 
 
 def lines(folder, **files):
-    """Write a CSV file of lines for each name; return the pattern of all files there."""
-    for name, own in files.items():
+    """Write a CSV file of rows, or of their texts, for each name; return the files' pattern."""
+    for name, rows in files.items():
+        own = [row if isinstance(row, str) else ",".join(map(str, row)) for row in rows]
         (folder / f"{name}.csv").write_text("\n".join(own) + "\n")
     return f"{folder}/*.csv"
 
@@ -31,6 +32,17 @@ def deal(folder, frame, parts=3, name="site"):
     return f"{folder}/{name}*.csv"
 
 
+def study(folder, schema, *more, data="*.csv", rounds=5):
+    """Write a schema, and an experiment on the folder's files; return the experiment's path."""
+    (folder / "schema.toml").write_text(schema)
+    given = [f'data = "{folder}/{data}"', f'schema = "{folder}/schema.toml"', *more]
+    file = folder / "study.toml"
+    file.write_text(
+        "\n".join(['[problem]\nname = "tables"', *given, f"[run]\nrounds = {rounds}\n"])
+    )
+    return str(file)
+
+
 def run(made, rounds=15, **settings):
     """Return the history of FedNewton."""
     return simulate(FedNewton(made.regularizer), made, rounds, **settings)
@@ -38,7 +50,8 @@ def run(made, rounds=15, **settings):
 
 def coefficients(run_dir):
     """Return a run's file of coefficients, by column."""
-    return pd.read_csv(run_dir / "coefficients.csv", index_col="column")
+    path = run_dir / "coefficients.csv"
+    return pd.read_csv(path, index_col="column", float_precision="round_trip")
 
 
 def kept(run_dir, name="model.json"):

@@ -43,6 +43,10 @@ def test_every_row_goes_to_one_client(pooled, rule):
     assert names == (list(HOSPITALS) if rule == "natural" else [str(j) for j in range(len(least))])
     again, _ = clients_of(pooled, STATED, partition=partition)
     assert [t.resume_key for t in found] == [t.resume_key for t in again]
+    if rule == "natural":
+        found, named = clients_of(pooled, STATED, client_column="site")
+        assert (named, [len(table.targets) for table in found]) == (names, sizes)
+        assert {table.schema.digest for table in found} == {SCHEMA.digest}
 
 
 def study(folder, problem):
@@ -93,13 +97,6 @@ def test_rows_that_cannot_be_dealt_out_are_refused(pooled, more, words):
     data = [pooled, pooled] if more.pop("twice", False) else pooled
     with pytest.raises(ConfigError, match=words):
         tables(data=data, schema=STATED, **more)
-
-
-def test_one_file_by_a_column_is_the_natural_partition(pooled):
-    found, names = clients_of(pooled, STATED, client_column="site")
-    assert names == list(HOSPITALS)
-    assert [len(table.targets) for table in found] == [303, 294, 123, 200]
-    assert {table.schema.digest for table in found} == {SCHEMA.digest}
 
 
 def test_all_that_does_not_fit_is_named(run_command, tmp_path):

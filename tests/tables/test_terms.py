@@ -12,7 +12,7 @@ import pytest
 import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tabular import coefficients, deal, kept, run
+from tabular import coefficients, deal, kept, numeric, run
 
 from flower_fedcon import load_model, simulate
 from flower_fedcon.errors import ConfigError
@@ -32,7 +32,7 @@ from flower_fedcon.tables.quantiles import (
 )
 
 FAIR = ["age", "yrs_married", "rate_marriage", "religious"]
-FEATURES = {**dict.fromkeys(FAIR, "numeric"), "school": "categorical", "work": "categorical"}
+FEATURES = {**numeric(*FAIR), "school": "categorical", "work": "categorical"}
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_spline_and_a_polynomial_are_those_of_r(tmp_path):
     d["years"] = 0.5 + (d.index % 7) / 2
     schema = {
         "target": "mdvis", "loss": "poisson", "exposure": "years",
-        "features": dict.fromkeys(["disea", "lncoins", "hlthg", "idp"], "numeric"),
+        "features": numeric("disea", "lncoins", "hlthg", "idp"),
         "terms": ["rcs(disea, [3, 8, 13, 26])", "poly(lncoins, 2)", "hlthg", "idp", "hlthg:idp"],
     }  # fmt: skip
     problem = tables(data=deal(tmp_path, d), schema=schema, inference="model")
