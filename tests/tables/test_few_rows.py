@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import nightly
+from tabular import lines
 
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.objectives import CoxRegression, LeastSquares
@@ -102,11 +104,9 @@ def test_columns_of_many_different_values_are_as_without_a_threshold():
 def test_rows_of_weight_0_hide_no_row_of_a_category(tmp_path):
     """Of 30 rows in z one has a weight: before, its outcome was an entry of the first gradient."""
     rng = np.random.default_rng(0)
-    rows = [
-        f"{i % 2},{float(i >= 30 or i == 7)},{'z' if i < 30 else 'ab'[i % 2]},{rng.normal():.3f}"
-        for i in range(200)
-    ]
-    (tmp_path / "a.csv").write_text("\n".join(["y,w,ward,age", *rows]))
+    rows = [(i % 2, float(i >= 30 or i == 7), "z" if i < 30 else "ab"[i % 2], rng.normal())
+            for i in range(200)]  # fmt: skip
+    lines(tmp_path, a=["y,w,ward,age", *rows])
     features = {"ward": "categorical", "age": "numeric"}
     schema = Schema("y", features, positive=[1], weight="w")
     table = read_table(tmp_path / "a.csv", schema)
@@ -217,26 +217,25 @@ def test_table_1_and_the_report_leave_no_few_rows_as_a_difference(tmp_path):
     """Before: sex f 399 of 400 rows, and "missing values, filled in: hiv 1, sex 1"."""
     for name, rare in (("north", True), ("south", False)):
         rng = np.random.default_rng(rare)
-        with (tmp_path / f"{name}.csv").open("w") as file:
-            print("y,sex,hiv,age", file=file)
-            for i in range(100):
-                sex = ("m" if i == 7 else "f") if rare else "fm"[i % 2]
-                print(f"{i % 2},{sex},{'' if rare and i == 9 else i % 3},{rng.random()}", file=file)
+        sexes = ["m" if i == 7 else "f" for i in range(100)] if rare else ["f", "m"] * 50
+        rows = [(i % 2, sex, "" if rare and i == 9 else i % 3, rng.random())
+                for i, sex in enumerate(sexes)]  # fmt: skip
+        lines(tmp_path, **{name: ["y,sex,hiv,age", *rows]})
     features = {"sex": {"type": "categorical", "categories": ["f", "m"]}, "hiv": "numeric",
                 "age": "numeric"}  # fmt: skip
     schema = Schema("y", features, positive=[1])
     tables = [read_table(tmp_path / f"{name}.csv", schema) for name in ("north", "south")]
     found = prepared_problem(tables, ["north", "south"], min_rows=LEAST).preparation
     columns = found.described.table
-    lines = {
+    told = {
         (column, category, client): n
         for column, category, client, n in zip(
             *(columns[name] for name in ("column", "category", "client", "values")), strict=True
         )
     }
-    assert lines["sex", "f", "north"] == lines["hiv", "", "north"] == 100
-    assert lines["sex", "m", "north"] is None
-    assert lines["sex", "m", "south"] == lines["sex", "m", "(together)"] == 50
+    assert told["sex", "f", "north"] == told["hiv", "", "north"] == 100
+    assert told["sex", "m", "north"] is None
+    assert told["sex", "m", "south"] == told["sex", "m", "(together)"] == 50
     assert not found.imputed
     plain = prepared_problem(tables, ["north", "south"]).preparation
     assert plain.imputed == {"hiv": 1}
@@ -253,13 +252,10 @@ FEATURES = {"age": "numeric", "flag": "numeric", "dx": "categorical"}
 def written(folder, name, rare, rows=60, seed=0):
     """Write a table in which so many rows have the rare category; the first one has a flag."""
     rng = np.random.default_rng(seed)
-    path = folder / f"{name}.csv"
-    with path.open("w") as file:
-        print("age,flag,dx,effect", file=file)
-        for i in range(rows):
-            dx, flag = "hiv" if i < rare else "ab"[i % 2], int(i == 0)
-            print(f"{rng.integers(20, 90)},{flag},{dx},{rng.normal():.3f}", file=file)
-    return path
+    own = [(rng.integers(20, 90), int(i == 0), "hiv" if i < rare else "ab"[i % 2], rng.normal())
+           for i in range(rows)]  # fmt: skip
+    lines(folder, **{name: ["age,flag,dx,effect", *own]})
+    return folder / f"{name}.csv"
 
 
 def problem(folder, **more):
@@ -335,45 +331,39 @@ def test_what_is_no_share_is_refused_as_the_mean_of_a_category(tmp_path, share):
 MARKS = st.lists(st.sampled_from(["", *"abcde"]), min_size=1, max_size=40)
 
 
-@settings(max_examples=60, deadline=None)
-@given(MARKS, st.integers(2, 6), st.data())
-def test_no_few_rows_are_told_apart_by_any_preparations(marks, least, data):
+@pytest.mark.parametrize("examples", [60, nightly(3000)])
+def test_no_few_rows_are_told_apart_by_any_preparations(examples):
     """All columns of all references, orders, shares together: rows that differ at all are many."""
-    expect_many(marks, least, data)
 
+    @settings(max_examples=examples, deadline=None)
+    @given(MARKS, st.integers(2, 6), st.data())
+    def are_many(marks, least, data):
+        m = len(marks)
+        weights = data.draw(
+            st.none() | st.lists(st.sampled_from([0.0, 0.1, 1.0, 30.0]), min_size=m, max_size=m)
+        )
+        weights = None if weights is None else np.array(weights)
+        table = in_memory(np.array(marks, dtype=str), weights)
+        columns = []
+        for _ in range(4):
+            known = data.draw(st.permutations("abcde"))[: data.draw(st.integers(1, 5))]
+            reference = data.draw(st.sampled_from(["", *"abcde"]))
+            schema = Schema("y", (Feature("dx", "categorical", reference=reference),))
+            own, share = replace(table, schema=schema), data.draw(st.floats(0, 1))
+            names = dummies(schema.features[0], known)
+            if not names:
+                continue
+            made = Preparation(
+                schema.digest, tuple(names), (0,) * len(names), np.full(len(names), share),
+                np.ones(len(names)), np.arange(len(names)), {"dx": tuple(known)}, {}, stated=schema,
+            )  # fmt: skip
+            columns.append(own.matrix(made, least))
+        if not columns or not m or table.effective_rows < least:
+            return  # such a node takes no part
+        _, kinds = np.unique(np.concatenate(columns, axis=1), axis=0, return_inverse=True)
+        assert effective_counts(kinds.reshape(-1), kinds.max() + 1, weights).min() >= least
 
-@pytest.mark.nightly
-@settings(max_examples=3000, deadline=None)
-@given(MARKS, st.integers(2, 6), st.data())
-def test_no_few_rows_are_told_apart_by_any_preparations_at_length(marks, least, data):
-    expect_many(marks, least, data)
-
-
-def expect_many(marks, least, data):
-    m = len(marks)
-    weights = data.draw(
-        st.none() | st.lists(st.sampled_from([0.0, 0.1, 1.0, 30.0]), min_size=m, max_size=m)
-    )
-    weights = None if weights is None else np.array(weights)
-    table = in_memory(np.array(marks, dtype=str), weights)
-    columns = []
-    for _ in range(4):
-        known = data.draw(st.permutations("abcde"))[: data.draw(st.integers(1, 5))]
-        reference = data.draw(st.sampled_from(["", *"abcde"]))
-        schema = Schema("y", (Feature("dx", "categorical", reference=reference),))
-        own, share = replace(table, schema=schema), data.draw(st.floats(0, 1))
-        names = dummies(schema.features[0], known)
-        if not names:
-            continue
-        made = Preparation(
-            schema.digest, tuple(names), (0,) * len(names), np.full(len(names), share),
-            np.ones(len(names)), np.arange(len(names)), {"dx": tuple(known)}, {}, stated=schema,
-        )  # fmt: skip
-        columns.append(own.matrix(made, least))
-    if not columns or not m or table.effective_rows < least:
-        return  # such a node takes no part
-    _, kinds = np.unique(np.concatenate(columns, axis=1), axis=0, return_inverse=True)
-    assert effective_counts(kinds.reshape(-1), kinds.max() + 1, weights).min() >= least
+    are_many()
 
 
 def in_memory(marks, weights=None, numeric=None):

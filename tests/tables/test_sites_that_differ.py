@@ -102,7 +102,7 @@ def estimator(folder, loss, effects, inference, more):
     roles |= {"offset": "offset", "exposure": "exposure"}
     given = {role: d[schema[key]] for role, key in roles.items() if key in schema}
     columns = schema.get("terms", list(schema["features"]))
-    return model.fit(d[columns].to_numpy(), y, d["site"].astype(str), **given)
+    return model.fit(d[columns], y, d["site"].astype(str), **given)
 
 
 @pytest.mark.parametrize(("loss", "effects", "inference", "more"), CASES, ids=range(len(CASES)))
@@ -116,6 +116,7 @@ def test_a_run_finds_what_an_estimator_finds(folder, tmp_path, loss, effects, in
         one, other = getattr(report.estimates, name), getattr(known.estimates_, name)
         near = 1e-9 if name == "values" else 1e-12
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=near, err_msg=name)
+    assert report.estimates.names == known.estimates_.names
     file, model = coefficients(tmp_path / "run"), kept(tmp_path / "run")
     if loss == "multinomial":  # classes that are centred: one number more changes no probability
         expected = np.column_stack([known.coef_, known.intercept_]).ravel()
@@ -141,6 +142,7 @@ def test_a_run_finds_what_an_estimator_finds(folder, tmp_path, loss, effects, in
 def check_heterogeneity(report, model, folder, effects, loss):
     """Check what sites find alone: the estimators' numbers, in a file and on the page."""
     found, known, p = report.heterogeneity, model.heterogeneity(), model.coef_.size
+    assert found.names == known.names
     assert found.sites == tuple(f"s{name}" for name in known.sites)
     for name in APART:  # the intercept is that of the columns' means, and then of zeros
         one, other = getattr(found, name), getattr(known, name)

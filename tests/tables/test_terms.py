@@ -12,6 +12,7 @@ import pytest
 import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import nightly
 from tabular import coefficients, deal, kept, numeric, run
 
 from flower_fedcon import load_model, simulate
@@ -227,31 +228,23 @@ def together(tmp_path_factory):
     return dealt(tmp_path_factory.mktemp("together"), [list(range(60))], TERMS)
 
 
-def check_dealt(folder, together, order, terms, sites):
-    own, design = dealt(folder, [order[k::sites] for k in range(sites)], terms)
-    known, other = together
-    assert design.knots == other.knots
-    assert design.fill["x"] == other.fill["x"] == ROWS["x"].dropna().sort_values().iloc[28]
-    assert own.keys() == known.keys()
-    np.testing.assert_allclose(list(own.values()), [known[n] for n in own], rtol=1e-7, atol=1e-9)
-
-
-DEALT = st.permutations(range(60)), st.permutations(TERMS), st.integers(1, 4)
-
-
-@settings(max_examples=6)
-@given(*DEALT)
+@pytest.mark.parametrize("examples", [6, nightly(200)])
 def test_however_rows_are_dealt_and_terms_are_ordered_the_numbers_are_the_same(
-    tmp_path_factory, together, order, terms, sites
+    tmp_path_factory, together, examples
 ):
-    check_dealt(tmp_path_factory.mktemp("dealt"), together, order, terms, sites)
+    @settings(max_examples=examples)
+    @given(st.permutations(range(60)), st.permutations(TERMS), st.integers(1, 4))
+    def in_any_order(order, terms, sites):
+        parts = [order[k::sites] for k in range(sites)]
+        own, design = dealt(tmp_path_factory.mktemp("dealt"), parts, terms)
+        known, other = together
+        assert design.knots == other.knots
+        assert design.fill["x"] == other.fill["x"] == ROWS["x"].dropna().sort_values().iloc[28]
+        assert own.keys() == known.keys()
+        expected = [known[name] for name in own]
+        np.testing.assert_allclose(list(own.values()), expected, rtol=1e-7, atol=1e-9)
 
-
-@pytest.mark.nightly
-@settings(max_examples=200)
-@given(*DEALT)
-def test_however_rows_are_dealt_for_long(tmp_path_factory, together, order, terms, sites):
-    check_dealt(tmp_path_factory.mktemp("dealt"), together, order, terms, sites)
+    in_any_order()
 
 
 @given(st.lists(st.floats(-1e4, 1e4), min_size=5, max_size=60), st.integers(-4, 6))
@@ -287,11 +280,8 @@ def test_medians_and_indicators_are_those_of_scikit_learn(fair, tmp_path):
     for name in ("age", "religious"):
         d.loc[rng.random(len(d)) < 0.1, name] = np.nan
     d.loc[rng.random(len(d)) < 0.1, "school"] = None
-    features = {
-        "age": {"missing": "median"},
-        "religious": {"missing": "indicator"},
-        "school": {"type": "categorical", "missing": "indicator"},
-    }
+    features = {"age": {"missing": "median"}, "religious": {"missing": "indicator"},
+                "school": {"type": "categorical", "missing": "indicator"}}  # fmt: skip
     schema = schema_of(features)
     problem = tables(data=deal(tmp_path, d), schema=schema, inference="model")
     report = run(problem, 10, run_dir=tmp_path / "run").report
