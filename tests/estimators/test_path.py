@@ -1,4 +1,4 @@
-"""Regularization paths and cross-validation, against scikit-learn's solvers on the pooled rows."""
+"""Paths, cross-validation and stability selection, against scikit-learn's on the pooled rows."""
 
 from __future__ import annotations
 
@@ -7,15 +7,26 @@ import re
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.linear_model import LogisticRegression as SkLogistic
 from sklearn.linear_model import enet_path, lasso_path
+from tabular import deal, numeric, study
+from typer.testing import CliRunner
 
-from flower_fedcon import FederatedProblem, Sample, cross_validate, regularization_path
+from flower_fedcon import (
+    FederatedProblem,
+    Sample,
+    cross_validate,
+    regularization_path,
+    stability_selection,
+)
 from flower_fedcon.cli import main
+from flower_fedcon.cli.command import app
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.estimators import FederatedLasso, FederatedLogisticRegression
 from flower_fedcon.layout import array_bytes
 from flower_fedcon.objectives import (
     CoxRegression,
@@ -25,6 +36,7 @@ from flower_fedcon.objectives import (
     Quadratic,
     SoftmaxRegression,
 )
+from flower_fedcon.paths.folds import deal_all
 from flower_fedcon.paths.path import default_strategy
 from flower_fedcon.problems import heart
 from flower_fedcon.problems.reference import solve
@@ -39,6 +51,7 @@ from flower_fedcon.regularizers import (
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.solvers.quadratic_models import QuadraticModel, minimizer
 from flower_fedcon.strategies import CompositeFL, FedAvg, FedDR, FedMiD, FedNewton
+from flower_fedcon.tables.builders import tables
 
 FREE = WithIntercept(L1(1.0))
 
@@ -274,18 +287,15 @@ def test_a_quadratic_plus_l1_to_rounding():
             ) < 1e-6  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"regularizer": None}, "needs a regularizer"),
-        ({"regularizer": L2Squared(1.0)}, "makes no coefficient 0 at any weight"),
-        ({"min_ratio": 1.0}, r"min_ratio must be in \(0, 1\), got 1.0"),
-        ({"num": 0}, "num must be a whole number >= 1"),
-        ({"values": [1.0, -1.0]}, "lambdas >= 0"),
-        ({"engine": "ray"}, "'local', 'stacked'"),
-        ({"strategy": FedAvg(client_lr=0.1, local_steps=1)}, None),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "match"), [
+    ({"regularizer": None}, "needs a regularizer"),
+    ({"regularizer": L2Squared(1.0)}, "makes no coefficient 0 at any weight"),
+    ({"min_ratio": 1.0}, r"min_ratio must be in \(0, 1\), got 1.0"),
+    ({"num": 0}, "num must be a whole number >= 1"),
+    ({"values": [1.0, -1.0]}, "lambdas >= 0"),
+    ({"engine": "ray"}, "'local', 'stacked'"),
+    ({"strategy": FedAvg(client_lr=0.1, local_steps=1)}, None),
+])  # fmt: skip
 def test_what_is_refused(arguments, match):
     arguments = {"regularizer": FREE, **arguments}
     if match is None:
@@ -332,3 +342,85 @@ def test_from_the_shell(tmp_path, capsys):
     assert "min_ratio must be in (0, 1), got 2.0" in capsys.readouterr().err
     assert main([*given[:4], "--own-algorithm", "--tolerance", "0.1"]) == 0
     assert "RegularizationPath(6 points" in capsys.readouterr().out
+
+
+# --- stability selection -------------------------------------------------------------------------
+
+
+def drawn(rng, rows=(30, 41, 22), columns=12, effect=1.5):
+    X = rng.normal(size=(sum(rows), columns))
+    X[:, 1] += 0.6 * X[:, 0]
+    y = effect * (X[:, 0] - X[:, 5]) + rng.normal(size=len(X))
+    return X, y, np.repeat(np.arange(len(rows)), rows)
+
+
+def test_shares_are_those_of_lassos_on_the_same_halves():
+    X, y, sites = drawn(np.random.default_rng(1))
+    pairs, num = 6, 25
+    found = FederatedLasso().stability_selection(X, y, sites, pairs=pairs, num=num)
+    assert (found.samples, found.most) == (12, 2)  # 2^2 <= 1.0 (2 .75 - 1) 12 < 3^2
+    assert found.error == pytest.approx(4 / 6)
+    own = [np.flatnonzero(sites == k) for k in range(3)]
+    cores = [LeastSquares(X[rows], y[rows]) for rows in own]
+    counts = np.zeros(12)
+    for pair in range(pairs):
+        for half in deal_all(cores, 2, pair):
+            rows = np.concatenate([own[j][half[j][0]] for j in range(3)])
+            assert abs(len(rows) - len(y) / 2) <= 3
+            A, b = X[rows] - X[rows].mean(axis=0), y[rows] - y[rows].mean()
+            _, coefs, _ = lasso_path(A, b, alphas=found.values, tol=1e-12, max_iter=100_000)
+            ever = np.logical_or.accumulate(coefs != 0, axis=1)
+            fits = np.flatnonzero(ever.sum(axis=0) <= found.most)
+            counts += ever[:, fits[-1]]
+    np.testing.assert_allclose(found.shares, counts / 12)
+    assert set(found.selected) <= {0, 5}
+    assert found.shares[[0, 5]].min() > 0.5
+    assert (np.diff(found.paths, axis=0) >= 0).all()
+
+
+def test_few_columns_without_an_effect_are_selected():
+    """The bound is on the expected number: of 8 data sets, by far."""
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(8):
+        A, b = rng.normal(size=(60, 10)), rng.normal(size=60)
+        clients = [LeastSquares(A[:25], b[:25]), LeastSquares(A[25:], b[25:])]
+        found = stability_selection(
+            FederatedProblem(clients), L1(1.0), pairs=5, num=8, min_ratio=0.2, error=1.0
+        )
+        wrong += len(found.selected)
+    assert wrong <= 8 * found.error
+
+
+def test_classes_weights_and_halves_in_parts(monkeypatch):
+    X, y, sites = drawn(np.random.default_rng(2), effect=3.0)
+    kinds = np.digitize(y, [-1.0, 1.0])
+    whole = FederatedLogisticRegression().stability_selection(
+        X, kinds, sites, pairs=2, num=5, min_ratio=0.3
+    )
+    assert whole.shares.shape == (12,)
+    monkeypatch.setattr("flower_fedcon.paths.stability._BLOCKS", 1)  # a pair at a time
+    parts = FederatedLogisticRegression().stability_selection(
+        X, kinds, sites, pairs=2, num=5, min_ratio=0.3
+    )
+    np.testing.assert_array_equal(parts.shares, whole.shares)
+    np.testing.assert_array_equal(parts.paths, whole.paths)
+
+
+def test_columns_of_tables(tmp_path):
+    X, y, sites = drawn(np.random.default_rng(3))
+    names = [f"c{j}" for j in range(12)]
+    frame = pd.DataFrame(X, columns=names).assign(y=y)
+    data = deal(tmp_path, frame, [np.flatnonzero(sites == k) for k in range(3)])
+    schema = {"target": "y", "features": numeric(*names)}
+    problem = tables(data=data, schema=schema, l1=0.1)
+    found = stability_selection(problem, pairs=5, num=12)
+    assert [problem.preparation.names[k] for k in found.selected] == ["c0", "c5"]
+    stated = 'target = "y"\n[features]\n' + "".join(f'{name} = "numeric"\n' for name in names)
+    file = study(tmp_path, stated, "l1 = 0.1")
+    done = CliRunner().invoke(app, ["path", file, "--stability", "5", "--num", "12"])
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.output.splitlines()]
+    assert [words[0] for words in lines if words and words[-1] == "yes"] == ["c0", "c5"]
+    own = tables(data=data, schema=schema, l1=0.1, site_effects="own")
+    with pytest.raises(ConfigError, match="stability selection need objectives with rows"):
+        stability_selection(own)

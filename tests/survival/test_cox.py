@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from sklearn.metrics import mean_poisson_deviance
 from trials import gbsg2, lung, rossi
 
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators import (
     FederatedCoxRegression,
     FederatedCoxRegressionCV,
@@ -168,23 +167,6 @@ def test_baseline_hazards_stay_at_the_sites_unless_allowed():
     kept = FederatedCoxRegression(0.0).fit(X, y, groups=site)
     with pytest.raises(AttributeError, match=r"stay at the clients.*share_baseline=True"):
         kept.baseline_cumulative_hazard_  # noqa: B018
-
-
-def test_what_is_refused():
-    X, y = np.array([[1.0], [0.0], [1.0]]), np.array([[0, 1], [2, 1], [3, 1]])
-    with pytest.raises(ConfigError, match=r"their times would have to leave the sites\. Keep each"):
-        FederatedCoxRegression(stratified=False).fit(X, y)
-    with pytest.raises(ConfigError, match=r"needs a fit without a penalty, got alpha=0\.1"):
-        FederatedCoxRegression(0.1).fit(X, y).proportionality()
-    model = FederatedCoxRegression(0.0).fit(X, y)
-    with pytest.raises(ConfigError, match="'log', 'rank', 'identity'"):
-        model.proportionality("km")
-    with pytest.raises(ConfigError, match="needs times of events above 0"):
-        model.proportionality("log")
-    with pytest.raises(ValueError, match="strata has no value for 1 rows"):
-        FederatedCoxRegression(0.0).fit(X, y, strata=[1, None, 2])
-    with pytest.raises(ValueError, match="no client has two rows at risk together"):
-        FederatedCoxRegression(0.0).fit(X, y, strata=[0, 1, 2])  # one row in each stratum
 
 
 def test_sites_without_events_or_pairs_change_nothing():

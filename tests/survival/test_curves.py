@@ -1,15 +1,27 @@
-"""Kaplan-Meier curves and log-rank tests: R's survival, and rows written out."""
+"""Kaplan-Meier curves and log-rank tests: R's survival, rows written out, and tables."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
+from harness import Command, refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tabular import run
+from tabular import study as write_study
 from trials import gbsg2, lung, rossi
 
+from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.cohorts import unscaled
+from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.strategies import FedAvg
 from flower_fedcon.survival import kaplan_meier, logrank
+from flower_fedcon.survival.of_tables import curves_of_tables
+from flower_fedcon.tables.builders import clients_of, prepared_problem
 from flower_fedcon.tables.risk_counts import risk_counts
 
 EXACT = {"rtol": 1e-9, "atol": 0}
@@ -174,40 +186,130 @@ def test_edges():
         logrank([1.0, 2.0, 3.0], [1, 1, 1], list("aab"), groups=[0, 0, 1], stratified=True)
 
 
-WRONG = {
-    "codes": ({"event": [1, 2, 1]}, "event must be 1 for an event .* got 2: .* event == 2"),
-    "negative": ({"time": [1, -2, 1]}, "time must be >= 0, got -2 in row 1"),
-    "missing": ({"time": [1, np.nan, 1]}, "time must be finite, got nan in row 1"),
-    "none": ({"event": [1, None, 0]}, "event must be finite, got nan in row 1"),
-    "texts": ({"event": ["dead", "alive", "dead"]}, "event must hold numbers, got"),
-    "lengths": ({"time": [1, 2]}, "one value for each row, got 2 and 3"),
-    "no rows": ({"time": [], "event": []}, "one number for each row, got shape"),
-    "no event": ({"event": [0, 0, 0]}, "event is 0 in all rows"),
-    "a grid": ({"grid": [2, 1]}, "each later than the one before"),
-    "no grid": ({"grid": []}, "grid must have at least one time"),
-    "min_rows": ({"min_rows": 0}, "min_rows"),
-    "alpha": ({"alpha": 95}, "alpha must be in"),
-    "groups": ({"groups": ["a", None, "b"]}, "groups has no value"),
-}
+WRONG = [
+    ({"event": [1, 2, 1]}, "event must be 1 for an event .* got 2: .* event == 2"),
+    ({"time": [1, -2, 1]}, "time must be >= 0, got -2 in row 1"),
+    ({"time": [1, np.nan, 1]}, "time must be finite, got nan in row 1"),
+    ({"event": [1, None, 0]}, "event must be finite, got nan in row 1"),
+    ({"event": ["dead", "alive", "dead"]}, "event must hold numbers, got"),
+    ({"time": [1, 2]}, "one value for each row, got 2 and 3"),
+    ({"time": [], "event": []}, "one number for each row, got shape"),
+    ({"event": [0, 0, 0]}, "event is 0 in all rows"),
+    ({"grid": [2, 1]}, "each later than the one before"),
+    ({"grid": []}, "grid must have at least one time"),
+    ({"min_rows": 0}, "min_rows"),
+    ({"alpha": 95}, "alpha must be in"),
+    ({"groups": ["a", None, "b"]}, "groups has no value"),
+    ({"by": ["a", "a", "a"]}, "at least two arms, got 'a' in all rows"),
+    ({"by": ["a", None, "b"]}, "by has no value for 1 rows"),
+    ({"by": ["a", "b"]}, "inconsistent numbers"),
+    ({"by": None}, "by must have the arm of each row"),
+]
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be(case):
-    given, words = WRONG[case]
+@pytest.mark.parametrize(("given", "words"), WRONG)
+def test_what_cannot_be_is_refused(given, words):
     arguments = {"time": [1.0, 2.0, 3.0], "event": [1, 0, 1]} | given
     with pytest.raises((ConfigError, ValueError), match=words):
-        kaplan_meier(**arguments)
+        (logrank if "by" in given else kaplan_meier)(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("by", "words"),
-    [
-        (["a", "a", "a"], "at least two arms, got 'a' in all rows"),
-        (["a", None, "b"], "by has no value for 1 rows"),
-        (["a", "b"], "inconsistent numbers"),
-        (None, "by must have the arm of each row"),
-    ],
-)
-def test_arms_that_cannot_be(by, words):
-    with pytest.raises((ConfigError, ValueError), match=words):
-        logrank([1.0, 2.0, 3.0], [1, 0, 1], by)
+# --- tables: what they give is what their columns give -------------------------------------------
+
+
+SCHEMA = """
+target = "time"
+event = "cens"
+ties = "efron"
+[features]
+age = "numeric"
+horTh = "categorical"
+"""
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """gbsg2 as one file of three sites."""
+    monkeypatch.chdir(tmp_path)
+    table = gbsg2()
+    table.to_csv("all.csv", index=False)
+    write_study(tmp_path, SCHEMA, 'client_column = "tgrade"')
+    return table
+
+
+def of_sites(more=""):
+    """Return the clients' tables and names, with more in the schema."""
+    Path("schema.toml").write_text(more + SCHEMA)
+    return clients_of("all.csv", "schema.toml", "tgrade")
+
+
+def test_tables_give_what_columns_give(study):
+    clients, names = of_sites()
+    curves, test = curves_of_tables(clients, names, "horTh", stratified=True)
+    assert names == ["I", "II", "III"]
+    own = study["horTh"] == "yes"
+    time, event, site = study["time"], study["cens"], study["tgrade"]
+    expected = kaplan_meier(time[own], event[own], groups=site[own])
+    assert curves["yes"].at(expected.time) == pytest.approx(expected.survival, rel=1e-12)
+    theirs = logrank(time, event, study["horTh"], groups=site, stratified=True)
+    assert test.statistic == pytest.approx(theirs.statistic, rel=1e-12)
+    alone, none = curves_of_tables(clients, names, grid=[500, 1000, 2000], min_rows=20)
+    assert none is None
+    assert list(alone) == ["all"]
+    with pytest.raises(ConfigError, match="'age' is not a categorical feature"):
+        curves_of_tables(clients, names, "age")
+
+
+def test_ties_reach_the_model(study):
+    problem = prepared_problem(*of_sites())
+    assert {f.ties for f in (unscaled(f)[0] for f in problem.objectives)} == {"efron"}
+
+
+def test_private_runs_have_no_curves(study):
+    """Before, such a run wrote each client's numbers of events at each time into its folder."""
+    privacy = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
+    method = FedAvg(client_lr=0.1, local_steps=1, privacy=privacy)
+    assert simulate(method, prepared_problem(*of_sites()), 1).stopped is False
+    made = prepared_problem(*of_sites("curve_times = [500, 1000]"))
+    with pytest.raises(ConfigError, match="curve_times cannot be used with privacy="):
+        simulate(method, made, 1)
+
+
+def test_a_report_says_between_which_times_a_median_lies(study):
+    exact = kaplan_meier(study["time"], study["cens"], groups=study["tgrade"]).median
+    made = prepared_problem(*of_sites("curve_times = [400, 900, 1900, 2500]"))
+    text = run(made, 2).report.text
+    (said,) = re.findall(r"median time to the event: all after (\d+), up to (\d+)\n", text)
+    assert float(said[0]) < exact <= float(said[1])
+    made = prepared_problem(*of_sites("curve_times = [400, 900]"))
+    text = run(made, 2).report.text
+    assert "median time to the event: all not reached\n" in text
+
+
+def test_commands_that_look_at_data_need_no_rounds(study, run_command: Command):
+    """Before: "rounds is missing: write rounds = 100, or another number, below [run]"."""
+    Path("study.toml").write_text(Path("study.toml").read_text().partition("[run]")[0])
+    assert run_command("data", "curves", "study.toml", "--by", "horTh")[0] == 0
+    assert run_command("data", "partition", "study.toml", "-o", "rows.svg")[0] == 0
+    assert "rounds is missing" in refusal(run_command, "run", "study.toml")
+
+
+def test_the_command(study, run_command: Command):
+    code, out, _ = run_command(
+        "data", "curves", "study.toml", "--by", "horTh", "--stratified", "-o", "c.svg"
+    )
+    assert code == 0
+    assert "stratified log-rank test: chi2 7.396, 1 degrees of freedom, p = 0.00654" in out
+    assert "figure: c.svg" in out
+    code, out, _ = run_command(
+        "data", "curves", "study.toml", "--by", "horTh", "--grid", "100,2000,2999", "--min-rows",
+        "40",
+    )  # fmt: skip
+    assert code == 0
+    assert "nan" not in out
+    assert "events, in counts below --min-rows" in out
+    assert "median: up to the next grid time" in out
+    told = refusal(run_command, "data", "curves", "study.toml", "--grid", "90,x")
+    assert "--grid must be times separated by commas, such as 30,60,90, got '90,x'" in told
+    told = refusal(run_command, "data", "curves", "study.toml", "--grid", "90", "-o", "c.gif")
+    assert "c.gif" in told

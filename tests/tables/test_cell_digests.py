@@ -37,18 +37,24 @@ def frame(seed, rows):
 
 
 def key(folder, kind, table, **more):
+    """Write a table in this form; return the key of its rows."""
     path = folder / f"t{kind}"
     if kind == ".parquet":
         table.to_parquet(path, **more)
     elif kind == ".npz":
-        columns = {str(name): table[name] for name in table.columns}
-        texts = {name: own.astype(str).str.replace("None|NaT|nan", "", regex=True)
-                 for name, own in columns.items() if own.dtype.kind not in "biuf"}  # fmt: skip
-        np.savez(path, **{name: np.array(texts.get(name, own).tolist()) for name, own in
-                          columns.items()})  # fmt: skip
+        plain = {name: own if own.dtype.kind in "biuf" else own.astype(str).str.replace(
+            "None|NaT|nan", "", regex=True) for name, own in table.items()}  # fmt: skip
+        np.savez(path, **{name: np.array(own.tolist()) for name, own in plain.items()})
     else:
         table.to_csv(path, **{"index": False, **more})
     return rows_on_node(read_table(path, SCHEMA))
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table that stands in a file."""
+    frame(4, 8).to_csv(tmp_path / "t.csv", index=False)
+    return read_table(tmp_path / "t.csv", SCHEMA)
 
 
 @settings(max_examples=8, deadline=None)
@@ -101,17 +107,14 @@ def test_only_the_client_s_own_rows_count(tmp_path):
     assert key(tmp_path, ".parquet", one) == first[0]  # a's rows in a file of their own
 
 
-def test_neither_the_schema_nor_the_way_it_is_read_counts(tmp_path):
-    known = key(tmp_path, ".csv", frame(3, 8))
+def test_neither_the_schema_nor_the_way_it_is_read_counts(table, tmp_path):
     other = Schema("ill", {"sex": {"type": "categorical", "categories": ["f"]},
                            "weight": {"range": [69, 70]}}, positive=["yes"])  # fmt: skip
     with cells_cut():
-        assert rows_on_node(read_table(tmp_path / "t.csv", other)) == known
+        assert rows_on_node(read_table(tmp_path / "t.csv", other)) == rows_on_node(table)
 
 
-def test_a_file_that_changes_while_it_is_loaded_is_refused(tmp_path):
-    frame(4, 8).to_csv(tmp_path / "t.csv", index=False)
-    table = read_table(tmp_path / "t.csv", SCHEMA)
+def test_a_file_that_changes_while_it_is_loaded_is_refused(table, tmp_path):
     frame(5, 8).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(DataError, match="has changed since it was read"):
         rows_on_node(table)
@@ -139,9 +142,7 @@ def test_lines_that_cannot_be_read_as_one_text_are_rows_of_their_own(tmp_path):
     assert len({*found}) == 3
 
 
-def test_a_node_parses_a_file_once_for_all_its_processes(tmp_path, monkeypatch):
-    frame(7, 8).to_csv(tmp_path / "t.csv", index=False)
-    table = read_table(tmp_path / "t.csv", SCHEMA)
+def test_a_node_parses_a_file_once_for_all_its_processes(table, tmp_path, monkeypatch):
     store = FileStore(tmp_path / "state", "north", Policy())
     known = NodeNotes(store, table, Policy(), "north").rows
     assert known == rows_on_node(table)
@@ -150,8 +151,6 @@ def test_a_node_parses_a_file_once_for_all_its_processes(tmp_path, monkeypatch):
     assert NodeNotes(store, table, Policy(), "south").rows == known
 
 
-def test_former_digests_stay_known(tmp_path):
-    frame(6, 8).to_csv(tmp_path / "t.csv", index=False)
-    table = read_table(tmp_path / "t.csv", SCHEMA)
+def test_former_digests_stay_known(table):
     assert table.rows_digest in former_on_node(table)
     assert rows_on_node(table) not in former_on_node(table)

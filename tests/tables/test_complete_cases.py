@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
+from tabular import lines, run
 
-from flower_fedcon import load_model, simulate
-from flower_fedcon.cli.command import app as fedcon
+from flower_fedcon import load_model
 from flower_fedcon.cli.command import main
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import DataError, Schema, read_table
 from flower_fedcon.tables.builders import tables
-from flower_fedcon.tables.noisy_sums import check_public
 
 NAMES = ("dose", "sex", "years", "counts")
 SCHEMA = {
@@ -39,8 +36,7 @@ def rows(seed, count=40):
 
 
 def write(path, table):
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([NAMES, *table])
+    lines(path.parent, **{path.stem: [NAMES, *table]})
     return path
 
 
@@ -55,7 +51,7 @@ def pierced(table, holes):
 
 def coefficients(folder, run_dir, **more):
     made = tables(data=f"{folder}/*.csv", schema={**SCHEMA, **more}, inference="robust")
-    return simulate(FedNewton(made.regularizer), made, 6, run_dir=run_dir)
+    return run(made, 6, run_dir=run_dir)
 
 
 HOLES = [(0, 0), (3, 1), (3, 2), (7, 2), (11, 3), (12, 3)]
@@ -111,39 +107,31 @@ def test_predictions(folders):
     """Incomplete rows have none, and rows that were held out have their numbers in the file."""
     coefficients(folders / "holes", folders / "run")
     file, out = folders / "holes" / "north.csv", folders / "out.txt"
-    told = CliRunner().invoke(
-        fedcon, ["predict", str(folders / "run"), str(write(folders / "new.csv", rows(3, 3))),
-                 "-o", str(out)],
-    )  # fmt: skip
-    assert told.exit_code == 0, told.output
+    new = str(write(folders / "new.csv", rows(3, 3)))
+    assert main(["predict", str(folders / "run"), new, "-o", str(out)]) == 0
     model = load_model(folders / "run")
     some = {"dose": [1.0, None, 2.0], "sex": ["f", "f", ""], "years": [1, 1, 1]}
     assert np.isnan(model.predict(some)).tolist() == [False, True, True]
     arguments = ["predict", str(folders / "run"), str(file), "-o", str(out), "--held-out"]
-    told = CliRunner().invoke(fedcon, [*arguments, "--keep", "counts"])
-    assert told.exit_code == 0, told.output
-    with out.open() as lines:
-        found = list(csv.DictReader(lines))
-    own = read_table(file, Schema.load(SCHEMA))
-    assert [int(row["row"]) for row in found] == own.numbers_of(own.held_out_rows).tolist()
-    held = own.targets[own.held_out_rows]
-    assert [float(row["counts"]) for row in found] == held.tolist()
+    assert main([*arguments, "--keep", "counts"]) == 0
+    found, own = pd.read_csv(out), read_table(file, Schema.load(SCHEMA))
+    assert found["row"].tolist() == own.numbers_of(own.held_out_rows).tolist()
+    assert found["counts"].tolist() == own.targets[own.held_out_rows].tolist()
 
 
 @pytest.mark.parametrize("loss", ["logistic", "multinomial"])
 def test_no_class_is_predicted_for_an_incomplete_row(loss, tmp_path, capsys):
-    lines = ["x,y", *[f"{k % 7},{'ab'[k % 3 == 0]}" for k in range(40)]]
-    (tmp_path / "a.csv").write_text("\n".join(lines))
+    lines(tmp_path, a=["x,y", *[f"{k % 7},{'ab'[k % 3 == 0]}" for k in range(40)]])
     own = {"positive": ["a"]} if loss == "logistic" else {"classes": ["a", "b"]}
     schema = {"target": "y", "features": {"x": "numeric"}, "complete_cases": True, **own}
     made = tables(data=f"{tmp_path}/a.csv", schema=schema)
-    simulate(FedNewton(made.regularizer), made, 5, run_dir=tmp_path / "run")
+    run(made, 5, run_dir=tmp_path / "run")
     found = load_model(tmp_path / "run").predict({"x": [1.0, None]}).tolist()
     assert found[0] in (0, 1, "a", "b")
     assert found[1] is None
     (tmp_path / "new.csv").write_text("x,y\n1,a\n,a\n2,b\n")
-    run, new, out = (str(tmp_path / name) for name in ("run", "new.csv", "out.csv"))
-    assert main(["predict", run, new, "-o", out]) == 0
+    run_dir, new, out = (str(tmp_path / name) for name in ("run", "new.csv", "out.csv"))
+    assert main(["predict", run_dir, new, "-o", out]) == 0
     assert "predictions for 2 of 3 rows" in capsys.readouterr().out
 
 
@@ -164,7 +152,7 @@ def test_few_rows_are_not_counted_for_a_server(folders):
     assert told[0] == 5
     assert np.isnan(told[1])
     made = tables(data=f"{folders}/holes/*.csv", schema=SCHEMA, min_rows=6)
-    found = simulate(FedNewton(made.regularizer), made, 4).report.text
+    found = run(made, 4).report.text
     assert "north fewer than its min_rows, south 0" in found
 
 
@@ -172,58 +160,23 @@ def test_rows_of_a_category_that_is_too_rare_are_no_rows_without_a_value(tmp_pat
     """They have one, which no client tells: complete cases are left as they are."""
     for site in "ab":
         kinds = ["rstu"[k // 2] if k < 6 else "uv"[k % 2] for k in range(40)]
-        lines = [f"{k % 5},{kind},{'yn'[k % 3 == 0]}" for k, kind in enumerate(kinds)]
-        (tmp_path / f"{site}.csv").write_text("\n".join(["x,kind,y", *lines]))
+        own = [f"{k % 5},{kind},{'yn'[k % 3 == 0]}" for k, kind in enumerate(kinds)]
+        lines(tmp_path, **{site: ["x,kind,y", *own]})
     schema = {"target": "y", "positive": ["y"], "complete_cases": True,
               "features": {"x": "numeric", "kind": "categorical"}}  # fmt: skip
     made = tables(data=f"{tmp_path}/*.csv", schema=schema, min_rows=3)
-    text = simulate(FedNewton(made.regularizer), made, 2).report.text
+    text = run(made, 2).report.text
     assert "with a category that no client tells (policy.min-rows), filled in: kind 12" in text
 
 
-def test_what_the_check_says(folders):
+def test_what_the_check_says(folders, capsys):
     schema = folders / "schema.toml"
-    lines = [f"{key} = {json.dumps(SCHEMA[key])}" for key in SCHEMA if key != "features"]
+    stated = [f"{key} = {json.dumps(SCHEMA[key])}" for key in SCHEMA if key != "features"]
     schema.write_text(
-        "\n".join([*lines, '[features]\ndose = "numeric"',
+        "\n".join([*stated, '[features]\ndose = "numeric"',
                    'sex = {type = "categorical", missing = ["unknown"]}'])
     )  # fmt: skip
     file = str(folders / "holes" / "north.csv")
-    told = CliRunner().invoke(fedcon, ["data", "check", file, "--schema", str(schema)])
-    said = " ".join(told.output.split())
+    main(["data", "check", file, "--schema", str(schema)])
+    said = " ".join(capsys.readouterr().out.split())
     assert "5 left out, without a value of counts 2, years 2, dose 1, sex 1" in said
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"complete_cases": 1}, "complete_cases must be true or false, got 1"),
-        ({"features": {"dose": {"missing": "median"}}}, "complete_cases leaves out its missing"),
-        (
-            {"features": {"dose": "numeric"}, "terms": ["dose", "missing(dose)"]},
-            "leave one of the two out",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(more, words):
-    with pytest.raises(ConfigError, match=words):
-        Schema.load({**SCHEMA, **more})
-
-
-def test_private_rows_are_refused():
-    with pytest.raises(
-        ConfigError, match="no noise protects the number of rows that complete_cases"
-    ):
-        check_public(Schema.load({**SCHEMA, "exposure": ""}))
-
-
-def test_without_it_a_schema_is_what_it_was():
-    """Runs from before can be resumed."""
-    plain = Schema.load({**SCHEMA, "complete_cases": False})
-    assert (
-        plain.digest
-        == Schema.load({k: v for k, v in SCHEMA.items() if k != "complete_cases"}).digest
-    )
-    assert plain.digest != Schema.load(SCHEMA).digest
-    assert "complete_cases" not in plain.stated
-    assert Schema.load(Schema.load(SCHEMA).stated) == Schema.load(SCHEMA)

@@ -17,11 +17,11 @@ from pages import blocks
 from patsy import build_design_matrices, dmatrix
 from scipy.stats import chi2
 from sites import problem, run, written
+from tabular import deal, numeric
 
-from flower_fedcon import load_model, simulate
+from flower_fedcon import load_model
 from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables.builders import tables
 
 KNOTS = [3.0, 10.0, 20.0, 30.0]
@@ -146,58 +146,35 @@ def test_the_command_prints_a_table_with_a_test_of_the_interaction(folder, capsy
     assert "2 * lncoins" in capsys.readouterr().out
 
 
-def test_of_classes_each_against_the_first(tmp_path):
-    d = sm.datasets.fair.load_pandas().data[::10].reset_index(drop=True)
-    d["kind"] = np.array(["none", "few", "many"])[np.digitize(d["affairs"], [0.1, 3.0])]
-    for site in range(2):
-        d[site::2].to_csv(tmp_path / f"site{site}.csv", index=False)
-    schema = {"target": "kind", "loss": "multinomial", "classes": ["few", "many", "none"],
-              "features": dict.fromkeys(["age", "rate_marriage"], "numeric")}  # fmt: skip
-    made = tables(data=f"{tmp_path}/site*.csv", schema=schema, inference="model")
-    simulate(FedNewton(made.regularizer), made, 15, run_dir=tmp_path / "run")
-    fit = sm.MNLogit(d["kind"], sm.add_constant(d[["age", "rate_marriage"]])).fit(
-        disp=0, method="newton", maxiter=50, tol=1e-14
-    )
-    found = load_model(tmp_path / "run").contrast({"age": 42}, {"age": 27})
-    assert found.names[1] == "age=42 against age=27 [none against few]"
-    np.testing.assert_allclose(found.values, 15 * fit.params.loc["age"], rtol=1e-7)
-    np.testing.assert_allclose(found.bse, 15 * fit.bse.loc["age"], rtol=1e-7)
-
-
-def test_of_hazards_and_of_counts_that_vary_more(tmp_path):
-    """Hazard ratios have no intercept, and log alpha is in no combination."""
+@pytest.mark.parametrize(("column", "low", "high", "more"), [
+    ("disea", 5, 30, {"target": "kind", "classes": ["few", "many", "none"]}),
+    ("disea", 5, 30, {"target": "mdvis", "loss": "negative_binomial"}),  # log alpha is in none
+    ("lpi", 1, 4, {"target": "disea", "event": "died", "ties": "efron",
+                   "features": numeric("lncoins", "lpi")}),
+])  # fmt: skip
+def test_of_classes_of_counts_that_vary_more_and_of_hazards(tmp_path, column, low, high, more):
+    """Each class is against the first, and hazard ratios have no intercept."""
     d = sm.datasets.randhie.load_pandas().data[::40].reset_index(drop=True)
-    d["died"] = (np.arange(len(d)) % 3 > 0).astype(int)
-    for site in range(2):
-        d[site::2].to_csv(tmp_path / f"site{site}.csv", index=False)
-    features = dict.fromkeys(["lncoins", "disea"], "numeric")
-    for loss, schema in {
-        "cox": {"target": "disea", "event": "died", "ties": "efron",
-                "features": {"lncoins": "numeric", "lpi": "numeric"}},
-        "negative_binomial": {"target": "mdvis", "loss": "negative_binomial",
-                              "features": features},
-    }.items():  # fmt: skip
-        made = tables(data=f"{tmp_path}/site*.csv", schema=schema, inference="model")
-        simulate(FedNewton(made.regularizer), made, 20, run_dir=tmp_path / loss)
-    one = load_model(tmp_path / "negative_binomial").contrast({"disea": 30}, {"disea": 5})
-    fit = sm.NegativeBinomial(d["mdvis"], sm.add_constant(d[["lncoins", "disea"]])).fit(
-        disp=0, method="newton", maxiter=100, tol=1e-14
-    )
-    np.testing.assert_allclose(one.values, 25 * fit.params["disea"], rtol=1e-6)
-    np.testing.assert_allclose(one.bse, 25 * fit.bse["disea"], rtol=1e-6)
-    strata = np.arange(len(d)) % 2
-    cox = sm.PHReg(d["disea"], d[["lncoins", "lpi"]], d["died"], strata=strata, ties="efron").fit()
-    two = load_model(tmp_path / "cox").contrast({"lncoins": 4}, {"lncoins": 1})
-    np.testing.assert_allclose(two.values, 3 * cox.params[0], rtol=1e-6)
-    np.testing.assert_allclose(two.bse, 3 * cox.bse[0], rtol=1e-6)
-    assert "hazard_ratio_lower" in two.columns_of()
+    d["died"] = (np.arange(len(d)) % 3 > 0) * 1
+    d["kind"] = np.array(["none", "few", "many"])[np.digitize(d["mdvis"], [1, 4])]
+    schema = {"features": numeric("lncoins", "disea"), **more}
+    made = tables(data=deal(tmp_path, d, 2), schema=schema, inference="model")
+    known = run(made, 20, run_dir=tmp_path / "run").report.estimates
+    found = load_model(tmp_path / "run").contrast({column: high}, {column: low})
+    own = np.array([name.startswith(column) for name in known.names])
+    np.testing.assert_allclose(found.values, (high - low) * known.values[own], rtol=1e-9)
+    np.testing.assert_allclose(found.bse, (high - low) * known.bse[own], rtol=1e-9)
+    assert len(found.values) == (2 if "classes" in more else 1)
+    if "classes" in more:
+        assert found.names[1] == "disea=30 against disea=5 [none against few]"
+    assert ("hazard_ratio_lower" in found.columns_of()) == ("event" in more)
 
 
 @pytest.mark.parametrize("effects", ["common", "own"])
 def test_two_runs_are_compared_by_their_likelihoods(folder, effects, tmp_path, capsys):
     """As R's anova(smaller, larger, test = "LRT") does."""
-    features = {name: BENT["features"][name] for name in ("disea", "idp")}  # "idp=1", not [T.1]
-    made = problem(folder, "logistic", {"features": features}, site_effects=effects)
+    features = {"features": numeric("disea", idp="categorical")}  # "idp=1", not [T.1]
+    made = problem(folder, "logistic", features, site_effects=effects)
     run(made, 25, run_dir=tmp_path / "less")
     fit, _ = pooled(folder, "logistic", effects)
     d = pd.read_csv(folder / "all.txt")
@@ -218,9 +195,9 @@ def test_two_runs_are_compared_by_their_likelihoods(folder, effects, tmp_path, c
     assert f"AIC: {fit.aic:.6g} against {less.aic:.6g}" in said
     with pytest.raises(ConfigError, match="of the smaller model is not in the larger one"):
         smaller.likelihood_ratio(larger)
+    other = load_model(folder / f"logistic-{'common' if effects == 'own' else 'own'}")
     with pytest.raises(ConfigError, match="their site_effects differ"):
-        larger.likelihood_ratio(load_model(folder / "logistic-common") if effects == "own"
-                                else load_model(folder / "logistic-own"))  # fmt: skip
+        larger.likelihood_ratio(other)
     with pytest.raises(ConfigError, match="their outcomes differ: 'any' and 'mdvis'"):
         larger.likelihood_ratio(load_model(folder / f"poisson-{effects}"))
 
@@ -238,38 +215,38 @@ def test_effects_add_up(folder, values, idp):
     np.testing.assert_allclose([-back.values, back.bse], [ab.values, ab.bse], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("values", "against", "by", "said"),
-    [
-        ({"disea": 9}, {"disea": 3}, None, "depends on 'idp', by the term rcs.*--by idp"),
-        ({"disea": 9, "idp": 0}, {"disea": 3, "idp": 0}, "lpi", "'lpi' names no values.*numeric"),
-        ({"age": 9}, {"age": 3}, None, "no feature is called 'age'"),
-        ({"idp": 2}, {"idp": 0}, {"disea": 4}, "'idp' has no category '2' in the model.*0, 1"),
-        ({"lpi": 9}, {"lncoins": 3}, None, "the same features"),
-        ({"lpi": 9}, {"lpi": [1, 2]}, None, "against has one value of 'lpi', got 2"),
-        ({"lpi": 9}, {"lpi": 9.0}, None, "tells them apart"),
-        ({"lpi": []}, {"lpi": 9.0}, None, "'lpi' has no value"),
-        ({"lpi": 9}, {"lpi": 3}, {"lpi": 9}, "'lpi' is compared"),
-        ({"lpi": "nine"}, {"lpi": 3}, None, "'nine'"),
-    ],
-)
-def test_what_is_asked_amiss_is_refused(folder, values, against, by, said):
-    with pytest.raises(ConfigError, match=f"(?s){said}"):
-        load_model(folder / "logistic-common").contrast(values, against, by=by)
+LPI = {"lpi": 7}, {"lpi": 3}
+REFUSED = [
+    (lambda m: m.contrast({"disea": 9}, {"disea": 3}),
+     "depends on 'idp', by the term rcs.*--by idp"),
+    (lambda m: m.contrast({"disea": 9, "idp": 0}, {"disea": 3, "idp": 0}, by="lpi"),
+     "'lpi' names no values.*numeric"),
+    (lambda m: m.contrast({"age": 9}, {"age": 3}), "no feature is called 'age'"),
+    (lambda m: m.contrast({"idp": 2}, {"idp": 0}, by={"disea": 4}),
+     "'idp' has no category '2' in the model.*0, 1"),
+    (lambda m: m.contrast({"lpi": 9}, {"lncoins": 3}), "the same features"),
+    (lambda m: m.contrast({"lpi": 9}, {"lpi": [1, 2]}), "against has one value of 'lpi', got 2"),
+    (lambda m: m.contrast({"lpi": 9}, {"lpi": 9.0}), "tells them apart"),
+    (lambda m: m.contrast({"lpi": []}, {"lpi": 9.0}), "'lpi' has no value"),
+    (lambda m: m.contrast(*LPI, by={"lpi": 9}), "'lpi' is compared"),
+    (lambda m: m.contrast({"lpi": "nine"}, {"lpi": 3}), "'nine'"),
+    (lambda m: m.contrast(*LPI, by="idp").differences(),
+     "the same at idp=0 and idp=1 by the model"),
+    (lambda m: m.combination({"lncoin": 1.0}), "no coefficient is called 'lncoin': did you mean"),
+    (lambda m: m.combination({"lncoins": np.inf}),
+     "the weight of 'lncoins' must be a finite number"),
+    (lambda m: m.combination({"lncoins": 1.0}).differences(),
+     "differences are between effects at several values"),
+]  # fmt: skip
 
 
-def test_what_is_no_combination_is_refused(folder):
+@pytest.mark.parametrize(("ask", "said"), REFUSED)
+def test_what_is_asked_amiss_is_refused(folder, ask, said):
     model = load_model(folder / "logistic-common")
-    with pytest.raises(ConfigError, match="no coefficient is called 'lncoin': did you mean"):
-        model.combination({"lncoin": 1.0})
-    with pytest.raises(ConfigError, match="the weight of 'lncoins' must be a finite number"):
-        model.combination({"lncoins": np.inf})
-    with pytest.raises(ConfigError, match="differences are between effects at several values"):
-        model.combination({"lncoins": 1.0}).differences()
-    alike = model.contrast({"lpi": 7}, {"lpi": 3}, by="idp")
+    with pytest.raises(ConfigError, match=f"(?s){said}"):
+        ask(model)
+    alike = model.contrast(*LPI, by="idp")
     assert alike.values[0] == alike.values[1]
-    with pytest.raises(ConfigError, match="the same at idp=0 and idp=1 by the model"):
-        alike.differences()
 
 
 def test_without_inference_or_by_an_earlier_version_there_are_none(folder, tmp_path):
@@ -292,7 +269,7 @@ def test_the_page_s_questions(tmp_path, monkeypatch, capsys):
     exec(make, {})
     schema = tomllib.loads(blocks("toml", "docs/tables.md")[0])
     made = tables(data="*.csv", schema=schema, inference="model")
-    simulate(FedNewton(made.regularizer), made, 5, run_dir="trial")
+    run(made, 5, run_dir="trial")
     exec(ask, {})
     said = capsys.readouterr().out
     assert "dose=2 against dose=0" in said

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tabular import coefficients, deal, kept, numeric, run
 
-from flower_fedcon import cross_validate, load_model, simulate
+from flower_fedcon import cross_validate, load_model
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies import FedNewton
-from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.builders import clients_of, tables
 from flower_fedcon.tables.misfits import DataError
 
 COLUMNS = ["lncoins", "idp", "physlm"]
@@ -35,19 +33,9 @@ def data():
     return d
 
 
-def write(folder, d, parts):
-    for k, rows in enumerate(parts):
-        d.iloc[rows].to_csv(folder / f"site{k}.csv", index=False)
-    return f"{folder}/site*.csv"
-
-
 def schema_of(loss, **more):
     target = "cost" if loss == "gamma" else "mdvis"
-    return {"target": target, "loss": loss, "features": dict.fromkeys(COLUMNS, "numeric"), **more}
-
-
-def run(problem, rounds=25, **settings):
-    return simulate(FedNewton(problem.regularizer), problem, rounds, **settings)
+    return {"target": target, "loss": loss, "features": numeric(*COLUMNS), **more}
 
 
 def reference(d, loss, offset=None):
@@ -65,7 +53,7 @@ def reference(d, loss, offset=None):
 
 @pytest.mark.parametrize("loss", ["poisson", "gamma", "negative_binomial", "squared"])
 def test_offset_and_exposure_are_those_of_the_pooled_reference(data, tmp_path, loss):
-    files = write(tmp_path, data, [slice(k, None, 3) for k in range(3)])
+    files = deal(tmp_path, data)
     exposure = "" if loss == "squared" else "years"
     schema = schema_of(loss, offset="known", exposure=exposure)
     history = run(
@@ -76,7 +64,7 @@ def test_offset_and_exposure_are_those_of_the_pooled_reference(data, tmp_path, l
     offset = data["known"] + (np.log(data["years"]) if exposure else 0.0)
     found = reference(data, loss, offset)
     assert "converged" in history.report.text, history.report.text
-    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    file = coefficients(tmp_path / "run")
     names = [*COLUMNS, "(intercept)"]
     own = found.params[[*COLUMNS, "const"]].to_numpy()
     np.testing.assert_allclose(file.loc[names, "per_unit"], own, rtol=1e-6)
@@ -87,7 +75,7 @@ def test_offset_and_exposure_are_those_of_the_pooled_reference(data, tmp_path, l
     linear = rows[COLUMNS].to_numpy() @ own[:-1] + own[-1] + offset[:5]
     expected = linear if loss == "squared" else np.exp(linear)
     np.testing.assert_allclose(model.predict(rows), expected, rtol=1e-6)
-    said = json.loads((tmp_path / "run" / "model.json").read_text())
+    said = kept(tmp_path / "run")
     assert (said["offset"], said["exposure"]) == ("known", exposure or None)
     if loss == "negative_binomial":
         np.testing.assert_allclose(said["alpha"], found.params["alpha"], rtol=1e-6)
@@ -95,60 +83,33 @@ def test_offset_and_exposure_are_those_of_the_pooled_reference(data, tmp_path, l
 
 
 def test_rows_to_predict_for_need_the_offset(data, tmp_path):
-    files = write(tmp_path, data, [slice(0, 300), slice(300, 600)])
+    files = deal(tmp_path, data, [slice(0, 300), slice(300, 600)])
     problem = tables(data=files, schema=schema_of("poisson", exposure="years"))
     run(problem, 8, run_dir=tmp_path / "run")
     with pytest.raises(DataError, match=r"no column 'years'.* an exposure of 1 gives rates"):
         load_model(tmp_path / "run").predict(data[COLUMNS])
 
 
-@pytest.mark.parametrize("loss", ["poisson", "gamma", "negative_binomial", "squared", "logistic"])
-@pytest.mark.parametrize("known", [False, True])
-def test_quality_on_rows_held_out_counts_the_offset(data, tmp_path, loss, known):
+@pytest.mark.parametrize("loss", ["poisson", "negative_binomial"])
+def test_quality_on_rows_held_out_counts_the_offset(data, tmp_path, loss):
     parts = [slice(0, 700), slice(700, 1500), slice(1500, None)]
-    files = write(tmp_path, data, parts)
-    more = {"offset": "known"} if known else {}
-    if loss == "logistic":
-        more |= {"positive": [0]}
-    problem = tables(data=files, schema=schema_of(loss, test_fraction=0.3, **more))
-    history = run(problem, 25, run_dir=tmp_path / "run")
-    told = json.loads((tmp_path / "run" / "quality.json").read_text())
-    model = load_model(tmp_path / "run")
-    held = np.zeros(len(data), bool)
-    for part in parts:
-        m = len(data[part])
-        places = np.random.default_rng([0, m]).permutation(m)[: min(round(0.3 * m), m - 1)]
-        held[np.arange(len(data))[part][places]] = True
-    rows = data[held]
-    offset = (rows["known"] if known else 0.0 * rows["known"]).to_numpy()
-    linear = model.linear_predictor(rows)
-    y = (rows["cost"] if loss == "gamma" else rows["mdvis"]).to_numpy()
-    if loss == "logistic":
-        y = (y == 0).astype(float)
-    alpha = json.loads((tmp_path / "run" / "model.json").read_text())["alpha"]
-    families = {
-        "poisson": sm.families.Poisson(),
-        "gamma": sm.families.Gamma(sm.families.links.Log()),
-        "negative_binomial": sm.families.NegativeBinomial(alpha=alpha or 1.0),
-        "squared": sm.families.Gaussian(),
-        "logistic": sm.families.Binomial(),
-    }
-    family = families[loss]
-    line = sm.GLM(y, sm.add_constant(linear - offset), family=family, offset=offset)
-    line = line.fit(tol=1e-12)
-    pooled = told["pooled"]
-    np.testing.assert_allclose(pooled["calibration_intercept"], line.params[0], atol=1e-7)
-    np.testing.assert_allclose(pooled["calibration_slope"], line.params[1], rtol=1e-6)
-    null = sm.GLM(y, np.ones(len(y)), family=family, offset=offset).fit(tol=1e-12)
-    if known and loss in ("logistic", "negative_binomial"):
-        assert "deviance_explained" not in pooled
-        assert "null model" in told["absent"]["pooled: deviance explained"]
-    else:
-        explained = 1.0 - family.deviance(y, family.link.inverse(linear)) / null.deviance
-        np.testing.assert_allclose(pooled["deviance_explained"], explained, rtol=1e-6)
-    if loss in LOG:
-        mean = family.deviance(y, family.link.inverse(linear)) / len(y)
-        np.testing.assert_allclose(history["test_deviance"][-1], mean, rtol=1e-8)
+    schema = schema_of(loss, test_fraction=0.3, offset="known")
+    history = run(tables(data=deal(tmp_path, data, parts), schema=schema), 25,
+                  run_dir=tmp_path / "run")  # fmt: skip
+    model, read = load_model(tmp_path / "run"), clients_of(f"{tmp_path}/site*.csv", schema)[0]
+    rows = pd.concat(
+        [data[part].iloc[t.held_out_rows] for part, t in zip(parts, read, strict=True)]
+    )
+    linear, y = model.linear_predictor(rows), rows["mdvis"].to_numpy()
+    family = sm.families.Poisson()
+    if loss == "negative_binomial":
+        family = sm.families.NegativeBinomial(alpha=kept(tmp_path / "run")["alpha"])
+    slope = sm.GLM(y, sm.add_constant(linear - rows["known"].to_numpy()), family=family,
+                   offset=rows["known"].to_numpy()).fit(tol=1e-12).params[1]  # fmt: skip
+    found = kept(tmp_path / "run", "quality.json")["pooled"]["calibration_slope"]
+    np.testing.assert_allclose(found, slope, rtol=1e-6)
+    mean = family.deviance(y, family.link.inverse(linear)) / len(y)
+    np.testing.assert_allclose(history["test_deviance"][-1], mean, rtol=1e-8)
 
 
 @settings(max_examples=9)
@@ -161,7 +122,7 @@ def test_however_rows_are_dealt_the_numbers_are_the_same(tmp_path_factory, order
 
     def found(parts):
         folder = tmp_path_factory.mktemp("dealt")
-        problem = tables(data=write(folder, d, parts), schema=schema)
+        problem = tables(data=deal(folder, d, parts), schema=schema)
         return run(problem, 12).x
 
     dealt = [order[k::sites] for k in range(sites)]
@@ -170,7 +131,7 @@ def test_however_rows_are_dealt_the_numbers_are_the_same(tmp_path_factory, order
 
 def test_cross_validation_holds_out_rows_with_their_offsets(data, tmp_path):
     d = data[:600].assign(rest=data["mdvis"] - data["known"])
-    files = write(tmp_path, d, [slice(0, 250), slice(250, None)])
+    files = deal(tmp_path, d, [slice(0, 250), slice(250, None)])
     problem = tables(data=files, schema=schema_of("squared", offset="known"), l1=0.1)
     plain = tables(data=files, schema=schema_of("squared") | {"target": "rest"}, l1=0.1)
     own, other = (cross_validate(p, p.regularizer, folds=3, num=4) for p in (problem, plain))
@@ -178,51 +139,8 @@ def test_cross_validation_holds_out_rows_with_their_offsets(data, tmp_path):
     np.testing.assert_allclose(own.path.values, other.path.values, rtol=1e-9)
 
 
-BAD = [
-    ({"exposure": "years"}, {"years": 0.0}, "an exposure above 0"),
-    ({"exposure": "years"}, {"years": -1.0}, "an exposure from 0"),
-    ({"exposure": "years"}, {"years": ""}, "a number in every row"),
-    ({"offset": "known"}, {"known": "NA"}, "a number in every row"),
-    ({"offset": "known"}, {"known": "high"}, "a finite number"),
-    ({"offset": "known"}, {"known": 1e7}, "added to the linear predictor"),
-]
-
-
-@pytest.mark.parametrize(("more", "cell", "words"), BAD)
-def test_bad_offsets_are_named(data, tmp_path, more, cell, words):
-    d = data[:40].astype(object)
-    for name, value in cell.items():
-        d.loc[7, name] = value
-    files = write(tmp_path, d, [slice(0, None)])
-    with pytest.raises(DataError, match=words) as caught:
-        tables(data=files, schema=schema_of("poisson", **more))
-    assert "row 8" in str(caught.value)
-    assert "site0.csv" in str(caught.value)
-
-
-def test_amounts_of_a_gamma_loss_are_above_zero(data, tmp_path):
-    files = write(tmp_path, data[:40].assign(cost=lambda d: d["mdvis"]), [slice(0, None)])
-    with pytest.raises(DataError, match="an amount above 0"):
-        tables(data=files, schema=schema_of("gamma"))
-
-
-@pytest.mark.parametrize(
-    ("loss", "more", "words"),
-    [
-        ("squared", {"exposure": "years"}, "use offset"),
-        ("poisson", {"exposure": "lncoins"}, "cannot be a feature"),
-        ("poisson", {"exposure": "years", "offset": "years"}, "different columns"),
-        ("multinomial", {"offset": "known", "classes": [0, 1]}, "one linear predictor"),
-    ],
-)
-def test_a_schema_whose_offset_does_not_fit_is_refused(data, tmp_path, loss, more, words):
-    files = write(tmp_path, data[:40], [slice(0, None)])
-    with pytest.raises(ConfigError, match=words):
-        tables(data=files, schema=schema_of(loss, **more))
-
-
 def test_dispersed_counts_take_no_penalty(data, tmp_path):
-    files = write(tmp_path, data[:400], [slice(0, None)])
+    files = deal(tmp_path, data[:400], [slice(0, None)])
     with pytest.raises(ConfigError, match="has no penalty, got l1"):
         tables(data=files, schema=schema_of("negative_binomial"), l1=0.1)
 
@@ -232,7 +150,7 @@ def test_counts_of_no_dispersion_are_said(tmp_path):
     d = pd.DataFrame({"x": rng.normal(size=200)})
     d["y"] = np.rint(np.exp(1.0 + 0.2 * d["x"]))
     schema = {"target": "y", "loss": "negative_binomial", "features": {"x": "numeric"}}
-    history = run(tables(data=write(tmp_path, d, [slice(0, None)]), schema=schema), 30)
+    history = run(tables(data=deal(tmp_path, d, [slice(0, None)]), schema=schema), 30)
     assert 'use loss = "poisson"' in history.report.text
 
 
@@ -240,7 +158,7 @@ def test_counts_of_no_dispersion_are_said(tmp_path):
 def test_a_run_starts_at_the_null_model(data, tmp_path, scale):
     """Rates a thousand times smaller or larger take no more rounds."""
     d = data[:400].assign(years=data["years"] * scale)
-    files = write(tmp_path, d, [slice(0, 200), slice(200, None)])
+    files = deal(tmp_path, d, [slice(0, 200), slice(200, None)])
     problem = tables(data=files, schema=schema_of("poisson", exposure="years"))
     history = run(problem, 8, certificates=True)
     assert history.report.reached.converged
@@ -250,7 +168,7 @@ def test_penalised_with_an_offset_as_glmnet(data, tmp_path):
     # R 4.2.2, glmnet 4.1-6: coef(glmnet(X, mdvis, "poisson", offset = known, thresh = 1e-16,
     # lambda = c(1, 0.5, 0.2, 0.1)))[, 4], where columns are standardised, too.
     known = [-0.0453081945097, -0.2085288277707, 0.4379061177448, 0.9578605037328]
-    files = write(tmp_path, data, [slice(0, 1000), slice(1000, None)])
+    files = deal(tmp_path, data, [slice(0, 1000), slice(1000, None)])
     problem = tables(data=files, schema=schema_of("poisson", offset="known"), l1=0.1)
     x = run(problem, 20).x
     np.testing.assert_allclose(problem.preparation.in_units(x), known, rtol=1e-6)

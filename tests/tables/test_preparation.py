@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from heart_files import FOLDER, SCHEMA
-from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import StandardScaler
+from tabular import lines, numeric
 
 from flower_fedcon import simulate
+from flower_fedcon.core.protocol import Reply
+from flower_fedcon.errors import RoundError
 from flower_fedcon.problems import heart
 from flower_fedcon.strategies import FedDR
-from flower_fedcon.tables import Schema, read_table
-from flower_fedcon.tables.builders import prepare, prepared_problem, tables
+from flower_fedcon.tables import Schema, Table, read_table
+from flower_fedcon.tables.agreeing import STAGES, Preparing
+from flower_fedcon.tables.builders import prepare, tables
 from flower_fedcon.tables.heart import HOSPITALS
 from flower_fedcon.tables.packed_text import packed_text
 
@@ -57,23 +58,12 @@ def test_means_and_scales_are_those_of_pooled_rows(clients):
     assert found.rows == (227, 220, 92, 150)
 
 
-def test_the_model_is_the_pooled_one(clients):
-    """That of scikit-learn, on rows that it has prepared itself."""
-    problem = heart(l1=0.02)
-    train, _ = pooled(clients)
-    prepare_ = make_pipeline(SimpleImputer(), StandardScaler())
-    A = prepare_.fit_transform(train.drop(columns=["_y", "_train"]))
-    rival = LogisticRegression(
-        l1_ratio=1, C=1 / (0.02 * len(A)), solver="saga", tol=1e-12, max_iter=100_000
-    ).fit(A, train._y)
-    x = simulate(FedDR(problem.regularizer, step_size=3.0), problem, 120, evaluate_every=0).x
-    np.testing.assert_allclose(x[:-1], rival.coef_[0], atol=1e-6)
-    np.testing.assert_allclose(x[-1], rival.intercept_[0], atol=1e-6)
-
-
 def test_categories_are_agreed_on(tmp_path):
-    (tmp_path / "a.csv").write_text("y,c\n1,10\n2,9\n3,10\n4,?\n")
-    (tmp_path / "b.csv").write_text("y,c\n1,word\n2,9\n3,9.0\n4,9\n")
+    lines(
+        tmp_path,
+        a=["y,c", "1,10", "2,9", "3,10", "4,?"],
+        b=["y,c", "1,word", "2,9", "3,9.0", "4,9"],
+    )
     schema = {"target": "y", "features": {"c": "categorical"}, "standardize": False}
     problem = tables(data=str(tmp_path / "*.csv"), schema=schema)
     assert problem.preparation.categories == {"c": ("9", "10", "word")}
@@ -87,10 +77,9 @@ def test_categories_are_agreed_on(tmp_path):
 
 
 def test_constant_and_empty_columns_are_left_out(tmp_path, caplog):
-    for name in "ab":
-        (tmp_path / f"{name}.csv").write_text("y,same,none,x\n1,0.1,,3\n2,0.1,?,4\n3,0.1,,5.5\n")
-    schema = {"target": "y", "features": {"same": "numeric", "none": "numeric", "x": "numeric"}}
-    problem = tables(data=str(tmp_path / "*.csv"), schema=schema)
+    rows = ["y,same,none,x", "1,0.1,,3", "2,0.1,?,4", "3,0.1,,5.5"]
+    schema = {"target": "y", "features": numeric("same", "none", "x")}
+    problem = tables(data=lines(tmp_path, a=rows, b=rows), schema=schema)
     assert problem.preparation.names == ("x",)
     assert problem.preparation.left_out == {"same": "constant", "none": "empty"}
     assert "are left out: same (constant), none (empty)" in caplog.text
@@ -111,20 +100,6 @@ def test_nothing_is_told_that_stands_on_few_rows(clients):
     spread = hungary.answer("spread", down, least=5)
     assert spread["squares"][ca] == 0
     assert all(np.isnan(n) or n >= 5 for n in spread["counts"])
-
-
-def test_one_file_with_a_column_of_clients(tmp_path):
-    rng = np.random.default_rng(0)
-    rows = [(f"{a:.3f}", f"{b:.3f}", i % 3) for i, (a, b) in enumerate(rng.normal(size=(30, 2)))]
-    lines = [",".join(map(str, row)) for row in rows]
-    (tmp_path / "all.csv").write_text("\n".join(["y,x,site", *lines]))
-    for site in range(3):
-        (tmp_path / f"site-{site}.csv").write_text("\n".join(["y,x,site", *lines[site::3]]))
-    schema = {"target": "y", "features": {"x": "numeric"}}
-    one = tables(data=str(tmp_path / "all.csv"), schema=schema, client_column="site")
-    three = tables(data=str(tmp_path / "site-*.csv"), schema=schema)
-    assert one.names == ("0", "1", "2")
-    assert one.objective(np.ones(2)) == three.objective(np.ones(2))
 
 
 def test_dummies_of_a_feature_go_together():
@@ -190,37 +165,90 @@ def test_metrics_of_the_rows_held_out(clients):
     assert record["test_accuracy"] == pytest.approx(correct / len(test))
 
 
-def test_one_hot_encoder_agrees():
-    """The dummies are scikit-learn's, but for the missing values."""
-    table = read_table(FOLDER / "cleveland.csv", SCHEMA)
-    feature = {"type": "categorical", "categories": [1, 2, 3, 4]}
-    raw = Schema("target", {"cp": feature}, positive=[1], standardize=False)
-    alone = read_table(FOLDER / "cleveland.csv", raw)
-    problem = prepared_problem([alone], ["cleveland"])
-    cp = [f.name for f in SCHEMA.categorical].index("cp")
-    encoder = ColumnTransformer([("cp", OneHotEncoder(drop="first", sparse_output=False), [0])])
-    expected = encoder.fit_transform(table.categories[:, [cp]])
-    np.testing.assert_array_equal(alone.matrix(problem.preparation), expected)
-
-
 def test_the_report_names_coefficients_in_their_own_units(tmp_path):
     """In a linear model there is no ratio; a unit is what the file has, and 0 its origin."""
     rng = np.random.default_rng(0)
-    for name in "ab":
-        xs, cs = rng.normal(50, 10, size=30).tolist(), rng.integers(0, 2, size=30).tolist()
-        rows = [f"{3 * x - 7 + 5 * c},{x},{('no', 'yes')[c]}" for x, c in zip(xs, cs, strict=True)]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["y,x,c", *rows]))
-    schema = {"target": "y", "features": {"x": "numeric", "c": "categorical"}}
-    problem = tables(data=str(tmp_path / "*.csv"), schema=schema)
-    report = simulate(
-        FedDR(problem.regularizer, step_size=3.0), problem, 60, run_dir=tmp_path / "run"
-    ).report
-    found = {name: unit for name, _, unit, _ in report.rows}
-    assert found == {
-        "x": pytest.approx(3),
-        "c=yes": pytest.approx(5),
-        "(intercept)": pytest.approx(-7),
-    }
+    xs, cs = rng.normal(50, 10, size=60).tolist(), rng.integers(0, 2, size=60).tolist()
+    rows = [f"{3 * x - 7 + 5 * c},{x},{('no', 'yes')[c]}" for x, c in zip(xs, cs, strict=True)]
+    data = lines(tmp_path, a=["y,x,c", *rows[::2]], b=["y,x,c", *rows[1::2]])
+    problem = tables(data=data, schema={"target": "y", "features": numeric("x", c="categorical")})
+    method = FedDR(problem.regularizer, step_size=3.0)
+    report = simulate(method, problem, 60, run_dir=tmp_path / "run").report
+    assert {name: unit for name, _, unit, _ in report.rows} == pytest.approx(
+        {"x": 3, "c=yes": 5, "(intercept)": -7}
+    )
     assert report.text.splitlines()[0].split() == ["column", "per", "sd", "per", "unit"]
     header = (tmp_path / "run" / "coefficients.csv").read_text().splitlines()[0]
     assert header == "column,coefficient,per_unit"
+
+
+# --- exchanges with clients that answer anything, or nothing -------------------------------------
+
+
+SMALL = Schema("y", {"x": "numeric", "c": "categorical"})
+
+
+def of_two(seed):
+    rng = np.random.default_rng(seed)
+    marks = np.array(["a", "b", ""])[rng.integers(0, 3, size=(9, 1))]
+    return Table("t", SMALL, rng.normal(size=9), None, rng.normal(size=(9, 1)), marks)
+
+
+TWO = [of_two(0), of_two(1)]
+
+
+def preparing(alter, first, retries=1):
+    """Two clients, of which the second one's answers are altered at first."""
+    asked = []
+
+    def answer(request):
+        asked.append((request.round, tuple(request.clients)))
+        replies = []
+        for c in request.clients:
+            told = TWO[c].answer(STAGES[request.round - 1], request.broadcast)
+            reply = Reply([c], request.round, {k: [v] for k, v in told.items()}, remote=True)
+            if c == 1 and len(asked) == first:
+                if isinstance(alter, dict):
+                    reply.payload.update({name: [value] for name, value in alter.items()})
+                else:
+                    reply = alter(reply)
+            replies.append(reply)
+        return [reply for reply in replies if reply is not None]
+
+    return Preparing(SMALL, ["0", "1"], answer, max_retries=retries), asked
+
+
+FAULTS = [
+    {"sums": np.array([np.nan])},
+    {"sums": np.array([1e101])},
+    {"sums": np.zeros(2)},
+    {"observed": np.zeros(1, dtype=np.int64)},
+    {"observed": np.array([1.5])},  # half a row
+    {"rows": -1.0},
+    {"rows": np.zeros(1, dtype=np.uint8)},  # a word
+    {"categories": np.frombuffer(b"{", dtype=np.uint8)},
+    {"categories": np.frombuffer(b"[" * 10**5, dtype=np.uint8)},
+    {"categories": packed_text({"c": [1]})},
+    {"categories": packed_text({"secret": ["a"]})},
+    {"more": np.zeros(1)},
+    lambda r: Reply(r.clients, 2, r.payload),  # another exchange
+    lambda r: Reply(r.clients, r.round, error="disk full"),
+    lambda r: None,
+    {"squares": np.array([-1.0])},  # of the second exchange
+    {"counts": np.array([-1.0, 3.0])},
+]
+
+
+@pytest.mark.parametrize("fault", range(len(FAULTS)))
+def test_an_answer_that_cannot_be_used_is_asked_for_again(fault):
+    first = 1 if fault < len(FAULTS) - 2 else 2
+    exchanges, asked = preparing(FAULTS[fault], first)
+    found = exchanges.agree()
+    assert asked.count((first, (1,))) == 1  # of that client alone
+    right = prepare(TWO, ["0", "1"])
+    assert found.means.tobytes() == right.means.tobytes()
+    assert found.scales.tobytes() == right.scales.tobytes()
+    assert found.uplink_bytes == right.uplink_bytes
+    exchanges, _ = preparing(FAULTS[fault], first, retries=0)
+    with pytest.raises(RoundError, match=r"needs every client's answer \(client 1: "):
+        exchanges.agree()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -19,9 +18,9 @@ from sklearn.metrics import (
     roc_auc_score,
     roc_curve,
 )
+from tabular import kept, run
 
-from flower_fedcon import load_model, simulate
-from flower_fedcon.strategies import FedNewton
+from flower_fedcon import load_model
 from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.held_out import HeldOut
@@ -37,89 +36,103 @@ from flower_fedcon.tables.quality import (
 
 X = np.array([0.8, -0.5, 0.3])  # two columns and the intercept
 FAMILY = {"logistic": sm.families.Binomial(), "poisson": sm.families.Poisson(),
-          "squared": sm.families.Gaussian()}  # fmt: skip
+          "squared": sm.families.Gaussian(), "gamma": sm.families.Gamma(sm.families.links.Log()),
+          "negative_binomial": sm.families.NegativeBinomial(alpha=0.7)}  # fmt: skip
 
 
-def sites(loss, sizes=(150, 80, 60), seed=0, least=1):
-    """Rows held out at some sites, and all scores and outcomes (0 and 1 of classes)."""
+def sites(loss, sizes=(150, 80, 60), seed=0, least=1, known=False):
+    """Rows held out at some sites, and of each its scores, outcomes (0, 1 of classes), offsets."""
     rng = np.random.default_rng(seed)
-    found, scores, outcomes = {}, [], []
+    found, rows = {}, []
     for place, n in enumerate(sizes):
         A = rng.normal(size=(n, 2)) + 0.3 * place
-        at = A @ X[:2] + X[2]
-        if loss == "logistic":
-            y = (rng.random(n) < 1 / (1 + np.exp(-(0.7 * at - 0.2)))).astype(float)
-            own = 2 * y - 1
-        else:
-            y = own = (
-                rng.poisson(np.exp(0.6 * at)) * 1.0
-                if loss == "poisson"
-                else 0.9 * at + rng.normal(size=n)
-            )
-        found[f"s{place}"] = HeldOut(loss, A, own, least)
-        scores.append(at)
-        outcomes.append(y)
-    return found, scores, outcomes
+        offset = np.linspace(-0.4, 0.8, n) * known
+        at = A @ X[:2] + X[2] + offset
+        y = {
+            "logistic": lambda at: (rng.random(len(at)) < 1 / (1 + np.exp(0.2 - 0.7 * at))) * 1.0,
+            "squared": lambda at: 0.9 * at + rng.normal(size=len(at)),
+            "poisson": lambda at: rng.poisson(np.exp(0.6 * at)) * 1.0,
+            "negative_binomial": lambda at: rng.negative_binomial(2, 1 / (1 + np.exp(at))) * 1.0,
+            "gamma": lambda at: rng.gamma(2.0, np.exp(0.6 * at)),
+        }[loss](at)
+        own = 2 * y - 1 if loss == "logistic" else y
+        found[f"s{place}"] = HeldOut(loss, A, own, least, offset=offset if known else None)
+        rows.append((at, y, offset))
+    return found, rows
 
 
 def quality(loss, held):
+    alpha = 0.7 if loss == "negative_binomial" else 0.0
+    x = np.append(X, np.log(alpha)) if alpha else X
+
     def pooled(at):
-        return sum(calibration_sums(own, X, at)["calibration"] for own in held.values())
+        return sum(calibration_sums(own, x, at)["calibration"] for own in held.values())
 
-    return Quality.of(loss, {name: quality_sums(own, X) for name, own in held.items()}, pooled)
+    told = {name: quality_sums(own, x) for name, own in held.items()}
+    return Quality.of(loss, told, pooled, parameter=alpha)
 
 
-def expected(loss, scores, y):
+def expected(loss, scores, y, offset):
     """What scikit-learn and statsmodels say of these rows."""
-    design = sm.add_constant(scores)
-    line = sm.GLM(y, design, family=FAMILY[loss]).fit(tol=1e-14)
-    large = sm.GLM(y, np.ones((len(y), 1)), family=FAMILY[loss], offset=scores).fit(tol=1e-14)
+
+    def fit(design, given):
+        return sm.GLM(y, design, family=FAMILY[loss], offset=given).fit(tol=1e-14, maxiter=200)
+
+    ones = np.ones((len(y), 1))
+    line, null = fit(sm.add_constant(scores - offset), offset), fit(ones, offset)
+    mean = FAMILY[loss].link.inverse(scores)
     found = {"calibration_intercept": line.params[0], "calibration_slope": line.params[1],
-             "calibration_in_the_large": large.params[0]}  # fmt: skip
-    mean = {"logistic": 1 / (1 + np.exp(-scores)), "poisson": np.exp(scores)}.get(loss, scores)
+             "calibration_in_the_large": fit(ones, scores).params[0],
+             "deviance_explained": 1 - FAMILY[loss].deviance(y, mean) / null.deviance}  # fmt: skip
     if loss == "logistic":
-        found |= {"auc": roc_auc_score(y, scores), "brier": brier_score_loss(y, mean),
-                  "deviance_explained": d2_log_loss_score(y, mean)}  # fmt: skip
-    elif loss == "poisson":
-        found |= {"deviance_explained": d2_tweedie_score(y, mean, power=1),
-                  "mse": np.mean((y - mean) ** 2)}  # fmt: skip
+        found |= {"auc": roc_auc_score(y, scores), "brier": brier_score_loss(y, mean)}
     else:
-        found |= {"deviance_explained": r2_score(y, mean), "mse": np.mean((y - mean) ** 2)}
+        found |= {"mse": np.mean((y - mean) ** 2)}
+    score = {"logistic": d2_log_loss_score, "squared": r2_score,
+             "poisson": lambda *rows: d2_tweedie_score(*rows, power=1)}.get(loss)  # fmt: skip
+    if score and not offset.any():
+        assert found["deviance_explained"] == pytest.approx(score(y, mean))
     return found, line.bse
 
 
-@pytest.mark.parametrize("loss", ["logistic", "poisson", "squared"])
-def test_each_site_and_all_together_are_those_of_the_pooled_rows(loss):
-    held, scores, outcomes = sites(loss)
-    got = quality(loss, held)
-    assert got.absent == {}
-    for name, own, y in zip(held, scores, outcomes, strict=True):
-        wanted, _ = expected(loss, own, y)
-        assert {k: got.sites[name][k] for k in wanted} == pytest.approx(wanted, rel=1e-8, abs=1e-9)
-    wanted, bse = expected(loss, np.concatenate(scores), np.concatenate(outcomes))
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("loss", FAMILY)
+def test_each_site_and_all_together_are_those_of_the_pooled_rows(loss, known):
+    """Beside a known offset, too."""
+    held, rows = sites(loss, known=known)
+    got, none = quality(loss, held), known and loss in ("logistic", "negative_binomial")
+    assert list(got.absent) == ["pooled: deviance explained"] * none
+    for name, own in zip(held, rows, strict=True):
+        wanted, _ = expected(loss, *own)
+        if none:
+            del wanted["deviance_explained"]
+        assert {k: got.sites[name][k] for k in wanted} == pytest.approx(wanted, rel=1e-7, abs=1e-8)
+    wanted, bse = expected(loss, *(np.concatenate(part) for part in zip(*rows, strict=True)))
     pooled = dict(got.pooled)
+    if none:
+        assert "null model" in got.absent["pooled: deviance explained"]
+        assert "deviance_explained" not in pooled
+        del wanted["deviance_explained"]
     if loss == "logistic":
         assert abs(pooled.pop("auc") - wanted.pop("auc")) <= pooled["auc_error"] < 2e-3
-    assert {k: pooled[k] for k in wanted} == pytest.approx(wanted, rel=1e-8, abs=1e-9)
-    errors = [pooled["calibration_intercept_bse"], pooled["calibration_slope_bse"]]
-    if loss != "squared":  # whose own variance is about the line, and not the predictions
+    assert {k: pooled[k] for k in wanted} == pytest.approx(wanted, rel=1e-7, abs=1e-8)
+    if loss in ("logistic", "poisson"):  # others have a variance about the line, or of a scale
+        errors = [pooled["calibration_intercept_bse"], pooled["calibration_slope_bse"]]
         assert errors == pytest.approx(bse, rel=1e-6)
 
 
 def test_the_curve_is_that_of_scikit_learn_at_its_thresholds():
-    held, scores, outcomes = sites("logistic")
+    held, rows = sites("logistic")
     got = quality("logistic", held)
-    p = np.floor(BINS / (1 + np.exp(-np.concatenate(scores))))
-    false, true, _ = roc_curve(np.concatenate(outcomes), p, drop_intermediate=False)
+    scores, y, _ = (np.concatenate(part) for part in zip(*rows, strict=True))
+    mean = 1 / (1 + np.exp(-scores))
+    false, true, _ = roc_curve(y, np.floor(BINS * mean), drop_intermediate=False)
     assert got.roc["false_positive_rate"] == pytest.approx(false)
     assert got.roc["true_positive_rate"] == pytest.approx(true)
     assert sum(got.curve["rows"]) == 290
     shares = np.array(got.curve["rows"]) / 290
-    y = np.concatenate(outcomes)
     assert shares @ got.curve["observed"] == pytest.approx(y.mean())
-    assert shares @ got.curve["predicted"] == pytest.approx(
-        np.mean(1 / (1 + np.exp(-np.concatenate(scores))))
-    )
+    assert shares @ got.curve["predicted"] == pytest.approx(mean.mean())
 
 
 @given(
@@ -150,12 +163,12 @@ def test_bins_hold_the_least_rows_and_the_area_is_within_its_bound(one, other, l
 
 
 def test_sites_that_tell_nothing_are_named():
-    held, scores, outcomes = sites("logistic", sizes=(200, 12), least=10)
+    held, rows = sites("logistic", sizes=(200, 12), least=10)
     held["none"] = HeldOut("logistic", np.zeros((0, 2)), np.zeros(0), 10)
     got = quality("logistic", held)
     assert list(got.sites) == ["s0"]
     assert got.absent["s1"] == got.absent["none"] != ""
-    wanted, _ = expected("logistic", scores[0], outcomes[0])
+    wanted, _ = expected("logistic", *rows[0])
     assert got.pooled["calibration_slope"] == pytest.approx(wanted["calibration_slope"])
     assert not quality_sums(held["s1"], X)["counts"].any()
     nothing = quality("logistic", {"none": held["none"]})
@@ -177,7 +190,7 @@ def test_predictions_that_separate_have_no_line_and_that_is_said():
 
 
 def test_the_lines_of_a_report_name_sites_and_errors():
-    held, _, _ = sites("logistic")
+    held, _ = sites("logistic")
     text = "\n".join(quality("logistic", held).lines)
     assert "AUC of all sites' rows together: 0." in text
     assert "calibration slope: s0 0." in text
@@ -196,10 +209,9 @@ def test_a_run_leaves_what_scikit_learn_says_of_all_rows_held_out(tmp_path):
     schema = {"target": "ill", "positive": ["yes"], "features": {"a": "numeric", "b": "numeric"},
               "test_fraction": 0.5}  # fmt: skip
     problem = tables(data=f"{tmp_path}/*.csv", schema=schema)
-    run = tmp_path / "run"
-    simulate(FedNewton(), problem, num_rounds=6, run_dir=run, engine="stacked")
-    found = json.loads((run / "quality.json").read_text())
-    model, scores, y = load_model(run), [], []
+    run(problem, 6, run_dir=tmp_path / "run", engine="stacked")
+    found = kept(tmp_path / "run", "quality.json")
+    model, scores, y = load_model(tmp_path / "run"), [], []
     for site, frame in zip(("north", "south"), both, strict=True):
         _, held = read_table(tmp_path / f"{site}.csv", Schema.load(schema))._split
         p = model.predict_proba(frame)[held, 1]

@@ -111,47 +111,49 @@ def test_a_row_that_is_longer_or_shorter_than_the_header_is_refused(case, data):
     assert all(word in str(told.value) for word in (str(path), *words))
 
 
-REFUSED = {
-    "R's row names": (
-        '"y","x","c"\n"1",1,2,"a"\n"2",2,3,"b"\n',
-        "row 1 .*found 4 cells .and 1 more",
-    ),
-    "decimal commas": ("y,x,c\n1,5,2,a\n", "found 4 cells, expected 3 .*is there a decimal comma"),
-    "the last one": ("y,x,c\n1,2,a\n2,3,b,\n", "row 2 .line 3.: found 4 cells, expected 3"),
-    "too few": ("y,x,c\n1,2,a\n2,3\n", "row 2 .*found 2 cells, expected 3"),
-    "in quotes": ('y,x,c\n1,"2,5",a\n', "column 'x': found '2,5', .*write decimals with a point"),
-    "thousands, or not": (
-        "y;x;c\n1;2;a\n2;1,234;a\n",
-        "row 2, column 'x': found '1,234', expected 1234, or other numbers that show the meaning",
-    ),
-    "thousands with points, or not": (
-        "y;x;c\n1;1.234;a\n",
-        "column 'x': found '1.234', expected 1234",
-    ),
-    "thousands with tabs": ("y\tx\tc\n1\t1,234\ta\n", "column 'x': found '1,234', expected 1234"),
-    "both marks": ("y;x;c\n1;1.234;a\n2;2,5;a\n", "found '1.234', expected a decimal comma as in"),
-    "both marks in one": ("y;x;c\n1;1.234,5;a\n", "column 'x': found '1.234,5', expected a finite"),
-    "a semicolon too many": ("y;x;c\n1;2;a;\n", "found 4 cells, expected 3 .*text with a semicol"),
-    "twice": ("y,x,c,x\n1,2,a,3\n", r"column 'x': found 2 columns of this name .numbers 2, 4 of"),
-    "with blanks": ("y,x,c, x \n1,2,a,3\n", "column 'x': found 2 columns of this name"),
-    "the target": ("y,x,c,y\n1,2,a,3\n", "column 'y': found 2 columns of this name"),
-    "a NUL": ("y,x,c\n1,2\x003,a\n", "line 2: found a NUL character, expected text"),
-    "NULs behind": ("y,x,c\n1,2,a\x00\x00\n", "line 2: found a NUL character"),
-    "UTF-16": (
-        "y,x,c\n1,2,a\n".encode("utf-16"),
-        "it cannot be read: it is not UTF-8 .the byte 0xff",
-    ),
-    "Latin-1": (
-        "y,x,c\n1,2,Zürich\n".encode("latin-1"),
-        "is not UTF-8 .the byte 0xfc",
-    ),
-    "a quote": ('y,x,c\n1,2,"a\n2,3,b\n', "it cannot be read: line 3: .*close each quote"),
-    "digits and more": ("y,x,c\n1,1_000,a\n", "column 'x': found '1_000', expected a finite num"),
-    "other digits": ("y,x,c\n1,١٢,a\n", "column 'x': found '١٢', expected a finite number"),
-    "too large": ("y,x,c\n1,1e999,a\n", "column 'x': found '1e999', expected a finite number"),
-    "infinity": ("y,x,c\n1,inf,a\n", "column 'x': found 'inf', expected a finite number"),
-    "true and 2": ("y,x,c\n1,true,a\n1,2,a\n", "column 'x': found 'true', expected a finite num"),
-}
+REFUSED = [  # a file of y, x and c; and the words
+    ('"y","x","c"\n"1",1,2,"a"\n"2",2,3,"b"\n', "row 1 .*found 4 cells .and 1 more"),  # of R
+    ("y,x,c\n1,5,2,a\n", "found 4 cells, expected 3 .*is there a decimal comma"),
+    ("y,x,c\n1,2,a\n2,3,b,\n", "row 2 .line 3.: found 4 cells, expected 3"),
+    ("y,x,c\n1,2,a\n2,3\n", "row 2 .*found 2 cells, expected 3"),
+    ('y,x,c\n1,"2,5",a\n', "column 'x': found '2,5', .*write decimals with a point"),
+    ("y;x;c\n1;2;a\n2;1,234;a\n",
+     "row 2, column 'x': found '1,234', expected 1234, or other numbers that show the meaning"),
+    ("y;x;c\n1;1.234;a\n", "column 'x': found '1.234', expected 1234"),
+    ("y\tx\tc\n1\t1,234\ta\n", "column 'x': found '1,234', expected 1234"),
+    ("y;x;c\n1;1.234;a\n2;2,5;a\n", "found '1.234', expected a decimal comma as in"),
+    ("y;x;c\n1;1.234,5;a\n", "column 'x': found '1.234,5', expected a finite"),
+    ("y;x;c\n1;2;a;\n", "found 4 cells, expected 3 .*text with a semicol"),
+    ("y,x,c,x\n1,2,a,3\n", r"column 'x': found 2 columns of this name .numbers 2, 4 of"),
+    ("y,x,c, x \n1,2,a,3\n", "column 'x': found 2 columns of this name"),
+    ("y,x,c,y\n1,2,a,3\n", "column 'y': found 2 columns of this name"),
+    ("y,x,c\n1,2\x003,a\n", "line 2: found a NUL character, expected text"),
+    ("y,x,c\n1,2,a\x00\x00\n", "line 2: found a NUL character"),
+    ("y,x,c\n1,2,a\n".encode("utf-16"), "it cannot be read: it is not UTF-8 .the byte 0xff"),
+    ("y,x,c\n1,2,Zürich\n".encode("latin-1"), "is not UTF-8 .the byte 0xfc"),
+    ('y,x,c\n1,2,"a\n2,3,b\n', "it cannot be read: line 3: .*close each quote"),
+    ("y,x,c\n1,1_000,a\n", "column 'x': found '1_000', expected a finite num"),
+    ("y,x,c\n1,١٢,a\n", "column 'x': found '١٢', expected a finite number"),
+    ("y,x,c\n1,1e999,a\n", "column 'x': found '1e999', expected a finite number"),
+    ("y,x,c\n1,inf,a\n", "column 'x': found 'inf', expected a finite number"),
+    ("y,x,c\n1,true,a\n1,2,a\n", "column 'x': found 'true', expected a finite num"),
+    ("y,x,c\n1,2,a\n2,1e160,a\n",
+     r"row 2, column 'x': found '1e160', expected a number from -1e\+45 to 1e\+45"),
+    *[(f"{first}\ny,x,c\n1,2,a\n", f"line 1 is not the header: found '{first}', expected")
+      for first in ("# made by R", "sep=,", "Patients of ward 7", "#a,b")],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "words"), REFUSED, ids=range(len(REFUSED)))
+def test_what_would_shift_cut_or_alter_cells_is_refused(content, words, tmp_path):
+    path = write(tmp_path, "t.csv", content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what a library warns of is not for users
+        with pytest.raises(DataError, match=words) as told:
+            read_table(path, LINEAR)
+    assert str(told.value).startswith(f"{path}: ")
+    with pytest.raises(DataError, match=words):
+        read_clients(path, LINEAR, "c")
 
 
 @pytest.mark.fuzz
@@ -187,19 +189,6 @@ def test_marks_of_missing_values_are_as_the_schema_writes_them(tmp_path):
     assert table.targets.tolist() == [1.5, 2.0]
     np.testing.assert_array_equal(table.numeric, [[np.nan], [0.125]])
     assert table.categories.tolist() == [["a;b"], ["a,b"]]
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_would_shift_cut_or_alter_cells_is_refused(case, tmp_path):
-    content, words = REFUSED[case]
-    path = write(tmp_path, "t.csv", content)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # what a library warns of is not for users
-        with pytest.raises(DataError, match=words) as told:
-            read_table(path, LINEAR)
-    assert str(told.value).startswith(f"{path}: ")
-    with pytest.raises(DataError, match=words):
-        read_clients(path, LINEAR, "c")
 
 
 def test_columns_that_nobody_asks_for_may_be_there_twice(tmp_path):
@@ -369,54 +358,53 @@ def test_booleans_in_any_spelling(yes, no, tmp_path):
     assert read_table(path, schema).outcome.tolist() == [max(y, 0) for y in found]
 
 
-WRONG = {
-    "case": (["case", "Case"], {"positive": ["case"]}, "found 'Case', expected one of case: corr"),
-    "zeros": (["7", "07"], {"positive": [7]}, "found '07', expected one of 7"),
-    "a word": (["yes", "unknown"], {"positive": ["yes"]}, "found 'unknown', expected one of yes"),
-    "else": (["a", "c"], {"positive": ["a"], "negative": ["b"]}, "found 'c', expected one of a, b"),
-    "9": (["1", "9"], {"positive": [1], "negative": [0]}, "found '9', expected one of 1, 0 .or an"),
-    "a class": (["a", "B"], {"classes": ["a", "b"]}, "found 'B', expected one of a, b: corr"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_outcomes_outside_the_schema_are_refused_by_name(case, tmp_path):
-    cells, schema, words = WRONG[case]
-    with pytest.raises(DataError, match=f"row 2, column 'y': {words}"):
-        outcomes(tmp_path, cells, **schema)
-
-
 def test_all_other_values_count_as_0_and_that_is_said(tmp_path):
-    path = write(tmp_path, "t.csv", "y,x\n4,1\n0,2\n1,3\n3,4\n")
-    table = read_table(path, Schema("y", {"x": "numeric"}, positive=[4]))
-    assert table.outcome.tolist() == [1, -1, -1, -1]
-    assert table.notes() == [
+    assert outcomes(tmp_path, "4013", positive=[4]) == [1, -1, -1, -1]
+    notes = read_table(tmp_path / "t.csv", Schema("y", {"x": "numeric"}, positive=[4])).notes()
+    assert notes == [
         "column 'y': '0', '1', '3' count as 0, since the schema names no negative value"
     ]
 
 
 def test_events_of_codes_1_and_2(tmp_path):
     path = write(tmp_path, "t.csv", "t,e,x\n5,1,0\n6,2,1\n")
-    words = r"row 2, column 'e': found '2', expected one of 0, 1 .*event_values = \[1, 2\]"
-    with pytest.raises(DataError, match=words):
-        read_table(path, Schema("t", {"x": "numeric"}, event="e"))
     schema = Schema("t", {"x": "numeric"}, event="e", event_values=[1, 2])
     assert read_table(path, schema).targets.tolist() == [[5.0, 0.0], [6.0, 1.0]]
 
 
-SCHEMAS = {
-    "event_values": ({"event": "e", "event_values": [1]}, "event_values must be two values"),
-    "no event": ({"event_values": [1, 2]}, "event_values describes the column that event names"),
-    "both": ({"positive": [1], "negative": [0, 1]}, "positive and negative must differ, both hold"),
-    "one column": (
-        {"event": "y"},
-        "cluster, offset and exposure must be different columns, got y, y",
-    ),
-}
+POISSON = {"loss": "poisson"}
+RANGE = "from 0 to 1e300: correct the cell, or remove"
+MISFITS = [  # a schema beside target y and feature x; cells of the first column, and of the second
+    ({"positive": ["case"]}, "y", ["case", "Case"], "found 'Case', expected one of case: corr"),
+    ({"positive": [7]}, "y", ["7", "07"], "found '07', expected one of 7"),
+    ({"positive": ["yes"]}, "y", ["yes", "unknown"], "found 'unknown', expected one of yes"),
+    ({"positive": ["a"], "negative": ["b"]}, "y", "ac", "found 'c', expected one of a, b"),
+    ({"positive": [1], "negative": [0]}, "y", "19", "found '9', expected one of 1, 0 .or an"),
+    ({"positive": ["dead"]}, "y", ["dead", "dead\u200b"], "found 'dead"),  # unseen
+    ({"classes": ["a", "b"]}, "y", "aB", "found 'B', expected one of a, b: corr"),
+    ({"loss": "gamma"}, "y", "10", "found '0', expected an amount above 0"),
+    (POISSON, "y", ["1", "-5"], f"found '-5', expected a count {RANGE}"),
+    ({"event": "e"}, "y", ["1", "-5"], f"found '-5', expected a time {RANGE}"),
+    ({"event": "e"}, "e", "12", r"found '2', expected one of 0, 1 .*event_values = \[1, 2\]"),
+    ({"weight": "w"}, "w", ["1", "-5"], f"found '-5', expected a weight {RANGE}"),
+    ({"cluster": "ward"}, "ward", ["a", ""], "found '', expected a value in every row"),
+    (POISSON | {"exposure": "e"}, "e", "10", "found '0', expected an exposure above 0"),
+    (POISSON | {"exposure": "e"}, "e", ["1", "-1"], "found '-1', expected an exposure from 0"),
+    (POISSON | {"exposure": "e"}, "e", ["1", ""], "found '', expected a number in every row"),
+    (POISSON | {"offset": "o"}, "o", ["1", "NA"], "found 'NA', expected a number in every row"),
+    (POISSON | {"offset": "o"}, "o", ["1", "high"], "found 'high', expected a finite number"),
+    (POISSON | {"offset": "o"}, "o", ["1", "1e7"], ".*added to the linear predictor"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SCHEMAS)
-def test_outcomes_of_a_schema_that_cannot_be(case):
-    entries, words = SCHEMAS[case]
-    with pytest.raises(ConfigError, match=words):
-        Schema.load({"target": "y", "features": {"x": "numeric"}, **entries})
+@pytest.mark.parametrize(("schema", "column", "cells", "words"), MISFITS)
+def test_cells_that_do_not_fit_the_schema_are_refused_by_name(
+    schema, column, cells, words, tmp_path
+):
+    names = dict.fromkeys([column, "y", "e", "x"])
+    others = [",".join("1" if name != "x" else str(i) for name in [*names][1:]) for i in range(2)]
+    rows = [f"{cell},{own}" for cell, own in zip(cells, others, strict=True)]
+    path = write(tmp_path, "t.csv", "\n".join([",".join(names), *rows]))
+    with pytest.raises(DataError, match=f"row 2, column '{column}': {words}") as told:
+        read_table(path, Schema.load({"target": "y", "features": {"x": "numeric"}, **schema}))
+    assert str(told.value).startswith(f"{path}: ")

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_weights import LOSSES, SCHEMA, pooled_model, write_sites
+from tabular import run
 
-from flower_fedcon import simulate
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.paths import cross_validate
-from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.agreeing import Preparing
 from flower_fedcon.tables.builders import tables
@@ -33,7 +32,7 @@ def test_a_heavier_site_counts_more(tmp_path, weighting, intercept):
     problem = tables(data=two_sites(tmp_path), schema=SMALL, weighting=weighting)
     assert problem.preparation.weights == (2.0, 18.0)
     assert problem.preparation.rows == (2, 2)
-    x = simulate(FedNewton(problem.regularizer), problem, 4).x
+    x = run(problem, 4).x
     np.testing.assert_allclose(x, [0.0, intercept], atol=1e-12)
 
 
@@ -44,7 +43,7 @@ def test_the_model_is_that_of_pooled_rows_with_their_weights(tmp_path_factory, s
     folder = tmp_path_factory.mktemp("sites")
     files, rows = write_sites(folder, seed, loss)
     problem = tables(data=files, schema=SCHEMA | LOSSES[loss])
-    history = simulate(FedNewton(problem.regularizer), problem, 30, evaluate_every=0)
+    history = run(problem, 30, evaluate_every=0)
     per_unit = [own for _, _, own, *_ in history.report.rows]
     np.testing.assert_allclose(per_unit, pooled_model(loss, rows), rtol=1e-8, atol=1e-8)
 

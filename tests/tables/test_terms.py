@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import tomllib
 
 import formulaic
 import numpy as np
@@ -14,13 +12,14 @@ import pytest
 import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pages import blocks
+from nightly import nightly
+from tabular import coefficients, deal, kept, numeric, run
 
 from flower_fedcon import load_model, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.rows import is_sparse
 from flower_fedcon.privacy import GaussianDP
-from flower_fedcon.strategies import FedAvg, FedNewton
+from flower_fedcon.strategies import FedAvg
 from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.design import name_of, spline, term_columns
@@ -34,7 +33,7 @@ from flower_fedcon.tables.quantiles import (
 )
 
 FAIR = ["age", "yrs_married", "rate_marriage", "religious"]
-FEATURES = {**dict.fromkeys(FAIR, "numeric"), "school": "categorical", "work": "categorical"}
+FEATURES = {**numeric(*FAIR), "school": "categorical", "work": "categorical"}
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +45,8 @@ def fair():
     return d
 
 
-def write(folder, d, parts):
-    for k, rows in enumerate(parts):
-        d.iloc[rows].to_csv(folder / f"site{k}.csv", index=False)
-    return f"{folder}/site*.csv"
-
-
-def thirds(d):
-    return [slice(k, None, 3) for k in range(3)]
-
-
 def schema_of(features=FEATURES, **more):
     return {"target": "any", "positive": [1], "features": features, **more}
-
-
-def run(problem, rounds=10, **settings):
-    return simulate(FedNewton(problem.regularizer), problem, rounds, **settings)
 
 
 # --- the references ------------------------------------------------------------------------------
@@ -79,7 +64,7 @@ FORMULAS = [
 def test_models_are_those_of_statsmodels_with_the_design_of_formulaic(fair, tmp_path, formula):
     """Columns, coefficients and errors; the spline's columns are written out."""
     schema = schema_of(formula=f"any ~ {formula}")
-    problem = tables(data=write(tmp_path, fair, thirds(fair)), schema=schema, inference="model")
+    problem = tables(data=deal(tmp_path, fair), schema=schema, inference="model")
     report = run(problem, 12, run_dir=tmp_path / "run", certificates=True).report
     assert report.reached.converged
     d = fair.copy()
@@ -92,7 +77,7 @@ def test_models_are_those_of_statsmodels_with_the_design_of_formulaic(fair, tmp_
         theirs = theirs.replace(f"rcs(yrs_married, [{said}])", f"({' + '.join(names)})")
     X = formulaic.model_matrix(theirs, d)
     found = sm.Logit(d["any"], np.asarray(X, float)).fit(disp=0, tol=1e-13, maxiter=60)
-    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    file = coefficients(tmp_path / "run")
     assert len(file) == X.shape[1]
     ours = np.sort(file["per_unit"].to_numpy())
     np.testing.assert_allclose(ours, np.sort(found.params), rtol=1e-6, atol=1e-9)
@@ -126,12 +111,12 @@ def test_a_spline_and_a_polynomial_are_those_of_r(tmp_path):
     d["years"] = 0.5 + (d.index % 7) / 2
     schema = {
         "target": "mdvis", "loss": "poisson", "exposure": "years",
-        "features": dict.fromkeys(["disea", "lncoins", "hlthg", "idp"], "numeric"),
+        "features": numeric("disea", "lncoins", "hlthg", "idp"),
         "terms": ["rcs(disea, [3, 8, 13, 26])", "poly(lncoins, 2)", "hlthg", "idp", "hlthg:idp"],
     }  # fmt: skip
-    problem = tables(data=write(tmp_path, d, thirds(d)), schema=schema, inference="model")
+    problem = tables(data=deal(tmp_path, d), schema=schema, inference="model")
     run(problem, 12, run_dir=tmp_path / "run")
-    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    file = coefficients(tmp_path / "run")
     for name, (value, error) in known.items():
         np.testing.assert_allclose(file["per_unit"][name], value, rtol=1e-6, err_msg=name)
         np.testing.assert_allclose(file["std_error"][name], error, rtol=1e-6, err_msg=name)
@@ -147,7 +132,7 @@ def test_knots_and_medians_by_quantiles_are_in_the_model_that_they_say(tmp_path)
                 "PCTAF": {"missing": "median"}}  # fmt: skip
     schema = {"target": "NABOVE", "loss": "poisson", "exposure": "pupils", "features": features,
               "formula": "NABOVE ~ LOWINC * big + rcs(PERASIAN, 4) + PCTAF"}  # fmt: skip
-    files = write(tmp_path, d, [slice(k, None, 4) for k in range(4)])
+    files = deal(tmp_path, d, 4)
     problem = tables(data=files, schema=schema, inference="model")
     run(problem, 12, run_dir=tmp_path / "run")
     knots = problem.preparation.design.knots["rcs(PERASIAN, 4)"]
@@ -161,7 +146,7 @@ def test_knots_and_medians_by_quantiles_are_in_the_model_that_they_say(tmp_path)
     family = sm.families.Poisson()
     fit = sm.GLM(d["NABOVE"], np.asarray(X, float), family=family, offset=np.log(d["pupils"]))
     found = fit.fit(tol=1e-14)
-    file = pd.read_csv(tmp_path / "run" / "coefficients.csv")
+    file = coefficients(tmp_path / "run")
     ours = file.sort_values("per_unit")
     order = np.argsort(found.params.to_numpy())
     np.testing.assert_allclose(ours["per_unit"], found.params.iloc[order], rtol=1e-6)
@@ -170,7 +155,7 @@ def test_knots_and_medians_by_quantiles_are_in_the_model_that_they_say(tmp_path)
 
 def by_model_json(folder, d):
     """Predict by model.json and NumPy alone, as the file's format says."""
-    model = json.loads((folder / "model.json").read_text())
+    model = kept(folder)
     scores = np.full(len(d), model["intercept"])
     columns = model["columns"]
     for factors, coefficient in zip(columns["factors"], columns["coefficient"], strict=True):
@@ -213,32 +198,6 @@ def by_model_json(folder, d):
 # --- what does not matter ------------------------------------------------------------------------
 
 
-def test_random_intercepts_are_no_term():
-    with pytest.raises(ConfigError, match=r'site_effects = "random".* and cluster = "ward"'):
-        Schema.load(schema_of(formula="age + (1 | ward)")).design  # noqa: B018
-
-
-def test_a_formula_and_a_list_of_terms_are_one_schema():
-    formula = Schema.load(schema_of(formula="age * school + rcs(yrs_married, 4)"))
-    listed = Schema.load(schema_of(terms=["age", "school", "rcs(yrs_married,4)", "age:school"]))
-    assert formula.digest == listed.digest
-    assert Schema.load(formula.stated) == formula
-    assert formula.names == ["age", "yrs_married", "school"]
-
-
-def test_the_page_s_cox_schema():
-    schema = Schema.load(tomllib.loads(blocks("toml", "docs/tables.md")[2]))
-    assert (schema.loss, schema.target, schema.event) == ("cox", "months", "died")
-
-
-def test_the_page_s_formula_is_its_list():
-    block = tomllib.loads(blocks("toml", "docs/tables.md")[3])
-    features = {**dict.fromkeys(["age", "chol", "dose"], "numeric"), "sex": "categorical"}
-    found = {Schema("ill", features, **{key: value}).digest for key, value in block.items()}
-    assert set(block) == {"formula", "terms"}
-    assert len(found) == 1
-
-
 ROWS = pd.DataFrame(
     {
         "x": np.round(np.random.default_rng(1).lognormal(size=60), 2),
@@ -258,7 +217,7 @@ def dealt(folder, parts, terms):
     x, plain = {"impute": "median"}, "numeric"
     features = {"x": x, "z": plain, "w": plain, "c": "categorical"}
     schema = {"target": "y", "features": features, "terms": list(terms)}
-    problem = tables(data=write(folder, ROWS, parts), schema=schema)
+    problem = tables(data=deal(folder, ROWS, parts), schema=schema)
     found = problem.preparation.in_units(run(problem, 3, evaluate_every=0).x)
     names = problem.preparation.names
     return dict(zip(names, found.tolist(), strict=False)), problem.preparation.design
@@ -269,31 +228,23 @@ def together(tmp_path_factory):
     return dealt(tmp_path_factory.mktemp("together"), [list(range(60))], TERMS)
 
 
-def check_dealt(folder, together, order, terms, sites):
-    own, design = dealt(folder, [order[k::sites] for k in range(sites)], terms)
-    known, other = together
-    assert design.knots == other.knots
-    assert design.fill["x"] == other.fill["x"] == ROWS["x"].dropna().sort_values().iloc[28]
-    assert own.keys() == known.keys()
-    np.testing.assert_allclose(list(own.values()), [known[n] for n in own], rtol=1e-7, atol=1e-9)
-
-
-DEALT = st.permutations(range(60)), st.permutations(TERMS), st.integers(1, 4)
-
-
-@settings(max_examples=6)
-@given(*DEALT)
+@pytest.mark.parametrize("examples", [6, nightly(200)])
 def test_however_rows_are_dealt_and_terms_are_ordered_the_numbers_are_the_same(
-    tmp_path_factory, together, order, terms, sites
+    tmp_path_factory, together, examples
 ):
-    check_dealt(tmp_path_factory.mktemp("dealt"), together, order, terms, sites)
+    @settings(max_examples=examples)
+    @given(st.permutations(range(60)), st.permutations(TERMS), st.integers(1, 4))
+    def in_any_order(order, terms, sites):
+        parts = [order[k::sites] for k in range(sites)]
+        own, design = dealt(tmp_path_factory.mktemp("dealt"), parts, terms)
+        known, other = together
+        assert design.knots == other.knots
+        assert design.fill["x"] == other.fill["x"] == ROWS["x"].dropna().sort_values().iloc[28]
+        assert own.keys() == known.keys()
+        expected = [known[name] for name in own]
+        np.testing.assert_allclose(list(own.values()), expected, rtol=1e-7, atol=1e-9)
 
-
-@pytest.mark.nightly
-@settings(max_examples=200)
-@given(*DEALT)
-def test_however_rows_are_dealt_for_long(tmp_path_factory, together, order, terms, sites):
-    check_dealt(tmp_path_factory.mktemp("dealt"), together, order, terms, sites)
+    in_any_order()
 
 
 @given(st.lists(st.floats(-1e4, 1e4), min_size=5, max_size=60), st.integers(-4, 6))
@@ -329,13 +280,10 @@ def test_medians_and_indicators_are_those_of_scikit_learn(fair, tmp_path):
     for name in ("age", "religious"):
         d.loc[rng.random(len(d)) < 0.1, name] = np.nan
     d.loc[rng.random(len(d)) < 0.1, "school"] = None
-    features = {
-        "age": {"missing": "median"},
-        "religious": {"missing": "indicator"},
-        "school": {"type": "categorical", "missing": "indicator"},
-    }
+    features = {"age": {"missing": "median"}, "religious": {"missing": "indicator"},
+                "school": {"type": "categorical", "missing": "indicator"}}  # fmt: skip
     schema = schema_of(features)
-    problem = tables(data=write(tmp_path, d, thirds(d)), schema=schema, inference="model")
+    problem = tables(data=deal(tmp_path, d), schema=schema, inference="model")
     report = run(problem, 10, run_dir=tmp_path / "run").report
     assert "errors and tests treat the filled-in cells as observed values" in report.text
     X = pd.DataFrame({
@@ -345,7 +293,7 @@ def test_medians_and_indicators_are_those_of_scikit_learn(fair, tmp_path):
         "missing(religious)": d["religious"].isna(), "missing(school)": d["school"].isna(),
     }).astype(float)  # fmt: skip
     found = sm.Logit(d["any"], sm.add_constant(X, prepend=False)).fit(disp=0, tol=1e-13)
-    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    file = coefficients(tmp_path / "run")
     np.testing.assert_allclose(file["per_unit"][X.columns], found.params[X.columns], rtol=1e-6)
     gone = d[["age", "religious", "school"]].isna().sum()
     assert (
@@ -372,7 +320,7 @@ def test_nothing_of_a_term_stands_on_few_rows_of_a_node(fair, tmp_path):
     features = {"c": "categorical", "w": "categorical", "v": "numeric"}
     schema = schema_of(features, formula="c * w + rcs(v, [15, 20, 30])")
     parts = [slice(0, 100), slice(100, 120)]
-    problem = tables(data=write(tmp_path, d, parts), schema=schema, min_rows=5)
+    problem = tables(data=deal(tmp_path, d, parts), schema=schema, min_rows=5)
     names = problem.preparation.names
     assert problem.preparation.left_out == {"c[T.q]:w[T.b]": "constant"}  # told by one site alone
     schema = Schema.load(schema)
@@ -385,7 +333,7 @@ def test_nothing_of_a_term_stands_on_few_rows_of_a_node(fair, tmp_path):
 
 
 def test_numbers_in_another_unit_are_said_when_they_are_predicted_for(fair, tmp_path, caplog):
-    problem = tables(data=write(tmp_path, fair, thirds(fair)), schema=schema_of())
+    problem = tables(data=deal(tmp_path, fair), schema=schema_of())
     run(problem, 8, run_dir=tmp_path / "run")
     model = load_model(tmp_path / "run")
     model.predict(fair)
@@ -401,10 +349,10 @@ def test_a_column_far_from_zero_is_not_called_singular(tmp_path, caplog):
     d = pd.DataFrame({"x": 1e6 + rng.normal(size=90), "u": rng.normal(size=90)})
     d["y"] = 2 * (d["x"] - 1e6) + d["u"] + 0.1 * rng.normal(size=90)
     schema = {"target": "y", "features": {"x": "numeric", "u": "numeric"}, "standardize": False}
-    problem = tables(data=write(tmp_path, d, thirds(d)), schema=schema, inference="model")
+    problem = tables(data=deal(tmp_path, d), schema=schema, inference="model")
     report = run(problem, 4, run_dir=tmp_path / "run").report
     centred = sm.OLS(d["y"], sm.add_constant(d[["x", "u"]] - [1e6, 0.0], prepend=False)).fit()
-    file = pd.read_csv(tmp_path / "run" / "coefficients.csv", index_col="column")
+    file = coefficients(tmp_path / "run")
     np.testing.assert_allclose(file["per_unit"][["x", "u"]], centred.params[:2], rtol=1e-7)
     np.testing.assert_allclose(file["std_error"][["x", "u"]], centred.bse[:2], rtol=1e-7)
     assert report.doubts == ()
@@ -420,14 +368,14 @@ def test_a_feature_of_many_categories_stays_sparse_beside_terms(tmp_path):
     d["y"] = np.round(d["x"] ** 2 + (d["zip"] % 7 == 0), 3)
     features = {"zip": "categorical", "x": "numeric"}
     schema = {"target": "y", "features": features, "terms": ["zip", "poly(x, 2)"]}
-    files = write(tmp_path, d, thirds(d))
+    files = deal(tmp_path, d)
     problem = tables(data=files, schema=schema, l1=0.01)
     assert is_sparse(problem.objectives[0].A)
     history = run(problem, 4, run_dir=tmp_path / "run", certificates=True)
     assert history.report.reached.converged
     d["q"] = d["x"] ** 2
     features = {"zip": "categorical", "x": "numeric", "q": "numeric"}
-    plain = tables(data=write(tmp_path, d, thirds(d)), schema={"target": "y", "features": features})
+    plain = tables(data=deal(tmp_path, d), schema={"target": "y", "features": features})
     own = run(tables(data=files, schema=schema), 4)["objective"][-1]
     assert math.isclose(run(plain, 4)["objective"][-1], own, rel_tol=1e-8)
     predicted = load_model(tmp_path / "run").predict(d)
@@ -438,44 +386,23 @@ def test_a_feature_of_many_categories_stays_sparse_beside_terms(tmp_path):
 
 # --- what is refused -----------------------------------------------------------------------------
 
-REFUSED = [
-    ({"formula": "agee + school"}, "'agee' .in agee. is not a feature: did you mean 'age'"),
-    ({"formula": "age + log(age)"}, 'write transform = "log" of the feature'),
-    ({"formula": "age + bs(age)"}, r"bs\(\) in .* is not available: write rcs\(x, 4\)"),
-    ({"formula": "age + offset(work)"}, 'write offset = "column"'),
-    ({"formula": "age - 1"}, "leaves out the intercept"),
-    ({"formula": "other ~ age"}, "has the target other, and the schema's is 'any'"),
-    ({"formula": "age +* school"}, "cannot be read"),
-    ({"formula": "age", "terms": ["age"]}, "both define the model"),
-    ({"terms": ["rcs(age, 2)"]}, "from 3 to 7, got 2"),
-    ({"terms": ["rcs(age, [30, 20, 40])"]}, "in ascending order"),
-    ({"terms": ["rcs(school, 4)"]}, "has a categorical feature"),
-    ({"terms": ["poly(age, 9)"]}, "from 1 to 6, got 9"),
-    ({"terms": ["poly(age, x)"]}, "'x' is neither a number"),
-    ({"terms": ["age:poly(age, 2)"]}, "multiplies 'age' by itself"),
-    ({"terms": ["age + school"]}, "is not a term"),
-    ({"terms": [3]}, "a term must be text"),
-    ({"terms": ["rcs(rate_marriage, 5)"]}, r"rcs\(rate_marriage, 5\): knots coincide, at"),
-    ({"terms": ["poly(two, 2)"]}, "too few values over all nodes for this degree"),
-    (
-        {"terms": ["school"], "features": {"school": {"type": "categorical", "missing": "median"}}},
-        "is for numeric features",
-    ),
-]
 
-
-@pytest.mark.parametrize(("more", "words"), REFUSED, ids=range(len(REFUSED)))
-def test_terms_that_cannot_be_are_refused_by_name(fair, tmp_path, more, words):
+@pytest.mark.parametrize(("term", "words"), [
+    ("rcs(rate_marriage, 5)", r"rcs\(rate_marriage, 5\): knots coincide, at"),
+    ("poly(two, 2)", "too few values over all nodes for this degree"),
+])  # fmt: skip
+def test_terms_of_too_few_values_are_refused_by_name(fair, tmp_path, term, words):
     d = fair[::3].assign(two=np.arange(len(fair[::3])) % 2)
-    schema = {**schema_of({**FEATURES, "two": "numeric"}), **more}
     with pytest.raises(ConfigError, match=words):
-        tables(data=write(tmp_path, d, thirds(d)), schema=schema)
+        tables(
+            data=deal(tmp_path, d), schema=schema_of({**FEATURES, "two": "numeric"}, terms=[term])
+        )
 
 
 def test_a_term_that_is_a_combination_of_others_is_named(fair, tmp_path, caplog):
     d = fair.assign(copy=2 * fair["age"] * fair["religious"] + 1)
     schema = schema_of({**FEATURES, "copy": "numeric"}, formula="age * religious + copy")
-    tables(data=write(tmp_path, d, thirds(d)), schema=schema)
+    tables(data=deal(tmp_path, d), schema=schema)
     assert "'age:religious'" in caplog.text
     assert "'copy'" in caplog.text
 
@@ -483,14 +410,14 @@ def test_a_term_that_is_a_combination_of_others_is_named(fair, tmp_path, caplog)
 def test_a_level_that_a_site_lacks_is_no_reason_to_stop(fair, tmp_path):
     parts = [np.flatnonzero(fair["school"] != "low"), np.flatnonzero(fair["school"] == "low")]
     schema = schema_of(formula="age * school")
-    apart = tables(data=write(tmp_path, fair, parts), schema=schema)
+    apart = tables(data=deal(tmp_path, fair, parts), schema=schema)
     (tmp_path / "one").mkdir()
-    whole = tables(data=write(tmp_path / "one", fair, [slice(0, None)]), schema=schema)
+    whole = tables(data=deal(tmp_path / "one", fair, [slice(0, None)]), schema=schema)
     np.testing.assert_allclose(run(apart).x, run(whole).x, rtol=1e-7)
 
 
 def test_private_runs_find_no_knots(fair, tmp_path):
-    files = write(tmp_path, fair, thirds(fair))
+    files = deal(tmp_path, fair)
     method = FedAvg(
         client_lr=0.1, local_steps=1,
         privacy=GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5),

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse.linalg import svds
+from tabular import lines, run
 
 from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import LeastSquares
-from flower_fedcon.strategies import CompositeFL, FedNewton
+from flower_fedcon.strategies import CompositeFL
 from flower_fedcon.tables import encoding, preparation
 from flower_fedcon.tables.builders import clients_of, tables
 
@@ -34,14 +35,14 @@ def write_sites(folder, levels, *, rows=60, missing=0.0, seed=0, top=3):
     """Two sites whose outcomes are numbers below `top`."""
     rng = np.random.default_rng(seed)
     for name in "ab":
-        lines = ["y,x,zip,sex,seen"]
+        own = ["y,x,zip,sex,seen"]
         for i in range(rows):
             x, z = rng.normal(), rng.integers(levels)
             y = int(np.clip(round(x + z % 2 + rng.normal() / 2), 0, top - 1))
             mark = "" if rng.random() < missing else f"z{z:05d}"
-            lines.append(f"{y},{x:.3f},{mark},{'fm'[rng.integers(2)]},{i % 3 and 1}")
-        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
-    return str(folder / "*.csv")
+            own.append(f"{y},{x:.3f},{mark},{'fm'[rng.integers(2)]},{i % 3 and 1}")
+        lines(folder, **{name: own})
+    return f"{folder}/*.csv"
 
 
 def narrow_and_wide(monkeypatch, data, schema, **more):
@@ -67,7 +68,7 @@ def test_the_model_is_that_of_an_array(tmp_path, monkeypatch, loss):
     assert not sparse.issparse(rows_of(array))
     assert sparse.issparse(rows_of(wide))
     assert array.preparation.names == wide.preparation.names
-    one, other = (simulate(FedNewton(p.regularizer), p, 12).report for p in (array, wide))
+    one, other = (run(p, 12).report for p in (array, wide))
     intercepts = []
     for (name, sd, unit, _), (same, sd_, unit_, _) in zip(one.rows, other.rows, strict=True):
         assert name == same
@@ -127,11 +128,10 @@ def test_categories_that_nobody_tells_are_others(tmp_path, monkeypatch):
 
 def test_a_missing_value_of_a_narrow_feature_becomes_its_mean_beside_a_wide_one(tmp_path):
     """As in an array."""
-    lines = [f"{i % 5},z{i:04d},{'' if i % 7 == 0 else 'abc'[i % 3]}" for i in range(300)]
-    (tmp_path / "a.csv").write_text("\n".join(["y,zip,c", *lines]))
+    rows = [f"{i % 5},z{i:04d},{'' if i % 7 == 0 else 'abc'[i % 3]}" for i in range(300)]
+    data = lines(tmp_path, a=["y,zip,c", *rows])
     schema = {"target": "y", "features": {"zip": "categorical", "c": "categorical"}}
-    problem = tables(data=[str(tmp_path / "a.csv")], schema=schema)
-    found, (table,) = problem.preparation, clients_of([str(tmp_path / "a.csv")], schema)[0]
+    found, (table,) = tables(data=data, schema=schema).preparation, clients_of(data, schema)[0]
     j = found.names.index("c=b")
     column = table.matrix(found)[:, [j]].toarray().ravel() * found.scales[j]
     np.testing.assert_allclose(column[::7], found.means[j])
@@ -165,7 +165,8 @@ def test_the_default_method_converges(tmp_path):
     assert history.report.reached.converged
     best = problem.optimum.value
     assert problem.objective(history.x) == pytest.approx(best, abs=1e-9)
-    again = Experiment.load(written(tmp_path / "again.toml", large.to_toml()))
+    (tmp_path / "again.toml").write_text(large.to_toml())
+    again = Experiment.load(tmp_path / "again.toml")
     assert again.settings("FedMiD")["server_optimizer"] == {"type": "Momentum", "beta": 0.9}
 
 
@@ -187,11 +188,6 @@ def test_thousands_of_categories_take_little_memory(tmp_path, levels, rows):
     assert peak < 150e6
 
 
-def written(path, text):
-    path.write_text(text)
-    return path
-
-
 def test_who_takes_part_is_kept_by_a_default_method(tmp_path):
     sampled = experiment(write_sites(tmp_path, 6), participation={"sample": 1})
     assert sampled.settings("FedNewton")["participation"] == {"sample": 1}
@@ -205,7 +201,7 @@ def test_fednewton_refuses_what_takes_minutes(tmp_path):
         l1=0.01,
     )
     with pytest.raises(ConfigError, match=r"got 2153: use FedMiD with server_optimizer="):
-        simulate(FedNewton(problem.regularizer), problem, 1)
+        run(problem, 1)
 
 
 def test_the_constant_of_large_sparse_rows_is_that_of_the_rows():
@@ -232,11 +228,11 @@ def test_a_run_says_that_it_has_not_converged(tmp_path, caplog):
     assert "of the penalty 0.01, expected at most 1e-06 of it" in line
     assert line.endswith("allow more rounds, or take FedNewton, which needs a few")
     assert "kkt" not in history
-    done = simulate(FedNewton(problem.regularizer), problem, 5, certificates=True)
+    done = run(problem, 5, certificates=True)
     assert done.report.reached.kkt == done["kkt"][-1]
     assert "converged (" in done.report.text
     free = tables(data=str(tmp_path / "*.csv"), schema=schema)
-    done = simulate(FedNewton(free.regularizer), free, 5)
+    done = run(free, 5)
     assert done.report.reached.converged
     assert "of the gradient's norm at the start" in done.report.text
     early = simulate(CompositeFL(free.regularizer, client_lr=0.05, local_steps=2), free, 5)
