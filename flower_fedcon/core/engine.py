@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.evaluation import Record
+from flower_fedcon.core.flow import Flow
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
@@ -63,6 +64,16 @@ class Engine(ABC):
     def advance(self, server: Server, rounds: int) -> int:
         """Do up to so many rounds by itself and return their number; 0 if it needs a request."""
         return 0
+
+    def flow(self, server: Server) -> Flow:
+        """Return what plays the steps of a run that does not wait for its clients.
+
+        Raises
+        ------
+        ConfigError
+            If this engine cannot play them.
+        """
+        return Flow(server, self.answer)
 
     def observe(self, round_: Round) -> None:  # noqa: B027  (most have no use for it)
         """Learn which clients gave a usable reply in a complete round; why the others did not."""

@@ -75,6 +75,10 @@ class Method(ABC, Generic[State]):
     """Why `client_lr` must be constant; "" if a schedule is allowed."""
     needs_common_lr: ClassVar[str] = "it does not declare that different steps of clients are right"
     """Why all clients must take steps of one length; "" if each may adapt its own."""
+    needs_fresh: ClassVar[str] = "it does not declare that replies to earlier models are right"
+    """Why replies to earlier models must not be used; "" if `Buffered` is allowed."""
+    async_bias: ClassVar[str] = ""
+    """Why its limit is not the optimum if replies come unequally often; "" where it is."""
     release: ClassVar[Release] = Release(single="it does not declare that their sum is enough")
     """What the server needs of the uploads: whether their sum suffices."""
     needs_independent: ClassVar[str] = "it does not declare that its server adds up all uploads"

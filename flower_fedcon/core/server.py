@@ -81,6 +81,8 @@ class Server:
         Replies dropped, attempts repeated, and clients that lost their state, so far.
     work : Counter
         What the clients' steps have cost so far.
+    columns : dict
+        Further columns of the coming row of the history.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class Server:
         self.buffer_names: Sequence[str] = ()
         self.counts: Counter[str] = Counter()
         self.work: Counter[str] = Counter()
+        self.columns: dict[str, float] = {}
         self._warned = False
         self._late = 0
         if isinstance(deadline := known.participation, Deadline):
@@ -248,8 +251,11 @@ class Server:
         self.cohort = answers.clients
         return decision
 
-    def apply(self, uploads: Uploads) -> None:
-        """Apply a round's uploads and acknowledge their replies."""
+    def apply(self, uploads: Uploads, numbers: Sequence[int] | None = None) -> None:
+        """Apply a round's uploads and acknowledge their replies.
+
+        `numbers` are those of the requests that each client has answered, if not of this round.
+        """
         state = self.strategy.aggregate(self.state, uploads)
         self.gate.check_state(state, self.round)
         self.bound.check(state, self.round)
@@ -257,7 +263,7 @@ class Server:
         if self.received is not None:
             self.received.keep()
         self.replies = len(uploads)
-        self.acknowledgements.used(uploads.clients, self.round)
+        self.acknowledgements.used(uploads.clients, self.round if numbers is None else numbers)
         self.audit.applied(uploads.clients)
         self._tell_unconverged()
 

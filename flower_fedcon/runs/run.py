@@ -22,6 +22,7 @@ from flower_fedcon.runs import hook_registry
 from flower_fedcon.runs.certificates import check_certificates
 from flower_fedcon.runs.checkpoint import states_in
 from flower_fedcon.runs.contest import Contest
+from flower_fedcon.runs.flowing import Flowing
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.hooks import Callbacks, Hooks, RunHook
 from flower_fedcon.runs.kept import Kept, Spending
@@ -94,12 +95,14 @@ class Run:
             self.server = contest.first_server(setup, found)
             engine.open(self.server.info)
             restarts = Restarts(contest, self.server, x0, engine)
+            self._flowing = Flowing.of_run(self.server, engine, plan.run_dir)
         except BaseException:
             self.close()
             raise
         folder: list[RunHook] = [] if kept is None else [Spending(kept.path), kept]
         brought = [hook for hook in wings if hook is not None]
-        self.hooks = Hooks([*folder, contest, restarts, Callbacks(), *brought])
+        flowing = [] if self._flowing is None else [self._flowing]
+        self.hooks = Hooks([*folder, *flowing, contest, restarts, Callbacks(), *brought])
         self._states = states_in(found)
         if few := short_of_rows(contest.strategy.batch_size, self.server.setup.clients):
             _strategies_log.warning("%s", few)
@@ -172,9 +175,10 @@ class Run:
         """Play the next round, or let the engine do up to so many by itself."""
         round_: Round | None = None
         try:
-            if not self.engine.advance(self.server, self.hooks.before_round(self, most)):
+            most = self.hooks.before_round(self, most)
+            if self._flowing is not None or not self.engine.advance(self.server, most):
                 try:
-                    round_ = self.play_round()
+                    round_ = self.play_round() if self._flowing is None else self._step()
                 finally:
                     self.hooks.writing(self)
             self.hooks.after_round(self)
@@ -182,6 +186,12 @@ class Run:
             if not self.hooks.diverged(self, error):
                 raise
         return round_
+
+    def _step(self) -> None:
+        """Do the next step of a run that does not wait for its clients."""
+        assert self._flowing is not None  # noqa: S101  (the caller's case)
+        self.asking = True
+        self._flowing.step(self)
 
     def play_round(self, begun: Round | None = None) -> Round:
         """Play the next round, or the rest of a begun one: ask until it can be applied."""

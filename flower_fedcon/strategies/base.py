@@ -13,6 +13,7 @@ from flower_fedcon.card import Card, card_of
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core import compressing
 from flower_fedcon.core.batches import ORDERS
+from flower_fedcon.core.buffered import check_flow
 from flower_fedcon.core.method import Method, State
 from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.private import check_argument, check_private
@@ -324,6 +325,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
                 f"min_replies must be at most {setup.num_clients}, the number of clients, got "
                 f"{self.min_replies}"
             )
+        check_flow(bound)
         if setup.sampled and self.needs_everyone:
             bound.refuse_participation(
                 f"needs every client in every round ({self.needs_everyone})",

@@ -126,6 +126,7 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
     needs_uniform = "xtilde is the mean of all xhat_i, whichever clients take part"
     needs_convex = ""
     needs_exact = ""
+    needs_fresh = ""
     release = Release("without mirror")
     needs_independent = "its clients' states keep noise that correlated mechanisms cancel later"
 

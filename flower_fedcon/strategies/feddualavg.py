@@ -116,6 +116,8 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         "its prox step grows in every round, and such a psi has a prox only for short steps"
     )
     needs_exact = ""
+    needs_fresh = ""
+    async_bias = "each client weighs as often as its replies come, so fast clients count more"
     release = Release()
     needs_independent = ""
 

@@ -104,6 +104,7 @@ class Scaffold(CorrectedSteps[ScaffoldState]):
     needs_server_lr = ""
     needs_constant_lr = ""
     needs_exact = ""
+    needs_fresh = ""
     release = Release("without mirror")
     needs_independent = "its control variates also keep the noise of each round"
 
