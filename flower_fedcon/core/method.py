@@ -16,6 +16,7 @@ import numpy as np
 
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core.batches import minibatch
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.participation import Draws, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.release import Release
@@ -299,6 +300,11 @@ class Method(ABC, Generic[State]):
         """Whether clients keep a state between rounds, and thus can lose it."""
         own = client_class(self.name).state_type is not None
         return own or isinstance(self.compression, EF21)
+
+    @property
+    def flows(self) -> bool:
+        """Whether replies to earlier models come in; for a bound method."""
+        return isinstance(self.participation, Buffered) and self.setup.sampled
 
     def says(self, hook: str) -> bool:
         """Return whether this method defines the hook of this name, such as "personal"."""

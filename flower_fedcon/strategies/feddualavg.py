@@ -168,7 +168,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     def aggregate(self, state: FedDualAvgState, uploads: Uploads) -> FedDualAvgState:
         """Step 4."""
         z = state.z + self.server_lr * uploads.mean("delta")
-        units = self.units(uploads)
+        units = self.units(uploads) * uploads.progress
         if isinstance(self.client_lr, Schedule):
             units = units * self.rate(uploads)
         return FedDualAvgState(z=z, r=state.r + units)

@@ -66,6 +66,7 @@ class FedDynState(NamedTuple):
     resets: int  # number of collective resets to g_i = 0
     mirror: Mirror | None  # the clients' g_i, by the name "variate"
     balance: Balance | None = None  # of alpha; None if it is constant
+    last: Mirror | None = None  # with `Buffered`: all clients' last theta_i, by the name "theta"
 
 
 class FedDynConstants(NamedTuple):
@@ -111,6 +112,7 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
     needs_mean = "h must stay the mean of all g_i"
     needs_uniform = "h is the mean of all g_i, whichever clients take part"
     needs_exact = ""
+    needs_fresh = ""
     begin_with: ClassVar[dict[str, float]] = {"proximal": 0.1}
     release = Release("without mirror", about={"theta": "theta"})
     needs_independent = "its model is the last round's mean, corrected by the sum of all"
@@ -149,8 +151,9 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
 
     def initialize(self, x0: Array) -> FedDynState:
         """Start at x0, with g_i = h = 0."""
-        balance = self.balance(self.constants.alpha, x0)
-        return FedDynState(x0, np.zeros_like(x0), 0, self.variates(x0), balance)
+        balance, n = self.balance(self.constants.alpha, x0), self.setup.num_clients
+        last = Mirror.of(n, theta=x0) if self.flows else None
+        return FedDynState(x0, np.zeros_like(x0), 0, self.variates(x0), balance, last)
 
     def broadcast(self, state: FedDynState) -> Payload:
         """Step 1."""
@@ -163,13 +166,26 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
             alpha = state.balance.penalty
         moved = uploads.moved("theta", before)  # small terms, so that rounding does not accumulate
         h = state.h - (alpha / uploads.num_clients) * moved
-        theta = uploads.mean("theta") - h / alpha
+        theta = self._mean(state, uploads) - h / alpha
         balance = self.balanced(state.balance, theta, uploads)
         after = state._replace(theta=theta, h=h, balance=balance)
         if state.mirror is not None:
-            changes = -alpha * (uploads.stacked("theta") - before)
+            changes = -alpha * (uploads.stacked("theta") - uploads.sent("theta", before))
             state.mirror.add(uploads.clients, variate=changes)
+        if state.last is not None:
+            state.last.put(uploads.clients, theta=uploads.stacked("theta"))
         return after
+
+    def _mean(self, state: FedDynState, uploads: Uploads) -> Array:
+        """Return the mean of the cohort's theta_i, or with `Buffered` of all clients' last ones."""
+        if state.last is None:
+            return uploads.mean("theta")
+        rows = state.last.rows["theta"].copy()
+        rows[uploads.clients] = uploads.stacked("theta")
+        everyone = range(uploads.num_clients)
+        shares = [uploads.share(client, row) for client, row in zip(everyone, rows, strict=True)]
+        mean: Array = np.stack(shares).mean(axis=0)
+        return mean
 
     def reset(self, state: FedDynState) -> FedDynState:
         """Set h to 0, like the clients' g_i."""

@@ -152,12 +152,12 @@ class Scaffold(CorrectedSteps[ScaffoldState]):
         """Update the mirror like the clients' c_i; return the mean of all c_i."""
         if self._derives:
             rate = -1.0 / (self.local_steps * self.rate(uploads))
-            everyone = uploads.everyone and uploads.unweighted
+            everyone = uploads.everyone and uploads.unweighted and uploads.late is None
             held = uploads.held("c", like=mirror.rows["c"]) if everyone else None
             if held is not None:
                 mirror.take(c=held)
             else:
-                changes = uploads.stacked("delta") * rate - c
+                changes = uploads.stacked("delta") * rate - uploads.sent("c", c)
                 mirror.add(uploads.clients, c=changes)
             if everyone:
                 averaged: Array = mean * rate  # c + mean_i dc_i: each dc_i contains -c
