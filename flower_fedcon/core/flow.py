@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -31,10 +31,12 @@ from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.stopwatch import Untimed
 from flower_fedcon.core.uploads import Staleness, Uploads
-from flower_fedcon.errors import ConfigError, DivergedError, RoundError
+from flower_fedcon.errors import ConfigError, DivergedError, RoundError, clients_by_name
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
+_UNEQUAL = 1.5  # times an equal share, from which a client counts as favoured
+_OLD = 10  # times the usual age of a reply
 _VAIN = 4  # replies in a row for each client, none of which can be used, after which a run ends
 
 
@@ -163,6 +165,10 @@ class Flow:
     ----------
     waves : int
         How many waves have been sent.
+    used, stale : array of int, shape (N,)
+        How many replies of each client were used, and were too old.
+    most_staleness, total_staleness : int
+        The largest age of a used reply, in steps, and the sum of all.
     note : callable
         Called with each `Event`.
     applying : callable
@@ -190,6 +196,9 @@ class Flow:
         self._diverged: set[int] = set()
         self.note: Callable[[Event], None] = lambda event: None
         self.applying: Callable[[], None] = lambda: None
+        n = server.setup.num_clients
+        self.used, self.stale = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self.most_staleness = self.total_staleness = 0
         self._check_clock()
 
     def _check_clock(self) -> None:
@@ -329,6 +338,7 @@ class Flow:
             return "silent"
         if wave.number <= self._barrier or (most is not None and staleness > most):
             server.counts["stale"] += 1
+            self.stale[client] += 1
             server.count_bytes(up=sum(map(column_bytes, reply.payload.values())))
             self._faults[client] = f"its reply is {staleness} steps old"
             return "stale"
@@ -422,6 +432,9 @@ class Flow:
         for client in uploads.clients:
             self._restores.pop(client, None)
         self._held.clear()
+        self.used[uploads.clients] += 1
+        self.total_staleness += sum(steps)
+        self.most_staleness = max(self.most_staleness, *steps)
         server.columns = {
             "staleness": sum(steps) / len(steps),
             "most_staleness": max(steps),
@@ -429,6 +442,38 @@ class Flow:
             "waves": self.waves,
         }
         return uploads.clients
+
+    def doubts(self) -> Iterator[str]:
+        """Yield doubts about the result."""
+        strategy, names = self._server.strategy, self._server.setup.names
+        replies, n = int(self.used.sum()), len(self.used)
+        if not replies:
+            return
+        shares = self.used / replies
+        low, high = int(shares.argmin()), int(shares.argmax())
+        if strategy.async_bias and shares[high] > _UNEQUAL / n:
+            fresh = "AREA, FedDR, FedDyn, Scaffold and FedNewton do not"
+            yield (
+                f"{strategy.async_bias}: {names[high]} gave {shares[high]:.1%} of the uploads, "
+                f"{names[low]} {shares[low]:.1%}, where {1 / n:.1%} would be equal. The model "
+                f"favours the former; {fresh}"
+            )
+            if self._rule.discount:
+                yield (
+                    f"discount={self._rule.discount:g} weakens old replies, which are those of slow "
+                    f"clients: it favours fast ones further"
+                )
+        mean = self.total_staleness / replies
+        if self.most_staleness > _OLD * max(mean, n / self._rule.buffer):
+            yield (
+                f"a reply was {self.most_staleness} steps old, {mean:.1f} are usual: steps that "
+                f"are safe in rounds may be too long for it. Give max_staleness, or smaller steps"
+            )
+        if never := [names[j] for j in np.flatnonzero((self.used == 0) & (self.stale > 0))]:
+            yield (
+                f"max_staleness={self._rule.max_staleness} has dropped all replies of "
+                f"{clients_by_name(never)}: these take no part. Give a larger one"
+            )
 
     # --- checkpoints -----------------------------------------------------------------------------
 
@@ -441,6 +486,9 @@ class Flow:
             "open": [wave.snapshot() for wave in self._open.values()],
             "restores": [[client, payload] for client, payload in self._restores.items()],
             "columns": dict(self._server.columns),
+            "used": self.used.tolist(),
+            "stale": self.stale.tolist(),
+            "staleness": [self.most_staleness, self.total_staleness],
         }
 
     def resume(self, found: Mapping[str, Any]) -> None:
@@ -448,6 +496,8 @@ class Flow:
         self.waves, self._barrier = found["waves"], found["barrier"]
         self._restores.update({client: payload for client, payload in found["restores"]})
         self._server.columns = dict(found["columns"])
+        self.used, self.stale = np.array(found["used"]), np.array(found["stale"])
+        self.most_staleness, self.total_staleness = found["staleness"]
         self._tasks = [Task(*task) for task in found["tasks"]]
         for each in found["open"]:
             wave = Wave.resumed(self._server, each, self._restores)

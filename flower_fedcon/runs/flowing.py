@@ -7,7 +7,7 @@ clients that are asked, and what becomes of each reply. `Clock(events=...)` play
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -99,6 +99,10 @@ class Flowing(RunHook):
             raise StorageError(f"{self._path}: {error}") from error
         self._written += len(self._lines)
         self._lines = []
+
+    def doubts(self, run: Playing) -> Iterable[str]:
+        """Return the flow's doubts."""
+        return self._flow.doubts()
 
     def snapshot(self) -> Mapping[str, Any]:
         """Return the work that is under way, and how many events come before."""
