@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.evaluation import Record
-from flower_fedcon.core.flow import Flow
+from flower_fedcon.core.flow import Flow, Step
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
+from flower_fedcon.core.simulated_flow import simulated_flow
 from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.validation import Array
 
@@ -73,9 +74,9 @@ class Engine(ABC):
         ConfigError
             If this engine cannot play them.
         """
-        return Flow(server, self.answer)
+        return simulated_flow(server, self.answer)
 
-    def observe(self, round_: Round) -> None:  # noqa: B027  (most have no use for it)
+    def observe(self, round_: Round | Step) -> None:  # noqa: B027  (most have no use for it)
         """Learn which clients gave a usable reply in a complete round; why the others did not."""
 
     clients_keep_states: ClassVar[bool] = True

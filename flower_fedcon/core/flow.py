@@ -15,9 +15,9 @@ history. Four rules make each upload count exactly once:
 
 from __future__ import annotations
 
-import heapq
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -31,21 +31,13 @@ from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.stopwatch import Untimed
 from flower_fedcon.core.uploads import Staleness, Uploads
-from flower_fedcon.errors import ConfigError, DivergedError, RoundError, clients_by_name
+from flower_fedcon.errors import DivergedError, RoundError, clients_by_name
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
 _UNEQUAL = 1.5  # times an equal share, from which a client counts as favoured
 _OLD = 10  # times the usual age of a reply
 _VAIN = 4  # replies in a row for each client, none of which can be used, after which a run ends
-
-
-class Task(NamedTuple):
-    """A client at work; tasks are ordered by the time at which they end, then wave and client."""
-
-    arrives: float  # seconds of the run's clock
-    wave: int
-    client: int
 
 
 class _Sizes(Untimed):
@@ -151,15 +143,32 @@ class Event(NamedTuple):
     step: int = 0  # the step for which the reply is held, or that was the last when it came
 
 
-class Flow:
-    """The steps of one asynchronous run in this process, with a simulated clock.
+class Step(NamedTuple):
+    """A step that has been done, in the terms of a round.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    cohort : list of int
+        The clients whose replies were used.
+    """
+
+    number: int
+    cohort: list[int]
+
+    def missing(self) -> dict[int, str]:
+        """Return the clients that a step waits for in vain: none."""
+        return {}
+
+
+class Flow(ABC):
+    """The steps of one asynchronous run.
 
     Parameters
     ----------
     server : Server
-        With the rule `Buffered`, and a clock.
-    answer : callable
-        An engine's `answer`.
+        With the rule `Buffered`.
 
     Attributes
     ----------
@@ -173,22 +182,16 @@ class Flow:
         Called with each `Event`.
     applying : callable
         Called before a step changes the server's state.
-
-    Raises
-    ------
-    ConfigError
-        Without a clock.
     """
 
-    def __init__(self, server: Server, answer: Callable[[Request], Iterable[Reply]]) -> None:
+    def __init__(self, server: Server) -> None:
         rule = server.strategy.participation
         assert isinstance(rule, Buffered)  # noqa: S101  (the caller's case)
-        self._server, self._answer, self._rule = server, answer, rule
-        self._most = rule.at_work(server.setup.num_clients)
+        self._server, self._rule = server, rule
+        n = server.setup.num_clients
+        self._most = rule.at_work(n)
         self.waves = self._barrier = self._vain = 0
         self._open: dict[int, Wave] = {}
-        self._tasks: list[Task] = []
-        self._replies: dict[tuple[int, int], Reply] = {}
         self._held: list[Held] = []
         self._stacked: set[str] = set()  # uploads that the engine gives as stacked columns
         self._restores: dict[int, Payload] = {}
@@ -196,28 +199,37 @@ class Flow:
         self._diverged: set[int] = set()
         self.note: Callable[[Event], None] = lambda event: None
         self.applying: Callable[[], None] = lambda: None
-        n = server.setup.num_clients
         self.used, self.stale = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self.most_staleness = self.total_staleness = 0
-        self._check_clock()
 
-    def _check_clock(self) -> None:
-        if self._server.clock is None:
-            raise ConfigError(
-                f"{self._rule!r} needs a clock for the clients' times: give clock=Clock(...), in a "
-                f"file a table [clock]"
-            )
+    # --- what a kind of flow defines -------------------------------------------------------------
 
     @property
+    @abstractmethod
     def seconds(self) -> float:
         """The time of the run."""
-        assert self._server.clock is not None  # noqa: S101  (checked)
-        return self._server.clock.seconds
 
-    def step(self) -> list[int]:
+    @abstractmethod
+    def _at_work(self) -> set[int]:
+        """Return the clients that are at work."""
+
+    def _there(self) -> Sequence[int]:
+        """Return the clients that could be asked if they are idle, ascending."""
+        return self._server.everyone
+
+    @abstractmethod
+    def _launch(self, wave: Wave) -> None:
+        """Let the clients of a wave work."""
+
+    @abstractmethod
+    def _next(self) -> tuple[Wave, int, Reply | None] | None:
+        """Return the next arrival: its wave, its client, and the reply, if there is one.
+
+        None if nothing has come, and clients may have become idle.
+        """
+
+    def step(self) -> Step:
         """Do the next step: ask idle clients and take replies until there are enough of them.
-
-        Returns the clients whose replies were used.
 
         Raises
         ------
@@ -226,82 +238,43 @@ class Flow:
         """
         while True:
             while len(self._held) < self._rule.buffer:
-                self._dispatch()
-                self._take(*self._next())
+                self._proceed()
             if not self._drop_carriers():
                 return self._apply()
 
+    def _proceed(self) -> None:
+        """Ask idle clients, and take the next reply."""
+        self._dispatch()
+        arrival = self._next()
+        if arrival is not None:
+            self._take(*arrival)
+
     # --- who is asked ----------------------------------------------------------------------------
-
-    def _busy(self) -> int:
-        """Return how many clients are at work."""
-        return len(self._tasks)
-
-    def _idle(self) -> list[int]:
-        """Return the clients that may be asked."""
-        away = {task.client for task in self._tasks} | {held.client for held in self._held}
-        return [client for client in self._server.everyone if client not in away]
 
     def _dispatch(self) -> None:
         """Ask idle clients, if enough places are free or nobody is at work."""
-        busy = self._busy()
-        free = self._most - busy - len(self._held)
-        if free < self._rule.dispatch and busy:
+        busy = self._at_work()
+        free = self._most - len(busy) - len(self._held)
+        if free < 1 or (free < self._rule.dispatch and busy):
             return
-        idle = self._idle()
-        if not idle or free < 1:
-            return
-        clients = idle
-        if free < len(idle):
+        away = busy | {held.client for held in self._held}
+        clients = [client for client in self._there() if client not in away]
+        if free < len(clients):
             rng = stream(self._server.setup.seed, COHORT, self.waves + 1)
-            clients = np.sort(rng.choice(idle, size=free, replace=False)).tolist()
-        self._send(clients)
+            clients = np.sort(rng.choice(clients, size=free, replace=False)).tolist()
+        if clients:
+            self._send(clients)
 
     def _send(self, clients: list[int]) -> None:
+        """Send the next wave."""
         self.waves += 1
         wave = Wave(self._server, self.waves, clients, self._restores)
         self.note(Event(self.seconds, wave.number, tuple(clients), "asked", step=wave.version))
         wave.ask()
         self._open[wave.number] = wave
-        for client, arrives in self._computed(wave).items():
-            heapq.heappush(self._tasks, Task(arrives, wave.number, client))
-
-    def _computed(self, wave: Wave) -> dict[int, float]:
-        """Compute a wave's replies, and return when each comes in.
-
-        Its clients are told nothing of the time that passes meanwhile: they work on what they were
-        sent.
-        """
-        clock = self._server.clock
-        assert clock is not None  # noqa: S101  (checked)
-        self._put(wave)
-        came = [self._replies.get((wave.number, client)) for client in wave.clients]
-        if clock.counts_gradients:
-            work = [one.work[0] if one is not None and one.work else {} for one in came]
-            clock.took(wave.clients, [each.get("gradients", 0) for each in work])
-        down = [wave.sizes.down[client] for client in wave.clients]
-        up = [0 if one is None else sum(map(column_bytes, one.payload.values())) for one in came]
-        times = clock.times(wave.number, wave.clients, down, up)
-        now = self.seconds
-        return {c: now + t for c, t in zip(wave.clients, times.tolist(), strict=True)}
-
-    def _put(self, wave: Wave) -> None:
-        """Let a wave's clients answer, and put their replies where they wait for their time."""
-        for reply in self._answer(wave.asked):
-            columns = reply.payload.items()
-            self._stacked.update(name for name, column in columns if isinstance(column, np.ndarray))
-            for one in reply.single() if reply.payload else _apart(reply):
-                self._replies[wave.number, one.clients[0]] = one
+        self._launch(wave)
 
     # --- what comes back -------------------------------------------------------------------------
-
-    def _next(self) -> tuple[Wave, int, Reply | None]:
-        """Return the next arrival: its wave, its client, and the reply, if there is one."""
-        task = heapq.heappop(self._tasks)
-        assert self._server.clock is not None  # noqa: S101  (checked)
-        self._server.clock.seconds = max(self._server.clock.seconds, task.arrives)
-        reply = self._replies.pop((task.wave, task.client), None)
-        return self._open[task.wave], task.client, reply
 
     def _take(self, wave: Wave, client: int, reply: Reply | None) -> None:
         """Hold a reply for the coming step, or let it go; its client is idle again."""
@@ -421,7 +394,7 @@ class Flow:
         clients = [reply.clients[0] for reply in replies]
         return replace(replies[0], clients=clients, payload=columns, work=(), left=None)
 
-    def _apply(self) -> list[int]:
+    def _apply(self) -> Step:
         """Do the step with the replies that are held, and acknowledge each with its wave."""
         server, uploads = self._server, self._uploads()
         waves = {held.client: held.wave for held in self._held}
@@ -441,7 +414,7 @@ class Flow:
             "stale": server.counts["stale"],
             "waves": self.waves,
         }
-        return uploads.clients
+        return Step(server.round, uploads.clients)
 
     def doubts(self) -> Iterator[str]:
         """Yield doubts about the result."""
@@ -478,12 +451,10 @@ class Flow:
     # --- checkpoints -----------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a later start needs to go on with the work that is under way."""
+        """Return what a later start needs to go on."""
         return {
             "waves": self.waves,
             "barrier": self._barrier,
-            "tasks": [list(task) for task in sorted(self._tasks)],
-            "open": [wave.snapshot() for wave in self._open.values()],
             "restores": [[client, payload] for client, payload in self._restores.items()],
             "columns": dict(self._server.columns),
             "used": self.used.tolist(),
@@ -492,19 +463,9 @@ class Flow:
         }
 
     def resume(self, found: Mapping[str, Any]) -> None:
-        """Go on after a checkpoint: ask the waves that were under way again, uncounted."""
+        """Go on after a checkpoint."""
         self.waves, self._barrier = found["waves"], found["barrier"]
         self._restores.update({client: payload for client, payload in found["restores"]})
         self._server.columns = dict(found["columns"])
         self.used, self.stale = np.array(found["used"]), np.array(found["stale"])
         self.most_staleness, self.total_staleness = found["staleness"]
-        self._tasks = [Task(*task) for task in found["tasks"]]
-        for each in found["open"]:
-            wave = Wave.resumed(self._server, each, self._restores)
-            self._open[wave.number] = wave
-            self._put(wave)
-
-
-def _apart(reply: Reply) -> list[Reply]:
-    """Return a reply without a payload for each of its clients."""
-    return [replace(reply, clients=[client]) for client in reply.clients]

@@ -224,6 +224,7 @@ class Server:
         self.clock.anew(vain)
         sizes, exchanges = self._expected_bytes(), self._exchanges
         times = self.clock.times(server_round, cohort, *sizes, exchanges=exchanges)
+        times = self.clock.with_pauses(self.clock.seconds, cohort, times)
         kept = [c for c, time in zip(cohort, times.tolist(), strict=True) if time <= self._within]
         self._late = (self._late if vain else 0) + len(cohort) - len(kept)
         return kept
