@@ -32,7 +32,8 @@ class AREAClient(LocalPassClient[AREAClientState]):
 
     def initialize(self, down: Payload) -> AREAClientState:
         """Start at x0, the broadcast of step 1, or at the model of the last reset."""
-        return AREAClientState(down.get("start", down["x"]), down.get("resets", 0))
+        start = down["start"] if "start" in down else down["x"]
+        return AREAClientState(start, down.get("resets", 0))
 
     def restore(self, down: Payload, given: Payload) -> AREAClientState:
         """Take y_i from the server's mirror, or x0 if this client enters late."""

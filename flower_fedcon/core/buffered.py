@@ -6,7 +6,7 @@ A method takes part if it declares that replies to earlier models are right (`ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.core.batches import ORDERS
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flower_fedcon.core.method import Method
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Buffered(Participation):
     """Rounds that do not wait: the server steps as soon as it has `buffer` replies.
 
@@ -97,6 +97,11 @@ class Buffered(Participation):
                 f"Buffered(buffer={self.buffer}, dispatch={self.dispatch}): a step frees "
                 f"{self.buffer} places: give dispatch from 1 to {self.buffer}"
             )
+
+    def __repr__(self) -> str:
+        given = ((f.name, getattr(self, f.name), f.default) for f in fields(self))
+        told = (f"{name}={value}" for name, value, usual in given if value != usual)
+        return f"Buffered({', '.join(told)})"
 
     def at_work(self, num_clients: int) -> int:
         """Return K, how many of so many clients may be at work or have a reply held.

@@ -113,8 +113,8 @@ class Wave(Dispatch):
             np.array(found["acknowledged"], dtype=np.int64),
             wave.broadcast,
             np.array(found["kept"], dtype=np.int64),
-            personal={client: payload for client, payload in found["personal"]},
-            restore={client: payload for client, payload in found["restore"]},
+            personal=dict(found["personal"]),
+            restore=dict(found["restore"]),
             names=wave.names,
         )
         return wave
@@ -425,16 +425,16 @@ class Flow(ABC):
         shares = self.used / replies
         low, high = int(shares.argmin()), int(shares.argmax())
         if strategy.async_bias and shares[high] > _UNEQUAL / n:
-            fresh = "AREA, FedDR, FedDyn, Scaffold and FedNewton do not"
             yield (
-                f"{strategy.async_bias}: {names[high]} gave {shares[high]:.1%} of the uploads, "
-                f"{names[low]} {shares[low]:.1%}, where {1 / n:.1%} would be equal. The model "
-                f"favours the former; {fresh}"
+                f"{strategy.async_bias}: client {names[high]} gave {shares[high]:.1%} of the "
+                f"uploads, client {names[low]} {shares[low]:.1%}, where {1 / n:.1%} would be "
+                f"equal. The model favours the former; AREA, FedDR, FedDyn, Scaffold and FedNewton "
+                f"do not"
             )
             if self._rule.discount:
                 yield (
-                    f"discount={self._rule.discount:g} weakens old replies, which are those of slow "
-                    f"clients: it favours fast ones further"
+                    f"discount={self._rule.discount:g} weakens old replies, which are those of "
+                    f"slow clients: it favours fast ones further"
                 )
         mean = self.total_staleness / replies
         if self.most_staleness > _OLD * max(mean, n / self._rule.buffer):
@@ -442,7 +442,7 @@ class Flow(ABC):
                 f"a reply was {self.most_staleness} steps old, {mean:.1f} are usual: steps that "
                 f"are safe in rounds may be too long for it. Give max_staleness, or smaller steps"
             )
-        if never := [names[j] for j in np.flatnonzero((self.used == 0) & (self.stale > 0))]:
+        if never := [names[j] for j in ((self.used == 0) & (self.stale > 0)).nonzero()[0].tolist()]:
             yield (
                 f"max_staleness={self._rule.max_staleness} has dropped all replies of "
                 f"{clients_by_name(never)}: these take no part. Give a larger one"
@@ -465,7 +465,7 @@ class Flow(ABC):
     def resume(self, found: Mapping[str, Any]) -> None:
         """Go on after a checkpoint."""
         self.waves, self._barrier = found["waves"], found["barrier"]
-        self._restores.update({client: payload for client, payload in found["restores"]})
+        self._restores.update(dict(found["restores"]))
         self._server.columns = dict(found["columns"])
         self.used, self.stale = np.array(found["used"]), np.array(found["stale"])
         self.most_staleness, self.total_staleness = found["staleness"]

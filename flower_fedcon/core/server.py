@@ -14,6 +14,7 @@ import numpy as np
 from flower_fedcon.core.acknowledgements import Acknowledgements
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.batches import ORDER, ORDERS
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.clock import Clock, Deadline, Timekeeper
 from flower_fedcon.core.compressing import SETTING, Received
 from flower_fedcon.core.gate import Admitted, Gate, column_bytes
@@ -139,6 +140,11 @@ class Server:
                 raise ConfigError(
                     f"Clock(gradient) needs the number of gradients that clients of {known.title} "
                     f"took, which runs with privacy hide: give Clock(compute=...)"
+                )
+            if self.clock.events is not None and not isinstance(known.participation, Buffered):
+                raise ConfigError(
+                    f"Clock(events={str(self.clock.events)!r}) repeats a run with participation="
+                    f"Buffered(...): give the strategy the same"
                 )
         self.acknowledgements = Acknowledgements(setup.num_clients)
         self.everyone = list(range(setup.num_clients))

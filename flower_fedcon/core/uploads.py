@@ -199,8 +199,9 @@ class Uploads:
 
     def _reference(self, name: str, about: Array | None) -> Array | None:
         """Return the reference points of uploads that are points: one, or one for each client."""
-        known = self.late is not None and about is not None and name in self.late.about
-        return self.sent(self.late.about[name], about) if known else about
+        if self.late is None or about is None or name not in self.late.about:
+            return about
+        return self.sent(self.late.about[name], about)
 
     @property
     def everyone(self) -> bool:

@@ -13,9 +13,9 @@ from typing import Any, Self
 
 from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.engine import Engine
-from flower_fedcon.core.flow import Event, Flow
+from flower_fedcon.core.flow import Event, Flow, Step
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import StorageError
+from flower_fedcon.errors import ConfigError, StorageError
 from flower_fedcon.runs.hooks import Playing, RunHook
 
 NAME = "events.jsonl"
@@ -41,10 +41,22 @@ class Flowing(RunHook):
         flow.note = self._note
 
     @classmethod
-    def of_run(cls, server: Server, engine: Engine, folder: Any) -> Self | None:
-        """Return the hook, if the run does not wait for its clients."""
-        if not isinstance(server.strategy.participation, Buffered):
+    def of_run(cls, server: Server, engine: Engine, folder: Any, raced: str) -> Self | None:
+        """Return the hook, if the run does not wait for its clients; `raced` is what "auto" races.
+
+        Raises
+        ------
+        ConfigError
+            If something is raced, or the engine cannot play such a run.
+        """
+        rule = server.strategy.participation
+        if not isinstance(rule, Buffered):
             return None
+        if raced:
+            raise ConfigError(
+                f"{rule!r} takes no {raced}: a race compares rounds, and these runs have "
+                f"none in common. Give the method and its settings, or another participation"
+            )
         return cls(engine.flow(server), None if folder is None else Path(folder))
 
     def begin(self, run: Playing, known: Any) -> None:
@@ -58,19 +70,19 @@ class Flowing(RunHook):
                 kept = b"".join(self._path.read_bytes().splitlines(keepends=True)[: self._written])
             self._path.write_bytes(kept)
 
-    def step(self, run: Playing) -> None:
+    def step(self, run: Playing) -> Step:
         """Do the next step."""
 
         def applying() -> None:
             run.asking = False  # mirrors change in place
 
         self._flow.applying = applying
-        self._flow.step()
+        return self._flow.step()
 
     def _note(self, event: Event) -> None:
         if self._path is None:
             return
-        line = {"seconds": event.seconds, "wave": event.wave}
+        line: dict[str, Any] = {"seconds": event.seconds, "wave": event.wave}
         if event.outcome == "asked":
             line |= {"asked": [*event.clients]}
         else:
