@@ -171,6 +171,10 @@ def check_flow(strategy: Method[Any]) -> None:
             strategy.batch_order != ORDERS[0],
             "epochs count a client's rounds one after another",
         ),
+        getattr(strategy, "penalty_name", ""): (
+            getattr(strategy, "balances", False),
+            "residuals of different models cannot be compared",
+        ),
     }
     for name, (wanted, why) in reasons.items():
         if wanted:

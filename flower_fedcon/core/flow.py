@@ -35,7 +35,7 @@ from flower_fedcon.errors import DivergedError, RoundError, clients_by_name
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
-_UNEQUAL = 1.5  # times an equal share, from which a client counts as favoured
+_UNEQUAL = 1.5  # times the smallest share, from which a client counts as favoured
 _OLD = 10  # times the usual age of a reply
 _VAIN = 4  # replies in a row for each client, none of which can be used, after which a run ends
 
@@ -424,7 +424,7 @@ class Flow(ABC):
             return
         shares = self.used / replies
         low, high = int(shares.argmin()), int(shares.argmax())
-        if strategy.async_bias and shares[high] > _UNEQUAL / n:
+        if strategy.async_bias and shares[high] > _UNEQUAL * shares[low]:
             yield (
                 f"{strategy.async_bias}: client {names[high]} gave {shares[high]:.1%} of the "
                 f"uploads, client {names[low]} {shares[low]:.1%}, where {1 / n:.1%} would be "

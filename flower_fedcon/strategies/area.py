@@ -110,6 +110,7 @@ class AREA(OwnSteps[AREAState], Mirrored[AREAState]):
     needs_exact = ""
     needs_convex = ""
     needs_fresh = ""
+    needs_constant_lr = needs_common_lr = "z averages models that were made with equal steps"
     needs_shares = True
     counts = False
     own_loop_decides = ("client_lr", "local_steps")

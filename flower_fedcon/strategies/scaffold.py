@@ -17,7 +17,9 @@ ALL c_i. With 1/|S| it would not, and the limit would be wrong for cohorts of va
 State: c_i on the client; x, c and, with a mirror, the c_i (N d numbers) on the server.
 Wire: 2 vectors down; 1 vector up (2 in option "I", without mirror, and from your own train loops if
 local_steps is left out).
-Participation: any. With a mirror, option "II" sends no dc_i: it follows from what the server knows.
+Participation: any, and replies to earlier models (`Buffered`): all uploads are 0 exactly at the
+optimum, so that it does not move if some clients answer more often; convergence is measured. With a
+mirror, option "II" sends no dc_i: it follows from what the server knows.
 Compression: EF21, of y - x and dc_i, which vanish at the optimum: c_i, the memory, moves by the
 decoded upload, and c stays the mean of the c_i. The fixed point is the same.
 Lost state: c_i comes from the mirror. Without it all clients start again from c = c_i = 0 (a

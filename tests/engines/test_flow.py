@@ -308,7 +308,7 @@ REFUSALS: list[tuple[Any, type[FedConError], str]] = [
     (lambda: FedAvg(client_lr=InverseSqrt(0.1)), ParticipationError, "a schedule counts rounds"),
     (lambda: FedAvg(batch_size=2, batch_order="epoch"), ParticipationError, "epochs count"),
     (
-        lambda: FedAvg(privacy=GaussianDP(1.0, 1.0)),
+        lambda: FedAvg(privacy=GaussianDP(1.0, 1.0, 1e-3)),
         ParticipationError, "rounds of random cohorts",
     ),
     (lambda: FedAvg(client_lr="auto"), ConfigError, 'takes no client_lr="auto": a race compares'),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import numpy as np
@@ -80,10 +81,12 @@ def test_averages_favour_fast_clients_and_say_so(caplog: pytest.LogCaptureFixtur
         rule = Buffered(buffer=4, concurrency=6, discount=discount)
         strategy = FedAvg(local_steps=1, participation=rule)
         with caplog.at_level(logging.WARNING, "flwr"):
-            x = simulate(strategy, problem, 3000, clock=CLOCKS["speeds"](), evaluate_every=0).x
+            x = simulate(strategy, problem, 1500, clock=CLOCKS["speeds"](), evaluate_every=0).x
         far[discount] = problem.objective(x) - problem.optimum.value
-        assert "fast clients count more: client 0 gave 2" in caplog.text
-        assert "client 7 1" in caplog.text
+        said = re.search(r"count more: client (\d) gave (\S+)% .* client (\d) (\S+)%", caplog.text)
+        assert said is not None
+        assert int(said[1]) < 4 < int(said[3]) + 1
+        assert float(said[2]) > 3 * float(said[4])
         assert "AREA, FedDR, FedDyn, Scaffold and FedNewton do not" in caplog.text
         assert ("favours fast ones further" in caplog.text) == bool(discount)
     assert 5e-2 < far[0.0] < far[0.5]
@@ -92,9 +95,9 @@ def test_averages_favour_fast_clients_and_say_so(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("make", "problem", "far"),
     [
-        (lambda q: AREA(PSI, local_steps=1, participation=q), COMPOSITE, 1e-13),
-        (lambda q: Scaffold(participation=q), PLAIN, 1e-13),
-        (lambda q: FedDyn(participation=q), PLAIN, 1e-13),
+        (lambda q: AREA(PSI, local_steps=1, participation=q), COMPOSITE, 1e-12),
+        (lambda q: Scaffold(participation=q), PLAIN, 1e-12),
+        (lambda q: FedDyn(participation=q), PLAIN, 1e-12),
     ],
     ids=["AREA", "Scaffold", "FedDyn"],
 )
@@ -117,7 +120,7 @@ def test_faults_do_not_move_the_optimum(
 
     run = OpenRun(make(rule), problem, alter=spoil)
     retimed(run, [1, 1, 2, 4, 8, 20.0])
-    run.play(2500)
+    run.play(2000)
     assert run.server.counts["lost"] > 20
     assert run.server.counts["dropped"] > 20
     assert problem.objective(run.x) - problem.optimum.value <= far
