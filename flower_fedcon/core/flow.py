@@ -36,7 +36,6 @@ from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
 _UNEQUAL = 1.5  # times the smallest share, from which a client counts as favoured
-_OLD = 10  # times the usual age of a reply
 _VAIN = 4  # replies in a row for each client, none of which can be used, after which a run ends
 
 
@@ -176,8 +175,6 @@ class Flow(ABC):
         How many waves have been sent.
     used, stale : array of int, shape (N,)
         How many replies of each client were used, and were too old.
-    most_staleness, total_staleness : int
-        The largest age of a used reply, in steps, and the sum of all.
     note : callable
         Called with each `Event`.
     applying : callable
@@ -200,7 +197,6 @@ class Flow(ABC):
         self.note: Callable[[Event], None] = lambda event: None
         self.applying: Callable[[], None] = lambda: None
         self.used, self.stale = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        self.most_staleness = self.total_staleness = 0
 
     # --- what a kind of flow defines -------------------------------------------------------------
 
@@ -406,8 +402,6 @@ class Flow(ABC):
             self._restores.pop(client, None)
         self._held.clear()
         self.used[uploads.clients] += 1
-        self.total_staleness += sum(steps)
-        self.most_staleness = max(self.most_staleness, *steps)
         server.columns = {
             "staleness": sum(steps) / len(steps),
             "most_staleness": max(steps),
@@ -436,12 +430,6 @@ class Flow(ABC):
                     f"discount={self._rule.discount:g} weakens old replies, which are those of "
                     f"slow clients: it favours fast ones further"
                 )
-        mean = self.total_staleness / replies
-        if self.most_staleness > _OLD * max(mean, n / self._rule.buffer):
-            yield (
-                f"a reply was {self.most_staleness} steps old, {mean:.1f} are usual: steps that "
-                f"are safe in rounds may be too long for it. Give max_staleness, or smaller steps"
-            )
         if never := [names[j] for j in ((self.used == 0) & (self.stale > 0)).nonzero()[0].tolist()]:
             yield (
                 f"max_staleness={self._rule.max_staleness} has dropped all replies of "
@@ -459,7 +447,6 @@ class Flow(ABC):
             "columns": dict(self._server.columns),
             "used": self.used.tolist(),
             "stale": self.stale.tolist(),
-            "staleness": [self.most_staleness, self.total_staleness],
         }
 
     def resume(self, found: Mapping[str, Any]) -> None:
@@ -468,4 +455,3 @@ class Flow(ABC):
         self._restores.update(dict(found["restores"]))
         self._server.columns = dict(found["columns"])
         self.used, self.stale = np.array(found["used"]), np.array(found["stale"])
-        self.most_staleness, self.total_staleness = found["staleness"]
