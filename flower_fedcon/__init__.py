@@ -10,6 +10,7 @@ from flower_fedcon.errors import refuse_name
 
 if TYPE_CHECKING:
     from flower_fedcon.core.availability import Available, Cyclic, Markov
+    from flower_fedcon.core.buffered import Buffered
     from flower_fedcon.core.clock import Clock, Deadline, Exponential, LogNormal, Uniform
     from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
     from flower_fedcon.core.weighted import Weighted
@@ -39,6 +40,7 @@ __version__ = "0.2.0"
 __all__ = [
     "Available",
     "Bernoulli",
+    "Buffered",
     "Clock",
     "Cyclic",
     "Deadline",
@@ -79,6 +81,7 @@ __all__ = [
 _HOMES = {
     "Available": "core.availability",
     "Bernoulli": "core.participation",
+    "Buffered": "core.buffered",
     "Clock": "core.clock",
     "Cyclic": "core.availability",
     "Deadline": "core.clock",

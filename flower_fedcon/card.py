@@ -100,6 +100,8 @@ class Card:
         The cohorts that the method allows, and the effect of sampling.
     weights : str
         Whether means weight uploads by 1/p if clients take part unequally often, or why not.
+    asynchronous : str
+        Whether replies to earlier models may be used (`Buffered`), and their effect; or why not.
     aggregation : str
         Whether a robust rule may replace the mean, and its effect; or why not.
     regularizer : str
@@ -130,6 +132,7 @@ class Card:
     wire: str
     participation: str
     weights: str
+    asynchronous: str
     aggregation: str
     regularizer: str
     step_sizes: str
@@ -231,6 +234,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         wire=found["Wire"],
         participation=found["Participation"],
         weights="",
+        asynchronous="",
         aggregation=found["Aggregation"],
         regularizer="",
         step_sizes="",
@@ -353,6 +357,15 @@ def _weights(kind: type[Any]) -> str:
     )
 
 
+def _asynchronous(kind: type[Any]) -> str:
+    """Return whether replies to earlier models may be used, and their effect."""
+    if kind.needs_fresh:
+        return f"none: {kind.needs_fresh}"
+    if kind.async_bias:
+        return f"Buffered, with a bias: {kind.async_bias}"
+    return "Buffered: however often each client answers, the limit is the same"
+
+
 def _home(kind: type[Any]) -> tuple[type[Any], str]:
     """Return the class that gives a strategy its name, and the docstring of its module."""
     home = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
@@ -376,6 +389,7 @@ def card_of(kind: type[Any], fields: Sequence[str]) -> Card:
         card,
         release=str(kind.release) + _noise(kind),
         weights=_weights(kind),
+        asynchronous=_asynchronous(kind),
         regularizer=_psi(kind),
         step_sizes=_step_sizes(kind),
         clipping=_clipping(kind, fields),

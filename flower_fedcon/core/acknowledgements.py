@@ -207,14 +207,14 @@ class Acknowledgements:
     def rounds(self, rounds: Array) -> None:
         self._rounds, self._given = rounds, True
 
-    def used(self, clients: list[int], server_round: int) -> None:
-        """Acknowledge the replies of a round that were used."""
-        if len(clients) == len(self._rounds):
-            self._rounds, self._given = in_one_round(server_round, len(clients)), True
+    def used(self, clients: list[int], rounds: int | Sequence[int]) -> None:
+        """Acknowledge replies that were used: of one round, or of one for each client."""
+        if isinstance(rounds, int) and len(clients) == len(self._rounds):
+            self._rounds, self._given = in_one_round(rounds, len(clients)), True
             return
         if self._given:
             self._rounds = self._rounds.copy()
-        self._rounds[clients] = server_round
+        self._rounds[clients] = rounds
         self._given = False
 
     def of(self, clients: list[int]) -> tuple[Array, Array]:

@@ -181,7 +181,8 @@ class Available(Participation):
     ----------
     trace : array of shape (rounds, clients), or path
         True, or 1, where a client is available; or the path of a CSV file of 0 and 1 with a row for
-        each round, or of a .npy file. After the last row the trace begins again.
+        each round, or of a .npy file. Where nobody is available, time passes to the next row. After
+        the last row the trace begins again.
     count : int, optional
         The largest number of available clients that take part, drawn uniformly.
     unbiased : bool (default: False)
@@ -202,12 +203,9 @@ class Available(Participation):
                 f"got an array of shape {values.shape}"
             )
         there = values.astype(bool)
-        empty = np.flatnonzero(~there.any(axis=1))
-        if len(empty):
-            raise ConfigError(
-                f"{given}: no client is available in row {empty[0] + 1} ({len(empty)} such "
-                "rows): leave these rows out, since a round needs a client"
-            )
+        if not there.any():
+            raise ConfigError(f"{given}: no client is ever available: a round needs one")
+        there = there[there.any(axis=1)]  # while nobody is there, time passes
         self.trace, self.source = there, str(trace) if isinstance(trace, str | Path) else None
         optional(_count, "Available(count)", count)
         self.count, self.unbiased = count, unbiased

@@ -35,7 +35,7 @@ class Distribution(ABC):
         Whether each client has one number for the whole run, or a new one in each round.
     """
 
-    per: str = "client"
+    per: str = field(default="client", kw_only=True)
 
     def __post_init__(self) -> None:
         choice(f"{type(self).__name__}(per)", self.per, ("client", "round"))
@@ -167,6 +167,12 @@ class Clock:
         Seconds for each gradient of a client, >= 0. Their number is `local_steps`, or what the
         client's step has counted. In the second case a `Deadline` uses the number of the client's
         last round.
+    away : sequence of (client, from, to), or path
+        Times, in seconds since the start, at which a client (its number, from 0) is away: its work
+        and its transfers pause. Or the path of such rows (CSV with commas, or .npy).
+    events : path, optional
+        The `events.jsonl` in the folder of a run with `Buffered`, which this run repeats: who was
+        asked, and when replies came. Then no other argument has a meaning.
 
     Raises
     ------
@@ -195,6 +201,8 @@ class Clock:
         latency: Any = 0.0,
         compute: Any = 0.0,
         gradient: Any = 0.0,
+        away: Any = (),
+        events: str | Path | None = None,
     ) -> None:
         given = dict(zip(self.NAMES, (up, down, latency, compute, gradient), strict=True))
         self.stated = {
@@ -205,12 +213,28 @@ class Clock:
         self._of: dict[str, float | Array | Distribution] = {
             name: _read(name, value) for name, value in self.stated.items()
         }
+        self.away = _read_away(away)
+        if self.away:
+            self.stated["away"] = away
+        self.events = None if events is None else Path(events)
+        if events is not None:
+            if self.stated:
+                raise ConfigError(
+                    f"Clock(events={str(events)!r}) repeats the times of a run, and takes no "
+                    f"{', '.join(self.stated)}: leave them out"
+                )
+            self.stated["events"] = str(events)
 
     def __repr__(self) -> str:
         return f"Clock({', '.join(f'{k}={repr_of(v)}' for k, v in self.stated.items())})"
 
     def check(self, num_clients: int) -> None:
         """Raise unless it has numbers for this many clients."""
+        if self.away and max(self.away) >= num_clients:
+            raise ConfigError(
+                f"Clock(away): there is no client {max(self.away)}: the numbers of {num_clients} "
+                f"clients begin with 0"
+            )
         for name, value in self._of.items():
             if isinstance(value, np.ndarray) and value.shape[-1] != num_clients:
                 raise ConfigError(
@@ -274,6 +298,28 @@ def _read(name: str, value: Any) -> float | Array | Distribution:
             f"or Uniform, got {repr_of(value)}"
         )
     return float(found) if not found.ndim else found
+
+
+def _read_away(value: Any) -> dict[int, list[tuple[float, float]]]:
+    """Return the times at which each client is away, in order."""
+    try:
+        rows = read_rows(Path(value)) if isinstance(value, str | Path) else np.array(value, float)
+        rows = rows.reshape(-1, 3)
+    except (OSError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"Clock(away) must be rows of a client's number and the seconds from and to which it "
+            f"is away, got {repr_of(value)} ({error})"
+        ) from None
+    found: dict[int, list[tuple[float, float]]] = {}
+    for client, start, end in rows.tolist():
+        whole = client >= 0 and client == int(client) if math.isfinite(client) else False
+        if not whole or not 0 <= start < end < math.inf:
+            raise ConfigError(
+                f"Clock(away): ({client:g}, {start:g}, {end:g}) is not a client's number and "
+                f"0 <= from < to, both finite"
+            )
+        found.setdefault(int(client), []).append((start, end))
+    return {client: sorted(times) for client, times in found.items()}
 
 
 class Timekeeper:
@@ -378,9 +424,29 @@ class Timekeeper:
             seconds += amount / each if name in _SPEEDS else amount * each
         return seconds
 
+    @property
+    def events(self) -> Path | None:
+        """The log of events that the run repeats, if it does."""
+        return self._clock.events
+
+    def with_pauses(self, now: float, clients: Sequence[int], seconds: Array) -> Array:
+        """Return how long work that begins now takes, with the times at which clients are away."""
+        away = self._clock.away
+        if not away or away.keys().isdisjoint(clients):
+            return seconds
+        lasting = seconds.copy()
+        for place, client in enumerate(clients):
+            end = now + float(seconds[place])
+            for start, back in away.get(client, ()):
+                if back > now and start < end:
+                    end += back - max(start, now)
+            lasting[place] = end - now
+        return lasting
+
     def played(self, server_round: int, cohort: Sequence[int], down: int, up: int) -> None:
         """Count a round by the bytes that each client was sent and has sent."""
-        self.passed(float(self.times(server_round, cohort, down, up).max()), (down, up))
+        times = self.with_pauses(self.seconds, cohort, self.times(server_round, cohort, down, up))
+        self.passed(float(times.max()), (down, up))
 
     def passed(self, seconds: float, sizes: tuple[int, int]) -> None:
         """Count a round of so many seconds."""

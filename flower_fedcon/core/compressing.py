@@ -116,6 +116,18 @@ class Received:
             found.append(replace(reply, payload=payload))
         return found
 
+    def one_by_one(
+        self, pairs: Sequence[tuple[Reply, Payload]], fresh: Collection[int]
+    ) -> list[Reply]:
+        """Return `replies` of replies to different broadcasts, each given with its own."""
+        moved: dict[int, Payload] = {}
+        found = []
+        for reply, down in pairs:
+            found += self.replies([reply], down, fresh)
+            moved |= self._moved
+        self._moved = moved
+        return found
+
     def keep(self) -> None:
         """Update the memories of the clients whose replies have been applied."""
         if self._form.feedback:

@@ -49,6 +49,8 @@ class Dispatch(Admission):
         Ascending.
     stopwatch : Untimed
         Measures the round.
+    restores : dict, optional
+        By client that has lost its state: what it is handed back. It changes as clients re-enter.
 
     Attributes
     ----------
@@ -71,6 +73,9 @@ class Dispatch(Admission):
         finite in their last reply.
     reentered : bool
         Whether clients have been given back what they had lost, and must be asked again.
+    sent_anew : bool
+        Whether the last replies have changed the state, so that replies to the broadcast before
+        no longer count.
     """
 
     fatal: ClassVar = (
@@ -78,13 +83,23 @@ class Dispatch(Admission):
         AlgorithmError,  # an error in the program: asking again would not help
     )
 
-    def __init__(self, server: Server, number: int, clients: list[int], stopwatch: Untimed) -> None:
+    word: ClassVar = "round"
+    """What `number` counts, for the log."""
+
+    def __init__(
+        self,
+        server: Server,
+        number: int,
+        clients: list[int],
+        stopwatch: Untimed,
+        restores: dict[int, Payload] | None = None,
+    ) -> None:
         self._server, self.number, self.clients = server, number, clients
         self._stopwatch = stopwatch
         self.phase = QUERY if server.strategy.queries else TRAIN
         self.decision: Payload = {}
         self._held = _NOBODY
-        self._restores: dict[int, Payload] = {}
+        self._restores = {} if restores is None else restores
         self._start()
         self._send_anew()
 
@@ -105,7 +120,7 @@ class Dispatch(Admission):
     def _send_anew(self) -> None:
         """Broadcast the current state; replies to an earlier broadcast no longer count."""
         server = self._server
-        self._sent_anew = True
+        self.sent_anew = True
         self._forget_replies()
         self.names = server.strategy.expects(server.state)
         self.broadcast = server.private.instructed(server.strategy.broadcast(server.state))
@@ -205,11 +220,11 @@ class Dispatch(Admission):
     def take(self, replies: Iterable[Reply]) -> None:
         """Take the usable replies; drop, count and log the others."""
         self._dropped: dict[int, str] = {}
-        self._sent_anew = False
+        self.sent_anew = False
         try:
             for reply in replies:
                 self.judge(reply)
-                if self._sent_anew:
+                if self.sent_anew:
                     return  # the other replies answer a broadcast that no longer counts
         finally:
             self._tell_dropped()
@@ -228,10 +243,10 @@ class Dispatch(Admission):
         found = self._server.in_words(self._dropped) if self._dropped else []
         for line in found[:_LOGGED]:
             what = "replies" if line.startswith("clients ") else "reply"
-            _log.warning("round %d: dropped the %s of %s", self.number, what, line)
+            _log.warning("%s %d: dropped the %s of %s", self.word, self.number, what, line)
         if len(found) > _LOGGED:
             rest = len(found) - _LOGGED
-            _log.warning("round %d: and more, for %d other reasons", self.number, rest)
+            _log.warning("%s %d: and more, for %d other reasons", self.word, self.number, rest)
 
     def admit(self, reply: Reply) -> Payload | None:
         """Return the columns of a reply, if it can be used; None from clients without state."""
@@ -266,7 +281,6 @@ class Dispatch(Admission):
                 self.judge(single)
 
     def keep(self, admitted: Admitted) -> None:
-        """Use a reply; add up its columns, if their sums are enough."""
         """Use a reply: its columns, or their sums if they are not all of the round's."""
         clients = admitted.clients
         self.used.append(admitted)
@@ -320,7 +334,7 @@ class Dispatch(Admission):
             server.audit.lost(client)
             self.reentered = True
             name = server.client_name(client)
-            _log.warning("round %d: %s has lost its state and re-enters", self.number, name)
+            _log.warning("%s %d: %s has lost its state and re-enters", self.word, self.number, name)
             if state is not server.state:
                 self._send_anew()
                 return

@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.evaluation import Record
+from flower_fedcon.core.flow import Flow, Step
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
+from flower_fedcon.core.simulated_flow import simulated_flow
 from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.validation import Array
 
@@ -64,7 +66,17 @@ class Engine(ABC):
         """Do up to so many rounds by itself and return their number; 0 if it needs a request."""
         return 0
 
-    def observe(self, round_: Round) -> None:  # noqa: B027  (most have no use for it)
+    def flow(self, server: Server) -> Flow:
+        """Return what plays the steps of a run that does not wait for its clients.
+
+        Raises
+        ------
+        ConfigError
+            If this engine cannot play them.
+        """
+        return simulated_flow(server, self.answer)
+
+    def observe(self, round_: Round | Step) -> None:  # noqa: B027  (most have no use for it)
         """Learn which clients gave a usable reply in a complete round; why the others did not."""
 
     clients_keep_states: ClassVar[bool] = True

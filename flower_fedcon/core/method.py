@@ -17,6 +17,7 @@ import numpy as np
 from flower_fedcon.card import Card, card_of
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core.batches import minibatch
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.client_side import ClientSide
 from flower_fedcon.core.participation import Draws, Participation
 from flower_fedcon.core.protocol import Setup
@@ -76,6 +77,10 @@ class Method(ABC, Generic[State]):
     """Why `client_lr` must be constant; "" if a schedule is allowed."""
     needs_common_lr: ClassVar[str] = "it does not declare that different steps of clients are right"
     """Why all clients must take steps of one length; "" if each may adapt its own."""
+    needs_fresh: ClassVar[str] = "it does not declare that replies to earlier models are right"
+    """Why replies to earlier models must not be used; "" if `Buffered` is allowed."""
+    async_bias: ClassVar[str] = ""
+    """Why its limit is not the optimum if replies come unequally often; "" where it is."""
     release: ClassVar[Release] = Release(single="it does not declare that their sum is enough")
     """What the server needs of the uploads: whether their sum suffices."""
     needs_independent: ClassVar[str] = "it does not declare that its server adds up all uploads"
@@ -314,6 +319,11 @@ class Method(ABC, Generic[State]):
         """Whether clients keep a state between rounds, and thus can lose it."""
         own = self.client_side().state_type is not None
         return own or isinstance(self.compression, EF21)
+
+    @property
+    def flows(self) -> bool:
+        """Whether replies to earlier models come in; for a bound method."""
+        return isinstance(self.participation, Buffered) and self.setup.sampled
 
     def says(self, hook: str) -> bool:
         """Return whether this method defines the hook of this name, such as "personal"."""

@@ -14,6 +14,7 @@ import numpy as np
 from flower_fedcon.core.acknowledgements import Acknowledgements
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.batches import ORDER, ORDERS
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.clock import Clock, Deadline, Timekeeper
 from flower_fedcon.core.compressing import SETTING, Received
 from flower_fedcon.core.gate import Admitted, Gate, column_bytes
@@ -80,6 +81,8 @@ class Server:
         Replies dropped, attempts repeated, and clients that lost their state, so far.
     work : Counter
         What the clients' steps have cost so far.
+    columns : dict
+        Further columns of the coming row of the history.
     """
 
     def __init__(
@@ -138,6 +141,11 @@ class Server:
                     f"Clock(gradient) needs the number of gradients that clients of {known.title} "
                     f"took, which runs with privacy hide: give Clock(compute=...)"
                 )
+            if self.clock.events is not None and not isinstance(known.participation, Buffered):
+                raise ConfigError(
+                    f"Clock(events={str(self.clock.events)!r}) repeats a run with participation="
+                    f"Buffered(...): give the strategy the same"
+                )
         self.acknowledgements = Acknowledgements(setup.num_clients)
         self.everyone = list(range(setup.num_clients))
         self.round = self.replies = 0
@@ -151,6 +159,7 @@ class Server:
         self.buffer_names: Sequence[str] = ()
         self.counts: Counter[str] = Counter()
         self.work: Counter[str] = Counter()
+        self.columns: dict[str, float] = {}
         self._warned = False
         self._late = 0
         if isinstance(deadline := known.participation, Deadline):
@@ -221,6 +230,7 @@ class Server:
         self.clock.anew(vain)
         sizes, exchanges = self._expected_bytes(), self._exchanges
         times = self.clock.times(server_round, cohort, *sizes, exchanges=exchanges)
+        times = self.clock.with_pauses(self.clock.seconds, cohort, times)
         kept = [c for c, time in zip(cohort, times.tolist(), strict=True) if time <= self._within]
         self._late = (self._late if vain else 0) + len(cohort) - len(kept)
         return kept
@@ -248,8 +258,11 @@ class Server:
         self.cohort = answers.clients
         return decision
 
-    def apply(self, uploads: Uploads) -> None:
-        """Apply a round's uploads and acknowledge their replies."""
+    def apply(self, uploads: Uploads, numbers: Sequence[int] | None = None) -> None:
+        """Apply a round's uploads and acknowledge their replies.
+
+        `numbers` are those of the requests that each client has answered, if not of this round.
+        """
         state = self.strategy.aggregate(self.state, uploads)
         self.gate.check_state(state, self.round)
         self.bound.check(state, self.round)
@@ -257,7 +270,7 @@ class Server:
         if self.received is not None:
             self.received.keep()
         self.replies = len(uploads)
-        self.acknowledgements.used(uploads.clients, self.round)
+        self.acknowledgements.used(uploads.clients, self.round if numbers is None else numbers)
         self.audit.applied(uploads.clients)
         self._tell_unconverged()
 

@@ -76,7 +76,8 @@ class Stopwatch(Untimed):
             return
         down, up = ([sizes[c] for c in clients] for sizes in (self._sent, self._got))
         times = self._clock.times(self._number, clients, down, up, work=work)
-        self._passed += float(times.max())
+        now = self._clock.seconds + self._passed
+        self._passed += float(self._clock.with_pauses(now, clients, times).max())
         self._sizes = self._sizes[0] + max(down), self._sizes[1] + max(up)
         self._sent.clear()
         self._got.clear()

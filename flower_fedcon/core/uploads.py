@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,16 @@ from flower_fedcon.errors import AlgorithmError
 from flower_fedcon.server.aggregation import Aggregation
 from flower_fedcon.sets.atoms import Atom, StackedAtom
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+
+class Staleness(NamedTuple):
+    """How old the models are to which uploads answer, in client order; see `core.flow`."""
+
+    steps: Sequence[int]  # how many steps were done since
+    weights: Sequence[float]  # of the uploads in means
+    sent: Sequence[Payload]  # what each client was sent
+    about: Mapping[str, str]  # for uploads that are points: the name of what was sent
 
 
 class Uploads:
@@ -44,7 +54,11 @@ class Uploads:
     clients : list of int
         The clients that sent them, ascending.
     num_clients : int
+    late : Staleness, optional
+        If some answer to earlier models.
     """
+
+    late: Staleness | None = None
 
     def __init__(
         self,
@@ -168,6 +182,28 @@ class Uploads:
         return found if found.shape == like.shape and found.dtype == like.dtype else None
 
     @property
+    def staleness(self) -> list[int]:
+        """How many steps the server has done since each client was asked, in client order."""
+        return [0] * len(self.clients) if self.late is None else [*self.late.steps]
+
+    @property
+    def progress(self) -> float:
+        """The mean of the weights that uploads have for their age: 1 if none is discounted."""
+        return 1.0 if self.late is None else exact_sum(self.late.weights) / len(self.clients)
+
+    def sent(self, name: str, now: Array) -> Array:
+        """Return what clients were sent by this name: `now`, or a row for each if some is older."""
+        if self.late is None:
+            return now
+        return np.stack([payload[name] for payload in self.late.sent])
+
+    def _reference(self, name: str, about: Array | None) -> Array | None:
+        """Return the reference points of uploads that are points: one, or one for each client."""
+        if self.late is None or about is None or name not in self.late.about:
+            return about
+        return self.sent(self.late.about[name], about)
+
+    @property
     def everyone(self) -> bool:
         """Whether every client's upload is here."""
         return len(self.clients) == self.num_clients
@@ -192,6 +228,10 @@ class Uploads:
 
     def moved(self, name: str, about: Array | None = None) -> Array:
         """Return the sum over the cohort of each client's `share` of (its upload - `about`)."""
+        if self.late is not None and about is not None:
+            changes = np.stack(self[name]) - self._reference(name, about)
+            since: Array = self.shares(changes).sum(axis=0)
+            return since
         columns: list[Any] = [reply.payload.get(name) for reply in self._replies]
         if isinstance(columns[0], Summed):
             if len(columns) == 1 and columns[0].about is about is not None:
@@ -236,6 +276,8 @@ class Uploads:
 
         `about` is the reference point of uploads that are not changes: the model that was sent.
         """
+        if self.late is not None:
+            return self._discounted(self.late, name, about)
         if self._inclusion is not None:
             return self._unbiased(name, about)
         if self._examples is not None:
@@ -253,6 +295,19 @@ class Uploads:
         if about is None:
             return self._aggregation.combine(values)
         return about + self._aggregation.combine(values - about)
+
+    def _discounted(self, late: Staleness, name: str, about: Array | None) -> Array:
+        """Return a mean whose terms have weights by their age; points count from what was sent."""
+        about_each = self._reference(name, about)
+        values = self[name] if about_each is None else [*(np.stack(self[name]) - about_each)]
+        total: float = len(self.clients)
+        weights = list(late.weights)
+        if self._examples is not None:
+            total = self._total()
+            weights = [w * self._examples[j] for w, j in zip(weights, self.clients, strict=True)]
+        moved = _add([weight * value for weight, value in zip(weights, values, strict=True)])
+        mean: Array = moved / total
+        return mean if about is None else about + mean
 
     def _scales(self) -> Array:
         """Return the weight of each of the cohort's uploads in a mean over all clients: 1/(N p)."""

@@ -23,6 +23,7 @@ from flwr.serverapp import Grid
 from flower_fedcon import __version__
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.client_side import ClientSide
+from flower_fedcon.core.flow import Step
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.round import Round
 from flower_fedcon.engines import ray_data
@@ -163,7 +164,7 @@ class BlockEngine(GridEngine):
         _log.warning("round %d: nothing from clients %s: %s", asked.round, names, reason)
         return [Reply([c], asked.round, error=reason, silent=silent) for c in asked.clients]
 
-    def observe(self, round_: Round) -> None:
+    def observe(self, round_: Round | Step) -> None:
         """Do nothing: a client that has failed is asked again."""
 
     def _store(self, client: int) -> FileStore:

@@ -17,10 +17,13 @@ from flower_fedcon.core import evaluation
 from flower_fedcon.core.attachment import Attachment
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.exchange import OF_ROUNDS, exchange_of
+from flower_fedcon.core.flow import Flow, Step
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.quarantine import Quarantine
 from flower_fedcon.core.round import Round
+from flower_fedcon.core.server import Server
+from flower_fedcon.engines.node_flow import NodeFlow
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.flower import codec, incoming, mail, messages
 from flower_fedcon.flower.app_side import AppSide
@@ -71,6 +74,7 @@ class GridEngine(Engine):
         self._quarantine = Quarantine(known.quarantine_after, known.quarantine_rounds)
         self._app: AppSide | None = None
         self._sent: list[Message] = []
+        self._flowing: Server | None = None  # of a run that does not wait for its nodes
         self._at: dict[int, int] = {}  # the node on which each client trained last
 
     def describe(self) -> list[ClientInfo]:
@@ -152,6 +156,44 @@ class GridEngine(Engine):
             named = in_words({self._names[client]: why for client, why in absent.items()})
             _log.warning("round %d: nothing from %s", request.round, named)
         return [_as_reply(client, content, request.round) for client, content in found]
+
+    # --- rounds that do not wait -----------------------------------------------------------------
+
+    def flow(self, server: Server) -> Flow:
+        """Return what plays the steps of a run that does not wait for its nodes."""
+        self._flowing = server
+        patience = self._patience
+        return NodeFlow(self, server, timeout=patience.timeout, deadline=patience.round_deadline)
+
+    def online(self) -> dict[str, int]:
+        """Return the node of each client that is online."""
+        return self._nodes.online()
+
+    def dispatch(
+        self, request: Request, online: Mapping[str, int]
+    ) -> tuple[dict[str, tuple[int, int]], dict[int, str]]:
+        """Send a request and do not wait; return clients and nodes by message, and who got none."""
+        silent: dict[int, str] = {}
+        sent = self._messages(request, online, silent)
+        waiting, unsent = self._post.send(sent)
+        silent |= {
+            self._asked[arrival.node]: arrival.content.reason
+            for arrival in unsent
+            if isinstance(arrival.content, Fault)
+        }
+        return {key: (self._asked[node], node) for key, node in waiting.items()}, silent
+
+    def collect(self, waiting: dict[str, int]) -> list[Arrival]:
+        """Return the replies that have come to these messages, each with its node."""
+        return self._post.collect(waiting)
+
+    def heard(self, client: int, content: Message | Fault, server_round: int) -> Reply:
+        """Return what a client has answered, or why nothing came, as a reply."""
+        return _as_reply(client, self._read(client, content), server_round)
+
+    def told(self, client: int, reason: str, server_round: int) -> Reply:
+        """Return a silent reply with its reason."""
+        return _as_reply(client, Fault(reason, silent=True), server_round)
 
     def _waiting(self, request: Request) -> Waiting:
         return Waiting(
@@ -249,7 +291,9 @@ class GridEngine(Engine):
         ]
 
     def _reply(self, arrival: Arrival) -> Reply | Fault:
-        content, client = arrival.content, self._asked[arrival.node]
+        return self._read(self._asked[arrival.node], arrival.content)
+
+    def _read(self, client: int, content: Message | Fault) -> Reply | Fault:
         if isinstance(content, Fault):
             return content
 
@@ -265,7 +309,7 @@ class GridEngine(Engine):
         pairs = [(nodes.get(message.metadata.reply_to_message_id), message) for message in received]
         return [Arrival(node, message) for node, message in pairs if node is not None]
 
-    def observe(self, round_: Round) -> None:
+    def observe(self, round_: Round | Step) -> None:
         """Put clients that fail repeatedly into quarantine; being offline is not a failure."""
         missing, number, online = round_.missing(), round_.number, self._nodes.online()
         used = [client for client in round_.cohort if client not in missing]
@@ -291,6 +335,8 @@ class GridEngine(Engine):
         """Return the problem's record of a model, or the mean of the clients' evaluations."""
         if self._problem is not None:
             return self._problem.evaluate(x)
+        if (server := self._flowing) is not None and server.round < server.setup.num_rounds:
+            return {}  # an evaluation would wait for nodes that are at work
         patience, strategy = self._patience, self._strategy
         how = Waiting(
             timeout=patience.evaluate_timeout or patience.timeout,

@@ -14,11 +14,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from flower_fedcon.compiled.threads import VARIABLE, chosen
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.engines import ray_data
 from flower_fedcon.engines.blocks import BlockEngine, block_app
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.engines.patience import Patience
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, ParticipationError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.policy import Policy
@@ -43,6 +44,12 @@ def simulate(
     clients_per_message: int | None = None,
 ) -> History:
     """Run a strategy in Flower's simulation; see `flower_fedcon.simulate`."""
+    if isinstance(strategy.participation, Buffered):
+        raise ParticipationError(
+            f'engine="ray" plays no {strategy.participation!r}: a simulated clock decides when a '
+            f'client answers, and its worker need not be waited for. Give engine="local" or '
+            f'"stacked", or run on deployed nodes'
+        )
     require_ray()
     if problem.private_examples:
         raise ConfigError(

@@ -13,12 +13,14 @@ import numpy as np
 from flwr.app import Message
 
 from flower_fedcon.core.exchange import OF_ROUNDS, exchange_of
+from flower_fedcon.core.flow import Flow
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.core.protocol import TRAIN, Reply, Request
+from flower_fedcon.core.server import Server
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.engines.grid import GridEngine
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, ParticipationError
 from flower_fedcon.flower import secagg
 from flower_fedcon.flower.incoming import Fault
 from flower_fedcon.privacy.gaussian import GaussianDP
@@ -49,6 +51,18 @@ class SecureGridEngine(GridEngine):
         self._secure = secure
 
     why_no_gradients = "secure aggregation hides each client's gradient: give the settings"
+
+    def flow(self, server: Server) -> Flow:
+        """Refuse a run that does not wait: a sum needs a cohort that answers together.
+
+        Raises
+        ------
+        ParticipationError
+        """
+        raise ParticipationError(
+            f"secure aggregation takes no {server.strategy.participation!r}: its sum needs a "
+            f"cohort that answers together. Use Full() or Sample(...)"
+        )
 
     def check(
         self, strategy: Method[Any], *, certificates: bool, inference: str | None = None

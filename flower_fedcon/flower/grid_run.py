@@ -15,6 +15,8 @@ from flwr.serverapp.strategy import Result
 
 from flower_fedcon.core.agreement import Agreement
 from flower_fedcon.core.attachment import Attachment
+from flower_fedcon.core.buffered import Buffered
+from flower_fedcon.core.flow import Step
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, ClientInfo
 from flower_fedcon.core.round import Round
@@ -143,7 +145,7 @@ class GridRun:
                 result.evaluate_metrics_serverapp[server_round] = metrics
             return metrics or {}
 
-        def progress(round_: Round) -> None:
+        def progress(round_: Round | Step) -> None:
             done, clients = round_.number - before, self._server.setup.clients
             seconds = time.monotonic() - started
             left = seconds / done * (plan.num_rounds - round_.number)
@@ -295,6 +297,10 @@ class GridRun:
         if self._server.round + 1 != server_round:
             raise FedConError(
                 f"round {server_round} was asked for after round {self._server.round}"
+            )
+        if isinstance(rule := self._server.strategy.participation, Buffered):
+            raise ConfigError(
+                f"{rule!r}: Flower's own loop waits for each round: call strategy.start(...)"
             )
         self._round = Round.begin(self._server)
         request = self._round.next_request()

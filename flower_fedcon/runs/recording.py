@@ -165,6 +165,7 @@ def _costs(server: Server, seconds: float, measured: Collection[str] = ()) -> Re
         "downlink_bytes": server.downlink_bytes,
         "seconds": seconds,
         **server.simulated(),
+        **server.columns,
         "cohort": len(server.cohort),
         "replies": server.replies,
         "dropped": counts["dropped"],

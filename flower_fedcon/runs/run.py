@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.flow import Step
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import check_rule
 from flower_fedcon.core.protocol import Setup
@@ -17,10 +18,11 @@ from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.start import short_of_rows
-from flower_fedcon.errors import DivergedError, StorageError
+from flower_fedcon.errors import ConfigError, DivergedError, StorageError
 from flower_fedcon.runs import hook_registry
 from flower_fedcon.runs.certificates import check_certificates
 from flower_fedcon.runs.checkpoint import states_in
+from flower_fedcon.runs.flowing import Flowing
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.hooks import Callbacks, Hooks, RunHook
 from flower_fedcon.runs.kept import Kept, Spending
@@ -98,17 +100,21 @@ class Run:
             self.server = race_hook.first_server(setup, found)
             engine.open(self.server.info)
             restarts = Restarts(race_hook, self.server, x0, engine)
+            self._flowing = Flowing.of_run(
+                self.server, engine, plan.run_dir, _raced(strategy, rivals)
+            )
         except BaseException:
             self.close()
             raise
         folder: list[RunHook] = [] if kept is None else [Spending(kept.path), kept]
         brought = [hook for hook in wings if hook is not None]
-        self.hooks = Hooks([*folder, race_hook, restarts, Callbacks(), *brought])
+        flowing = [] if self._flowing is None else [self._flowing]
+        self.hooks = Hooks([*folder, *flowing, race_hook, restarts, Callbacks(), *brought])
         self._states = states_in(found)
         if few := short_of_rows(race_hook.strategy.batch_size, self.server.setup.clients):
             _strategies_log.warning("%s", few)
 
-    def play(self, after_round: Callable[[Round], None] | None = None) -> History:
+    def play(self, after_round: Callable[[Round | Step], None] | None = None) -> History:
         """Play the remaining rounds and return the history.
 
         `after_round` is called with every round once it is complete.
@@ -154,7 +160,7 @@ class Run:
                 raise
             return True
 
-    def _rounds(self, after_round: Callable[[Round], None] | None) -> None:
+    def _rounds(self, after_round: Callable[[Round | Step], None] | None) -> None:
         """Play round after round, and record, to the plan's end or an earlier one."""
         plan, history, ended = self.plan, self.history, time.perf_counter()
         stop_at = self.server.round
@@ -179,13 +185,14 @@ class Run:
                 history.stopped = not last
                 break
 
-    def _advance(self, most: int) -> Round | None:
+    def _advance(self, most: int) -> Round | Step | None:
         """Play the next round, or let the engine do up to so many by itself."""
-        round_: Round | None = None
+        round_: Round | Step | None = None
         try:
-            if not self.engine.advance(self.server, self.hooks.before_round(self, most)):
+            most = self.hooks.before_round(self, most)
+            if self._flowing is not None or not self.engine.advance(self.server, most):
                 try:
-                    round_ = self.play_round()
+                    round_ = self.play_round() if self._flowing is None else self._step()
                 finally:
                     self.hooks.writing(self)
             self.hooks.after_round(self)
@@ -194,8 +201,21 @@ class Run:
                 raise
         return round_
 
+    def _step(self) -> Step:
+        """Do the next step of a run that does not wait for its clients."""
+        assert self._flowing is not None  # noqa: S101  (the caller's case)
+        self.asking = True
+        step = self._flowing.step(self)
+        self.engine.observe(step)
+        return step
+
     def play_round(self, begun: Round | None = None) -> Round:
         """Play the next round, or the rest of a begun one: ask until it can be applied."""
+        if self._flowing is not None:
+            raise ConfigError(
+                f"{self.server.strategy.participation!r} has steps, and this plays rounds: give "
+                f"another rule of participation"
+            )
         self.asking = True
         round_ = Round.begin(self.server) if begun is None else begun
         while (request := round_.next_request()) is not None:
@@ -267,6 +287,11 @@ class Run:
         """Unlock the run directory."""
         if self._kept is not None:
             self._kept.close()
+
+
+def _raced(strategy: Method[Any], rivals: Sequence[Method[Any]]) -> str:
+    """Return what a race within the run decides, in words; "" if there is none."""
+    return 'strategy="auto"' if rivals else ", ".join(f'{n}="auto"' for n in strategy.raced())
 
 
 def _check_participation(strategy: Method[Any], setup: Setup) -> None:

@@ -12,6 +12,7 @@ from flower_fedcon.core import compressing
 from flower_fedcon.core.batches import ORDERS
 from flower_fedcon.core.client_side import ClientSide
 from flower_fedcon.core.docstrings import Entry, complete, with_inherited
+from flower_fedcon.core.flow_check import check_flow
 from flower_fedcon.core.method import State
 from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.private import check_argument, check_private
@@ -325,6 +326,7 @@ class FedConStrategy(FlowerStrategy[State]):
                 f"min_replies must be at most {setup.num_clients}, the number of clients, got "
                 f"{self.min_replies}"
             )
+        check_flow(bound)
         if setup.sampled and self.needs_everyone:
             bound.refuse_participation(
                 f"needs every client in every round ({self.needs_everyone})",

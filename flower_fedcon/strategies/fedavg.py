@@ -108,6 +108,8 @@ class FedAvg(LocalSteps[FedAvgState]):
     needs_constant_lr = needs_common_lr = ""
     usual_own_rate = DeltaSGD
     needs_uncompressed = ""
+    needs_fresh = ""
+    async_bias = "each client weighs as often as its replies come, so fast clients count more"
     release = Release()
     needs_independent = ""
     takes_sets = False

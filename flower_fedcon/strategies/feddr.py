@@ -28,7 +28,8 @@ until then xtilde has the old one, which is a valid start.
 State: y_i, x_i, xhat_i on the client; xtilde, xbar and a mirror of the xhat_i on the server (N d
 numbers).
 Wire: 1 vector down; 1 vector up.
-Participation: any.
+Participation: any, and replies to earlier models (`Buffered`). With buffer=1 this is AsyncFedDR,
+the paper's Algorithm 2, whose rate is for bounded delays; larger buffers are measured, not proved.
 Compression: EF21, of Delta_i, whose memory is xhat_i: it moves by the decoded upload, and xtilde
 stays the mean of the xhat_i. The fixed point is the same.
 Lost state: the client starts again from y_i = xbar and uploads against the server's copy of xhat_i
@@ -124,6 +125,7 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
     needs_uniform = "xtilde is the mean of all xhat_i, whichever clients take part"
     needs_convex = ""
     needs_uncompressed = ""
+    needs_fresh = ""
     release = Release("without mirror")
     needs_independent = "its clients' states keep noise that correlated mechanisms cancel later"
 

@@ -112,6 +112,8 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         "its prox step grows in every round, and such a psi has a prox only for short steps"
     )
     needs_uncompressed = ""
+    needs_fresh = ""
+    async_bias = "each client weighs as often as its replies come, so fast clients count more"
     release = Release()
     needs_independent = ""
 
@@ -162,7 +164,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     def aggregate(self, state: FedDualAvgState, uploads: Uploads) -> FedDualAvgState:
         """Step 4."""
         z = state.z + self.server_lr * uploads.mean("delta")
-        units = self.units(uploads)
+        units = self.units(uploads) * uploads.progress
         if isinstance(self.client_lr, Schedule):
             units = units * self.rate(uploads)
         return FedDualAvgState(z=z, r=state.r + units)

@@ -25,7 +25,9 @@ ill-conditioned as the clients, the distances are 4e-3 and 0.81. "auto" tries bo
 
 State: g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
-Participation: any.
+Participation: any, and replies to earlier models (`Buffered`): theta is then the mean of all
+clients' last theta_i minus h/alpha, instead of the cohort's. This form is this collection's, and
+measured only.
 Compression: EF21, of theta_i - theta, which vanishes at the optimum: g_i, the memory, moves by the
 decoded upload, and h stays the mean of the g_i. The fixed point is the same.
 Lost state: g_i comes back from the mirror, in which the server repeats step 3. Without it all
@@ -66,6 +68,7 @@ class FedDynState(NamedTuple):
     resets: int  # number of collective resets to g_i = 0
     mirror: Mirror | None  # the clients' g_i, by the name "variate"
     balance: Balance | None = None  # of alpha; None if it is constant
+    last: Mirror | None = None  # with `Buffered`: all clients' last theta_i, by the name "theta"
 
 
 class FedDynConstants(NamedTuple):
@@ -109,6 +112,7 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
     needs_mean = "h must stay the mean of all g_i"
     needs_uniform = "h is the mean of all g_i, whichever clients take part"
     needs_uncompressed = ""
+    needs_fresh = ""
     begin_with: ClassVar[dict[str, float]] = {"proximal": 0.1}
     release = Release("without mirror", about={"theta": "theta"})
     needs_independent = "its model is the last round's mean, corrected by the sum of all"
@@ -147,8 +151,9 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
 
     def initialize(self, x0: Array) -> FedDynState:
         """Start at x0, with g_i = h = 0."""
-        balance = self.balance(self.constants.alpha, x0)
-        return FedDynState(x0, np.zeros_like(x0), 0, self.variates(x0), balance)
+        balance, n = self.balance(self.constants.alpha, x0), self.setup.num_clients
+        last = Mirror.of(n, theta=x0) if self.flows else None
+        return FedDynState(x0, np.zeros_like(x0), 0, self.variates(x0), balance, last)
 
     def broadcast(self, state: FedDynState) -> Payload:
         """Step 1."""
@@ -161,13 +166,26 @@ class FedDyn(ControlVariates[FedDynState], Balanced[FedDynState]):
             alpha = state.balance.penalty
         moved = uploads.moved("theta", before)  # small terms, so that rounding does not accumulate
         h = state.h - (alpha / uploads.num_clients) * moved
-        theta = uploads.mean("theta") - h / alpha
+        theta = self._mean(state, uploads) - h / alpha
         balance = self.balanced(state.balance, theta, uploads)
         after = state._replace(theta=theta, h=h, balance=balance)
         if state.mirror is not None:
-            changes = -alpha * (uploads.stacked("theta") - before)
+            changes = -alpha * (uploads.stacked("theta") - uploads.sent("theta", before))
             state.mirror.add(uploads.clients, variate=changes)
+        if state.last is not None:
+            state.last.put(uploads.clients, theta=uploads.stacked("theta"))
         return after
+
+    def _mean(self, state: FedDynState, uploads: Uploads) -> Array:
+        """Return the mean of the cohort's theta_i, or with `Buffered` of all clients' last ones."""
+        if state.last is None:
+            return uploads.mean("theta")
+        rows = state.last.rows["theta"].copy()
+        rows[uploads.clients] = uploads.stacked("theta")
+        everyone = range(uploads.num_clients)
+        shares = [uploads.share(client, row) for client, row in zip(everyone, rows, strict=True)]
+        mean: Array = np.stack(shares).mean(axis=0)
+        return mean
 
     def reset(self, state: FedDynState) -> FedDynState:
         """Set h to 0, like the clients' g_i."""

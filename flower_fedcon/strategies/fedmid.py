@@ -98,6 +98,8 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     )
     needs_constant_lr = needs_common_lr = ""
     needs_uncompressed = ""
+    needs_fresh = ""
+    async_bias = "each client weighs as often as its replies come, so fast clients count more"
     release = Release()
     needs_independent = (
         "its server takes a prox in each round, so the model is not a sum over rounds"

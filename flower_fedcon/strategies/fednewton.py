@@ -100,6 +100,7 @@ class FedNewton(SecondOrder[FedNewtonState]):
     needs_mean = "m must stay the mean of the m_i: it is not a step, but a model of the objective"
     needs_uniform = "m is the mean of the latest m_i of all clients, whichever clients take part"
     needs_convex = "its server minimises a model that is convex only if psi is"
+    needs_fresh = ""
     release = Release("with everyone")
     needs_independent = "its server solves with each round's own Hessian"
 

@@ -81,6 +81,8 @@ class FedProx(LocalMinimization[FedProxState]):
     needs_mean = needs_uniform = ""
     needs_uncompressed = ""
     begin_with: ClassVar[dict[str, float]] = {"proximal": 0.1}
+    needs_fresh = ""
+    async_bias = "each client weighs as often as its replies come, so fast clients count more"
     release = Release(about={"v": "w"})
     needs_independent = "its server takes the mean of models, and does not add up changes"
 

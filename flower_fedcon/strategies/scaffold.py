@@ -17,7 +17,9 @@ ALL c_i. With 1/|S| it would not, and the limit would be wrong for cohorts of va
 State: c_i on the client; x, c and, with a mirror, the c_i (N d numbers) on the server.
 Wire: 2 vectors down; 1 vector up (2 in option "I", without mirror, and from your own train loops if
 local_steps is left out).
-Participation: any. With a mirror, option "II" sends no dc_i: it follows from what the server knows.
+Participation: any, and replies to earlier models (`Buffered`): all uploads are 0 exactly at the
+optimum, so that it does not move if some clients answer more often; convergence is measured. With a
+mirror, option "II" sends no dc_i: it follows from what the server knows.
 Compression: EF21, of y - x and dc_i, which vanish at the optimum: c_i, the memory, moves by the
 decoded upload, and c stays the mean of the c_i. The fixed point is the same.
 Lost state: c_i comes from the mirror. Without it all clients start again from c = c_i = 0 (a
@@ -102,6 +104,7 @@ class Scaffold(CorrectedSteps[ScaffoldState]):
     needs_server_lr = ""
     needs_constant_lr = ""
     needs_uncompressed = ""
+    needs_fresh = ""
     release = Release("without mirror")
     needs_independent = "its control variates also keep the noise of each round"
 
@@ -149,12 +152,12 @@ class Scaffold(CorrectedSteps[ScaffoldState]):
         """Update the mirror like the clients' c_i; return the mean of all c_i."""
         if self._derives:
             rate = -1.0 / (self.local_steps * self.rate(uploads))
-            everyone = uploads.everyone and uploads.unweighted
+            everyone = uploads.everyone and uploads.unweighted and uploads.late is None
             held = uploads.held("c", like=mirror.rows["c"]) if everyone else None
             if held is not None:
                 mirror.take(c=held)
             else:
-                changes = uploads.stacked("delta") * rate - c
+                changes = uploads.stacked("delta") * rate - uploads.sent("c", c)
                 mirror.add(uploads.clients, c=changes)
             if everyone:
                 averaged: Array = mean * rate  # c + mean_i dc_i: each dc_i contains -c

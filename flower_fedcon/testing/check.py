@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.testing import faults, run_checks
+from flower_fedcon.testing import faults, flow_checks, run_checks
 from flower_fedcon.testing.expect import Strategy
 from flower_fedcon.testing.problems import default_problem
 from flower_fedcon.wire.own_code import with_place
@@ -86,6 +86,7 @@ CHECKS: dict[str, Callable[[Strategy, FederatedProblem], None]] = {
         faults.bad_replies,
         faults.too_few_replies,
         faults.lost_state,
+        flow_checks.earlier_models,
     )
 }
 """The checks of `check_algorithm`, by name."""

@@ -10,6 +10,8 @@ import numpy as np
 from flwr.app import Context, RecordDict
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.core.buffered import Buffered
+from flower_fedcon.core.clock import Clock
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.protocol import Reply, Request, Setup
 from flower_fedcon.core.round import Round
@@ -24,6 +26,8 @@ from flower_fedcon.registry import client_class
 from flower_fedcon.wire.payloads import Payload, flatten
 
 OPEN = Policy.open()
+SLOWEST = 1000.0
+"""How much longer than the fastest client the slowest takes, with `Buffered`."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,11 @@ class OpenRun(LocalEngine):
     seed : int
     alter : callable, optional
         Takes every client's request and reply, and returns what arrives over the wire.
+
+    Attributes
+    ----------
+    steps : Flow or None
+        With `Buffered`, what plays the steps: on clients whose speeds differ by `SLOWEST`.
     """
 
     def __init__(
@@ -78,11 +87,14 @@ class OpenRun(LocalEngine):
         rule = strategy.participation
         setup = Setup.of(self.describe(), rounds, problem.layout, rule, seed)
         self.problem = problem
-        self.server = Server(strategy, setup, problem.start)
+        flows = isinstance(rule, Buffered)
+        clock = Clock(compute=np.geomspace(1.0, SLOWEST, problem.num_clients)) if flows else None
+        self.server = Server(strategy, setup, problem.start, clock=clock)
         self.open(self.server.info)
         self.clients: list[Any] = list(self._clients.values())
         self._clients = self.clients  # type: ignore[assignment]  # one may be replaced
         self.alter = alter
+        self.steps: Any = self.flow(self.server) if flows else None
 
     def new_client(self, j: int) -> Any:
         """Return client j after a restart without its state."""
@@ -105,7 +117,10 @@ class OpenRun(LocalEngine):
     def play(self, rounds: int = 1) -> OpenRun:
         """Carry out some rounds."""
         for _ in range(rounds):
-            self.round(self)
+            if self.steps is None:
+                self.round(self)
+            else:
+                self.steps.step()
         return self
 
     def round(self, engine: Engine) -> None:

@@ -15,7 +15,7 @@ import cases
 import contract
 import numpy as np
 import pytest
-from contract import CONTRACTS, EACH, FIRST, rules, strategy
+from contract import CONTRACTS, EACH, FIRST, late_rules, rules, strategy
 from harness import OpenRun
 
 from flower_fedcon import registry, simulate
@@ -84,7 +84,7 @@ def test_cohorts_it_cannot_work_with_are_refused(name, participation):
 KEPT = [
     pytest.param(name, rule, id=f"{name}-{rule}")
     for name, contract in CONTRACTS.items()
-    for rule in (rules(name) if contract.invariant else [])
+    for rule in (rules(name) + late_rules(name) if contract.invariant else [])
 ]
 
 

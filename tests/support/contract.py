@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from harness import OpenRun
 
-from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample
+from flower_fedcon import Bernoulli, Buffered, FederatedProblem, Full, Sample
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.registry import algorithms, strategy_class
 
@@ -139,4 +139,18 @@ def rules(name: str) -> list[Participation]:
     return [r for r in (Full(), Sample(fraction=0.5), Bernoulli(0.5)) if repr(r) not in refused]
 
 
+def late_rules(name: str) -> list[Participation]:
+    """Return rules by which an algorithm takes replies to earlier models; none if it does not."""
+    rules = [Buffered(), Buffered(buffer=2, concurrency=4, max_staleness=3)]
+    return [] if strategy_class(name).needs_fresh else rules
+
+
 EACH = pytest.mark.parametrize("name", algorithms())
+EACH_RULE = pytest.mark.parametrize(
+    ("name", "participation"),
+    [
+        pytest.param(name, rule, id=f"{name}-{rule}")
+        for name in algorithms()
+        for rule in rules(name) + late_rules(name)
+    ],
+)

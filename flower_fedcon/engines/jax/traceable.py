@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.objectives.client_axis import Stackable
 from flower_fedcon.objectives.cohorts import alike, unscaled
 from flower_fedcon.objectives.many import representatives
@@ -56,6 +57,8 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     other = _of_others((strategy, client_class(strategy.name)))
     if other is not None:
         return f"{other} is from another package, whose code may behave differently when traced"
+    if isinstance(strategy.participation, Buffered):
+        return "replies to earlier models come one by one, in an order that the clock decides"
     if strategy.participation.size(len(problem.objectives)) is None:
         return f"cohorts of {strategy.participation!r} differ in size from round to round"
     if strategy.privacy is not None:

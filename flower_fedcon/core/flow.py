@@ -1,0 +1,457 @@
+"""Asynchronous runs: waves of requests, replies as they come, and steps (`core.buffered`).
+
+A *wave* is one broadcast to the clients that are idle at that moment. Its number takes the place of
+a round's in requests, replies, acknowledgements and random streams, so that clients, messages and
+states are those of any run. A *step* is a call of the method's `aggregate`, and a round of the
+history. Four rules make each upload count exactly once:
+
+1. A client is in one wave at a time, and waves have ascending numbers.
+2. A client whose reply is held for the coming step is not asked. So the clients of a step are
+   distinct, and nobody is asked between its reply and the acknowledgement of that reply.
+3. A reply that is late, refused or lost frees its client, and is never acknowledged: the client's
+   next answer builds on the last one that was used.
+4. Between two steps no reply is held, so that checkpoints and records are of a whole state.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.core.buffered import Buffered
+from flower_fedcon.core.dispatch import Dispatch
+from flower_fedcon.core.gate import column_bytes
+from flower_fedcon.core.protocol import Reply, Request
+from flower_fedcon.core.rng import COHORT, stream
+from flower_fedcon.core.server import Server
+from flower_fedcon.core.stopwatch import Untimed
+from flower_fedcon.core.uploads import Staleness, Uploads
+from flower_fedcon.errors import DivergedError, RoundError, clients_by_name
+from flower_fedcon.wire.payloads import Payload, payload_bytes
+
+_log = logging.getLogger("flwr")
+_UNEQUAL = 1.5  # times the smallest share, from which a client counts as favoured
+_VAIN = 4  # replies in a row for each client, none of which can be used, after which a run ends
+
+
+class _Sizes(Untimed):
+    """Notes how many bytes each client of a wave is sent."""
+
+    def __init__(self) -> None:
+        self.down: dict[int, int] = {}
+
+    def sent(
+        self, clients: Sequence[int], common: int, apart: Sequence[Mapping[int, Payload]]
+    ) -> None:
+        """Add up the bytes by client."""
+        self.down = dict.fromkeys(clients, common)
+        for parts in apart:
+            for client, part in parts.items():
+                self.down[client] += payload_bytes(part)
+
+
+class Wave(Dispatch):
+    """One broadcast to idle clients, and their replies.
+
+    Attributes
+    ----------
+    version : int
+        How many steps the server had done.
+    open : set of int
+        The clients that are still at work on it.
+    asked : Request
+    """
+
+    word = "wave"
+    asked: Request
+
+    def __init__(
+        self, server: Server, number: int, clients: list[int], restores: dict[int, Payload]
+    ) -> None:
+        self.sizes = _Sizes()
+        super().__init__(server, number, clients, self.sizes, restores)
+        self.version, self.open = server.round, set(clients)
+
+    def ask(self) -> Request:
+        """Return the request, and count it."""
+        self.asked = self.request(self.clients, wanted=1, attempt=1, seconds_left=np.inf)
+        return self.asked
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of a wave that is under way."""
+        asked, clients = self.asked, sorted(self.open)
+        part = asked.only([asked.clients.index(client) for client in clients])
+        return {
+            "number": self.number,
+            "version": self.version,
+            "clients": clients,
+            "broadcast": part.broadcast,
+            "acknowledged": part.acknowledged.tolist(),
+            "kept": part.kept.tolist(),
+            "personal": [[c, payload] for c, payload in part.personal.items()],
+            "restore": [[c, payload] for c, payload in part.restore.items()],
+            "names": list(part.names),
+        }
+
+    @classmethod
+    def resumed(
+        cls, server: Server, found: Mapping[str, Any], restores: dict[int, Payload]
+    ) -> Wave:
+        """Return a wave of a checkpoint, to be asked again with what it was sent then."""
+        wave = cls(server, found["number"], list(found["clients"]), restores)
+        wave.version, wave.names = found["version"], tuple(found["names"])
+        wave.broadcast = found["broadcast"]
+        wave.asked = Request(
+            wave.clients,
+            wave.number,
+            np.array(found["acknowledged"], dtype=np.int64),
+            wave.broadcast,
+            np.array(found["kept"], dtype=np.int64),
+            personal=dict(found["personal"]),
+            restore=dict(found["restore"]),
+            names=wave.names,
+        )
+        return wave
+
+
+class Held(NamedTuple):
+    """A reply that is held for the coming step."""
+
+    wave: Wave
+    reply: Reply  # of one client
+
+    @property
+    def client(self) -> int:
+        """The client."""
+        return self.reply.clients[0]
+
+
+class Event(NamedTuple):
+    """What happens in an asynchronous run: clients are asked, or one's reply comes in."""
+
+    seconds: float
+    wave: int
+    clients: tuple[int, ...]
+    outcome: str  # "asked", "used", "stale", "dropped", "lost" or "silent"
+    staleness: int = 0
+    step: int = 0  # the step for which the reply is held, or that was the last when it came
+
+
+class Step(NamedTuple):
+    """A step that has been done, in the terms of a round.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    cohort : list of int
+        The clients whose replies were used.
+    """
+
+    number: int
+    cohort: list[int]
+
+    def missing(self) -> dict[int, str]:
+        """Return the clients that a step waits for in vain: none."""
+        return {}
+
+
+class Flow(ABC):
+    """The steps of one asynchronous run.
+
+    Parameters
+    ----------
+    server : Server
+        With the rule `Buffered`.
+
+    Attributes
+    ----------
+    waves : int
+        How many waves have been sent.
+    used, stale : array of int, shape (N,)
+        How many replies of each client were used, and were too old.
+    note : callable
+        Called with each `Event`.
+    applying : callable
+        Called before a step changes the server's state.
+    """
+
+    def __init__(self, server: Server) -> None:
+        rule = server.strategy.participation
+        assert isinstance(rule, Buffered)  # noqa: S101  (the caller's case)
+        self._server, self._rule = server, rule
+        n = server.setup.num_clients
+        self._most = rule.at_work(n)
+        self.waves = self._barrier = self._vain = 0
+        self._open: dict[int, Wave] = {}
+        self._held: list[Held] = []
+        self._stacked: set[str] = set()  # uploads that the engine gives as stacked columns
+        self._restores: dict[int, Payload] = {}
+        self._faults: dict[int, str] = {}
+        self._diverged: set[int] = set()
+        self.note: Callable[[Event], None] = lambda event: None
+        self.applying: Callable[[], None] = lambda: None
+        self.used, self.stale = np.zeros(n, np.int64), np.zeros(n, np.int64)
+
+    # --- what a kind of flow defines -------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def seconds(self) -> float:
+        """The time of the run."""
+
+    @abstractmethod
+    def _at_work(self) -> set[int]:
+        """Return the clients that are at work."""
+
+    def _there(self) -> Sequence[int]:
+        """Return the clients that could be asked if they are idle, ascending."""
+        return self._server.everyone
+
+    @abstractmethod
+    def _launch(self, wave: Wave) -> None:
+        """Let the clients of a wave work."""
+
+    @abstractmethod
+    def _next(self) -> tuple[Wave, int, Reply | None] | None:
+        """Return the next arrival: its wave, its client, and the reply, if there is one.
+
+        None if nothing has come, and clients may have become idle.
+        """
+
+    def step(self) -> Step:
+        """Do the next step: ask idle clients and take replies until there are enough of them.
+
+        Raises
+        ------
+        RoundError, DivergedError
+            If no reply can be used for long. The step is not done.
+        """
+        while True:
+            while len(self._held) < self._rule.buffer:
+                self._proceed()
+            if not self._drop_carriers():
+                return self._apply()
+
+    def _proceed(self) -> None:
+        """Ask idle clients, and take the next reply."""
+        self._dispatch()
+        arrival = self._next()
+        if arrival is not None:
+            self._take(*arrival)
+
+    # --- who is asked ----------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Ask idle clients, if enough places are free or nobody is at work."""
+        busy = self._at_work()
+        free = self._most - len(busy) - len(self._held)
+        if free < 1 or (free < self._rule.dispatch and busy):
+            return
+        away = busy | {held.client for held in self._held}
+        clients = [client for client in self._there() if client not in away]
+        if free < len(clients):
+            rng = stream(self._server.setup.seed, COHORT, self.waves + 1)
+            clients = np.sort(rng.choice(clients, size=free, replace=False)).tolist()
+        if clients:
+            self._send(clients)
+
+    def _send(self, clients: list[int]) -> None:
+        """Send the next wave."""
+        self.waves += 1
+        wave = Wave(self._server, self.waves, clients, self._restores)
+        self.note(Event(self.seconds, wave.number, tuple(clients), "asked", step=wave.version))
+        wave.ask()
+        self._open[wave.number] = wave
+        self._launch(wave)
+
+    # --- what comes back -------------------------------------------------------------------------
+
+    def _take(self, wave: Wave, client: int, reply: Reply | None) -> None:
+        """Hold a reply for the coming step, or let it go; its client is idle again."""
+        server = self._server
+        wave.open.discard(client)
+        if not wave.open:
+            del self._open[wave.number]
+        staleness = server.round - wave.version
+        outcome = self._outcome(wave, client, reply, staleness)
+        self.note(
+            Event(
+                self.seconds,
+                wave.number,
+                (client,),
+                outcome,
+                staleness,
+                server.round + (outcome == "used"),
+            )
+        )
+        if outcome == "used":
+            self._vain = 0
+            self._diverged.discard(client)
+            self._faults.pop(client, None)
+            return
+        self._vain += 1
+        if outcome != "stale":
+            self._check_hope()
+
+    def _outcome(self, wave: Wave, client: int, reply: Reply | None, staleness: int) -> str:
+        server, most = self._server, self._rule.max_staleness
+        if reply is None or reply.silent:
+            self._faults[client] = "no reply" if reply is None else reply.error
+            server.audit.silent([client], self._faults[client])
+            return "silent"
+        if wave.number <= self._barrier or (most is not None and staleness > most):
+            server.counts["stale"] += 1
+            self.stale[client] += 1
+            server.count_bytes(up=sum(map(column_bytes, reply.payload.values())))
+            self._faults[client] = f"its reply is {staleness} steps old"
+            return "stale"
+        lost, used = server.counts["lost"], len(wave.used)
+        wave.take([reply])
+        if wave.sent_anew:  # all clients start again: what is under way no longer counts
+            self._barrier = self.waves
+            self._held.clear()
+        if len(wave.used) > used:
+            self._held.append(Held(wave, wave.used[-1]))
+            return "used"
+        if server.counts["lost"] > lost:
+            return "lost"
+        self._faults[client] = wave.faults.get(client, "no usable reply")
+        (self._diverged.add if client in wave.diverged else self._diverged.discard)(client)
+        return "dropped"
+
+    def _check_hope(self) -> None:
+        """Raise if replies have been of no use for long."""
+        server, n = self._server, self._server.setup.num_clients
+        estimated = server.setup.estimated and len(self._diverged) >= max(1, n / 2)
+        if self._vain < _VAIN * n and not estimated:
+            return
+        reasons = "; ".join(server.in_words(dict(sorted(self._faults.items()))))
+        if estimated:
+            raise DivergedError(
+                f"step {server.round + 1}: the numbers of {len(self._diverged)} of {n} clients are "
+                f"no longer finite ({reasons}): the run diverges. Use smaller steps"
+            )
+        error = DivergedError if self._diverged else RoundError
+        raise error(
+            f"step {server.round + 1}: none of the last {self._vain} replies could be used "
+            f"({reasons})"
+        )
+
+    def _drop_carriers(self) -> bool:
+        """Drop uploads that would carry the model beyond what clients accept; return if any."""
+        server = self._server
+        if not all(held.reply.remote for held in self._held):
+            return False
+        names = self._held[0].wave.names
+        found = server.bound.carriers(server.state, names, self._uploads)
+        for held in [one for one in self._held if one.client in found]:
+            held.wave.drop([held.client], DivergedError(server.bound.reason))
+            self._held.remove(held)
+        server.bound.dropped.update(found)
+        return bool(found)
+
+    # --- a step ----------------------------------------------------------------------------------
+
+    def _uploads(self, without: Collection[int] = ()) -> Uploads:
+        """Return the uploads of the replies that are held, in client order."""
+        server = self._server
+        held = sorted((h for h in self._held if h.client not in without), key=lambda h: h.client)
+        replies = [one.reply for one in held]
+        if server.received is not None:
+            replies = server.received.one_by_one(
+                [(one.reply, one.wave.broadcast) for one in held], self._restores
+            )
+        wave, names = held[0].wave, held[0].wave.names
+        joined = [replace(self._joined(replies), round=server.round + 1)]
+        uploads = server.private.uploads(joined, names, wave.broadcast, server.round + 1)
+        steps = [server.round - one.wave.version for one in held]
+        if any(steps):
+            about = server.strategy.release.about
+            weights = [self._rule.weight(staleness) for staleness in steps]
+            sent = [one.wave.broadcast for one in held]
+            uploads.late = Staleness(steps, weights, sent, about)
+        return uploads
+
+    def _joined(self, replies: Sequence[Reply]) -> Reply:
+        """Return replies of one client each, ascending, as one reply, in the engine's form.
+
+        So sums are added in the same order as in a round.
+        """
+        columns: Payload = {}
+        for name in replies[0].payload:
+            values = [reply.payload[name][0] for reply in replies]
+            columns[name] = np.stack(values) if name in self._stacked else values
+        clients = [reply.clients[0] for reply in replies]
+        return replace(replies[0], clients=clients, payload=columns, work=(), left=None)
+
+    def _apply(self) -> Step:
+        """Do the step with the replies that are held, and acknowledge each with its wave."""
+        server, uploads = self._server, self._uploads()
+        waves = {held.client: held.wave for held in self._held}
+        steps = [server.round - waves[client].version for client in uploads.clients]
+        self.applying()
+        server.round, server.cohort = server.round + 1, uploads.clients
+        server.apply(uploads, [waves[client].number for client in uploads.clients])
+        for client in uploads.clients:
+            self._restores.pop(client, None)
+        self._held.clear()
+        self.used[uploads.clients] += 1
+        server.columns = {
+            "staleness": sum(steps) / len(steps),
+            "most_staleness": max(steps),
+            "stale": server.counts["stale"],
+            "waves": self.waves,
+        }
+        return Step(server.round, uploads.clients)
+
+    def doubts(self) -> Iterator[str]:
+        """Yield doubts about the result."""
+        strategy, names = self._server.strategy, self._server.setup.names
+        replies, n = int(self.used.sum()), len(self.used)
+        if not replies:
+            return
+        shares = self.used / replies
+        low, high = int(shares.argmin()), int(shares.argmax())
+        if strategy.async_bias and shares[high] > _UNEQUAL * shares[low]:
+            yield (
+                f"{strategy.async_bias}: client {names[high]} gave {shares[high]:.1%} of the "
+                f"uploads, client {names[low]} {shares[low]:.1%}, where {1 / n:.1%} would be "
+                f"equal. The model favours the former; AREA, FedDR, FedDyn, Scaffold and FedNewton "
+                f"do not"
+            )
+            if self._rule.discount:
+                yield (
+                    f"discount={self._rule.discount:g} weakens old replies, which are those of "
+                    f"slow clients: it favours fast ones further"
+                )
+        if never := [names[j] for j in ((self.used == 0) & (self.stale > 0)).nonzero()[0].tolist()]:
+            yield (
+                f"max_staleness={self._rule.max_staleness} has dropped all replies of "
+                f"{clients_by_name(never)}: these take no part. Give a larger one"
+            )
+
+    # --- checkpoints -----------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a later start needs to go on."""
+        return {
+            "waves": self.waves,
+            "barrier": self._barrier,
+            "restores": [[client, payload] for client, payload in self._restores.items()],
+            "columns": dict(self._server.columns),
+            "used": self.used.tolist(),
+            "stale": self.stale.tolist(),
+        }
+
+    def resume(self, found: Mapping[str, Any]) -> None:
+        """Go on after a checkpoint."""
+        self.waves, self._barrier = found["waves"], found["barrier"]
+        self._restores.update(dict(found["restores"]))
+        self._server.columns = dict(found["columns"])
+        self.used, self.stale = np.array(found["used"]), np.array(found["stale"])

@@ -1,0 +1,211 @@
+"""Asynchronous runs in this process: the clients' times come from a clock, or from a log of events.
+
+A wave's replies are computed when it is sent, and wait until their time. Nobody is told of the time
+at which a client will end its work: who is asked depends on who is idle.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.core.clock import Timekeeper
+from flower_fedcon.core.flow import Flow, Wave
+from flower_fedcon.core.gate import column_bytes
+from flower_fedcon.core.protocol import Reply, Request
+from flower_fedcon.core.server import Server
+from flower_fedcon.errors import ConfigError
+
+
+class Task(NamedTuple):
+    """A client at work; tasks are ordered by the time at which they end, then wave and client."""
+
+    arrives: float  # seconds of the run's clock
+    wave: int
+    client: int
+
+
+class SimulatedFlow(Flow):
+    """Steps by a simulated clock.
+
+    Parameters
+    ----------
+    server : Server
+        With a clock.
+    answer : callable
+        An engine's `answer`.
+
+    Raises
+    ------
+    ConfigError
+        Without a clock.
+    """
+
+    def __init__(self, server: Server, answer: Callable[[Request], Iterable[Reply]]) -> None:
+        super().__init__(server)
+        if server.clock is None:
+            raise ConfigError(
+                f"{self._rule!r} needs a clock for the clients' times: give clock=Clock(...), in a "
+                f"file a table [clock]"
+            )
+        self._clock: Timekeeper = server.clock
+        self._answer = answer
+        self._tasks: list[Task] = []
+        self._replies: dict[tuple[int, int], Reply] = {}
+
+    @property
+    def seconds(self) -> float:
+        """The clock's time."""
+        return self._clock.seconds
+
+    def _at_work(self) -> set[int]:
+        return {task.client for task in self._tasks}
+
+    def _launch(self, wave: Wave) -> None:
+        """Compute a wave's replies, and put each where it waits for its time."""
+        self._compute(wave)
+        came = [self._replies.get((wave.number, client)) for client in wave.clients]
+        if self._clock.counts_gradients:
+            work = [one.work[0] if one is not None and one.work else {} for one in came]
+            self._clock.took(wave.clients, [each.get("gradients", 0) for each in work])
+        down = [wave.sizes.down[client] for client in wave.clients]
+        up = [0 if one is None else sum(map(column_bytes, one.payload.values())) for one in came]
+        times = self._clock.times(wave.number, wave.clients, down, up)
+        ends = self.seconds + self._clock.with_pauses(self.seconds, wave.clients, times)
+        for client, arrives in zip(wave.clients, ends.tolist(), strict=True):
+            heapq.heappush(self._tasks, Task(arrives, wave.number, client))
+
+    def _compute(self, wave: Wave) -> None:
+        for reply in self._answer(wave.asked):
+            columns = reply.payload.items()
+            self._stacked.update(name for name, column in columns if isinstance(column, np.ndarray))
+            for one in reply.single() if reply.payload else _apart(reply):
+                self._replies[wave.number, one.clients[0]] = one
+
+    def _next(self) -> tuple[Wave, int, Reply | None]:
+        task = heapq.heappop(self._tasks)
+        self._clock.seconds = max(self._clock.seconds, task.arrives)
+        reply = self._replies.pop((task.wave, task.client), None)
+        return self._open[task.wave], task.client, reply
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a later start needs, with the work that is under way."""
+        return super().snapshot() | {
+            "tasks": [list(task) for task in sorted(self._tasks)],
+            "open": [wave.snapshot() for wave in self._open.values()],
+        }
+
+    def resume(self, found: Mapping[str, Any]) -> None:
+        """Go on after a checkpoint: ask the waves that were under way again, uncounted."""
+        super().resume(found)
+        self._tasks = [Task(*task) for task in found["tasks"]]
+        for each in found["open"]:
+            wave = Wave.resumed(self._server, each, self._restores)
+            self._open[wave.number] = wave
+            self._compute(wave)
+
+
+class ReplayedFlow(SimulatedFlow):
+    """Steps in the order that a log has: who was asked, whose reply came, and what became of it.
+
+    Replies that were lost on the way, or could not be used, count as such here, too.
+
+    Parameters
+    ----------
+    server : Server
+        Its clock has the events.
+    answer : callable
+        An engine's `answer`.
+    """
+
+    def __init__(self, server: Server, answer: Callable[[Request], Iterable[Reply]]) -> None:
+        super().__init__(server, answer)
+        assert self._clock.events is not None  # noqa: S101  (the caller's case)
+        self._source = self._clock.events
+        self._events, self._done = read_events(self._source), 0
+
+    def _launch(self, wave: Wave) -> None:
+        self._compute(wave)
+        self._tasks += [Task(0.0, wave.number, client) for client in wave.clients]
+
+    def _proceed(self) -> None:
+        """Repeat the log's next event."""
+        if self._done == len(self._events):
+            raise ConfigError(
+                f"Clock(events={str(self._source)!r}): the log ends in step "
+                f"{self._server.round + 1}: give num_rounds={self._server.round}"
+            )
+        event = self._events[self._done]
+        self._done += 1
+        self._clock.seconds = float(event["seconds"])
+        if "asked" in event:
+            self._send([*map(int, event["asked"])])
+            self._same(event, event["wave"] == self.waves)
+            return
+        wave, client, outcome = self._open.get(event["wave"]), event["client"], event["outcome"]
+        self._same(event, wave is not None and client in wave.open)
+        assert wave is not None  # noqa: S101  (checked)
+        self._tasks.remove(Task(0.0, wave.number, client))
+        reply = self._replies.pop((wave.number, client), None)
+        if outcome == "silent":
+            reply = None
+        elif outcome == "lost":
+            reply = Reply([client], wave.number, lost=True)
+        elif outcome == "dropped":
+            reply = Reply([client], wave.number, error=f"{self._source}: it was dropped")
+        held = len(self._held)
+        self._take(wave, client, reply)
+        self._same(event, (len(self._held) > held) == (outcome == "used"))
+
+    def _same(self, event: Mapping[str, Any], same: bool) -> None:
+        if not same:
+            raise ConfigError(
+                f"Clock(events={str(self._source)!r}): this run differs from the log's at "
+                f"{event['seconds']:g} seconds, wave {event['wave']}: give it the same strategy, "
+                f"settings, seed and clients"
+            )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a later start needs, with the place in the log."""
+        return super().snapshot() | {"done": self._done}
+
+    def resume(self, found: Mapping[str, Any]) -> None:
+        """Go on after a checkpoint, at the same place of the log."""
+        super().resume(found)
+        self._done = found["done"]
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a log.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        events = [json.loads(line) for line in lines]
+        for event in events:
+            float(event["seconds"]), int(event["wave"])
+            event["asked"] if "asked" in event else (event["client"], event["outcome"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"Clock(events={str(path)!r}): cannot read it: {error!r}") from None
+    return events
+
+
+def simulated_flow(server: Server, answer: Callable[[Request], Iterable[Reply]]) -> SimulatedFlow:
+    """Return what plays the steps of a run in this process."""
+    known = server.clock is not None and server.clock.events is not None
+    return (ReplayedFlow if known else SimulatedFlow)(server, answer)
+
+
+def _apart(reply: Reply) -> list[Reply]:
+    """Return a reply without a payload for each of its clients."""
+    return [replace(reply, clients=[client]) for client in reply.clients]

@@ -1,0 +1,121 @@
+"""The steps of a run that does not wait for its clients, and its log of events.
+
+`events.jsonl` in the run's folder has a line for each event (`flower_fedcon.core.flow.Event`): the
+clients that are asked, and what becomes of each reply. `Clock(events=...)` plays a run by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from flower_fedcon.core.buffered import Buffered
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.flow import Event, Flow, Step
+from flower_fedcon.core.server import Server
+from flower_fedcon.errors import ConfigError, StorageError
+from flower_fedcon.runs.hooks import Playing, RunHook
+
+NAME = "events.jsonl"
+
+
+class Flowing(RunHook):
+    """Plays the steps of a run, and writes its events.
+
+    Parameters
+    ----------
+    flow : Flow
+    folder : Path, optional
+        The run's.
+    """
+
+    name = "flow"
+
+    def __init__(self, flow: Flow, folder: Path | None) -> None:
+        self._flow = flow
+        self._path = None if folder is None else folder / NAME
+        self._lines: list[str] = []
+        self._written = 0
+        flow.note = self._note
+
+    @classmethod
+    def of_run(cls, server: Server, engine: Engine, folder: Any, raced: str) -> Self | None:
+        """Return the hook, if the run does not wait for its clients; `raced` is what "auto" races.
+
+        Raises
+        ------
+        ConfigError
+            If something is raced, or the engine cannot play such a run.
+        """
+        rule = server.strategy.participation
+        if not isinstance(rule, Buffered):
+            return None
+        if raced:
+            raise ConfigError(
+                f"{rule!r} takes no {raced}: a race compares rounds, and these runs have "
+                f"none in common. Give the method and its settings, or another participation"
+            )
+        return cls(engine.flow(server), None if folder is None else Path(folder))
+
+    def begin(self, run: Playing, known: Any) -> None:
+        """Take up the work that was under way, and cut off events after the checkpoint."""
+        if known is not None:
+            self._flow.resume(known["flow"])
+            self._written = known["events"]
+        if self._path is not None:
+            kept = b""
+            if self._written:
+                kept = b"".join(self._path.read_bytes().splitlines(keepends=True)[: self._written])
+            self._path.write_bytes(kept)
+
+    def step(self, run: Playing) -> Step:
+        """Do the next step."""
+
+        def applying() -> None:
+            run.asking = False  # mirrors change in place
+
+        self._flow.applying = applying
+        return self._flow.step()
+
+    def _note(self, event: Event) -> None:
+        if self._path is None:
+            return
+        line: dict[str, Any] = {"seconds": event.seconds, "wave": event.wave}
+        if event.outcome == "asked":
+            line |= {"asked": [*event.clients]}
+        else:
+            line |= {
+                "client": event.clients[0],
+                "outcome": event.outcome,
+                "staleness": event.staleness,
+            }
+        self._lines.append(json.dumps(line | {"step": event.step}) + "\n")
+
+    def pause(self, run: Playing, *, now: bool) -> None:
+        """Write the events of a step."""
+        self._write()
+
+    def ended(self, run: Playing) -> None:
+        """Write the last events."""
+        self._write()
+
+    def _write(self) -> None:
+        if self._path is None or not self._lines:
+            return
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(self._lines)
+        except OSError as error:
+            raise StorageError(f"{self._path}: {error}") from error
+        self._written += len(self._lines)
+        self._lines = []
+
+    def doubts(self, run: Playing) -> Iterable[str]:
+        """Return the flow's doubts."""
+        return self._flow.doubts()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """Return the work that is under way, and how many events come before."""
+        return {"flow": self._flow.snapshot(), "events": self._written + len(self._lines)}

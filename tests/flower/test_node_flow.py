@@ -1,0 +1,163 @@
+"""Runs on nodes that do not wait for their slowest, on a grid in memory whose nodes take time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_grid import FakeGrid, asked, on_grid
+from flows import COMPOSITE, PLAIN, PSI, N
+from flwr.app import Error, Message
+
+from flower_fedcon import Buffered, Clock, simulate
+from flower_fedcon.engines import node_flow
+from flower_fedcon.errors import ConfigError, ParticipationError, RoundError
+from flower_fedcon.flower import mail
+from flower_fedcon.privacy import SecAggPlus
+from flower_fedcon.strategies import AREA, FedAvg, FedDR, Scaffold
+
+pytestmark = on_grid
+SECONDS = [0.004, 0.004, 0.006, 0.01, 0.02, 0.12]
+RULE = Buffered(buffer=2, concurrency=5)
+
+
+class SlowGrid(FakeGrid):
+    """Nodes whose replies come after their time; `mute` decides on those that never come."""
+
+    def __init__(self, objectives: Any, mute: Any = None, **options: Any) -> None:
+        super().__init__(objectives, **options)
+        self.ready: dict[str, float] = {}
+        self.trained: list[tuple[int, int]] = []  # (client, wave) of each training message
+        self.mute = mute or (lambda client, count: False)
+
+    def push_messages(self, messages: Any) -> Any:
+        keys = super().push_messages(messages)
+        for key, message in zip(keys, messages, strict=True):
+            if asked(message).get("action") != "train":
+                continue
+            client = 1000 - message.metadata.dst_node_id
+            self.trained.append((client, asked(message)["round"]))
+            silent = self.mute(client, sum(c == client for c, _ in self.trained))
+            self.ready[key] = time.monotonic() + (1e9 if silent else SECONDS[client])
+        return keys
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        now = time.monotonic()
+        return super().pull_messages([k for k in message_ids if now >= self.ready.get(k, 0.0)])
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll, look and pause in milliseconds."""
+    monkeypatch.setattr(mail, "POLL", (0.002, 0.01))
+    monkeypatch.setattr(node_flow, "_LOOK", 0.02)
+    monkeypatch.setattr(node_flow, "PAUSE", (0.05, 0.4))
+
+
+def played(strategy: Any, grid: SlowGrid, steps: int = 40, **options: Any) -> Any:
+    given = {"seed": 3, "num_clients": N, "timeout": 20.0, "evaluate_every": 0} | options
+    return strategy.start(grid, num_rounds=steps, **given).history
+
+
+def events(folder: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_run_on_nodes_is_repeated_from_its_log(silent: bool, tmp_path: Any) -> None:
+    """To the same bytes, with minibatches, also if a node did not answer for a while."""
+    mute = (lambda client, count: client == 3 and 2 < count < 6) if silent else None
+    make = lambda: AREA(PSI, batch_size=4, client_lr=0.01, participation=RULE)  # noqa: E731
+    grid = SlowGrid(COMPOSITE.objectives, mute)
+    history = played(make(), grid, timeout=0.2, run_dir=tmp_path / "run")
+    log = tmp_path / "run" / "events.jsonl"
+    again = simulate(make(), COMPOSITE, 40, seed=3, clock=Clock(events=log), evaluate_every=0)
+    assert history.x.tobytes() == again.x.tobytes()
+    found = events(tmp_path / "run")
+    assert any(event.get("outcome") == "silent" for event in found) == silent
+    assert history["most_staleness"].max() > 0
+    counts = np.bincount([e["client"] for e in found if e.get("outcome") == "used"], minlength=N)
+    assert counts[0] > counts[5]  # nobody waits for the slowest
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: AREA(PSI, participation=Buffered()), COMPOSITE),
+        (lambda: FedDR(PSI, participation=Buffered(buffer=2)), COMPOSITE),
+        (lambda: Scaffold(participation=Buffered(buffer=2, max_staleness=60)), PLAIN),
+    ],
+    ids=["AREA", "FedDR", "Scaffold"],
+)
+def test_broken_replies_do_not_move_the_optimum(make: Any, problem: Any) -> None:
+    """Errors, replies twice, in place of another node, and of an earlier wave: none counts."""
+    draws, before = np.random.default_rng(0), dict[int, Message]()
+
+    def break_some(message: Message, reply: Message) -> list[Message]:
+        chance, node = draws.random(), message.metadata.dst_node_id
+        old, before[node] = before.get(node), reply
+        if chance < 0.05:
+            return [Message(Error(2, "the node's disk is full"), reply_to=message)]
+        if chance < 0.10:
+            return [reply, reply]
+        if chance < 0.13:
+            reply.metadata.__dict__["_src_node_id"] = 994
+        if chance < 0.16 and old is not None:
+            return [Message(old.content, reply_to=message)]
+        return [reply]
+
+    grid = SlowGrid(problem.objectives, alter=break_some)
+    history = played(make(), grid, 200, timeout=0.3)
+    assert history["dropped"][-1] > 3
+    assert problem.objective(history.x) - problem.optimum.value <= 1e-3
+
+
+class KilledError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", [8, 23])
+def test_a_killed_run_goes_on_with_the_same_nodes(at: int, tmp_path: Any) -> None:
+    """Their states are those of the checkpoint, or of the steps after it; none is lost."""
+    strategy = AREA(PSI, participation=Buffered())
+    grid = SlowGrid(COMPOSITE.objectives)
+    options: dict[str, Any] = {"run_dir": tmp_path / "run", "checkpoint_every": 5}
+
+    def stop(record: Any) -> None:
+        if record["round"] == at:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        played(strategy, grid, 250, callbacks=[stop], **options | {"evaluate_every": 1})
+    history = played(strategy, grid, 250, resume=True, **options)
+    assert COMPOSITE.objective(history.x) - COMPOSITE.optimum.value <= 1e-9
+    assert history["lost"][-1] == 0
+    used = [e["step"] for e in events(tmp_path / "run") if e.get("outcome") == "used"]
+    assert used == list(range(1, 251))
+
+
+def test_a_run_without_replies_ends_by_its_deadline() -> None:
+    grid = SlowGrid(COMPOSITE.objectives, lambda client, count: True)
+    strategy = FedAvg(client_lr=0.01, participation=RULE)
+    with pytest.raises(RoundError, match=r"step 1: no usable reply in 0 s \(.*no reply in 0.05 s"):
+        played(strategy, grid, 5, timeout=0.05, round_deadline=0.4)
+
+
+def test_what_nodes_cannot_be_asked_is_refused() -> None:
+    grid = SlowGrid(COMPOSITE.objectives)
+    strategy = FedAvg(client_lr=0.01, participation=Buffered(buffer=2))
+    with pytest.raises(ParticipationError, match="secure aggregation takes no Buffered"):
+        played(strategy, grid, 5, secure_aggregation=SecAggPlus(clipping_range=3.0))
+    strategy.start(grid, num_rounds=0, num_clients=N)
+    with pytest.raises(ConfigError, match="Flower's own loop waits for each round"):
+        list(strategy.configure_train(1, None, None, grid))
+
+
+def test_the_log_says_how_far_a_run_is(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "flwr"):
+        played(FedAvg(client_lr=0.01, participation=RULE), SlowGrid(COMPOSITE.objectives), 3)
+    assert "[ROUND 3/3] 2 of 2 replies" in caplog.text
