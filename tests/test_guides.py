@@ -26,10 +26,20 @@ from pasting import bash
 from typer.testing import CliRunner
 
 import flower_fedcon
-from flower_fedcon import Patience, Plan, aggregation, optimizers, privacy, simulate, strategies
+from flower_fedcon import (
+    Buffered,
+    Patience,
+    Plan,
+    aggregation,
+    optimizers,
+    privacy,
+    simulate,
+    strategies,
+)
 from flower_fedcon.cli.command import app as fedcon
 from flower_fedcon.registry import GROUP
 from flower_fedcon.runs.history import History
+from flower_fedcon.runs.toml import argument
 from flower_fedcon.strategies import FedAvg
 from flower_fedcon.validation import parameters
 
@@ -91,6 +101,15 @@ def test_start():
 def test_participation():
     (names,) = run_page("participation")
     assert 0 < names["history"]["residual"][-1] < 0.05 * names["history"]["residual"][0]
+
+
+def test_rounds_without_waiting(capsys):
+    """Both blocks give one strategy; the printed residual is that of rounding."""
+    (names,) = run_page("asynchronous")
+    assert float(capsys.readouterr().out.split()[2]) < 1e-9
+    (block,) = blocks("toml", page("asynchronous"))
+    method = tomllib.loads(block)["algorithm"]
+    assert argument("participation", method["participation"]) == Buffered(buffer=2, concurrency=4)
 
 
 def test_a_prox_and_a_projection(capsys):

@@ -113,6 +113,10 @@ PASTED = {
         *[("python", f"{GUIDES}test_own_oracles")] * 4,
         *[("python", FILES)] * 2,
     ],
+    "docs/asynchronous.md": [
+        ("python", f"{GUIDES}test_rounds_without_waiting"),
+        ("toml", f"{GUIDES}test_rounds_without_waiting"),
+    ],
     "docs/participation.md": [
         ("python", f"{GUIDES}test_participation"),
         ("toml", "engines/test_clock.py::test_the_page_s_block"),

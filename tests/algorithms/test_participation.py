@@ -32,12 +32,13 @@ from flower_fedcon.runs.toml import _rules, argument, parse_value, tabled
 from flower_fedcon.strategies import TAMUNA, DualFL, FedAvg, FedDR, FiveGCS
 
 TRACE = [[1, 0, 1, 0, 0, 1], [0, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]]
+GAPS = [[0] * 6, TRACE[0], [0] * 6, [0] * 6, *TRACE[1:]]
 RULES = [
     Cyclic(groups=4), Cyclic(groups=2, count=2), Markov(stay=0.7, back=0.2),
     Markov(stay=[0.9, 0.1, 0.5, 0.5, 0.8, 0.3], back=0.4, count=2), Available(TRACE),
     Available(TRACE, count=2),
 ]  # fmt: skip
-NEED_MORE = ("Weighted", "Available", "Deadline", "my_rules")
+NEED_MORE = ("Weighted", "Available", "Buffered", "Deadline", "my_rules")
 """Rules in the page's table that are tested elsewhere: they need weights, a file or a clock."""
 
 
@@ -88,6 +89,11 @@ def test_a_row_of_the_page_is_one_rule(text: str, code: str) -> None:
 def test_the_page_has_a_row_for_each_rule_but_only() -> None:
     page = (ROOT / "docs" / "participation.md").read_text("utf-8")
     assert {name for name in _rules() if f"`{name}(" not in page} == {"Only"}
+
+
+def test_rows_of_a_trace_in_which_nobody_is_there_pass() -> None:
+    for t in range(1, 10):
+        assert draws(Available(GAPS)).cohort(t) == draws(Available(TRACE)).cohort(t)
 
 
 def test_chains_stay_as_long_as_they_should() -> None:
@@ -240,7 +246,7 @@ def test_rules_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (lambda: Markov(stay=float("nan"), back=0.5), "stay"),
         (lambda: Available([[0, 2]]), "zeros and ones"),
         (lambda: Available([1, 0]), "zeros and ones"),
-        (lambda: Available([[1, 0], [0, 0]]), "no client is available in row 2"),
+        (lambda: Available([[0, 0], [0, 0]]), "no client is ever available"),
         (lambda: Available([[1, 0]]).rate(3), "there are 3"),
         (lambda: Available([[1, 0]], count=0), "count"),
     ],
