@@ -255,6 +255,14 @@ def test_a_strategy_of_one_s_own_must_say_so():
         Silent(client_lr=0.1, local_steps=1, compression=RULES[0])
 
 
+def test_the_attribute_s_old_name_works():
+    class Older(FedAvg):
+        needs_exact = "its theory needs whole uploads"
+
+    with pytest.raises(ConfigError, match="its theory needs whole uploads"):
+        Older(client_lr=0.1, local_steps=1, compression=RULES[0])
+
+
 def test_an_experiment_file_names_it():
     tables = {
         "problem": {"name": "counterexample"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
 import numpy as np
@@ -20,7 +21,8 @@ from sklearn.model_selection import (
     cross_val_score,
 )
 
-from flower_fedcon import FederatedProblem
+from flower_fedcon import FederatedProblem, estimators
+from flower_fedcon.core.docstrings import entries
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.estimators import (
     FederatedElasticNet,
@@ -309,3 +311,10 @@ def test_a_column_without_numbers_is_named(case):
         FederatedLasso(0.1).fit(X[:, :2], Y).predict(table)
     texts = CATEGORIES.assign(sex="2")  # which scikit-learn reads as numbers
     assert FederatedLasso(0.1).fit(texts, Y).coef_.shape == (2,)
+
+
+@pytest.mark.parametrize("name", estimators.__all__)
+def test_every_argument_is_described(name):
+    kind = getattr(estimators, name)
+    told = [argument for names, _ in entries(inspect.getdoc(kind)) for argument in names]
+    assert sorted(told) == sorted(inspect.signature(kind).parameters) == sorted(kind().get_params())
