@@ -105,7 +105,7 @@ def test_participation():
 
 def test_rounds_without_waiting(capsys):
     """Both blocks give one strategy; the printed residual is that of rounding."""
-    (names,) = run_page("asynchronous")
+    run_page("asynchronous")
     assert float(capsys.readouterr().out.split()[2]) < 1e-9
     (block,) = blocks("toml", page("asynchronous"))
     method = tomllib.loads(block)["algorithm"]

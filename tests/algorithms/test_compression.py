@@ -294,3 +294,11 @@ def test_the_page_s_message_sizes():
                 np.save(file := io.BytesIO(), array)
                 total += len(file.getvalue())
             assert f"{total:,}" == text
+
+
+def test_the_attribute_s_old_name_works():
+    class Older(FedAvg):
+        needs_exact = "its theory needs whole uploads"
+
+    with pytest.raises(ConfigError, match="its theory needs whole uploads"):
+        Older(client_lr=0.1, local_steps=1, compression=RULES[0])

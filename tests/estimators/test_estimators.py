@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
 import numpy as np
@@ -32,6 +33,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from flower_fedcon import FederatedProblem, Sample, estimators
+from flower_fedcon.core.docstrings import entries
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.estimators import (
     FederatedCoxRegression,
@@ -413,3 +415,10 @@ def test_the_score_of_counts_is_that_of_scikit_learn():
         )
     with np.errstate(over="ignore"):
         assert ours.score(-1e4 * np.abs(ROWS), counts) < 1  # expects no count that a float can be
+
+
+@pytest.mark.parametrize("name", estimators.__all__)
+def test_every_argument_is_described(name):
+    kind = getattr(estimators, name)
+    told = [argument for names, _ in entries(inspect.getdoc(kind)) for argument in names]
+    assert sorted(told) == sorted(inspect.signature(kind).parameters) == sorted(kind().get_params())
