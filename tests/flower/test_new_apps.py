@@ -137,6 +137,7 @@ def write_study(folder, loss, lines):
 )  # fmt: skip
 def test_a_study_s_app_finds_what_the_study_finds(loss, lines, said, files, tmp_path, monkeypatch):
     """Its coefficients, errors and report, to the last bit, on nodes that allow what it says."""
+    pytest.importorskip("flower_fedcon.tables", reason="studies are on tables")
     write_study(tmp_path, loss, lines)
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(fedcon, ["run", "study.toml", "--run-dir", "here"]).exit_code == 0

@@ -354,6 +354,8 @@ def test_how_good_a_model_is_stands_by_site(tmp_path):
     ],
 )
 def test_a_damaged_part_is_named_and_the_rest_is_shown(tmp_path, name, content, words):
+    if name in ("coefficients.csv", "quality.json"):
+        pytest.importorskip("flower_fedcon.tables", reason="of a run on tables")
     whole = {"history.csv": "round,objective\n1,2.5\n", "config.toml": "[run]\nrounds = 1\n",
              "environment.json": '{"python": "3.11", "packages": {"flwr": "1.41"}}'}  # fmt: skip
     for each, text in {**whole, name: content}.items():
