@@ -1,4 +1,4 @@
-"""A client's state folder: what stands in a file's place, and two processes at the same state."""
+"""State folders and disks: odd files, two processes at one state, disks that are full or fail."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import threading
 import time
 
 import pytest
+from contract import CONTRACTS, build
+from failing_disk import FailingDisk
 from fake_grid import FakeGrid, asked, on_grid
 from harness import OpenRun
 from problems import q6, q6_objectives
 from test_resume import StopError, stop_at
 
+from flower_fedcon import simulate
 from flower_fedcon.clients import ScaffoldClient
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.core.round import Round
-from flower_fedcon.errors import StorageError
+from flower_fedcon.errors import FedConError, StorageError
 from flower_fedcon.flower import codec, stores
 from flower_fedcon.flower.policy import Policy
 from flower_fedcon.flower.stores import FileStore
@@ -132,3 +135,43 @@ def test_starts_between_two_checkpoints_are_told_apart(tmp_path):
     history = scaffold().start(grid, **options).history
     assert history.x.tobytes() == calm.x.tobytes()
     assert history["dropped"][-1] == history["lost"][-1] == 0
+
+
+ROUNDS, WELL = 10, 12  # from so many starts on the disk is well
+
+
+@on_grid
+@pytest.mark.parametrize("nodes", [True, False], ids=["nodes", "in process"])
+@pytest.mark.parametrize("name", ["fedfw", "scaffold", "dualfl"])
+def test_a_run_whose_disk_fails_ends_at_the_same_bytes(name, nodes, tmp_path):
+    """It is resumed after each error, with whatever that has left."""
+    case = CONTRACTS[name].cases[0]
+    problem = case.problem()
+    clients = problem.num_clients
+    settings = {**case.settings, "min_replies": clients}
+    disk = FailingDisk(tmp_path, seed=len(name))
+    options = {"run_dir": tmp_path / "run", "checkpoint_every": 2, "audit": True}
+
+    def play():
+        strategy = build(name, problem, **settings)
+        if not nodes:
+            return simulate(strategy, problem, ROUNDS, resume=True, **options)
+        grid = FakeGrid(problem.objectives)
+        for node in grid.nodes.values():
+            node.node_config["state-dir"] = str(tmp_path / "state")
+        start = {"num_rounds": ROUNDS, "num_clients": clients, "resume": True, **options}
+        return strategy.start(grid, problem.start, **start).history
+
+    starts = 0
+    while True:
+        starts += 1
+        try:
+            with disk.failing(0.05 if starts < WELL else 0.0):
+                history = play()
+        except FedConError:
+            assert starts < WELL
+            continue
+        break
+    assert disk.failures > 2
+    calm = simulate(build(name, problem, **settings), problem, ROUNDS)
+    assert history.x.tobytes() == calm.x.tobytes()
