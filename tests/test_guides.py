@@ -106,7 +106,7 @@ def test_participation():
 def test_rounds_without_waiting(capsys):
     """Both blocks give one strategy; the printed residual is that of rounding."""
     run_page("asynchronous")
-    assert float(capsys.readouterr().out.split()[2]) < 1e-9
+    assert float(capsys.readouterr().out.split()[3]) < 1e-9
     (block,) = blocks("toml", page("asynchronous"))
     method = tomllib.loads(block)["algorithm"]
     assert argument("participation", method["participation"]) == Buffered(buffer=2, concurrency=4)

@@ -168,9 +168,9 @@ PASTED = {
         *[("toml", f"{GUIDES}test_csv_files_become_a_model")] * 2,
         ("bash", f"{GUIDES}test_csv_files_become_a_model"),
         ("text", f"{GUIDES}test_csv_files_become_a_model"),
-        ("toml", "tables/test_terms.py::test_the_page_s_cox_schema"),
+        ("toml", "tables/test_schemas.py::test_the_page_s_schemas"),
         ("python", "tables/test_contrasts.py::test_the_page_s_questions"),
-        ("toml", "tables/test_terms.py::test_the_page_s_formula_is_its_list"),
+        ("toml", "tables/test_schemas.py::test_the_page_s_schemas"),
         ("python", f"{GUIDES}test_four_files_become_a_model"),
         ("text", f"{GUIDES}test_four_files_become_a_model"),
         ("bash", f"{NODES}test_four_files_on_four_nodes"),  # and _from_the_shell
@@ -182,9 +182,9 @@ PASTED = {
         ("python", "training/test_loops.py::test_a_library_s_partial_fit_is_corrected"),
     ],
     "docs/private_examples.md": [
-        ("toml", "flower/test_private_examples.py::test_the_page_s_blocks"),
-        ("python", "flower/test_private_examples.py::test_the_page_s_blocks"),
-        ("toml", "flower/test_private_examples.py::test_the_page_s_blocks"),
+        ("toml", "flower/test_private_examples.py::test_the_page_s_block"),
+        ("python", "flower/test_private_examples.py::test_the_page_s_block"),
+        ("toml", "flower/test_private_examples.py::test_the_page_s_block"),
     ],
     "docs/secure_aggregation.md": [
         ("python", "flower/test_secure_aggregation.py::test_the_page_s_blocks"),

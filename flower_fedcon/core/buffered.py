@@ -1,7 +1,7 @@
 """`Buffered`: rounds that do not wait, as a rule of who is asked and how many replies make a step.
 
 A method takes part if it declares that replies to earlier models are right (`needs_fresh`).
-`flower_fedcon.core.flow_check` refuses the others, and `flower_fedcon.core.flow` plays the run.
+`flower_fedcon.core.flow_check` refuses the others, and `flower_fedcon.core.flow` does the steps.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class Step(NamedTuple):
     cohort: list[int]
 
     def missing(self) -> dict[int, str]:
-        """Return the clients that a step waits for in vain: none."""
+        """Return the clients that a step still waits for: none."""
         return {}
 
 

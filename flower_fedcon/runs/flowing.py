@@ -1,7 +1,7 @@
 """The steps of a run that does not wait for its clients, and its log of events.
 
 `events.jsonl` in the run's folder has a line for each event (`flower_fedcon.core.flow.Event`): the
-clients that are asked, and what becomes of each reply. `Clock(events=...)` plays a run by it.
+clients that are asked, and what becomes of each reply. `Clock(events=...)` repeats a run by it.
 """
 
 from __future__ import annotations
