@@ -95,7 +95,7 @@ def test_the_app_lists_the_keys_that_a_deployment_needs():
     assert listed <= known | {"timeout"}
 
 
-def write_app(folder: Path) -> None:
+def write_app(folder):
     """Write the pages' app, and make its nodes' data as it says."""
     (folder / "app").mkdir()
     (data,) = blocks("python", DEPLOYMENT)
@@ -104,7 +104,7 @@ def write_app(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", data], cwd=folder, check=True)
 
 
-def check_run(folder: Path, rounds: int) -> None:
+def check_run(folder, rounds):
     """Compare what a deployment of the page's app left with a run in this process."""
     problem = files(data=[str(folder / f"client-{i}.npz") for i in range(3)], l1_radius=5.0)
     strategy = FedFW(problem.constraint, participation=Sample(count=2))
@@ -294,7 +294,7 @@ def test_what_a_deployment_would_end_at_is_said_before_it_starts(
         assert f"nodes will refuse {named}, which" in capsys.readouterr().out
 
 
-def write_program(folder: Path, name: str) -> Path:
+def write_program(folder, name):
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text("#!/bin/sh\n")

@@ -11,15 +11,12 @@ import tomllib
 import venv
 import zipfile
 
-import numpy as np
 import pytest
 import yaml
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
 from pages import ROOT, blocks
 from pasting import bash
 
-from flower_fedcon import FederatedProblem, __version__, simulate
+from flower_fedcon import __version__
 from flower_fedcon.registry import algorithms, markdown_table
 
 README = (ROOT / "README.md").read_text()
@@ -59,20 +56,6 @@ def test_python_block(capsys):
     assert float(sent) == 100 * 10 * (8 * 650 + 128)
 
 
-def test_the_two_files_of_an_app(tmp_path, monkeypatch):
-    """What a server and a node make of them; the same pair is deployed in test_deploying.py."""
-    server, client = ({}, {})
-    exec(compile(blocks("python")[1], "server_app.py", "exec"), server)
-    exec(compile(blocks("python")[2], "client_app.py", "exec"), client)
-    assert isinstance(server["app"], ServerApp)
-    assert isinstance(client["app"], ClientApp)
-    strategy = server["FedFW"](server["L1Ball"](radius=5.0))
-    np.savez(tmp_path / "data.npz", A=np.eye(3), b=np.ones(3))
-    objective = client["LeastSquares"](**np.load(tmp_path / "data.npz"))
-    history = simulate(strategy, FederatedProblem([objective], constraint=strategy.constraint), 3)
-    assert np.abs(history.x).sum() <= 5.0
-
-
 def test_the_study_of_four_hospitals(folder):
     pytest.importorskip("pandas", reason="needs pandas: pip install 'flower-fedcon[tables]'")
     shutil.copytree(ROOT / "examples" / "heart", folder / "examples" / "heart")
@@ -100,12 +83,6 @@ def test_every_algorithm_links_to_its_file():
 def test_links_and_figure_exist():
     for target in re.findall(r"\]\((?!http)([^)]+)\)", README):
         assert (ROOT / target).exists(), target
-
-
-def test_the_citation_states_version_and_licence():
-    citation = (ROOT / "CITATION.cff").read_text()
-    assert f"\nversion: {__version__}\n" in citation
-    assert "\nlicense: Apache-2.0\n" in citation
 
 
 def test_the_workflow_runs_what_a_contributor_runs():

@@ -30,7 +30,7 @@ OF_THE_THEME = (
 )
 
 
-def listed(page: Path) -> tuple[str, list[str]]:
+def listed(page):
     """Return the module of a page of the interface, and the names in its tables."""
     text = page.read_text("utf-8")
     (module,) = re.findall(r"^\.\. currentmodule:: (\S+)$", text, re.MULTILINE)
@@ -113,7 +113,7 @@ def test_every_page_is_in_the_index():
             assert f"\n{page.stem}\n" in shown, f"name {page.stem} in a toctree of docs/index.md"
 
 
-def external_links() -> set[str]:
+def external_links():
     """Return every address outside that a page, a docstring or a script of the gallery names."""
     sources = [*pages(), ROOT / "CHANGELOG.md"]
     sources += sorted((ROOT / "docs" / "api").glob("*.rst"))
@@ -237,7 +237,7 @@ def test_a_colon_in_an_attribute_s_text_begins_no_type(typeset):
 class Links(HTMLParser):
     """The addresses that a page refers to, and the places in it that can be referred to."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.targets: set[str] = set()
         self.places: set[str] = set()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import Command, refusal
+from harness import ran, refusal
 
 from flower_fedcon import registry
 from flower_fedcon.objectives import Quadratic
@@ -25,9 +25,8 @@ from flower_fedcon.validation import parameters
 SIMS = Path(__file__).parents[2] / "sims"
 
 
-def test_list(fedcon: Command) -> None:
-    code, out, error = fedcon("list")
-    assert (code, error) == (0, "")
+def test_list(fedcon):
+    out = ran(fedcon, "list")
     for name in [kind.__name__ for kind in algorithms().values()]:
         assert f" {name} " in out
     for header in ("Problem", "Participation", "State", "Wire", "Paper", "Stated"):
@@ -40,7 +39,7 @@ def test_list(fedcon: Command) -> None:
         assert "reconstructed" in stated[name]
 
 
-def test_list_on_a_narrow_terminal(fedcon: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_on_a_narrow_terminal(fedcon, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")
     out = fedcon("list")[1]
@@ -49,7 +48,7 @@ def test_list_on_a_narrow_terminal(fedcon: Command, monkeypatch: pytest.MonkeyPa
         assert name in out
 
 
-def test_a_pipe_is_as_wide_as_asked(fedcon: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_is_as_wide_as_asked(fedcon, monkeypatch):
     for columns, widest in (("80", 80), (None, 160)):
         monkeypatch.delenv("COLUMNS", raising=False)
         if columns is not None:
@@ -58,15 +57,14 @@ def test_a_pipe_is_as_wide_as_asked(fedcon: Command, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("name", [kind.__name__ for kind in algorithms().values()])
-def test_info(fedcon: Command, name: str) -> None:
-    code, out, error = fedcon("info", name.lower())
-    assert (code, error) == (0, "")
+def test_info(fedcon, name):
+    out = ran(fedcon, "info", name.lower())
     assert (" batch_size " in out) == ("batch_size" in client_class(name.lower()).fields)
     for words in ("update", "lost state", "uplink", "Hyperparameters", "participation", "Default"):
         assert words in out
 
 
-def test_info_defaults_and_meanings(fedcon: Command) -> None:
+def test_info_defaults_and_meanings(fedcon):
     out = fedcon("info", "FedAvg")[1]
     row = next(line for line in out.splitlines() if line.strip().startswith("server_lr"))
     assert row.split() == ["server_lr", "1.0", "eta_s", ">", "0."]
@@ -74,9 +72,8 @@ def test_info_defaults_and_meanings(fedcon: Command) -> None:
 
 
 @pytest.mark.parametrize("name", [*BUILDERS, "flower_fedcon.problems.files:files"])
-def test_info_of_a_problem(fedcon: Command, name: str) -> None:
-    code, out, error = fedcon("info", name)
-    assert (code, error) == (0, "")
+def test_info_of_a_problem(fedcon, name):
+    out = ran(fedcon, "info", name)
     assert f'[problem]\nname = "{name}"\n' in out
     for key in parameters(builder(name)):
         assert f"\n {key} " in out
@@ -85,7 +82,7 @@ def test_info_of_a_problem(fedcon: Command, name: str) -> None:
     assert tomllib.loads(table)["problem"]["name"] == name
 
 
-def test_info_of_data_files_says_how_to_write_and_name_them(fedcon: Command) -> None:
+def test_info_of_data_files_says_how_to_write_and_name_them(fedcon):
     out = fedcon("info", "files")[1]
     assert 'np.savez(f"{folder}/client-{i}.npz", A=' in out
     assert 'data = "clients/*.npz"' in out
@@ -96,7 +93,7 @@ def test_info_of_data_files_says_how_to_write_and_name_them(fedcon: Command) -> 
     )
 
 
-def test_info_states_the_bytes_of_a_round(fedcon: Command) -> None:
+def test_info_states_the_bytes_of_a_round(fedcon):
     out = " ".join(fedcon("info", "FedFW", "--size", "943x1682")[1].split())
     assert f"1 vector {943 * 1682 * 8 + 128:,}" in out
     assert "1 atom of an l1 ball 136" in out
@@ -104,13 +101,13 @@ def test_info_states_the_bytes_of_a_round(fedcon: Command) -> None:
     assert "got '9y9'" in refusal(fedcon, "info", "FedFW", "--size", "9y9")
 
 
-def test_a_hint_stands_once_and_beside_no_long_list(fedcon: Command) -> None:
+def test_a_hint_stands_once_and_beside_no_long_list(fedcon):
     assert refusal(fedcon, "nwe").count("'new'") == 1
     assert "Adam" not in refusal(fedcon, "info", "L1ball")
     assert "Adam" in refusal(fedcon, "info", "xyzzy")
 
 
-def test_help_is_quick_and_light() -> None:
+def test_help_is_quick_and_light():
     code = (
         "import sys\n"
         "from flower_fedcon.cli import main\n"
@@ -144,22 +141,18 @@ def test_help_is_quick_and_light() -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["run", "compare"])
-def test_errors_are_one_line(
-    fedcon: Command, command: str, arguments: list[str], words: str
-) -> None:
+def test_errors_are_one_line(fedcon, command, arguments, words):
     assert words in refusal(fedcon, command, *arguments)
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
-def test_jax_is_missed_before_the_optimum_is_sought(
-    fedcon: Command, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jax_is_missed_before_the_optimum_is_sought(fedcon, command, monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     monkeypatch.setattr(FederatedProblem, "optimum", property(lambda _: pytest.fail("sought")))
     assert "needs JAX" in refusal(fedcon, command, "small.toml", "--engine", "jax")
 
 
-def test_other_errors_are_one_line_too(fedcon: Command) -> None:
+def test_other_errors_are_one_line_too(fedcon):
     digits = str(SIMS / "digits_l1.toml")
     message = refusal(fedcon, "run", digits, "--set", "problem.l1_radius=-1")
     assert "l1_radius must be finite and > 0, got -1" in message
@@ -168,7 +161,7 @@ def test_other_errors_are_one_line_too(fedcon: Command) -> None:
     assert "frob" in refusal(fedcon, "frob")
 
 
-def test_a_path_that_a_terminal_cannot_show(tmp_path: Path) -> None:
+def test_a_path_that_a_terminal_cannot_show(tmp_path):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-c", "from flower_fedcon.cli import main; raise SystemExit(main())"]
     options = ["--rounds", "1", "--run-dir", "ночь"]
@@ -181,11 +174,11 @@ def test_a_path_that_a_terminal_cannot_show(tmp_path: Path) -> None:
     assert (tmp_path / "ночь" / "model.npz").exists()
 
 
-def test_bad_data_are_refused(fedcon: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mismatched() -> FederatedProblem:
+def test_bad_data_are_refused(fedcon, monkeypatch):
+    def mismatched():
         return FederatedProblem([Quadratic(np.eye(n), np.ones(n)) for n in (2, 3)])
 
-    def not_finite() -> FederatedProblem:
+    def not_finite():
         return FederatedProblem([Quadratic(np.eye(2), np.array([1.0, np.nan]))])
 
     monkeypatch.setitem(BUILDERS, "mismatched", mismatched)
@@ -201,7 +194,7 @@ def test_bad_data_are_refused(fedcon: Command, monkeypatch: pytest.MonkeyPatch) 
         assert words in refusal(fedcon, "run", "bad.toml")
 
 
-def test_an_option_is_not_blamed_for_the_file(fedcon: Command) -> None:
+def test_an_option_is_not_blamed_for_the_file(fedcon):
     text = Path("small.toml").read_text()
     Path("bad.toml").write_text(text.replace('"FedFW"', '"FedFWW"', 1))
     told = refusal(fedcon, "run", "bad.toml", "--rounds", "2")
@@ -210,9 +203,7 @@ def test_an_option_is_not_blamed_for_the_file(fedcon: Command) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_a_termination_ends_the_command_as_ctrl_c_does(
-    fedcon: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_termination_ends_the_command_as_ctrl_c_does(fedcon, monkeypatch):
     """A study's processes, too, which a signal that kills would leave, with joblib's warnings."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
@@ -224,7 +215,7 @@ def test_a_termination_ends_the_command_as_ctrl_c_does(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_ctrl_c_keeps_the_history(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_history(tmp_path):
     command = [
         sys.executable,
         "-c",

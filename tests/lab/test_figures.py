@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Command, refusal
+from harness import ran, refusal
+from left import PDF, PNG, begins
 from matplotlib.figure import Figure
 
 from flower_fedcon.errors import ConfigError
@@ -16,15 +17,15 @@ from flower_fedcon.lab.experiments import figures
 from flower_fedcon.lab.experiments.figures import _is_long, plot_histories
 
 
-def test_plot(fedcon: Command) -> None:
+def test_plot(fedcon):
     fedcon("compare", "small.toml", "--rounds", "3")
     fedcon("run", "small.toml", "--rounds", "3", "--run-dir", "one")
     code, out, error = fedcon("plot", "one", "runs/small", "-o", "new/figure.pdf")
     assert (code, out, error) == (0, "figure: new/figure.pdf\n", "")
-    assert Path("new/figure.pdf").read_bytes().startswith(b"%PDF")
+    assert begins("new/figure.pdf", PDF)
     command = ("plot", "one", "-o", "one.png", "-o", "one.pdf", "--x", "bytes", "--y", "total")
     assert fedcon(*command) == (0, "figure: one.png\nfigure: one.pdf\n", "")
-    assert Path("one.png").read_bytes().startswith(b"\x89PNG")
+    assert begins("one.png", PNG)
     counted = ("plot", "one", "-o", "two.png", "--x", "gradients,examples")
     assert fedcon(*counted) == (0, "figure: two.png\n", "")
     before = Path("one.pdf").read_bytes()
@@ -42,12 +43,10 @@ def test_plot(fedcon: Command) -> None:
     assert "one/history.csv is damaged in line 2" in refusal(fedcon, "plot", "one", "-o", "a.png")
 
 
-def test_plot_labels_runs_of_one_algorithm_apart(
-    fedcon: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plot_labels_runs_of_one_algorithm_apart(fedcon, monkeypatch):
     drawn: list[list[str]] = []
 
-    def draw(histories: dict[str, object], paths: list[Path], **_: object) -> Path:
+    def draw(histories, paths, **_):
         drawn.append(list(histories))
         return paths[0]
 
@@ -58,14 +57,10 @@ def test_plot_labels_runs_of_one_algorithm_apart(
     assert drawn == [["FedFW", "FedFW (b)", "FedFW (b) 2"]]
 
 
-def test_plot_takes_the_seeds_of_a_comparison_together(
-    fedcon: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plot_takes_the_seeds_of_a_comparison_together(fedcon, monkeypatch):
     drawn: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
-    def draw(
-        histories: dict[str, Any], paths: list[Path], seeds: dict[str, Any], **_: object
-    ) -> Path:
+    def draw(histories, paths, seeds, **_):
         drawn.append((histories, seeds))
         return paths[0]
 
@@ -82,7 +77,7 @@ def test_plot_takes_the_seeds_of_a_comparison_together(
     assert histories["FedFW"][-1]["residual"] == pytest.approx(np.mean(each))
 
 
-def test_runs_that_are_over_early_are_not_squeezed() -> None:
+def test_runs_that_are_over_early_are_not_squeezed():
     short, long = np.array([0.0, 1.0, 2.0]), np.array([0.0, 10.0, 17.0])
     assert _is_long([short, long], "bytes")
     assert not _is_long([short, long], "rounds")  # round 0: no logarithm
@@ -91,8 +86,8 @@ def test_runs_that_are_over_early_are_not_squeezed() -> None:
     assert not _is_long([np.zeros(3), long], "seconds")  # a clock that stood still
 
 
-def test_figures_of_awkward_histories(tmp_path: Path) -> None:
-    def row(number: int, **values: float) -> dict[str, float]:
+def test_figures_of_awkward_histories(tmp_path):
+    def row(number, **values):
         traffic = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 0.0}
         return {"round": number, **traffic, **values}
 
@@ -115,10 +110,8 @@ def test_figures_of_awkward_histories(tmp_path: Path) -> None:
         plot_histories({"a": converged}, tmp_path / "file" / "figure.png")
 
 
-def test_a_curve_that_cannot_be_drawn_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def rows(*residuals: float) -> list[dict[str, float]]:
+def test_a_curve_that_cannot_be_drawn_is_named(tmp_path, caplog):
+    def rows(*residuals):
         traffic = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 1.0, "objective": 1.0}
         return [{"round": n, **traffic, "residual": r} for n, r in enumerate(residuals, start=1)]
 
@@ -139,14 +132,12 @@ def test_a_curve_that_cannot_be_drawn_is_named(
     assert told == untold
 
 
-def test_a_metric_on_held_out_rows_has_a_panel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_metric_on_held_out_rows_has_a_panel(tmp_path, monkeypatch):
     drawn: list[Figure] = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, _: drawn.append(figure))
     fixed = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 1.0, "objective": 1.0}
 
-    def rows(**metrics: float) -> list[dict[str, float]]:
+    def rows(**metrics):
         return [{"round": n, **fixed, **metrics} for n in (1, 2)]
 
     path = tmp_path / "figure.png"
@@ -166,22 +157,21 @@ def test_a_metric_on_held_out_rows_has_a_panel(
     assert [text.get_text() for text in legend.get_texts()] == ["pooled", "a", "b"]
 
 
-def test_plot_takes_all_that_a_comparison_left(fedcon: Command) -> None:
+def test_plot_takes_all_that_a_comparison_left(fedcon):
     fedcon("compare", "small.toml", "--rounds", "3")
     everything = sorted(map(str, Path("runs/small").iterdir()))
-    code, out, error = fedcon("plot", *everything, "-o", "all.png")
-    assert (code, error) == (0, "")
+    out = ran(fedcon, "plot", *everything, "-o", "all.png")
     assert "skipped, since they are not folders: config.toml, figure.pdf, figure.png" in out
     assert "runs/small/config.toml is a file: name the folder" in refusal(
         fedcon, "plot", "runs/small/config.toml", "-o", "all.png"
     )
 
 
-def test_the_gap_is_drawn_where_no_optimum_is_known(tmp_path: Path) -> None:
+def test_the_gap_is_drawn_where_no_optimum_is_known(tmp_path):
     row = {"round": 1.0, "objective": 9.0, "fw_gap": 5.0}
     certified = [row, row | {"round": 2.0, "fw_gap": 1.0}]
 
-    def drawn(rows: list[dict[str, float]], **options: str) -> bytes:
+    def drawn(rows, **options):
         return plot_histories({"a": rows}, tmp_path / "a.svg", x="rounds", **options).read_bytes()
 
     assert drawn(certified) == drawn(certified, y="fw_gap") != drawn(certified, y="objective")
@@ -189,7 +179,7 @@ def test_the_gap_is_drawn_where_no_optimum_is_known(tmp_path: Path) -> None:
     assert drawn(known) == drawn(known, y="residual") != drawn(certified)
 
 
-def test_words_of_panels_lie_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_of_panels_lie_apart(tmp_path, monkeypatch):
     """In a column of a journal too, where a setting is longer than its panel is wide."""
     drawn: list[Any] = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, paths: drawn.append(figure))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from left import rows_of
 from problems import l1ls, l1ls_data
 
-from flower_fedcon import History
 from flower_fedcon.cli import main
 from flower_fedcon.problems import files
 
@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def complaint(capsys, *arguments: str) -> str:
+def complaint(capsys, *arguments):
     """Return the one line that a refused command prints."""
     assert main(["run", *arguments]) == 2
     error = capsys.readouterr().err
@@ -51,7 +51,7 @@ def test_files_are_clients_in_numbered_order(folder):
     expected = l1ls(11)
     assert [f.value(x) for f in problem.objectives] == [f.value(x) for f in expected.objectives]
     assert main(["run", "mine.toml", "--run-dir", "out"]) == 0
-    rows = History.read_rows(folder / "out" / "history.csv")
+    rows = rows_of(folder / "out")
     assert rows[-1]["round"] == 50
     assert 0 < rows[-1]["residual"] < rows[0]["residual"]
 

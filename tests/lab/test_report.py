@@ -8,12 +8,11 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from browser import PROGRAM, Browser
-from harness import refusal
+from harness import ran, refusal
 from pages import ROOT, blocks
 
 from flower_fedcon import FederatedProblem, Sample, simulate
@@ -36,7 +35,7 @@ class Named(Quadratic):
         return {"size": (float(np.abs(x).sum()), 1.0)}
 
 
-def run(folder: Path, names: tuple[str, ...] = ("a", "b", "c"), lr: float = 0.5) -> Path:
+def run(folder, names=("a", "b", "c"), lr=0.5):
     """Leave a run of twelve rounds, two of three clients each, with its audit log."""
     clients = [Named(np.eye(2), np.array([b, 1.0])) for b in (0.0, 1.0, 2.0)]
     problem = FederatedProblem(clients, names=names)
@@ -191,11 +190,11 @@ def test_a_map_of_many_clients_and_rounds_has_few_cells():
     assert grid.labels[-1] == "996 to 1000"
 
 
-def line(event: str, **content: object) -> str:
+def line(event, **content):
     return json.dumps({"event": event, **content}) + "\n"
 
 
-def exchange(server_round: int, **what: object) -> str:
+def exchange(server_round, **what):
     told = {"asked": [], "used": {}, "dropped": {}, "lost": [], "silent": {}} | what
     return line("exchange", round=server_round, phase="train", attempt=1, **told)
 
@@ -377,8 +376,7 @@ def test_the_command_shows_the_page(run_command, tmp_path, monkeypatch):
     run(tmp_path / "one")
     shown: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda url: shown.append(url) or False)
-    code, out, error = run_command("report", "one", "--open")
-    assert (code, error) == (0, "")
+    out = ran(run_command, "report", "one", "--open")
     assert "page: one/report.html" in out
     assert "open the file" in out
     assert shown == [(tmp_path / "one" / "report.html").as_uri()]
@@ -388,7 +386,7 @@ def test_the_page_s_blocks(run_command, tmp_path):
     """What docs/report.md tells to type."""
     (tmp_path / "sims").symlink_to(ROOT / "sims")
     for command in blocks("bash", "docs/report.md")[0].splitlines():
-        assert run_command(*command.split()[1:])[0] == 0
+        ran(run_command, *command.split()[1:])
     assert (tmp_path / "first.html").stat().st_size > 4_000_000
     (stated,) = blocks("toml", "docs/report.md")
     check_keys(tomllib.loads(stated)["run"], ("rounds", "audit"))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from harness import Command, refusal
+from harness import ran, refusal
 from pages import ROOT
 
 from flower_fedcon.errors import ConfigError
@@ -98,7 +98,7 @@ OURS = 'source = "ours"\nbound = "measured"\n'
 NAMED = EXPERIMENT.replace('"FedFW"', '"FedFW"\nlabel = "a"').replace('"plus"', '"b"')
 
 
-def claims_file(folder: Path) -> Path:
+def claims_file(folder):
     """Return where claims on an experiment with the algorithms a and b belong."""
     (folder / "claims").mkdir()
     (folder / "n.toml").write_text(NAMED)
@@ -106,7 +106,7 @@ def claims_file(folder: Path) -> Path:
 
 
 @pytest.fixture
-def fedcon(run_command: Command) -> Command:
+def fedcon(run_command):
     """Run the command in a folder with one experiment and its claims."""
     Path("sims/claims").mkdir(parents=True)
     Path("sims/small.toml").write_text(EXPERIMENT)
@@ -114,7 +114,7 @@ def fedcon(run_command: Command) -> Command:
     return run_command
 
 
-def test_verdicts(fedcon: Command) -> None:
+def test_verdicts(fedcon):
     arguments = ["--quick", "--workers", "1", "--json", "out/a.json", "--markdown", "out/a.md"]
     code, out, error = fedcon("reproduce", "small", *arguments)
     assert (code, error) == (1, "")  # a claim fails
@@ -146,7 +146,7 @@ def test_verdicts(fedcon: Command) -> None:
     assert lines[4].endswith("expected 35840 within 1 %) |")
 
 
-def test_the_full_run_in_two_processes(fedcon: Command) -> None:
+def test_the_full_run_in_two_processes(fedcon):
     code, out, _ = fedcon("reproduce", "--workers", "2")
     assert code == 1
     assert (
@@ -156,7 +156,7 @@ def test_the_full_run_in_two_processes(fedcon: Command) -> None:
     assert "no longer as recorded: 1; " in out
 
 
-def test_finished_runs_are_not_repeated(fedcon: Command) -> None:
+def test_finished_runs_are_not_repeated(fedcon):
     of_optimum = CLAIMS.replace('column = "residual"', 'column = "relative"')  # not 0 here
     Path("sims/claims/small.toml").write_text(of_optimum)
     toy = re.sub(r'"lasso".*?\[run\]', '"counterexample"\n[run]', EXPERIMENT, flags=re.DOTALL)
@@ -173,28 +173,27 @@ def test_finished_runs_are_not_repeated(fedcon: Command) -> None:
     assert out.count(", found") == 1
 
 
-def test_an_explained_claim_fails_when_it_leaves_what_is_expected(fedcon: Command) -> None:
+def test_an_explained_claim_fails_when_it_leaves_what_is_expected(fedcon):
     holding = CLAIMS.replace("below = 0.0", "below = 1e9")
     Path("sims/claims/small.toml").write_text(holding)
-    assert fedcon("reproduce", "--quick")[0] == 0
+    ran(fedcon, "reproduce", "--quick")
     Path("sims/claims/small.toml").write_text(holding.replace("35840", "36500"))
     code, out, _ = fedcon("reproduce", "--quick")
     assert code == 1
     assert "fail: small, it is tiny: the explanation expects 36500 within 1 %; off by 1.8 %" in out
 
 
-def test_a_claim_without_evidence_counts_as_not_explained(fedcon: Command) -> None:
+def test_a_claim_without_evidence_counts_as_not_explained(fedcon):
     unknown = CLAIMS.replace('fault = "paper"', 'fault = "unknown"')
     unknown = unknown.replace('shown_by = "it falls"\n', "").replace("below = 0.0", "below = 1e9")
     Path("sims/claims/small.toml").write_text(unknown)
-    code, out, _ = fedcon("reproduce", "--quick")
-    assert code == 0
+    out = ran(fedcon, "reproduce", "--quick")
     assert "not explained: small, it is tiny: bytes are what they are (expected 35840" in out
     assert "pins: 1, 0 hold; papers' claims that fail, open: 0; companions: 0, 0 hold" in out
 
 
 @pytest.mark.parametrize(("median", "verdict"), [(True, "pass"), (False, "fail")])
-def test_the_median_over_seeds_is_judged_where_a_claim_says_so(median: bool, verdict: str) -> None:
+def test_the_median_over_seeds_is_judged_where_a_claim_says_so(median, verdict):
     claim = {
         "what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "value",
         "algorithm": "a", "column": "c", "below": 1.0, "median": median,
@@ -207,7 +206,7 @@ def test_the_median_over_seeds_is_judged_where_a_claim_says_so(median: bool, ver
         assert found.measured == "0.5 (0.25 to 9)"
 
 
-def test_the_table_says_of_how_many_seeds_an_exponent_is_the_means() -> None:
+def test_the_table_says_of_how_many_seeds_an_exponent_is_the_means():
     claim = {
         "what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "scaling",
         "algorithm": "a", "column": "c", "of_mean": True, "near": 1.0, "within": 0.1,
@@ -224,9 +223,7 @@ def test_the_table_says_of_how_many_seeds_an_exponent_is_the_means() -> None:
 
 @pytest.mark.parametrize(("expected", "verdict"), [(0.9, "not explained"), (0.5, "fail")])
 @pytest.mark.parametrize("threshold", [{"above": 1.0}, {"near": 2.0, "within": 0.1}])
-def test_an_explanation_can_expect_the_worst_alone(
-    threshold: dict[str, float], expected: float, verdict: str
-) -> None:
+def test_an_explanation_can_expect_the_worst_alone(threshold, expected, verdict):
     explained = {
         "fault": "unknown", "why": "", "expected": expected, "tolerance": 0.01, "worst": True,
     }  # fmt: skip
@@ -239,7 +236,7 @@ def test_an_explanation_can_expect_the_worst_alone(
     assert found.verdict == verdict
 
 
-def test_quick_replaces_entries() -> None:
+def test_quick_replaces_entries():
     text = (
         '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
         'below = 1.0\nround = 9\nquick = {round = 3, above = 2.0}\nbound = "order"\n'
@@ -280,7 +277,7 @@ def test_quick_replaces_entries() -> None:
         ("share", {"algorithm": "a", "over": "b", "since": 4}, [1.0]),
     ],
 )
-def test_measures(measure: str, keys: dict[str, object], expected: list[float]) -> None:
+def test_measures(measure, keys, expected):
     rounds = [1, 2, 4, 8]
     rows = {
         "a": [{"round": n, "c": 8.0 / n, "bytes": 100.0 * n} for n in rounds],
@@ -291,7 +288,7 @@ def test_measures(measure: str, keys: dict[str, object], expected: list[float]) 
     assert found == pytest.approx(expected, abs=1e-12)
 
 
-def test_costs_are_shown_with_their_algorithms(tmp_path: Path) -> None:
+def test_costs_are_shown_with_their_algorithms(tmp_path):
     file = claims_file(tmp_path)
     claim = (
         '[[claim]]\nwhat = "x"\nmeasure = "cost"\nalgorithms = ["a", "b"]\ncolumn = "c"\n'
@@ -307,7 +304,7 @@ def test_costs_are_shown_with_their_algorithms(tmp_path: Path) -> None:
     assert (above.verdict, above.measured) == ("fail", "a 2, b 3")
 
 
-def test_each_seed_may_have_its_own_limit(tmp_path: Path) -> None:
+def test_each_seed_may_have_its_own_limit(tmp_path):
     """The worst is that which has the least room below, or above, its own."""
     file = claims_file(tmp_path)
     claim = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
@@ -328,7 +325,7 @@ def test_each_seed_may_have_its_own_limit(tmp_path: Path) -> None:
     assert worst == ["1.75", "2.5", "0.5", "2.5"]
 
 
-def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
+def test_not_a_number_passes_nothing(tmp_path):
     file = claims_file(tmp_path)
     file.write_text(
         f"{OURS}"
@@ -380,26 +377,24 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
         ("expected = 35840", "expected = [1, 2]", "expected has 2 numbers for 1 measured"),
     ],
 )
-def test_errors_in_claims_are_one_line(fedcon: Command, old: str, new: str, words: str) -> None:
+def test_errors_in_claims_are_one_line(fedcon, old, new, words):
     assert old in CLAIMS
     Path("sims/claims/small.toml").write_text(CLAIMS.replace(old, new, 1))
     assert words in refusal(fedcon, "reproduce", "small", "--quick", "--workers", "1")
 
 
-def test_outside_a_clone_the_packages_claims_are_found(run_command: Command) -> None:
-    code, out, error = run_command("reproduce", "counterexample", "--quick", "--workers", "1")
-    assert (code, error) == (0, "")
+def test_outside_a_clone_the_packages_claims_are_found(run_command):
+    out = ran(run_command, "reproduce", "counterexample", "--quick", "--workers", "1")
     assert "papers' claims that hold: 3, 0 over" in out
 
 
-def test_other_refusals(fedcon: Command) -> None:
+def test_other_refusals(fedcon):
     assert "did you mean 'small'" in refusal(fedcon, "reproduce", "smal")
     assert "holds no claims" in refusal(fedcon, "reproduce", "--sims", "nowhere")
     assert "workers" in refusal(fedcon, "reproduce", "--workers", "0")
     text = CLAIMS.replace('paper = "A paper"', 'requires = "no.data"')
     Path("sims/claims/small.toml").write_text(text)
-    code, out, _ = fedcon("reproduce")
-    assert code == 0
+    out = ran(fedcon, "reproduce")
     assert "of all on anything drawn 0 over 5 seeds or more, 0 over fewer; 4 not run; " in out
 
 
@@ -421,7 +416,7 @@ def test_other_refusals(fedcon: Command) -> None:
         ({"problem": {"name": "six_quadratics"}}, True),
     ],
 )
-def test_what_is_drawn(change: dict[str, object], expected: bool) -> None:
+def test_what_is_drawn(change, expected):
     own = {"name": "FedFW", "penalty": 1.0} if "name" not in change else {}
     problem = {"name": "counterexample"} | change.pop("problem", {})
     tables = {"problem": problem, "run": {"rounds": 1}, "algorithm": own | change}
@@ -441,9 +436,7 @@ def test_what_is_drawn(change: dict[str, object], expected: bool) -> None:
         ("independent, of everyone", "[0, 1, 2]", "-"),
     ],
 )
-def test_the_table_says_over_how_many_seeds(
-    tmp_path: Path, bound: str, seeds: str, shown: str
-) -> None:
+def test_the_table_says_over_how_many_seeds(tmp_path, bound, seeds, shown):
     """A number computed for the same data is about no other; of cohorts it is as any other."""
     file = claims_file(tmp_path)
     bound, _, everyone = bound.partition(", ")
@@ -461,7 +454,7 @@ def test_the_table_says_over_how_many_seeds(
     assert fewer == shown.count("hour")
 
 
-def test_where_everyone_takes_part_the_runs_seeds_draw_nothing(tmp_path: Path) -> None:
+def test_where_everyone_takes_part_the_runs_seeds_draw_nothing(tmp_path):
     """Five seeds of cohorts of everyone are one run, of one set of data, unless they draw these."""
     file = claims_file(tmp_path)
     (tmp_path / "n.toml").write_text(NAMED.replace("{sample = 2}", '"full"'))
@@ -476,7 +469,7 @@ def test_where_everyone_takes_part_the_runs_seeds_draw_nothing(tmp_path: Path) -
         assert found.drawn(found.claims[0]) == drawn
 
 
-def test_a_claim_re_cut_after_a_run_is_a_companion(tmp_path: Path) -> None:
+def test_a_claim_re_cut_after_a_run_is_a_companion(tmp_path):
     file = claims_file(tmp_path)
     claim = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
     file.write_text(f'source = "text"\nbound = "measured"\n{claim}companion = true\n')
@@ -490,9 +483,7 @@ def test_a_claim_re_cut_after_a_run_is_a_companion(tmp_path: Path) -> None:
         claims.Claims(file)
 
 
-def test_what_a_paper_says_stays_its_own_where_it_shows_why_one_of_ours_fails(
-    tmp_path: Path,
-) -> None:
+def test_what_a_paper_says_stays_its_own_where_it_shows_why_one_of_ours_fails(tmp_path):
     file = claims_file(tmp_path)
     claim = (
         '[[claim]]\nwhat = "{}"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
@@ -504,7 +495,7 @@ def test_what_a_paper_says_stays_its_own_where_it_shows_why_one_of_ours_fails(
         assert claims.Claims(file).shown == shown
 
 
-def test_the_tally_tells_papers_claims_apart() -> None:
+def test_the_tally_tells_papers_claims_apart():
     """By how they end and whose fault it is, by their seeds, and by bounds set after a run."""
     held = verdicts.Verdict("n", "x", "", "text", "", "order", "", "pass", "", (), seeds=5)
     failed = replace(held, verdict="explained", fault="data")
@@ -529,7 +520,7 @@ def test_the_tally_tells_papers_claims_apart() -> None:
     ]
 
 
-def test_claims_on_what_is_drawn_have_five_seeds_or_say_why_not() -> None:
+def test_claims_on_what_is_drawn_have_five_seeds_or_say_why_not():
     for path in sorted((ROOT / "sims" / "claims").glob("*.toml")):
         file = claims.Claims(path)
         few = any(0 < file.drawn(claim) < claims.MANY for claim in file.claims)
@@ -557,15 +548,14 @@ def test_claims_are_found_by_a_method_too():
         ("S-DANE", {"sdane"}, "Jiang"),
     ],
 )
-def test_claims_are_found_by_their_papers(name: str, some: set[str], first_author: str) -> None:
+def test_claims_are_found_by_their_papers(name, some, first_author):
     found = [reproduce.Entry.read(path) for path in reproduce.find(None, [name])]
     assert some <= {entry.path.stem for entry in found}
     assert all(first_author in entry.paper for entry in found if "study of" not in entry.paper)
 
 
-def test_the_list_runs_nothing(fedcon: Command) -> None:
-    code, out, error = fedcon("reproduce", "--list")
-    assert (code, error) == (0, "")
+def test_the_list_runs_nothing(fedcon):
+    out = ran(fedcon, "reproduce", "--list")
     for cell in ("small", "A paper", "Figure 7", "FedFW, FedFWPlus"):
         assert cell in out
     assert not list(Path().glob("runs*"))

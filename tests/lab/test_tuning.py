@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import Command, refusal
+from harness import ran, refusal
+from left import rows_of
 
 from flower_fedcon import FederatedProblem
 from flower_fedcon.errors import ConfigError
@@ -18,10 +19,9 @@ from flower_fedcon.lab.experiments.runner import Played
 from flower_fedcon.lab.experiments.tuning import Point, Score, _score, best, grid, refuse_private
 from flower_fedcon.objectives import LeastSquares, PrivateObjective
 from flower_fedcon.privacy import ExampleDP
-from flower_fedcon.runs.history import History
 
 
-def test_grid() -> None:
+def test_grid():
     assert len(grid(["a=1,2,3", "b=x,y"])) == 6
     assert grid(["p={sample = 3},full", "q=[1, 2],[3]"])[0] == {"p": "{sample = 3}", "q": "[1, 2]"}
     for texts in ([], ["a"], ["a="], ["a=1,,2"], ["a=1", "a=2"]):
@@ -29,18 +29,14 @@ def test_grid() -> None:
             grid(texts)
 
 
-def test_tune_is_resumable_and_writes_the_best(fedcon: Command) -> None:
+def test_tune_is_resumable_and_writes_the_best(fedcon):
     command = ["tune", "small.toml", "--algorithm", "FedFWPlus", "--rounds", "10"]
     command += ["--run-dir", "tuned", "--grid", "penalty=0.1,1,10", "--workers", "1"]
-    code, out, error = fedcon(*command)
-    assert (code, error) == (0, "")
+    out = ran(fedcon, *command)
     assert [path.name for path in Path("tuned").iterdir()] == ["fedfwplus"]
     folders = sorted(path.name for path in Path("tuned/fedfwplus").iterdir())
     assert folders == ["best.toml", "penalty=0.1", "penalty=1", "penalty=10"]
-    scores = {
-        name: History.read_rows(f"tuned/fedfwplus/{name}/history.csv")[-1]["residual"]
-        for name in folders[1:]
-    }
+    scores = {name: rows_of(f"tuned/fedfwplus/{name}")[-1]["residual"] for name in folders[1:]}
     best = tomllib.loads(Path("tuned/fedfwplus/best.toml").read_text())
     assert best["algorithm"]["name"] == "FedFWPlus"
     assert f"penalty={best['algorithm']['penalty']:g}" == min(scores, key=lambda n: scores[n])
@@ -58,13 +54,13 @@ def test_tune_is_resumable_and_writes_the_best(fedcon: Command) -> None:
     }
     best = tomllib.loads(Path("tuned/fedfwplus/best.toml").read_text())
     assert f"penalty={best['algorithm']['penalty']:g}" == max(scores, key=lambda n: scores[n])
-    assert fedcon("run", "tuned/fedfwplus/best.toml", "--run-dir", "again")[0] == 0
+    ran(fedcon, "run", "tuned/fedfwplus/best.toml", "--run-dir", "again")
 
     command[command.index("10")] = "11"
     assert "holds a run with other settings" in refusal(fedcon, *command)
 
 
-def test_tune_with_runs_that_fail(fedcon: Command) -> None:
+def test_tune_with_runs_that_fail(fedcon):
     text = (
         Path("small.toml")
         .read_text()
@@ -73,8 +69,7 @@ def test_tune_with_runs_that_fail(fedcon: Command) -> None:
     Path("d.toml").write_text(text)
     warn = ["--set", "algorithm.on_mismatch=warn"]
     many = ["tune", "d.toml", "--rounds", "200", *warn]
-    code, out, _ = fedcon(*many, "--grid", "client_lr=1e-3,1e3")
-    assert code == 0
+    out = ran(fedcon, *many, "--grid", "client_lr=1e-3,1e3")
     assert "failed" in out
     assert (
         tomllib.loads(Path("runs/d-tune/fedavg/best.toml").read_text())["algorithm"]["client_lr"]
@@ -84,18 +79,14 @@ def test_tune_with_runs_that_fail(fedcon: Command) -> None:
     assert "every run failed" in refusal(fedcon, *many, *arguments)
 
 
-def test_tune_over_seeds_for_several_algorithms(fedcon: Command) -> None:
+def test_tune_over_seeds_for_several_algorithms(fedcon):
     command = ["tune", "small.toml", "--rounds", "5", "--workers", "1", "--seeds", "0,3"]
     command += ["--algorithm", "FedFW", "--algorithm", "FedFWPlus", "--grid", "penalty=1,10"]
-    code, out, error = fedcon(*command, "--run-dir", "t")
-    assert (code, error) == (0, "")
+    out = ran(fedcon, *command, "--run-dir", "t")
     for label, slug in (("FedFW", "fedfw"), ("FedFWPlus", "fedfwplus")):
         means = {}
         for penalty in ("1", "10"):
-            runs = [
-                History.read_rows(f"t/{slug}/penalty={penalty}/seed-{seed}/history.csv")
-                for seed in (0, 3)
-            ]
+            runs = [rows_of(f"t/{slug}/penalty={penalty}/seed-{seed}") for seed in (0, 3)]
             ends = [rows[-1]["residual"] for rows in runs]
             means[penalty] = sum(ends) / 2
             shown = f"{means[penalty]:.4g}"
@@ -122,7 +113,7 @@ def test_tune_over_seeds_for_several_algorithms(fedcon: Command) -> None:
         ([], "FedFW has no grid: write --grid"),
     ],
 )
-def test_tune_refusals(fedcon: Command, arguments: list[str], words: str) -> None:
+def test_tune_refusals(fedcon, arguments, words):
     command = ["tune", "small.toml", "--rounds", "2", *arguments]
     assert words in refusal(fedcon, *command)
 
@@ -133,19 +124,19 @@ rounds = 20
 """
 
 
-def with_grid(grid: str = GRID) -> str:
+def with_grid(grid=GRID):
     """Return the small experiment, shorter, with a grid for its first algorithm."""
     line, _, table = grid.partition("\n")
     text = Path("small.toml").read_text().replace("rounds = 20", "rounds = 5")
     return text.replace("penalty = 5.0\n", f"penalty = 0.05\n{line}\n") + table
 
 
-def test_the_grids_of_a_file(fedcon: Command) -> None:
+def test_the_grids_of_a_file(fedcon):
     text = with_grid()
     Path("grid.toml").write_text(text)
     code, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
     scores = {
-        name: History.read_rows(f"runs/grid-tune/fedfw/penalty={name}/history.csv")[-1]
+        name: rows_of(f"runs/grid-tune/fedfw/penalty={name}")[-1]
         for name in ("0.005", "0.05", "0.5", "50.0")
     }
     assert {row["round"] for row in scores.values()} == {20}
@@ -169,12 +160,12 @@ def test_the_grids_of_a_file(fedcon: Command) -> None:
     Path("sims/claims").mkdir(parents=True)
     Path("sims/claims/grid.toml").write_text(claim)
     Path("sims/grid.toml").write_text(text)
-    assert fedcon("reproduce")[0] == 0
+    ran(fedcon, "reproduce")
     Path("sims/grid.toml").write_text(text.replace("[0.005, ", "["))
     assert "is an end of its grid" in refusal(fedcon, "reproduce")
 
 
-def test_the_first_to_a_level_is_best(fedcon: Command) -> None:
+def test_the_first_to_a_level_is_best(fedcon):
     options = TuningOptions(level=1.0)
     rows = {"a": [3.0, 0.9, 0.8], "b": [1.0, 2.0, 3.0], "c": [9.0, 8.0, 7.0]}
     scores = {
@@ -188,7 +179,7 @@ def test_the_first_to_a_level_is_best(fedcon: Command) -> None:
     assert scores["c"].missed == 7.0
 
 
-def test_the_least_spent_to_a_level_is_best(fedcon: Command) -> None:
+def test_the_least_spent_to_a_level_is_best(fedcon):
     small = [{"round": t, "residual": 4.0 - t, "uplink_bytes": 10 * t} for t in range(1, 5)]
     large = [{"round": 1, "residual": 0.5, "uplink_bytes": 90}]
     never = [{"round": 4, "residual": 2.0, "uplink_bytes": 4}]
@@ -201,7 +192,7 @@ def test_the_least_spent_to_a_level_is_best(fedcon: Command) -> None:
     Path("grid.toml").write_text(with_grid(f'{GRID}level = 6.0\nof = "uplink_bytes"\n'))
     _, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
     assert "uplink_bytes with residual at most 6" in out
-    best = History.read_rows("runs/grid-tune/fedfw/penalty=0.05/history.csv")[-1]
+    best = rows_of("runs/grid-tune/fedfw/penalty=0.05")[-1]
     assert f"{best['uplink_bytes']:.4g}" in out
     unreached = with_grid(f'{GRID}level = 1e-9\nof = "uplink_bytes"\n')
     Path("grid.toml").write_text(unreached)
@@ -215,7 +206,7 @@ def test_the_least_spent_to_a_level_is_best(fedcon: Command) -> None:
     assert "unknown metric 'uplink_byte': did you mean 'uplink_bytes'" in words
 
 
-def test_a_level_that_some_seeds_reach() -> None:
+def test_a_level_that_some_seeds_reach():
     """What was not reached is no round, and a mean over fewer seeds never wins."""
     options = TuningOptions(level=1.0)
     some = Point({"penalty": "1"}, [Score(4.0, 0.9), Score(math.nan, 3.0)], "")
@@ -229,17 +220,17 @@ def test_a_level_that_some_seeds_reach() -> None:
     assert best([worse, none], options) == [none]
 
 
-def test_a_run_stops_at_the_level(fedcon: Command) -> None:
+def test_a_run_stops_at_the_level(fedcon):
     Path("grid.toml").write_text(with_grid(f"{GRID}level = 6.0\n"))
     fedcon("tune", "grid.toml", "--workers", "1")
-    rows = History.read_rows("runs/grid-tune/fedfw/penalty=0.05/history.csv")
+    rows = rows_of("runs/grid-tune/fedfw/penalty=0.05")
     assert len(rows) < 20
     assert [row["residual"] <= 6.0 for row in rows] == [False] * (len(rows) - 1) + [True]
 
     Path("grid.toml").write_text(with_grid())
     _, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
     assert "found" not in out
-    whole = History.read_rows("runs/grid-tune/fedfw/penalty=0.05/history.csv")
+    whole = rows_of("runs/grid-tune/fedfw/penalty=0.05")
     assert len(whole) == 20
     assert [row["residual"] for row in whole[: len(rows)]] == [row["residual"] for row in rows]
 
@@ -256,7 +247,7 @@ def test_a_run_stops_at_the_level(fedcon: Command) -> None:
         ("rounds = 20", 'of = "seconds"', "of = 'seconds' is what is spent to reach a level"),
     ],
 )
-def test_grids_in_files_are_checked(fedcon: Command, old: str, new: str, words: str) -> None:
+def test_grids_in_files_are_checked(fedcon, old, new, words):
     assert old in GRID
     Path("grid.toml").write_text(with_grid(GRID.replace(old, new)))
     assert words in refusal(fedcon, "tune", "grid.toml")
