@@ -119,19 +119,18 @@ def wheels(tmp_path_factory):
     """A wheel of the files that it needs, and one of the sdist of the same files."""
     pytest.importorskip("setuptools")
     source = tmp_path_factory.mktemp("source")
-    for name in (
+    for name in [
         "pyproject.toml",
         "setup.py",
         "MANIFEST.in",
         "README.md",
         "LICENSE",
         "CITATION.cff",
-    ):
+    ]:
         shutil.copy(ROOT / name, source)
+    left_out = shutil.ignore_patterns("__pycache__")
     for name in ("flower_fedcon", "sims"):
-        shutil.copytree(
-            ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=left_out)
     first = source / built(source, "wheel")
     sdist = source / built(source, "sdist")
     again = tmp_path_factory.mktemp("again")
@@ -156,22 +155,12 @@ def test_runs_from_a_wheel_too(wheels):
     )
     assert wheels[0].name == f"flower_fedcon-{__version__}-py3-none-any.whl"
     assert names == again
-    files = (
-        "py.typed",
-        "CITATION.cff",
-        "lab/report/page.js",
-        "lab/report/page.css",
-        "lab/report/page.html",
-    )
-    modules = ("strategies/fedfw.py", "clients/fedfw.py", "engines/grid.py")
-    claims = ("lab/sims/digits_l1.toml", "lab/sims/claims/digits_l1.toml")
     for file in (
-        *modules,
-        *files,
-        *claims,
-        "lab/advice/studies.json",
+        "strategies/fedfw.py", "clients/fedfw.py", "engines/grid.py", "py.typed", "CITATION.cff",
+        "lab/report/page.js", "lab/report/page.css", "lab/report/page.html",
+        "lab/sims/digits_l1.toml", "lab/sims/claims/digits_l1.toml", "lab/advice/studies.json",
         "problems/papers/chr12a.dat",
-    ):
+    ):  # fmt: skip
         assert f"flower_fedcon/{file}" in names
     meta = zipfile.ZipFile(wheels[0]).read(f"flower_fedcon-{__version__}.dist-info/METADATA")
     _, page = meta.decode().replace("\r", "").split("\n\n", 1)  # what an index of packages shows
@@ -203,9 +192,8 @@ def test_an_empty_environment_runs_the_wheel(wheels, tmp_path):
     (tmp_path / "readme.py").write_text(blocks("python")[0])
     code, told = said("pip", "install", str(wheels[1]))
     assert code == 0, told
-    assert (
-        "flower_fedcon" in said("python", "-c", "import flower_fedcon as f; print(f.__file__)")[1]
-    )
+    found = said("python", "-c", "import flower_fedcon as f; print(f.__file__)")[1]
+    assert "flower_fedcon" in found
     code, told = said("fedcon", "doctor")
     assert code == 0, told
     assert "pip install 'flower-fedcon[simulation]'" in told

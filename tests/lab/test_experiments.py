@@ -12,7 +12,7 @@ from problems import MNIST, needs_mnist
 from flower_fedcon.core.participation import Bernoulli, Full, Sample
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
-from flower_fedcon.problems import BUILDERS, counterexample, digits, lasso
+from flower_fedcon.problems import counterexample, digits, lasso
 from flower_fedcon.regularizers import L1, Indicator, Zero
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.simulation import simulate
@@ -253,11 +253,6 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 # --- problems ------------------------------------------------------------------------------------
-
-
-def test_builders_are_registered():
-    for name, function in (("counterexample", counterexample), ("digits", digits)):
-        assert BUILDERS[name] is function
 
 
 def test_digits_label_skew():

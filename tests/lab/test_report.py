@@ -56,6 +56,19 @@ def written(folders, tmp_path_factory):
     return write_report(folders, tmp_path_factory.mktemp("page") / "new" / "page.html")
 
 
+def section(folders, title):
+    """Return a section of the page of these folders."""
+    text = page(read_folders(folders), "")
+    return text.partition(f"<h2>{title}")[2].partition("</section>")[0]
+
+
+def noted(folder, **files):
+    """Leave what was noted of a run of one round, and further files."""
+    for name, text in {"history_csv": "round,objective\n1,2.0\n", **files}.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    return [folder]
+
+
 # --- in a browser --------------------------------------------------------------------------------
 
 
@@ -243,24 +256,17 @@ def test_a_run_that_goes_on_is_running(tmp_path):
 
 
 def test_coefficients_are_shown_by_name(tmp_path):
-    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
-    (tmp_path / "coefficients.csv").write_text(
-        "column,coefficient,per_unit\nage,1.0,-0.25\n<b>,0.5,0.125\nnone,0.0,0.0\n"
-    )
-    text = page(read_folders([tmp_path]), "")
-    part = text.partition("<h2>Coefficients")[2].partition("</section>")[0]
+    rows = "column,coefficient,per_unit\nage,1.0,-0.25\n<b>,0.5,0.125\nnone,0.0,0.0\n"
+    part = section(noted(tmp_path, coefficients_csv=rows), "Coefficients")
     assert part.index(">age<") < part.index(">&lt;b&gt;<")
     assert "-0.25" in part
     assert "1 coefficients are 0" in part
 
 
 def test_what_a_run_says_of_itself_is_shown_as_it_stands(tmp_path):
-    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
-    assert "In words" not in page(read_folders([tmp_path]), "")
-    (tmp_path / "report.txt").write_text("age  <1.5>\nheld out: north 5 & south 7\n")
-    part = (
-        page(read_folders([tmp_path]), "").partition("<h2>In words")[2].partition("</section>")[0]
-    )
+    assert "In words" not in page(read_folders(noted(tmp_path)), "")
+    words = "age  <1.5>\nheld out: north 5 & south 7\n"
+    part = section(noted(tmp_path, report_txt=words), "In words")
     assert "<pre>age  &lt;1.5&gt;\nheld out: north 5 &amp; south 7\n</pre>" in part
 
 
@@ -285,7 +291,6 @@ def test_the_axis_has_round_numbers(ends, logs, expected):
 
 @pytest.mark.parametrize("ratio", [True, False])
 def test_intervals_are_drawn_as_a_forest_plot(tmp_path, ratio):
-    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
     rows = [HEADER + ",odds_ratio_lower,odds_ratio_upper"]
     for name, value in (("<age>", np.log(2.0)), ("dose", -np.log(2.0))):
         ends = value - np.log(2.0), value + np.log(2.0)
@@ -295,9 +300,8 @@ def test_intervals_are_drawn_as_a_forest_plot(tmp_path, ratio):
     if not ratio:
         rows = [",".join(c for j, c in enumerate(row.split(",")) if j not in (3, 9, 10))
                 for row in rows]  # fmt: skip
-    (tmp_path / "coefficients.csv").write_text("\n".join(rows) + "\n")
-    text = page(read_folders([tmp_path]), "")
-    part = text.partition("<h2>Coefficients with 95 % intervals")[2].partition("</section>")[0]
+    noted(tmp_path, coefficients_csv="\n".join(rows) + "\n")
+    part = section([tmp_path], "Coefficients with 95 % intervals")
     assert "&lt;age&gt;" in part
     assert part.count("<circle") == (2 if ratio else 3)  # an intercept has no ratio
     if ratio:
@@ -311,7 +315,6 @@ def test_intervals_are_drawn_as_a_forest_plot(tmp_path, ratio):
 
 
 def test_how_good_a_model_is_stands_by_site(tmp_path):
-    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
     stated = {
         "sites": {"<north>": {"rows": 40.0, "auc": 0.75}}, "absent": {"south": "too few rows"},
         "pooled": {"rows": 40.0, "auc": 0.7421, "auc_error": 0.003, "calibration_slope": 0.9,
@@ -319,15 +322,11 @@ def test_how_good_a_model_is_stands_by_site(tmp_path):
         "roc": {"false_positive_rate": [0.0, 0.5, 1.0], "true_positive_rate": [0.0, 0.8, 1.0]},
         "calibration_curve": {"predicted": [0.2, 0.8], "observed": [0.1, 0.9]},
     }  # fmt: skip
-    (tmp_path / "quality.json").write_text(json.dumps(stated))
-    text = page(read_folders([tmp_path]), "")
-    part = text.partition("<h2>On held-out rows")[2].partition("</section>")[0]
-    assert "&lt;north&gt;" in part
-    assert "0.7421" in part
-    assert "0.9000 ± 0.1000" in part
-    assert "an error of at most 0.003" in part
-    assert "Not known: south: too few rows" in part
-    assert "M30.0,250.0 L140.0,74.0 L250.0,30.0" in part
+    part = section(noted(tmp_path, quality_json=json.dumps(stated)), "On held-out rows")
+    for shown in ("&lt;north&gt;", "0.7421", "0.9000 ± 0.1000", "an error of at most 0.003",
+                  "Not known: south: too few rows",
+                  "M30.0,250.0 L140.0,74.0 L250.0,30.0"):  # fmt: skip
+        assert shown in part
     assert part.count("<circle") == 2
 
 

@@ -93,16 +93,31 @@ below = 10.0
 quick = false
 """
 OURS = 'source = "ours"\nbound = "measured"\n'
-
-
+VALUE = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
 NAMED = EXPERIMENT.replace('"FedFW"', '"FedFW"\nlabel = "a"').replace('"plus"', '"b"')
 
 
-def claims_file(folder):
-    """Return where claims on an experiment with the algorithms a and b belong."""
-    (folder / "claims").mkdir()
-    (folder / "n.toml").write_text(NAMED)
-    return folder / "claims" / "n.toml"
+def claims_of(folder, text, experiment=NAMED):
+    """Return the claims of a text, on an experiment with the algorithms a and b."""
+    (folder / "claims").mkdir(exist_ok=True)
+    (folder / "n.toml").write_text(experiment)
+    (folder / "claims" / "n.toml").write_text(text)
+    return claims.Claims(folder / "claims" / "n.toml")
+
+
+def over_seeds(*values):
+    """Return runs of `a`, by their seeds, that record `c` in one round or several."""
+    rounds = [[value] if isinstance(value, float) else value for value in values]
+    return {("a", seed): [{"round": r, "c": c} for r, c in enumerate(own, 1)]
+            for seed, own in enumerate(rounds)}  # fmt: skip
+
+
+def judged(runs, sweep=None, **keys):
+    """Return the verdict on a claim of ours, over as many seeds as there are runs."""
+    claim = {"what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "value",
+             "algorithm": "a", "column": "c", **keys}  # fmt: skip
+    seeds = sorted({seed for _, seed, *_ in runs})
+    return verdicts.judge(claim, runs, seeds, "file", Sweep.of(sweep or {}))
 
 
 @pytest.fixture
@@ -194,12 +209,7 @@ def test_a_claim_without_evidence_counts_as_not_explained(fedcon):
 
 @pytest.mark.parametrize(("median", "verdict"), [(True, "pass"), (False, "fail")])
 def test_the_median_over_seeds_is_judged_where_a_claim_says_so(median, verdict):
-    claim = {
-        "what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "value",
-        "algorithm": "a", "column": "c", "below": 1.0, "median": median,
-    }  # fmt: skip
-    runs = {("a", seed): [{"round": 1, "c": c}] for seed, c in enumerate([0.25, 0.5, 9.0])}
-    found = verdicts.judge(claim, runs, [0, 1, 2], "file", Sweep.of({}))
+    found = judged(over_seeds(0.25, 0.5, 9.0), below=1.0, median=median)
     assert found.verdict == verdict
     assert found.values == ((0.5,) if median else (0.25, 0.5, 9.0))
     if median:
@@ -207,44 +217,30 @@ def test_the_median_over_seeds_is_judged_where_a_claim_says_so(median, verdict):
 
 
 def test_the_table_says_of_how_many_seeds_an_exponent_is_the_means():
-    claim = {
-        "what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "scaling",
-        "algorithm": "a", "column": "c", "of_mean": True, "near": 1.0, "within": 0.1,
-    }  # fmt: skip
+    claim = {"measure": "scaling", "of_mean": True, "near": 1.0, "within": 0.1}
+    sweep = {"problem.clients": [1, 4]}
     runs = {
         ("a", seed, x): [{"round": 1, "c": x * (1 + seed)}] for seed in range(3) for x in (1.0, 4.0)
     }
-    sweep = Sweep.of({"problem.clients": [1, 4]})
-    assert verdicts.judge(claim, runs, [0, 1, 2], "file", sweep).measured.endswith(
-        ", of the mean of 3 seeds"
-    )
-    assert "mean" not in verdicts.judge(claim, runs, [0], "file", sweep).measured
+    assert judged(runs, sweep, **claim).measured.endswith(", of the mean of 3 seeds")
+    one = {key: rows for key, rows in runs.items() if key[1] == 0}
+    assert "mean" not in judged(one, sweep, **claim).measured
 
 
 @pytest.mark.parametrize(("expected", "verdict"), [(0.9, "not explained"), (0.5, "fail")])
 @pytest.mark.parametrize("threshold", [{"above": 1.0}, {"near": 2.0, "within": 0.1}])
 def test_an_explanation_can_expect_the_worst_alone(threshold, expected, verdict):
-    explained = {
-        "fault": "unknown", "why": "", "expected": expected, "tolerance": 0.01, "worst": True,
-    }  # fmt: skip
-    claim = {
-        "what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "value",
-        "algorithm": "a", "column": "c", "explained": explained, **threshold,
-    }  # fmt: skip
-    runs = {("a", seed): [{"round": 1, "c": c}] for seed, c in enumerate([2.0, 0.9, 1.5])}
-    found = verdicts.judge(claim, runs, [0, 1, 2], "file", Sweep.of({}))
+    explained = {"fault": "unknown", "why": "", "expected": expected, "tolerance": 0.01,
+                 "worst": True}  # fmt: skip
+    found = judged(over_seeds(2.0, 0.9, 1.5), explained=explained, **threshold)
     assert found.verdict == verdict
 
 
 def test_quick_replaces_entries():
-    text = (
-        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
-        'below = 1.0\nround = 9\nquick = {round = 3, above = 2.0}\nbound = "order"\n'
-    )
+    text = f'{VALUE}below = 1.0\nround = 9\nquick = {{round = 3, above = 2.0}}\nbound = "order"\n'
     table = tomllib.loads(text)["claim"][0]
-    shared = {"source": "text"}
-    assert claims._checked(table, shared, quick=False)["below"] == 1.0
-    quick = claims._checked(table, shared, quick=True)
+    whole, quick = (claims._checked(table, {"source": "text"}, quick=q) for q in (False, True))
+    assert whole["below"] == 1.0
     assert (quick["round"], quick["above"], "below" in quick) == (3, 2.0, False)
 
 
@@ -266,11 +262,7 @@ def test_quick_replaces_entries():
         ("count", {"algorithm": "a", "level": 3.0}, [2.0]),
         ("bounded", {"algorithm": "a", "terms": [[16.0, -1.0]]}, [1.0]),
         ("bounded", {"algorithm": "b", "terms": [[36.0, -1.0], [0.0, 1.0]]}, [1.0]),
-        (
-            "bounded",
-            {"algorithm": "a", "terms": [[32.0, -1.0]], "take": "least"},
-            [0.25],
-        ),
+        ("bounded", {"algorithm": "a", "terms": [[32.0, -1.0]], "take": "least"}, [0.25]),
         ("slope", {"algorithm": "a"}, [-1.0]),
         ("slope", {"algorithm": "b", "since": 2}, [0.0]),
         ("share", {"algorithm": "a", "over": ["a", "b"]}, [0.0, 0.5]),
@@ -289,36 +281,25 @@ def test_measures(measure, keys, expected):
 
 
 def test_costs_are_shown_with_their_algorithms(tmp_path):
-    file = claims_file(tmp_path)
-    claim = (
-        '[[claim]]\nwhat = "x"\nmeasure = "cost"\nalgorithms = ["a", "b"]\ncolumn = "c"\n'
-        'level = 1.0\nof = "megabytes"\n'
-    )
-    file.write_text(f"{OURS}{claim}near = [2.5, 3.0]\nwithin = 0.3\n{claim}above = 2.7\n")
-    histories = {
+    claim = '[[claim]]\nwhat = "x"\nmeasure = "cost"\nalgorithms = ["a", "b"]\ncolumn = "c"\n'
+    claim += 'level = 1.0\nof = "megabytes"\n'
+    text = f"{OURS}{claim}near = [2.5, 3.0]\nwithin = 0.3\n{claim}above = 2.7\n"
+    near, above = claims_of(tmp_path, text).judge({
         (label, 0): [{"round": 1, "c": 2.0, "megabytes": 1.0}, {"round": 2, "c": c, "megabytes": m}]
         for label, c, m in (("a", 1.0, 2.0), ("b", 0.5, 3.0))
-    }
-    near, above = claims.Claims(file).judge(histories)
+    })  # fmt: skip
     assert (near.verdict, near.measured) == ("pass", "a 2, b 3 (off by 20 %)")
     assert (above.verdict, above.measured) == ("fail", "a 2, b 3")
 
 
 def test_each_seed_may_have_its_own_limit(tmp_path):
     """The worst is that which has the least room below, or above, its own."""
-    file = claims_file(tmp_path)
-    claim = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
-    claim += "round = [1, 2]\n"
-    file.write_text(
+    claim = f"{VALUE}round = [1, 2]\n"
+    text = (
         f"seeds = [0, 1]\n{OURS}{claim}below = [3.0, 2.0]\n{claim}below = [2.0, 3.0]\n"
         f"{claim}above = [2.0, 0.4]\n{claim}below = 3.0\n"
     )
-    found = claims.Claims(file).judge(
-        {
-            ("a", seed): [{"round": r + 1, "c": c} for r, c in enumerate(values)]
-            for seed, values in ((0, [2.5, 2.25]), (1, [1.75, 0.5]))
-        }
-    )
+    found = claims_of(tmp_path, text).judge(over_seeds([2.5, 2.25], [1.75, 0.5]))
     assert [v.verdict for v in found] == ["pass", "fail", "pass", "pass"]
     assert [v.claimed for v in found] == ["< 3, 2", "< 2, 3", "> 2, 0.4", "< 3"]
     worst = [v.measured.partition(" ")[0] for v in found]
@@ -326,17 +307,11 @@ def test_each_seed_may_have_its_own_limit(tmp_path):
 
 
 def test_not_a_number_passes_nothing(tmp_path):
-    file = claims_file(tmp_path)
-    file.write_text(
-        f"{OURS}"
-        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
-        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nnear = 0.0\n'
-        "within = 1.0\n"
-    )
-    found = claims.Claims(file).judge({("a", 0): [{"round": 1, "c": math.nan}]})
+    text = f"{OURS}{VALUE}above = 0.0\n{VALUE}near = 0.0\nwithin = 1.0\n"
+    found = claims_of(tmp_path, text).judge(over_seeds(math.nan))
     assert [v.verdict for v in found] == ["fail", "fail"]
-    text = reproduce.to_json(reproduce.Reproduction(found, {}, 0.0, 0))
-    assert json.loads(text)["claims"][0]["values"] == [None]
+    shown = reproduce.to_json(reproduce.Reproduction(found, {}, 0.0, 0))
+    assert json.loads(shown)["claims"][0]["values"] == [None]
 
 
 @pytest.mark.parametrize(
@@ -438,61 +413,50 @@ def test_what_is_drawn(change, expected):
 )
 def test_the_table_says_over_how_many_seeds(tmp_path, bound, seeds, shown):
     """A number computed for the same data is about no other; of cohorts it is as any other."""
-    file = claims_file(tmp_path)
     bound, _, everyone = bound.partition(", ")
-    if everyone:
-        (tmp_path / "n.toml").write_text(NAMED.replace("{sample = 2}", '"full"'))
-    file.write_text(
+    experiment = NAMED.replace("{sample = 2}", '"full"') if everyone else NAMED
+    text = (
         f'source = "ours"\nbound = "{bound}"\nseeds = {seeds}\nfew_seeds = "an hour each"\n'
-        'vary = ["problem.seed"]\n'
-        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
+        f'vary = ["problem.seed"]\n{VALUE}above = 0.0\n'
     )
-    found = claims.Claims(file).judge({("a", seed): [{"round": 1, "c": 1.0}] for seed in range(5)})
+    found = claims_of(tmp_path, text, experiment).judge(over_seeds(*[1.0] * 5))
     row = reproduce.cells(found[0])
     assert row[reproduce.TITLES.index("Seeds")] == shown
     fewer = reproduce.summary(reproduce.Reproduction(found, {}, 0.0, 0)).count("1 over fewer")
     assert fewer == shown.count("hour")
 
 
-def test_where_everyone_takes_part_the_runs_seeds_draw_nothing(tmp_path):
+@pytest.mark.parametrize(
+    ("vary", "count", "drawn"), [("", 2, 5), ("", 4, 1), ('vary = ["problem.seed"]\n', 4, 5)]
+)
+def test_where_everyone_takes_part_the_runs_seeds_draw_nothing(tmp_path, vary, count, drawn):
     """Five seeds of cohorts of everyone are one run, of one set of data, unless they draw these."""
-    file = claims_file(tmp_path)
-    (tmp_path / "n.toml").write_text(NAMED.replace("{sample = 2}", '"full"'))
     text = (
-        'source = "ours"\nbound = "order"\nseeds = [0, 1, 2, 3, 4]\n%s[sweep]\n'
-        '"algorithm.participation.sample" = [2, 4]\n[[claim]]\nwhat = "x"\nmeasure = "value"\n'
-        'algorithm = "a"\ncolumn = "c"\nabove = 0.0\nat = [%d]\n'
+        f'source = "ours"\nbound = "order"\nseeds = [0, 1, 2, 3, 4]\n{vary}[sweep]\n'
+        f'"algorithm.participation.sample" = [2, 4]\n{VALUE}above = 0.0\nat = [{count}]\n'
     )
-    for vary, count, drawn in (("", 2, 5), ("", 4, 1), ("problem.seed", 4, 5)):
-        file.write_text(text % (f'vary = ["{vary}"]\n' if vary else "", count))
-        found = claims.Claims(file)
-        assert found.drawn(found.claims[0]) == drawn
+    found = claims_of(tmp_path, text, NAMED.replace("{sample = 2}", '"full"'))
+    assert found.drawn(found.claims[0]) == drawn
 
 
 def test_a_claim_re_cut_after_a_run_is_a_companion(tmp_path):
-    file = claims_file(tmp_path)
-    claim = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
-    file.write_text(f'source = "text"\nbound = "measured"\n{claim}companion = true\n')
-    assert claims.Claims(file).shown == ["n: x"]
-    quick = 'companion = true\nquick = {what = "y"}\n'
-    file.write_text(f'source = "text"\nbound = "measured"\n{claim}{quick}')
-    assert claims.Claims(file).shown == ["n: x", "n: y"]
+    text = f'source = "text"\nbound = "measured"\n{VALUE}above = 0.0\ncompanion = true\n'
+    assert claims_of(tmp_path, text).shown == ["n: x"]
+    assert claims_of(tmp_path, text + 'quick = {what = "y"}\n').shown == ["n: x", "n: y"]
     why = '[claim.explained]\nfault = "unknown"\nwhy = "y"\nexpected = 1.0\ntolerance = 0.1\n'
-    file.write_text(f'source = "text"\nbound = "measured"\n{claim}companion = true\n{why}')
     with pytest.raises(ConfigError, match="does not hold cannot be a companion"):
-        claims.Claims(file)
+        claims_of(tmp_path, text + why)
 
 
-def test_what_a_paper_says_stays_its_own_where_it_shows_why_one_of_ours_fails(tmp_path):
-    file = claims_file(tmp_path)
-    claim = (
-        '[[claim]]\nwhat = "{}"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
-    )
+@pytest.mark.parametrize(("source", "shown"), [("text", ["n: x"]), ("ours", [])])
+def test_what_a_paper_says_stays_its_own_where_it_shows_why_one_of_ours_fails(
+    tmp_path, source, shown
+):
+    other = VALUE.replace('"x"', '"slope"')
     why = '[claim.explained]\nfault = "ours"\nwhy = "y"\nexpected = 1.0\ntolerance = 0.1\n'
-    text = 'bound = "theory"\n' + claim.format("x") + 'source = "text"\n' + claim.format("slope")
-    for source, shown in (("text", ["n: x"]), ("ours", [])):
-        file.write_text(f'{text}source = "{source}"\n{why}shown_by = "x"\n')
-        assert claims.Claims(file).shown == shown
+    text = f'bound = "theory"\n{VALUE}above = 0.0\nsource = "text"\n{other}above = 0.0\n'
+    text += f'source = "{source}"\n{why}shown_by = "x"\n'
+    assert claims_of(tmp_path, text).shown == shown
 
 
 def test_the_tally_tells_papers_claims_apart():

@@ -28,7 +28,7 @@ from flower_fedcon.runs.relative import with_relative
 
 
 @pytest.fixture
-def runs(fedcon):
+def runs(fedcon, undrawn):
     """Play three methods with three seeds, in the folder `many`."""
     command = ["compare", "small.toml", "--rounds", "60", "--seeds", "0,1,2", "--run-dir", "many"]
     ran(fedcon, *command, "--set", "participation.sample=2")

@@ -21,6 +21,13 @@ from flower_fedcon.objectives import LeastSquares, PrivateObjective
 from flower_fedcon.privacy import ExampleDP
 
 
+def best_of(folder):
+    """Return the table of the algorithm that a grid has found the best."""
+    best = tomllib.loads(Path(folder, "best.toml").read_text())
+    assert "compare" not in best
+    return best["algorithm"]
+
+
 def test_grid():
     assert len(grid(["a=1,2,3", "b=x,y"])) == 6
     assert grid(["p={sample = 3},full", "q=[1, 2],[3]"])[0] == {"p": "{sample = 3}", "q": "[1, 2]"}
@@ -37,23 +44,22 @@ def test_tune_is_resumable_and_writes_the_best(fedcon):
     folders = sorted(path.name for path in Path("tuned/fedfwplus").iterdir())
     assert folders == ["best.toml", "penalty=0.1", "penalty=1", "penalty=10"]
     scores = {name: rows_of(f"tuned/fedfwplus/{name}")[-1]["residual"] for name in folders[1:]}
-    best = tomllib.loads(Path("tuned/fedfwplus/best.toml").read_text())
-    assert best["algorithm"]["name"] == "FedFWPlus"
-    assert f"penalty={best['algorithm']['penalty']:g}" == min(scores, key=lambda n: scores[n])
-    assert "compare" not in best
+    best = best_of("tuned/fedfwplus")
+    assert best["name"] == "FedFWPlus"
+    assert f"penalty={best['penalty']:g}" == min(scores, key=lambda n: scores[n])
     assert "best:      tuned/fedfwplus/best.toml" in out
 
-    before = {n: Path("tuned/fedfwplus", n, "history.csv").stat().st_mtime_ns for n in folders[1:]}
-    code, out, _ = fedcon(*command, "--grid", "schedule=convex")  # another grid: other folders
-    assert code == 0
-    assert "found" not in out
-    code, out, _ = fedcon(*command, "--largest")
-    assert out.count(", found") == 3
-    assert before == {
-        n: Path("tuned/fedfwplus", n, "history.csv").stat().st_mtime_ns for n in folders[1:]
-    }
-    best = tomllib.loads(Path("tuned/fedfwplus/best.toml").read_text())
-    assert f"penalty={best['algorithm']['penalty']:g}" == max(scores, key=lambda n: scores[n])
+    def written():
+        paths = (Path("tuned/fedfwplus", name, "history.csv") for name in folders[1:])
+        return [path.stat().st_mtime_ns for path in paths]
+
+    before = written()
+    other = ran(fedcon, *command, "--grid", "schedule=convex")  # another grid: other folders
+    assert "found" not in other
+    assert ran(fedcon, *command, "--largest").count(", found") == 3
+    assert written() == before
+    largest = max(scores, key=lambda n: scores[n])
+    assert f"penalty={best_of('tuned/fedfwplus')['penalty']:g}" == largest
     ran(fedcon, "run", "tuned/fedfwplus/best.toml", "--run-dir", "again")
 
     command[command.index("10")] = "11"
@@ -61,22 +67,14 @@ def test_tune_is_resumable_and_writes_the_best(fedcon):
 
 
 def test_tune_with_runs_that_fail(fedcon):
-    text = (
-        Path("small.toml")
-        .read_text()
-        .replace('"FedFW"\npenalty = 5.0', '"FedAvg"\nclient_lr = 1.0\nlocal_steps = 2')
-    )
-    Path("d.toml").write_text(text)
+    text, own = Path("small.toml").read_text(), '"FedAvg"\nclient_lr = 1.0\nlocal_steps = 2'
+    Path("d.toml").write_text(text.replace('"FedFW"\npenalty = 5.0', own))
     warn = ["--set", "algorithm.on_mismatch=warn"]
     many = ["tune", "d.toml", "--rounds", "200", *warn]
-    out = ran(fedcon, *many, "--grid", "client_lr=1e-3,1e3")
-    assert "failed" in out
-    assert (
-        tomllib.loads(Path("runs/d-tune/fedavg/best.toml").read_text())["algorithm"]["client_lr"]
-        == 1e-3
-    )
-    arguments = ["--grid", "client_lr=1e3", "--run-dir", "bad"]
-    assert "every run failed" in refusal(fedcon, *many, *arguments)
+    assert "failed" in ran(fedcon, *many, "--grid", "client_lr=1e-3,1e3")
+    assert best_of("runs/d-tune/fedavg")["client_lr"] == 1e-3
+    bad = ["--grid", "client_lr=1e3", "--run-dir", "bad"]
+    assert "every run failed" in refusal(fedcon, *many, *bad)
 
 
 def test_tune_over_seeds_for_several_algorithms(fedcon):
@@ -86,16 +84,16 @@ def test_tune_over_seeds_for_several_algorithms(fedcon):
     for label, slug in (("FedFW", "fedfw"), ("FedFWPlus", "fedfwplus")):
         means = {}
         for penalty in ("1", "10"):
-            runs = [rows_of(f"t/{slug}/penalty={penalty}/seed-{seed}") for seed in (0, 3)]
-            ends = [rows[-1]["residual"] for rows in runs]
+            folder = f"t/{slug}/penalty={penalty}"
+            ends = [rows_of(f"{folder}/seed-{seed}")[-1]["residual"] for seed in (0, 3)]
             means[penalty] = sum(ends) / 2
             shown = f"{means[penalty]:.4g}"
             if ends[0] != ends[1]:
                 shown += f" ({min(ends):.4g} to {max(ends):.4g})"
             assert " ".join(f"{penalty} {shown}".split()) in " ".join(out.split())
-        best = tomllib.loads(Path(f"t/{slug}/best.toml").read_text())
-        assert best["algorithm"]["label"] == label
-        assert f"{best['algorithm']['penalty']:g}" == min(means, key=lambda p: means[p])
+        best = best_of(f"t/{slug}")
+        assert best["label"] == label
+        assert f"{best['penalty']:g}" == min(means, key=lambda p: means[p])
     assert "4/4: penalty=10, seed 3: residual" in out
     assert fedcon(*command, "--run-dir", "t")[1].count(", found") == 8
     assert "not both" in refusal(fedcon, *command, "--seed", "1")
@@ -118,6 +116,7 @@ def test_tune_refusals(fedcon, arguments, words):
     assert words in refusal(fedcon, *command)
 
 
+TUNE = ("tune", "grid.toml", "--workers", "1")
 GRID = """grid = {penalty = [0.005, 0.05, 0.5, 50.0]}
 [tuning]
 rounds = 20
@@ -134,7 +133,7 @@ def with_grid(grid=GRID):
 def test_the_grids_of_a_file(fedcon):
     text = with_grid()
     Path("grid.toml").write_text(text)
-    code, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    code, out, _ = fedcon(*TUNE)
     scores = {
         name: rows_of(f"runs/grid-tune/fedfw/penalty={name}")[-1]
         for name in ("0.005", "0.05", "0.5", "50.0")
@@ -144,19 +143,17 @@ def test_the_grids_of_a_file(fedcon):
     assert (code, best) == (0, "0.05")
 
     Path("grid.toml").write_text(text.replace("penalty = 0.05\n", "penalty = 0.5\n"))
-    code, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    code, out, _ = fedcon(*TUNE)
     assert code == 1
     assert out.count(", found") == 4  # nothing is repeated
     assert "penalty=0.5 is not the best of the grid: penalty=0.05 is" in out
 
     Path("grid.toml").write_text(text.replace("[0.005, ", "["))
-    code, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    code, out, _ = fedcon(*TUNE)
     assert code == 1
     assert "penalty = 0.05 is an end of its grid [0.05, 0.5, 50.0]" in out
-    claim = (
-        'what = "x"\nmeasure = "value"\nalgorithm = "FedFW"\ncolumn = "objective"\nabove = 0.0\n'
-    )
-    claim = f'source = "ours"\nbound = "measured"\n[[claim]]\n{claim}'
+    claim = 'source = "ours"\nbound = "measured"\n[[claim]]\nwhat = "x"\nmeasure = "value"\n'
+    claim += 'algorithm = "FedFW"\ncolumn = "objective"\nabove = 0.0\n'
     Path("sims/claims").mkdir(parents=True)
     Path("sims/claims/grid.toml").write_text(claim)
     Path("sims/grid.toml").write_text(text)
@@ -165,18 +162,14 @@ def test_the_grids_of_a_file(fedcon):
     assert "is an end of its grid" in refusal(fedcon, "reproduce")
 
 
-def test_the_first_to_a_level_is_best(fedcon):
+def test_the_first_to_a_level_is_best():
     options = TuningOptions(level=1.0)
-    rows = {"a": [3.0, 0.9, 0.8], "b": [1.0, 2.0, 3.0], "c": [9.0, 8.0, 7.0]}
-    scores = {
-        name: _score(
-            Played([{"round": i, "residual": v} for i, v in enumerate(values, 1)]), options
-        )
-        for name, values in rows.items()
-    }
-    assert [scores["a"].value, scores["b"].value] == [2.0, 1.0]
-    assert not scores["c"].arrived
-    assert scores["c"].missed == 7.0
+    a, b, c = (
+        _score(Played([{"round": i, "residual": v} for i, v in enumerate(values, 1)]), options)
+        for values in ([3.0, 0.9, 0.8], [1.0, 2.0, 3.0], [9.0, 8.0, 7.0])
+    )
+    assert (a.value, b.value) == (2.0, 1.0)
+    assert (c.arrived, c.missed) == (False, 7.0)
 
 
 def test_the_least_spent_to_a_level_is_best(fedcon):
@@ -190,19 +183,19 @@ def test_the_least_spent_to_a_level_is_best(fedcon):
     assert [_score(Played(rows), in_rounds).value for rows in (small, large)] == [3, 1]
 
     Path("grid.toml").write_text(with_grid(f'{GRID}level = 6.0\nof = "uplink_bytes"\n'))
-    _, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    _, out, _ = fedcon(*TUNE)
     assert "uplink_bytes with residual at most 6" in out
     best = rows_of("runs/grid-tune/fedfw/penalty=0.05")[-1]
     assert f"{best['uplink_bytes']:.4g}" in out
     unreached = with_grid(f'{GRID}level = 1e-9\nof = "uplink_bytes"\n')
     Path("grid.toml").write_text(unreached)
-    code, out, error = fedcon("tune", "grid.toml", "--workers", "1", "--run-dir", "other")
+    code, out, error = fedcon(*TUNE, "--run-dir", "other")
     assert (code, error) == (1, "")
     assert out.count("never") == 8  # a line and a cell for each value
     assert "no run brought residual down to 1e-09; the nearest was penalty=0.05" in out
     assert not Path("other/fedfw/best.toml").exists()
     Path("grid.toml").write_text(unreached.replace("uplink_bytes", "uplink_byte"))
-    words = refusal(fedcon, "tune", "grid.toml", "--workers", "1", "--run-dir", "other")
+    words = refusal(fedcon, *TUNE, "--run-dir", "other")
     assert "unknown metric 'uplink_byte': did you mean 'uplink_bytes'" in words
 
 
@@ -222,13 +215,13 @@ def test_a_level_that_some_seeds_reach():
 
 def test_a_run_stops_at_the_level(fedcon):
     Path("grid.toml").write_text(with_grid(f"{GRID}level = 6.0\n"))
-    fedcon("tune", "grid.toml", "--workers", "1")
+    fedcon(*TUNE)
     rows = rows_of("runs/grid-tune/fedfw/penalty=0.05")
     assert len(rows) < 20
     assert [row["residual"] <= 6.0 for row in rows] == [False] * (len(rows) - 1) + [True]
 
     Path("grid.toml").write_text(with_grid())
-    _, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    _, out, _ = fedcon(*TUNE)
     assert "found" not in out
     whole = rows_of("runs/grid-tune/fedfw/penalty=0.05")
     assert len(whole) == 20
