@@ -106,7 +106,7 @@ def test_the_real_test_images():
     assert whole.A[:, :784].mean() * 255 == pytest.approx(33.79, abs=0.01)
 
 
-@pytest.mark.nightly  # ten seconds for numbers that only a change of DualFL's own tests moves
+@pytest.mark.nightly  # ten seconds; DualFL's rounds are held by its own tests
 @needs_mnist
 def test_dualfl_on_the_real_images():
     """Relative energies of the first rounds, as dualfl_mnist.toml states them."""
