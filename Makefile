@@ -49,6 +49,7 @@ versions:  ## what people call, on other versions: make versions RESOLUTION=lowe
 durations:  ## measure anew which tests are fast, on a quiet machine
 	$(BIN)/pytest -n 2 --measure
 	$(BIN)/pytest -n 2 --measure -m "not slow"
+	$(BIN)/pytest -n 2 --measure -m quick
 
 nightly:  ## the long tests, and fuzzing with many cases: hours
 	$(BIN)/pytest -n 2 -m nightly
