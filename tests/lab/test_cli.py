@@ -174,8 +174,8 @@ def test_a_path_that_a_terminal_cannot_show(tmp_path):
     assert (tmp_path / "ночь" / "model.npz").exists()
 
 
-def made_of(clients):
-    return lambda: FederatedProblem(clients)
+def quadratics_of(vectors):
+    return lambda: FederatedProblem([Quadratic(np.eye(len(b)), np.array(b)) for b in vectors])
 
 
 def test_bad_data_are_refused(fedcon, monkeypatch):
@@ -187,8 +187,7 @@ def test_bad_data_are_refused(fedcon, monkeypatch):
         ([[1.0, 1.0], [1.0] * 3], "client 1 has a model of shape (3,), client 0 (2,)"),
         ([[1.0, np.nan]], "Quadratic(b) has a value that is not finite (nan) at (1,)"),
     ):
-        clients = [Quadratic(np.eye(len(b)), np.array(b)) for b in vectors]
-        monkeypatch.setitem(BUILDERS, "bad", made_of(clients))
+        monkeypatch.setitem(BUILDERS, "bad", quadratics_of(vectors))
         assert words in refusal(fedcon, "run", "bad.toml")
 
 

@@ -62,7 +62,7 @@ def test_certificates_are_asked_for_in_the_file(fedcon):
     ran(fedcon, "plot", "a", "--y", "fw_gap", "-o", "gap.svg")
 
 
-def test_a_seed_fixes_a_run_which_its_configuration_repeats(fedcon):
+def test_a_seed_fixes_a_run_which_its_configuration_repeats(fedcon, undrawn):
     for folder, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         ran(fedcon, "run", "small.toml", "--seed", seed, "--run-dir", folder)
     ran(fedcon, "run", "a/config.toml", "--run-dir", "again")
@@ -75,7 +75,7 @@ def test_a_seed_fixes_a_run_which_its_configuration_repeats(fedcon):
     assert a[1] != c[1]
 
 
-def test_run_directories(fedcon):
+def test_run_directories(fedcon, undrawn):
     for _ in range(3):
         ran(fedcon, "run", "small.toml", "--rounds", "1")
     assert names_in("runs") == {"small", "small-2", "small-3"}
@@ -87,7 +87,7 @@ def test_run_directories(fedcon):
         assert words in refusal(fedcon, "run", "small.toml", "--run-dir", folder)
 
 
-def test_a_problem_without_reference(fedcon):
+def test_a_problem_without_reference(fedcon, undrawn):
     Path("digits.toml").write_text(
         '[problem]\nname = "digits"\nl1 = 1e-3\nreference = false\n[run]\nrounds = 2\n'
         '[algorithm]\nname = "FedAvg"\nclient_lr = 0.5\nlocal_steps = 1\n'
@@ -123,7 +123,7 @@ def test_a_diverging_run_is_one_error(fedcon):
     assert f"round {ended}: the objective is inf: the run diverges" in message
 
 
-def test_resume_goes_on_to_the_same_bytes(fedcon):
+def test_resume_goes_on_to_the_same_bytes(fedcon, undrawn):
     ran(fedcon, "run", "small.toml", "--run-dir", "whole", "--rounds", "30")
     ran(fedcon, "run", "small.toml", "--run-dir", "part", "--checkpoint-every", "7")
     more = ["run", "small.toml", "--run-dir", "part", "--resume", "--rounds", "30"]
@@ -184,7 +184,7 @@ def test_compare_over_seeds(fedcon):
         assert words in refusal(fedcon, *wrong)
 
 
-def test_each_seed_counts_at_its_own_end(fedcon):
+def test_each_seed_counts_at_its_own_end(fedcon, undrawn):
     """Seeds that come to a level at different times are not cut to the shortest of them."""
     level = ["--until", "residual=3.0", "--set", "FedFW.participation.sample=1"]
     command = ["compare", "small.toml", "--rounds", "60", "--seeds", "0,1,2,3", *level]
@@ -201,7 +201,7 @@ def test_each_seed_counts_at_its_own_end(fedcon):
 
 
 @pytest.mark.parametrize("reference", ["true", "false"])
-def test_until_relative_in_a_file(fedcon, reference):
+def test_until_relative_in_a_file(fedcon, undrawn, reference):
     """A run ends at the value that the closing table shows; a reference is found for it."""
     Path("until.toml").write_text(
         f"[problem]\nname = 'counterexample'\nreference = {reference}\n"
@@ -218,14 +218,14 @@ def test_until_relative_in_a_file(fedcon, reference):
     assert "Relative" in titles
 
 
-def test_seeds_that_change_nothing_are_said(fedcon):
+def test_seeds_that_change_nothing_are_said(fedcon, undrawn):
     out = ran(fedcon, "compare", "small.toml", "--rounds", "2", "--seeds", "0,1")
     for label in ("FedFWPlus", "Mirror, 2 steps"):
         assert f"{label}: nothing depends on the seed, so its 2 runs count as one" in out
     assert "FedFW: nothing" not in out
 
 
-def test_seeds_of_the_problem(fedcon):
+def test_seeds_of_the_problem(fedcon, undrawn):
     command = ["compare", "small.toml", "--rounds", "3", "--set", "participation=full"]
     for whose, own in (("problem", 0), ("both", 4)):
         out = ran(fedcon, *command, "--seeds", f"{whose}:3,4", "--run-dir", whose)
@@ -280,7 +280,7 @@ def test_seeds_share_one_problem():
 # --- playing -------------------------------------------------------------------------------------
 
 
-def test_a_run_that_cannot_be_stacked_says_so_once(fedcon):
+def test_a_run_that_cannot_be_stacked_says_so_once(fedcon, undrawn):
     text = Path("small.toml").read_text().replace("penalty = 5.0\n", "")
     Path("small.toml").write_text(text.replace("participation = {sample = 2}\n", ""))
     options = [word for setting in ("algorithm.name=FedProxAL", "penalty=1.0", "coupling=1.0",
@@ -323,7 +323,7 @@ def automatic(run_command, folder, own="", *options):
     return out
 
 
-def test_a_file_without_an_algorithm_lets_those_that_fit_race(fedcon):
+def test_a_file_without_an_algorithm_lets_those_that_fit_race(fedcon, undrawn):
     automatic(fedcon, "one", "", "--rounds", "40")
     more = ["--run-dir", "one", "--resume", "--rounds", "90"]
     code, out, error = fedcon("run", "one/config.toml", *more)
@@ -334,7 +334,7 @@ def test_a_file_without_an_algorithm_lets_those_that_fit_race(fedcon):
     assert rows_of("two")[-1]["residual"] < 1e-9
 
 
-def test_auto_stands_in_files_where_a_rule_does(fedcon):
+def test_auto_stands_in_files_where_a_rule_does(fedcon, undrawn):
     own = '[algorithm]\nname = "FedDR"\n'
     automatic(fedcon, "one", f'{own}step_size = "auto"\n')
     assert config_of("one")["algorithm"]["step_size"] == "auto"
@@ -343,7 +343,7 @@ def test_auto_stands_in_files_where_a_rule_does(fedcon):
     assert "relaxation must be a number, got 'auto'" in words
 
 
-def test_a_run_tells_who_was_in_its_race_and_who_was_not_tried(fedcon):
+def test_a_run_tells_who_was_in_its_race_and_who_was_not_tried(fedcon, undrawn):
     own = '[algorithm]\nname = "FedMiD"\nclient_lr = "auto"\n'
     out = automatic(fedcon, "one", own, "--rounds", "20")
     rows = [line.split() for line in out.splitlines() if line.strip().startswith("client_lr=")]

@@ -57,7 +57,7 @@ def test_the_runs_of_a_study(fedcon):
     assert rest == ["FedFWPlus", "Mirror, 2 steps"]
 
 
-def test_the_seed_of_problem_and_run_in_one(fedcon):
+def test_the_seed_of_problem_and_run_in_one(fedcon, undrawn):
     found = runs_of(Experiment.load(written("[sweep]\nlocal_steps = [1, 3]\nboth.seed = [2, 7]\n")))
     assert len(found) == (1 + 1 + 2) * 2
     for run in found:
@@ -109,7 +109,7 @@ def test_a_study_is_played_once(fedcon):
     assert "Mirror, 2 steps, full, local_steps 3" in out
 
 
-def test_a_study_says_once_what_is_mismatched(fedcon):
+def test_a_study_says_once_what_is_mismatched(fedcon, undrawn):
     text = written('[sweep]\n"problem.seed" = [0, 1]\nlocal_steps = [1, 2]\n', rounds=1).read_text()
     own = '"Scaffold"\non_mismatch = "warn"\nclient_lr = 1e-4\nlocal_steps = 1\n[sweep]'
     Path("study.toml").write_text(re.sub('"FedFW".*?\\[sweep\\]', own, text, flags=re.DOTALL))
