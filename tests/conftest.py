@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 # Before NumPy, Flower or Ray is imported by any test. With one thread, as on the nodes, sums are
@@ -20,7 +22,14 @@ from fuzzing import CASES
 from hypothesis import HealthCheck, settings
 
 DURATIONS = Path(__file__).with_name("durations.txt")
-SLOW = 0.1  # seconds, of a test's longest case: `make quick` leaves out tests that took longer
+# Seconds of a test's longest case: above the first it is slow, and `make quick` runs none above
+# the second, and no file that begins with an import of what takes a second to import.
+SLOW, QUICK = 0.1, 0.02
+HEAVY = re.compile(
+    r"^(from|import|(\w+ = )?pytest\.importorskip\()"
+    r".*\b(torch|jax|statsmodels|sites|apps|fake_ray|virtual_nodes)\b",
+    re.MULTILINE,
+)
 ALONE = {"ray", "deployment"}
 
 # The same cases in every run, so that what fails is the change; `make fuzz` draws its own.
@@ -46,8 +55,9 @@ def pytest_configure(config):
         config.pluginmanager.register(Measured())
 
 
+@cache
 def durations():
-    """Return seconds: of a file's tests together, and of the longest case of a slow test."""
+    """Return seconds: of a file's tests together, and of the longest case of a test."""
     lines = DURATIONS.read_text().splitlines() if DURATIONS.exists() else []
     return {name: float(seconds) for seconds, name in map(str.split, lines)}
 
@@ -81,11 +91,26 @@ class Measured:
             files[file_of(case)] += seconds
             longest[test_of(case)] = max(longest[test_of(case)], seconds)
         listed = {name: s for name, s in files.items() if s > 1}
-        listed |= {name: s for name, s in longest.items() if s > SLOW}
+        listed |= {name: s for name, s in longest.items() if s > QUICK}
         if session.config.option.markexpr:
             for name, before in durations().items():
                 listed[name] = max(before, listed.get(name, 0.0))
-        DURATIONS.write_text("".join(f"{listed[name]:.1f} {name}\n" for name in sorted(listed)))
+        DURATIONS.write_text("".join(f"{listed[name]:.2f} {name}\n" for name in sorted(listed)))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Do not even import, for `-m quick`, files of which it runs nothing."""
+    if config.option.markexpr == "quick" and collection_path.name.startswith("test_"):
+        return HEAVY.search(collection_path.read_text("utf-8")) is not None or None
+    return None
+
+
+def pytest_pycollect_makeitem(collector, name):
+    """Nor make cases, for `-m quick`, of tests that took longer."""
+    test = test_of(f"{collector.nodeid}::{name}")
+    if collector.config.option.markexpr == "quick" and durations().get(test, 0.0) > QUICK:
+        return []
+    return None
 
 
 def pytest_collection_modifyitems(config, items):
@@ -102,9 +127,11 @@ def pytest_collection_modifyitems(config, items):
         engine = (
             item.callspec.params.get("engine", "local") if hasattr(item, "callspec") else "local"
         )
-        slow = test_of(item.nodeid) in seconds or marks & {*ALONE, "nightly"}
-        if slow or engine != "local":
+        longest = seconds.get(test_of(item.nodeid), 0.0)
+        if longest > SLOW or marks & {*ALONE, "nightly"} or engine != "local":
             item.add_marker("slow")
+        elif longest <= QUICK:
+            item.add_marker("quick")
         left_out = "nightly" in marks and "nightly" not in config.option.markexpr
         (nightly if left_out else kept).append(item)
     config.hook.pytest_deselected(items=nightly)

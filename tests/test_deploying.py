@@ -95,7 +95,7 @@ def test_the_app_lists_the_keys_that_a_deployment_needs():
     assert listed <= known | {"timeout"}
 
 
-def write_app(folder: Path) -> None:
+def write_app(folder):
     """Write the pages' app, and make its nodes' data as it says."""
     (folder / "app").mkdir()
     (data,) = blocks("python", DEPLOYMENT)
@@ -104,7 +104,7 @@ def write_app(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", data], cwd=folder, check=True)
 
 
-def check_run(folder: Path, rounds: int) -> None:
+def check_run(folder, rounds):
     """Compare what a deployment of the page's app left with a run in this process."""
     problem = files(data=[str(folder / f"client-{i}.npz") for i in range(3)], l1_radius=5.0)
     strategy = FedFW(problem.constraint, participation=Sample(count=2))
@@ -190,7 +190,17 @@ def test_flower_s_own_commands_have_these_options():
     assert config == {"superlink": {"nodes": {"address": "127.0.0.1:9093", "insecure": True}}}
 
 
-def test_the_run_s_folder_and_the_nodes_files_reach_flower(run_command, tmp_path, monkeypatch):
+@pytest.fixture
+def app(tmp_path, monkeypatch):
+    """An app in this folder; this process's signals stay as they are."""
+    monkeypatch.setattr(deploy_command, "_ENDS", ())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "pyproject.toml").write_text(LISTING)
+    return tmp_path / "app" / "pyproject.toml"
+
+
+def test_the_run_s_folder_and_the_nodes_files_reach_flower(run_command, app, tmp_path, monkeypatch):
     """As run-dir of the run configuration, and data and name of each node's, from the root on."""
     seen = []
 
@@ -209,21 +219,15 @@ def test_the_run_s_folder_and_the_nodes_files_reach_flower(run_command, tmp_path
             return True
 
     monkeypatch.setattr(deployment, "LocalDeployment", Fake)
-    monkeypatch.setattr(deploy_command, "_ENDS", ())  # this process's signals stay as they are
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "pyproject.toml").write_text(LISTING)
     for name in ("north.csv", "south.csv"):
         (tmp_path / name).touch()
     files = ["--data", "north.csv", "--data", "south.csv"]
     run_command("deploy", "app", "--local", *files, "--run-dir", "runs/x", "--run-config", "seed=3")
-    (_, nodes, configs), (app, config) = seen
-    assert (nodes, str(app)) == (2, "app")
+    (_, nodes, configs), (folder, config) = seen
+    assert (nodes, str(folder)) == (2, "app")
     assert parse_config_args([config]) == {"seed": 3, "run-dir": str(tmp_path / "runs" / "x")}
-    own = [parse_config_args([text]) for text in configs]
-    assert own == [
-        {"data": str(tmp_path / f"{name}.csv"), "name": name} for name in ("north", "south")
-    ]
+    for name, text in zip(("north", "south"), configs, strict=True):
+        assert parse_config_args([text]) == {"data": str(tmp_path / f"{name}.csv"), "name": name}
 
 
 def test_a_deployment_that_cannot_start_is_refused(run_command, tmp_path):
@@ -243,16 +247,12 @@ def test_a_deployment_that_cannot_start_is_refused(run_command, tmp_path):
     ],
 )
 def test_a_key_that_the_app_does_not_list_is_named_before_nodes_start(
-    run_command, tmp_path, monkeypatch, options, said
+    run_command, app, monkeypatch, options, said
 ):
     monkeypatch.setattr(deployment.LocalDeployment, "_start", lambda _: pytest.fail("started"))
-    monkeypatch.setattr(deploy_command, "_ENDS", ())
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "pyproject.toml").write_text(LISTING)
-    (tmp_path / "own.toml").write_text("seed = 1\n[a]\nb = 2\n")
+    Path("own.toml").write_text("seed = 1\n[a]\nb = 2\n")
     assert re.search(said, refusal(run_command, "deploy", "app", "--local", *options))
-    (tmp_path / "app" / "pyproject.toml").write_text("[project]\n")
+    app.write_text("[project]\n")
     unlisted = refusal(run_command, "deploy", "app", "--local", "--run-dir", "runs/x")
     assert "--run-dir: app/pyproject.toml lists no key 'run-dir'" in unlisted
 
@@ -294,36 +294,34 @@ def test_what_a_deployment_would_end_at_is_said_before_it_starts(
         assert f"nodes will refuse {named}, which" in capsys.readouterr().out
 
 
-def write_program(folder: Path, name: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_text("#!/bin/sh\n")
-    path.chmod(0o755)
-    return path
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Where Flower's programs are looked for; put some there by name."""
+    places = {"beside": tmp_path / "beside", "on PATH": tmp_path / "elsewhere"}
+    monkeypatch.setattr(deployment.sysconfig, "get_path", lambda _: str(places["beside"]))
+    monkeypatch.setenv("PATH", str(places["on PATH"]))
+
+    def put(place, *names):
+        for name in names:
+            path = places[place] / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("#!/bin/sh\n")
+            path.chmod(0o755)
+        return places[place]
+
+    return put
 
 
-def test_flower_s_programs_are_found_beside_python_or_on_path(tmp_path, monkeypatch):
+def test_flower_s_programs_are_found_beside_python_or_on_path(programs):
     """Beside it first: there they are of the same environment."""
-    beside, elsewhere = tmp_path / "beside", tmp_path / "elsewhere"
-    monkeypatch.setattr(deployment.sysconfig, "get_path", lambda _: str(beside))
-    monkeypatch.setenv("PATH", str(elsewhere))
-    flwr = write_program(elsewhere, "flwr")
-    assert deployment.program("flwr") == str(flwr)
-    flwr = write_program(beside, "flwr")
-    assert deployment.program("flwr") == str(flwr)
+    for place in ("on PATH", "beside"):
+        assert deployment.program("flwr") == str(programs(place, "flwr") / "flwr")
 
 
-def test_a_program_that_is_nowhere_is_named_with_both_places(run_command, tmp_path, monkeypatch):
+def test_a_program_that_is_nowhere_is_named_with_both_places(run_command, app, programs):
     """Before anything is started or written."""
-    beside, elsewhere = tmp_path / "beside", tmp_path / "elsewhere"
-    monkeypatch.setattr(deployment.sysconfig, "get_path", lambda _: str(beside))
-    monkeypatch.setattr(deploy_command, "_ENDS", ())
-    monkeypatch.setenv("PATH", str(elsewhere))
-    monkeypatch.chdir(tmp_path)
-    write_program(elsewhere, "flower-superlink")
-    (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "pyproject.toml").write_text(LISTING)
+    elsewhere = programs("on PATH", "flower-superlink")
     said = refusal(run_command, "deploy", "app", "--local")
     assert "there is no program flower-supernode beside this Python" in said
-    assert f"in {beside}, nor on PATH, {elsewhere}: install Flower" in said
-    assert not (tmp_path / "runs").exists()
+    assert f"in {programs('beside')}, nor on PATH, {elsewhere}: install Flower" in said
+    assert not Path("runs").exists()

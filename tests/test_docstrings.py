@@ -4,57 +4,31 @@ from __future__ import annotations
 
 import doctest
 import inspect
-import pkgutil
 import subprocess
 import sys
 from importlib import import_module
 
 import numpy as np
 import pytest
+from pages import ROOT
 
 import flower_fedcon
-from flower_fedcon import objectives, regularizers, sets, strategies
+from flower_fedcon import strategies
 from flower_fedcon.registry import client_class
 
-MODULES = sorted(m.name for m in pkgutil.walk_packages(flower_fedcon.__path__, "flower_fedcon."))
+SHOWN = {path for path in (ROOT / "flower_fedcon").rglob("*.py") if ">>> " in path.read_text()}
+MODULES = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in SHOWN)
 HEAVY = ["matplotlib", "pandas", "pyarrow", "ray", "scipy", "sklearn", "typer"]
 LIGHT = "flower_fedcon.flower.messages, flower_fedcon.clients, flower_fedcon.objectives"
-
-
-def public() -> dict[str, type]:
-    """Return the classes of the public interface, by where a user finds them."""
-    found = {}
-    for module in (flower_fedcon, sets, objectives, strategies, regularizers):
-        names = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]
-        for name in names:
-            value = getattr(module, name)
-            if inspect.isclass(value) and value.__module__.startswith("flower_fedcon"):
-                found[f"{module.__name__}.{name}"] = value
-    return found
-
-
-CLASSES = public()
 ALGORITHMS = [name for name in strategies.__all__ if name != "FedConStrategy"]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
-    module = import_module(name)
-    assert module.__doc__, f"{name} has no docstring"
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    module = import_module(name.removesuffix(".__init__"))
     found = doctest.testmod(module, extraglobs={"np": np}, optionflags=flags)
-    assert found.failed == 0
-
-
-def test_modules_are_found():
-    for part in (
-        "sets.balls",
-        "strategies.fedfw",
-        "clients.fedfw",
-        "engines.grid",
-        "problems.federated",
-    ):
-        assert f"flower_fedcon.{part}" in MODULES
+    assert found.failed == 0 < found.attempted
 
 
 @pytest.mark.parametrize("name", flower_fedcon.__all__)
@@ -71,18 +45,6 @@ def test_promises_are_complete():
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         flower_fedcon.simulat  # noqa: B018
     assert flower_fedcon.__version__.count(".") == 2
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_classes_and_methods_say_what_they_are(name):
-    kind = CLASSES[name]
-    assert kind.__doc__
-    assert not kind.__doc__.startswith(f"{kind.__name__}("), "a dataclass without docstring"
-    for method, value in vars(kind).items():
-        target = value.fget if isinstance(value, property) else getattr(value, "func", value)
-        target = getattr(target, "__func__", target)
-        if method[0] != "_" and inspect.isfunction(target):
-            assert (target.__doc__ or "").strip(), f"{name}.{method} has no docstring"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -123,7 +85,7 @@ def test_defaults_are_the_documented_ones(name):
                 assert stated == repr(parameter.default)
 
 
-def modules_after(statement: str) -> set[str]:
+def modules_after(statement):
     """Return which heavy packages a fresh process holds after a statement."""
     code = f"import sys; {statement}; print(*(m for m in {HEAVY} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

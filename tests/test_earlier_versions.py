@@ -29,11 +29,11 @@ def written(tmp_path):
     return shutil.copytree(WRITTEN, tmp_path / "written")
 
 
-def scaffold() -> Scaffold:
+def scaffold():
     return Scaffold(client_lr=0.1, local_steps=2, participation=Sample(count=2))
 
 
-def quadratics() -> FederatedProblem:
+def quadratics():
     return FederatedProblem([Quadratic([[2.0, 0.0], [0.0, 1.0 + j]], [j, 1.0]) for j in range(4)])
 
 

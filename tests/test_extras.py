@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from harness import ran
 from pages import ROOT
 
 import flower_fedcon
@@ -151,8 +152,7 @@ def test_a_finished_comparison_without_matplotlib_says_so(run_command, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     sims = ROOT / "sims" / "counterexample.toml"
-    code, out, error = run_command("run", str(sims), "--rounds", "2", "--run-dir", "run")
-    assert (code, error) == (0, "")
+    out = ran(run_command, "run", str(sims), "--rounds", "2", "--run-dir", "run")
     assert "none, figures are drawn by matplotlib, which is not installed: pip install" in out
     assert {path.name for path in Path("run").iterdir()} >= {"history.csv", "model.npz"}
 
@@ -165,6 +165,7 @@ def test_the_version_is_the_same_everywhere():
     series = ".".join(version.split(".")[:2])
     assert "version" in PROJECT["dynamic"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert "\nlicense: Apache-2.0\n" in (ROOT / "CITATION.cff").read_text()
     for app in (ROOT / "sims", ROOT / "examples" / "heart" / "app"):
         own = tomllib.loads((app / "pyproject.toml").read_text())["project"]
         assert own["version"] == version, app

@@ -17,6 +17,8 @@ import pytest
 from pages import ROOT, pages
 
 import flower_fedcon
+from flower_fedcon.registry import algorithms
+from flower_fedcon.strategies import FedDualAvg, FedPD
 
 sys.path.append(str(ROOT / "docs" / "_ext"))
 import interface
@@ -26,14 +28,11 @@ NEIGHBOURS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "examples",
               "flower_fedcon", "sims", "tests")  # fmt: skip
 MADE = shutil.ignore_patterns("_build", "_generated", "methods", "gallery", "generated")
 EXTERNAL = re.compile(r"https?://[^\s<>\"'`)\]}]+")
-OF_THE_THEME = (
-    "https://github.com/pradyunsg/furo",
-    "https://pradyunsg.me",
-    "https://www.sphinx-doc",
-)
+OF_THE_THEME = ("https://github.com/pradyunsg/furo", "https://pradyunsg.me",
+                "https://www.sphinx-doc")  # fmt: skip
 
 
-def listed(page: Path) -> tuple[str, list[str]]:
+def listed(page):
     """Return the module of a page of the interface, and the names in its tables."""
     text = interface.completed(page.read_text("utf-8"))
     (module,) = re.findall(r"^\.\. currentmodule:: (\S+)$", text, re.MULTILINE)
@@ -54,22 +53,26 @@ def test_every_public_name_has_its_place(module):
     assert sorted(INTERFACE[module]) == sorted(public)
 
 
+def is_told_its_module(room, name):
+    """Check what is said of a name that a room has not."""
+    with pytest.raises(AttributeError) as asked:
+        getattr(room, name)
+    with pytest.raises(ImportError) as imported:
+        exec(f"from {room.__name__} import {name}")
+    assert str(asked.value) == str(imported.value)
+    (module,) = re.findall(rf"write `from (\S+) import {name}`", str(asked.value))
+    assert name in INTERFACE[module]
+
+
 def test_a_name_asked_of_the_package_is_told_with_its_module():
     """Before: "cannot import name 'L1' from 'flower_fedcon'", and no more."""
-    own, told = INTERFACE["flower_fedcon"], 0
-    for name in {name for names in INTERFACE.values() for name in names} - {*own}:
-        if find_spec(f"flower_fedcon.{name}"):  # a module, such as `tables`
-            continue
-        with pytest.raises(AttributeError) as asked:
-            getattr(flower_fedcon, name)
-        with pytest.raises(ImportError) as imported:
-            exec(f"from flower_fedcon import {name}")
-        assert str(asked.value) == str(imported.value)
+    others = {name for names in INTERFACE.values() for name in names}
+    others -= {*INTERFACE["flower_fedcon"]}
+    others = [name for name in others if not find_spec(f"flower_fedcon.{name}")]  # `tables` is one
+    assert len(others) > 150
+    for name in others:
+        is_told_its_module(flower_fedcon, name)
         assert not hasattr(flower_fedcon, name)
-        (module,) = re.findall(rf"write `from (\S+) import {name}`", str(asked.value))
-        assert name in INTERFACE[module]
-        told += 1
-    assert told > 150
     exec("from flower_fedcon import regularizers, tables")
     with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
         exec("from flower_fedcon import nonsense")
@@ -83,16 +86,8 @@ def test_a_name_asked_of_a_wrong_module_is_told_with_its_own(room):
     }
     for names in INTERFACE.values():
         others = [name for name in names if name not in modules and not hasattr(found, name)]
-        if not others:  # its own
-            continue
-        name = others[0]
-        with pytest.raises(AttributeError) as asked:
-            getattr(found, name)
-        with pytest.raises(ImportError) as imported:
-            exec(f"from {room} import {name}")
-        assert str(asked.value) == str(imported.value)
-        (module,) = re.findall(rf"write `from (\S+) import {name}`", str(asked.value))
-        assert name in INTERFACE[module]
+        if others:
+            is_told_its_module(found, others[0])
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         found.nonsense  # noqa: B018
 
@@ -116,7 +111,7 @@ def test_every_page_is_in_the_index():
             assert f"\n{page.stem}\n" in shown, f"name {page.stem} in a toctree of docs/index.md"
 
 
-def external_links() -> set[str]:
+def external_links():
     """Return every address outside that a page, a docstring or a script of the gallery names."""
     sources = [*pages(), ROOT / "CHANGELOG.md"]
     sources += sorted((ROOT / "docs" / "api").glob("*.rst"))
@@ -169,7 +164,6 @@ def test_words_between_formulas_stay(typeset):
 
 def test_the_steps_of_all_methods_are_typeset(typeset):
     """No formula keeps a name in letters, an open brace, or a letter between the words."""
-    from flower_fedcon.registry import algorithms
 
     for kind in algorithms().values():
         card = kind.card()
@@ -186,8 +180,6 @@ def test_the_steps_of_all_methods_are_typeset(typeset):
 
 def test_a_method_s_page_says_whether_it_works_in_a_training_loop(typeset):
     """And the page on training loops names those that do."""
-    from flower_fedcon.registry import algorithms
-    from flower_fedcon.strategies import FedDualAvg, FedPD
 
     methods = import_module("methods")
     assert "your own training loop" in methods.page(FedDualAvg, drawn=False)
@@ -240,7 +232,7 @@ def test_a_colon_in_an_attribute_s_text_begins_no_type(typeset):
 class Links(HTMLParser):
     """The addresses that a page refers to, and the places in it that can be referred to."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.targets: set[str] = set()
         self.places: set[str] = set()
@@ -300,7 +292,6 @@ def test_a_built_page_names_no_address_that_is_not_listed(html):
 
 @pytest.mark.nightly
 def test_every_method_has_its_page(html):
-    from flower_fedcon.registry import algorithms
 
     built = {page.stem for page in html if page.parent.name == "methods"}
     assert algorithms().keys() <= built

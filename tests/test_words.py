@@ -19,7 +19,7 @@ NOT_PROSE = re.compile(
 )
 
 
-def refused() -> list[tuple[re.Pattern[str], str]]:
+def refused():
     """Return the patterns of the list, and what to write instead."""
     lines = (ROOT / "docs" / "words.txt").read_text("utf-8").splitlines()
     pairs = [line.split(" -> ") for line in lines if line and line[0] != "#"]
@@ -29,7 +29,7 @@ def refused() -> list[tuple[re.Pattern[str], str]]:
 REFUSED = refused()
 
 
-def complaints(text: str, first_line: int = 1) -> list[str]:
+def complaints(text, first_line=1):
     """Return a sentence for each refused wording of a text, with its line."""
     prose = NOT_PROSE.sub(lambda found: "\n" * found[0].count("\n") + "·", text)
     lines = [m.start() for m in re.finditer("\n", prose)]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from harness import Command, refusal
+from harness import refusal
 from pages import ROOT, blocks
 
 from flower_fedcon import cite
@@ -20,7 +20,7 @@ from flower_fedcon.strategies import FedAvg
 NEEDED = {"article": {"journal"}, "inproceedings": {"booktitle"}, "misc": {"eprint"}}
 
 
-def parsed(text: str) -> dict[str, dict[str, str]]:
+def parsed(text):
     """Return the entries of BibTeX by their keys; nothing else but comments may stand there."""
     found: dict[str, dict[str, str]] = {}
     rest = re.sub(r"^%.*\n", "", text, flags=re.MULTILINE).strip()
@@ -44,7 +44,7 @@ def parsed(text: str) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", algorithms())
-def test_every_method_has_entries_that_parse(name: str) -> None:
+def test_every_method_has_entries_that_parse(name):
     card = algorithms()[name].card()
     *entries, own = parsed(cite(name)).items()
     assert own[0] == "flower_fedcon"
@@ -59,13 +59,13 @@ def test_every_method_has_entries_that_parse(name: str) -> None:
         assert all(ord(letter) < 128 for value in fields.values() for letter in value)
 
 
-def test_keys_are_unique_and_each_paper_stands_once() -> None:
+def test_keys_are_unique_and_each_paper_stands_once():
     every = parsed(cite(*algorithms()))  # which refuses a key that stands twice
     papers = {paper for kind in algorithms().values() for paper in kind.card().papers}
     assert len(every) == len(papers) + 1
 
 
-def test_it_agrees_with_the_bibliography_of_the_journal_s_paper() -> None:
+def test_it_agrees_with_the_bibliography_of_the_journal_s_paper():
     text = (ROOT / "paper.bib").read_text("utf-8")
     theirs = dict(re.findall(r"  title = \{(.*)\},\n  author = \{(.*)\},\n", text))
     plain = {re.sub("[{}]", "", title).lower(): author for title, author in theirs.items()}
@@ -82,7 +82,7 @@ def test_it_agrees_with_the_bibliography_of_the_journal_s_paper() -> None:
     assert both >= 6
 
 
-def test_the_page_s_commands(fedcon: Command) -> None:
+def test_the_page_s_commands(fedcon):
     """Names, a file, the folder of a comparison and that of one of its runs."""
     first, second = blocks("bash", "docs/commands.md")[1].splitlines()
     code, printed, _ = fedcon(*first.split()[1:])
@@ -97,7 +97,7 @@ def test_the_page_s_commands(fedcon: Command) -> None:
     assert list(parsed(cite(f"{folder}/fedfwplus"))) == ["dadras2022federated", "flower_fedcon"]
 
 
-def test_what_has_no_paper_says_so(fedcon: Command) -> None:
+def test_what_has_no_paper_says_so(fedcon):
     class Uncited(FedAvg):
         """Mine."""
 
@@ -114,9 +114,7 @@ def test_what_has_no_paper_says_so(fedcon: Command) -> None:
     assert list(parsed(text)) == ["flower_fedcon"]
 
 
-def test_a_source_alone_is_enough_of_a_card(
-    fedcon: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_alone_is_enough_of_a_card(fedcon, monkeypatch):
     Path("sourced.py").write_text(
         '"""Mine.\n\nSource: Ada Lovelace, Kurt Gödel,\n"On it", ICML 2022 (arXiv:2201.1).\n"""\n'
         "from flower_fedcon.clients import FedAvgClient\n"
@@ -137,14 +135,14 @@ def test_a_source_alone_is_enough_of_a_card(
         ("empty", "empty holds no run: it has no config.toml in it, nor below"),
     ],
 )
-def test_refusals(fedcon: Command, of: str, words: str) -> None:
+def test_refusals(fedcon, of, words):
     Path("empty").mkdir()
     assert words in refusal(fedcon, "cite", of)
     with pytest.raises(ConfigError, match=re.escape(words)):
         cite(of)
 
 
-def test_only_the_form_of_a_source_is_read() -> None:
+def test_only_the_form_of_a_source_is_read():
     assert papers_in('The authors\' code; "a title" alone, 2022.') == []
     (paper,) = papers_in('of A. B. Cee, Dee Eff-Gee, "T: on (it)!", SIAM J. Sci. 2014 (NIM).')
     assert (paper.authors, paper.venue) == (("A. B. Cee", "Dee Eff-Gee"), "SIAM J. Sci.")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import Command, refusal
+from harness import ran, refusal
 
 from flower_fedcon.cli.commands.deploy_command import interrupt_once
 
@@ -31,12 +31,12 @@ SIZES = ("3000000x3000000", "9" * 30, "9" * 5000, "²", "x".join("2" * 70), "0")
         *((("info", "fedfw", "--size", size), "") for size in SIZES),
     ],
 )
-def test_one_sentence(fedcon: Command, arguments: tuple[str, ...], words: str) -> None:
+def test_one_sentence(fedcon, arguments, words):
     assert words in refusal(fedcon, *arguments)
 
 
 @pytest.mark.parametrize("deep", [15, 200, 10**5])
-def test_deep_files(fedcon: Command, deep: int) -> None:
+def test_deep_files(fedcon, deep):
     text = Path("small.toml").read_text()
     Path("deep.toml").write_text(text.replace("5.0", "[" * deep + "]" * deep))
     assert refusal(fedcon, "run", "deep.toml").startswith(
@@ -47,7 +47,7 @@ def test_deep_files(fedcon: Command, deep: int) -> None:
 @pytest.mark.parametrize(
     "name", ["checkpoint", "history.csv", "config.toml", "model.npz", "environment.json"]
 )
-def test_folders_in_the_place_of_files(fedcon: Command, name: str) -> None:
+def test_folders_in_the_place_of_files(fedcon, name):
     Path("run", name).mkdir(parents=True)
     for more in ((), ("--resume",)):
         text = refusal(fedcon, "run", "small.toml", "--run-dir", "run", *more)
@@ -55,14 +55,14 @@ def test_folders_in_the_place_of_files(fedcon: Command, name: str) -> None:
             f"run/{name}" in text and ("Is a directory" in text or "is a folder" in text)
         )
     Path("run", name).rmdir()
-    assert fedcon("run", "small.toml", "--run-dir", "run", "--resume")[0] == 0
+    ran(fedcon, "run", "small.toml", "--run-dir", "run", "--resume")
 
 
-def test_full_disks(fedcon: Command) -> None:
+def test_full_disks(fedcon):
     """No file may grow beyond a limit."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    assert fedcon("run", "small.toml", "--run-dir", "whole")[0] == 0
+    ran(fedcon, "run", "small.toml", "--run-dir", "whole")
     try:
         for limit in (300, 5000):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
@@ -78,15 +78,15 @@ def test_full_disks(fedcon: Command) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     for limit in (300, 5000):  # there is room again: nothing stands in the way
-        assert fedcon("run", "small.toml", "--run-dir", f"full-{limit}", "--resume")[0] == 0
+        ran(fedcon, "run", "small.toml", "--run-dir", f"full-{limit}", "--resume")
         job = ("tune", "small.toml", "--grid", "penalty=1", "--run-dir", f"full-{limit}-tune")
-        assert fedcon(*job, "--workers", "1")[0] == 0
+        ran(fedcon, *job, "--workers", "1")
         models = [Path(f, "model.npz").read_bytes() for f in (f"full-{limit}", "whole")]
         assert models[0] == models[1]
     assert not [path for path in Path().rglob(".*") if path.suffix == ".fedcon-part"]
 
 
-def test_a_reader_that_has_seen_enough() -> None:
+def test_a_reader_that_has_seen_enough():
     command = f"{sys.executable} -c 'import flower_fedcon.cli as c; c.main([\"list\"])' | head -1"
     found = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert found.stderr == ""

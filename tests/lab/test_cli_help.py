@@ -9,11 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import typer
-from harness import Command
+from harness import ran
 from pages import ROOT, blocks
 from rich.text import Text
 
@@ -65,7 +64,7 @@ def test_every_option_and_command_says_what_it_is(path):
         assert shown is None or shown[1] or parameter.human_readable_name.isupper()
 
 
-def test_help_shows_examples_and_exit_codes(run_command: Command) -> None:
+def test_help_shows_examples_and_exit_codes(run_command):
     out = run_command("run", "--help")[1]
     assert "Examples:" in out
     assert "fedcon run sims/fedfw_lasso.toml --rounds 200" in out
@@ -76,11 +75,11 @@ def test_help_shows_examples_and_exit_codes(run_command: Command) -> None:
         assert f"| {code} |" in documented
 
 
-def test_the_version(run_command: Command) -> None:
+def test_the_version(run_command):
     assert run_command("--version") == (0, f"fedcon {__version__}\n", "")
 
 
-def completed(words: str) -> list[str]:
+def completed(words):
     code = "import sys; from flower_fedcon.cli import main; sys.exit(main())"
     asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done = subprocess.run(
@@ -91,7 +90,7 @@ def completed(words: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_completion_of_commands_options_and_algorithms() -> None:
+def test_completion_of_commands_options_and_algorithms():
     assert {"report", "reproduce"} <= set(completed("fedcon re"))
     assert "--run-dir" in completed("fedcon run --ru")
     found = completed("fedcon info feds")
@@ -101,21 +100,20 @@ def test_completion_of_commands_options_and_algorithms() -> None:
 # --- doctor --------------------------------------------------------------------------------------
 
 
-def state(what: str) -> str:
+def state(what):
     return next(f"{f.state}: {f.text}" for f in doctor.findings() if f.what == what)
 
 
-def test_doctor_on_this_machine(run_command: Command) -> None:
+def test_doctor_on_this_machine(run_command):
     (version, check) = blocks("bash", "docs/commands.md")[0].splitlines()
-    assert run_command(*version.split()[1:])[0] == 0
-    code, out, error = run_command(*check.split()[1:])
-    assert (code, error) == (0, ""), out
+    ran(run_command, *version.split()[1:])
+    out = ran(run_command, *check.split()[1:])
     for what in ("Python", "flwr", "ray", "numba", "port 9092", "FLWR_HOME", "clock", "locks"):
         assert f"\n {what} " in out
     assert "all is well" in out
 
 
-def test_doctor_says_what_fails(run_command: Command, monkeypatch, tmp_path: Path) -> None:
+def test_doctor_says_what_fails(run_command, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "file"))
     code, out, _ = run_command("doctor")
@@ -126,10 +124,10 @@ def test_doctor_says_what_fails(run_command: Command, monkeypatch, tmp_path: Pat
     assert "set FLWR_HOME" in state("FLWR_HOME")
 
 
-def test_doctor_compares_versions(monkeypatch) -> None:
+def test_doctor_compares_versions(monkeypatch):
     known = doctor.metadata.version
 
-    def version(name: str) -> str:
+    def version(name):
         if name in ("plotly", "scipy"):
             raise doctor.metadata.PackageNotFoundError(name)
         return "1.40.0" if name == "flwr" else known(name)
@@ -140,7 +138,7 @@ def test_doctor_compares_versions(monkeypatch) -> None:
     assert state("plotly") == "note: not installed: pip install 'flower-fedcon[report]'"
 
 
-def test_doctor_looks_at_ports_and_the_clock(monkeypatch) -> None:
+def test_doctor_looks_at_ports_and_the_clock(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -155,7 +153,7 @@ def test_doctor_looks_at_ports_and_the_clock(monkeypatch) -> None:
     assert "FAILS: 2001-09-09" in state("clock")
 
 
-def test_completion_is_installed_as_the_page_says() -> None:
+def test_completion_is_installed_as_the_page_says():
     (command,) = blocks("bash", "docs/commands.md")[2].split("\n")[:-1]
     options = {name for p in EVERY["fedcon"].params for name in p.opts}
     assert command.split()[1] in options

@@ -12,7 +12,7 @@ from problems import MNIST, needs_mnist
 from flower_fedcon.core.participation import Bernoulli, Full, Sample
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
-from flower_fedcon.problems import BUILDERS, counterexample, digits, lasso
+from flower_fedcon.problems import counterexample, digits, lasso
 from flower_fedcon.regularizers import L1, Indicator, Zero
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.simulation import simulate
@@ -56,11 +56,11 @@ local_steps = 2
 """
 
 
-def experiment(text: str, *overrides: str) -> Experiment:
+def experiment(text, *overrides):
     return Experiment(tomllib.loads(text), "file.toml", overrides)
 
 
-def refusal(text: str, *overrides: str) -> str:
+def refusal(text, *overrides):
     with pytest.raises(ConfigError) as caught:
         experiment(text, *overrides).strategies()
     message = str(caught.value)
@@ -72,7 +72,7 @@ def refusal(text: str, *overrides: str) -> str:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def test_reads_problem_algorithms_and_run() -> None:
+def test_reads_problem_algorithms_and_run():
     found = experiment(LASSO)
     assert found.title == "Lasso"
     assert found.problem() is found.problem()
@@ -86,7 +86,7 @@ def test_reads_problem_algorithms_and_run() -> None:
     assert found.strategy(2).participation == Sample(count=2)
 
 
-def test_the_problem_gives_the_regularizer_unless_the_file_does() -> None:
+def test_the_problem_gives_the_regularizer_unless_the_file_does():
     assert experiment(L1_DIGITS).strategy().regularizer == L1(1e-3)
     other = [L1_DIGITS, 'algorithm.regularizer={type = "L1", weight = 0.5}']
     with pytest.raises(ConfigError, match=r"FedDualAvg uses L1\(weight=0\.5\), the problem has L1"):
@@ -100,7 +100,7 @@ def test_the_problem_gives_the_regularizer_unless_the_file_does() -> None:
     assert average.strategy().regularizer == L1(1e-3)
 
 
-def test_a_constraint_stands_in_for_a_required_regularizer() -> None:
+def test_a_constraint_stands_in_for_a_required_regularizer():
     text = L1_DIGITS.replace("l1 = 1e-3", "l1_radius = 5.0")
     assert experiment(text).strategy().regularizer == Indicator(L1Ball(5.0))
     without = experiment(text, "algorithm.name=FedAvg", "algorithm.on_mismatch=warn")
@@ -116,11 +116,11 @@ def test_a_constraint_stands_in_for_a_required_regularizer() -> None:
         ("{bernoulli = 0.5}", Bernoulli(0.5)),
     ],
 )
-def test_participation(value: str, expected: object) -> None:
+def test_participation(value, expected):
     assert experiment(L1_DIGITS, f"participation={value}").strategy().participation == expected
 
 
-def test_overrides() -> None:
+def test_overrides():
     found = experiment(
         LASSO,
         "rounds=7",
@@ -136,7 +136,7 @@ def test_overrides() -> None:
 
 
 @pytest.mark.parametrize("text", [LASSO, L1_DIGITS])
-def test_what_is_written_reads_back_as_the_same(text: str) -> None:
+def test_what_is_written_reads_back_as_the_same(text):
     found = experiment(text, 'title="a \\"quoted\\" \\\\ ü"', "algorithm.participation.sample=2")
     written = found.to_toml()
     again = experiment(written)
@@ -158,7 +158,7 @@ def test_what_is_written_reads_back_as_the_same(text: str) -> None:
     [pytest.param(p, marks=needs_mnist if p.stem == "dualfl_mnist" else ()) for p in FILES],
     ids=lambda path: path.stem,
 )
-def test_bundled_experiments_run(path: Path) -> None:
+def test_bundled_experiments_run(path):
     small = ["test_size=9200", f"data={MNIST}"] if path.stem == "dualfl_mnist" else []
     found = Experiment.load(path, ["run.rounds=2", *small])
     assert found.title
@@ -199,7 +199,7 @@ def test_bundled_experiments_run(path: Path) -> None:
         ("{sample = 2}", "{fraction = 2.0}", ["[[compare]] 2", "(0, 1]", "2.0"]),
     ],
 )
-def test_refusals_name_the_table_and_the_remedy(old: str, new: str, words: list[str]) -> None:
+def test_refusals_name_the_table_and_the_remedy(old, new, words):
     assert old in LASSO
     message = refusal(LASSO.replace(old, new, 1))
     for word in words:
@@ -225,20 +225,20 @@ def test_refusals_name_the_table_and_the_remedy(old: str, new: str, words: list[
         ("compare=3", ["[[compare]]"]),
     ],
 )
-def test_bad_overrides(override: str, words: list[str]) -> None:
+def test_bad_overrides(override, words):
     message = refusal(LASSO, override)
     for word in words:
         assert word in message
 
 
-def test_an_algorithm_without_its_oracle() -> None:
+def test_an_algorithm_without_its_oracle():
     text = L1_DIGITS.replace("l1 = 1e-3", "")
     assert "FedDualAvg needs regularizer: the problem has none" in refusal(text)
     text = L1_DIGITS.replace("client_lr = 0.5\nlocal_steps = 2", "penalty = 1")
     assert "FedFW needs constraint" in refusal(text, "algorithm.name=FedFW")
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read .*none\.toml: No such file"):
         Experiment.load(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match=r"cannot read .*: Is a directory"):
@@ -255,12 +255,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 # --- problems ------------------------------------------------------------------------------------
 
 
-def test_builders_are_registered() -> None:
-    for name, function in (("counterexample", counterexample), ("digits", digits)):
-        assert BUILDERS[name] is function
-
-
-def test_digits_label_skew() -> None:
+def test_digits_label_skew():
     problem = digits(l1=1e-3)
     assert [f.num_examples for f in problem.objectives] == [150] * 10
     assert problem.x0.shape == (65, 10)
@@ -271,7 +266,7 @@ def test_digits_label_skew() -> None:
     assert not np.array_equal(other.objectives[0].A, problem.objectives[0].A)
 
 
-def test_digits_even_split_as_shipped() -> None:
+def test_digits_even_split_as_shipped():
     from sklearn.datasets import load_digits
 
     problem = digits(clients=4, split="even", bias=False, l1_radius=5.0, test_size=0)
@@ -295,12 +290,12 @@ def test_digits_even_split_as_shipped() -> None:
         ({"l2": float("nan")}, "l2"),
     ],
 )
-def test_digits_refusals(arguments: dict[str, object], words: str) -> None:
+def test_digits_refusals(arguments, words):
     with pytest.raises(ConfigError, match=words):
         digits(**arguments)  # type: ignore[arg-type]
 
 
-def test_lasso_known_values() -> None:
+def test_lasso_known_values():
     problem = lasso()
     assert problem.has_optimum
     assert problem.objective(problem.optimum.x) < 1e-24
@@ -310,7 +305,7 @@ def test_lasso_known_values() -> None:
     assert history["residual"][-1] == pytest.approx(216.1, abs=0.1)
 
 
-def test_counterexample_known_values() -> None:
+def test_counterexample_known_values():
     problem = counterexample()
     assert problem.optimum.x == pytest.approx([1.0])
     history = simulate(FedFW(problem.constraint, penalty=1.0), problem, 1000, evaluate_every=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import refusal
+from harness import ran, refusal
 from scipy.optimize import minimize, minimize_scalar
 
 from flower_fedcon import FederatedProblem, simulate
@@ -134,8 +134,7 @@ def test_a_file_is_told_once_how_to_do_without_the_optimum(run_command):
     assert told.count("reference") == 1
     assert "--set problem.reference=false" in told
     changed = ["--set", "problem.bound=0.3", "--set", "problem.reference=false"]
-    code, out, error = run_command("run", file, *changed, "--rounds", "2", "--run-dir", "run")
-    assert (code, error) == (0, "")
+    out = ran(run_command, "run", file, *changed, "--rounds", "2", "--run-dir", "run")
     assert "directory: run" in out
 
 

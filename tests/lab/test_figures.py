@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from harness import Command, refusal
-from matplotlib.figure import Figure
+from harness import ran, refusal
+from left import PDF, PNG, begins
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments import figures
 from flower_fedcon.lab.experiments.figures import _is_long, plot_histories
 
 
-def test_plot(fedcon: Command) -> None:
+def test_plot(fedcon):
     fedcon("compare", "small.toml", "--rounds", "3")
     fedcon("run", "small.toml", "--rounds", "3", "--run-dir", "one")
     code, out, error = fedcon("plot", "one", "runs/small", "-o", "new/figure.pdf")
     assert (code, out, error) == (0, "figure: new/figure.pdf\n", "")
-    assert Path("new/figure.pdf").read_bytes().startswith(b"%PDF")
+    assert begins("new/figure.pdf", PDF)
     command = ("plot", "one", "-o", "one.png", "-o", "one.pdf", "--x", "bytes", "--y", "total")
     assert fedcon(*command) == (0, "figure: one.png\nfigure: one.pdf\n", "")
-    assert Path("one.png").read_bytes().startswith(b"\x89PNG")
+    assert begins("one.png", PNG)
     counted = ("plot", "one", "-o", "two.png", "--x", "gradients,examples")
     assert fedcon(*counted) == (0, "figure: two.png\n", "")
     before = Path("one.pdf").read_bytes()
     assert b"/FontType 42" in before or b"/CIDFontType2" in before  # TrueType, not outlines
     fedcon(*command)
     assert Path("one.pdf").read_bytes() == before
-    assert "did you mean 'total'" in refusal(fedcon, "plot", "one", "-o", "a.png", "--y", "totl")
-    assert "did you mean 'rounds'" in refusal(fedcon, "plot", "one", "-o", "a.png", "--x", "round")
-    assert ".png, .pdf, .svg" in refusal(fedcon, "plot", "one", "-o", "a.gif")
-    assert "new holds no run" in refusal(fedcon, "plot", "new", "-o", "a.png")
+    for arguments, words in (
+        (["one", "-o", "a.png", "--y", "totl"], "did you mean 'total'"),
+        (["one", "-o", "a.png", "--x", "round"], "did you mean 'rounds'"),
+        (["one", "-o", "a.gif"], ".png, .pdf, .svg"),
+        (["new", "-o", "a.png"], "new holds no run"),
+    ):
+        assert words in refusal(fedcon, "plot", *arguments)
     Path("one/history.csv").write_text("round,objective\n1,0.5\n")
     unheard = refusal(fedcon, "plot", "one", "-o", "a.png", "--x", "gradients")
     assert "gradients was not recorded by all runs" in unheard
@@ -42,47 +44,61 @@ def test_plot(fedcon: Command) -> None:
     assert "one/history.csv is damaged in line 2" in refusal(fedcon, "plot", "one", "-o", "a.png")
 
 
-def test_plot_labels_runs_of_one_algorithm_apart(
-    fedcon: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[list[str]] = []
+@pytest.fixture
+def passed_on(monkeypatch):
+    """Collect the histories that the command would draw, and those of seeds."""
+    seen = []
 
-    def draw(histories: dict[str, object], paths: list[Path], **_: object) -> Path:
-        drawn.append(list(histories))
+    def draw(histories, paths, seeds=None, **_):
+        seen.append((histories, seeds))
         return paths[0]
 
+    monkeypatch.setattr(figures, "plot_histories", draw)
+    return seen
+
+
+def test_plot_labels_runs_of_one_algorithm_apart(fedcon, passed_on):
     for folder in ("a", "b"):
-        fedcon("run", "small.toml", "--rounds", "1", "--run-dir", folder)
-    monkeypatch.setattr("flower_fedcon.lab.experiments.figures.plot_histories", draw)
+        ran(fedcon, "run", "small.toml", "--rounds", "1", "--run-dir", folder)
     fedcon("plot", "a", "b", "b", "-o", "x.png")
-    assert drawn == [["FedFW", "FedFW (b)", "FedFW (b) 2"]]
+    assert list(passed_on[-1][0]) == ["FedFW", "FedFW (b)", "FedFW (b) 2"]
 
 
-def test_plot_takes_the_seeds_of_a_comparison_together(
-    fedcon: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[tuple[dict[str, Any], dict[str, Any]]] = []
-
-    def draw(
-        histories: dict[str, Any], paths: list[Path], seeds: dict[str, Any], **_: object
-    ) -> Path:
-        drawn.append((histories, seeds))
-        return paths[0]
-
-    fedcon("compare", "small.toml", "--rounds", "2", "--seeds", "0,1,2", "--run-dir", "many")
-    fedcon("run", "small.toml", "--rounds", "2", "--run-dir", "one")
-    monkeypatch.setattr("flower_fedcon.lab.experiments.figures.plot_histories", draw)
+def test_plot_takes_the_seeds_of_a_comparison_together(fedcon, passed_on):
+    ran(fedcon, "compare", "small.toml", "--rounds", "2", "--seeds", "0,1,2", "--run-dir", "many")
+    ran(fedcon, "run", "small.toml", "--rounds", "2", "--run-dir", "one")
     fedcon("plot", "many", "one", "many/fedfw/seed-1", "-o", "x.png")
-    histories, seeds = drawn[0]
+    histories, seeds = passed_on[-1]
     labels = ["FedFW", "FedFWPlus", "Mirror, 2 steps"]  # in the order of the file
     assert list(histories) == [*labels, "FedFW (one)", "FedFW (many/fedfw/seed-1)"]
-    assert list(seeds) == list(histories)[:3]
-    each = [rows[-1]["residual"] for rows in seeds["FedFW"]]
+    assert list(seeds) == labels
+    each = [own[-1]["residual"] for own in seeds["FedFW"]]
     assert len(each) == 3
     assert histories["FedFW"][-1]["residual"] == pytest.approx(np.mean(each))
 
 
-def test_runs_that_are_over_early_are_not_squeezed() -> None:
+def row(number, **values):
+    """Return what is recorded of a round, these values and what it sent."""
+    sent = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 1.0, "objective": 1.0}
+    return {"round": number, **sent, **values}
+
+
+def rows(**columns):
+    """Return two rounds or more with these columns."""
+    many = {name: v if isinstance(v, list) else [v] * 2 for name, v in columns.items()}
+    values = zip(*many.values(), strict=True) if many else [(), ()]
+    return [row(n, **dict(zip(many, own, strict=True))) for n, own in enumerate(values, 1)]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Collect figures in place of writing them."""
+    figures_drawn = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, _: figures_drawn.append(figure))
+    return figures_drawn
+
+
+def test_runs_that_are_over_early_are_not_squeezed():
     short, long = np.array([0.0, 1.0, 2.0]), np.array([0.0, 10.0, 17.0])
     assert _is_long([short, long], "bytes")
     assert not _is_long([short, long], "rounds")  # round 0: no logarithm
@@ -91,40 +107,29 @@ def test_runs_that_are_over_early_are_not_squeezed() -> None:
     assert not _is_long([np.zeros(3), long], "seconds")  # a clock that stood still
 
 
-def test_figures_of_awkward_histories(tmp_path: Path) -> None:
-    def row(number: int, **values: float) -> dict[str, float]:
-        traffic = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 0.0}
-        return {"round": number, **traffic, **values}
-
-    converged = [row(n, objective=1.0, residual=r) for n, r in ((1, 1.0), (2, 0.0), (3, -1e-16))]
+def test_figures_of_awkward_histories(tmp_path):
+    converged = rows(residual=[1.0, 0.0, -1e-16], seconds=[0.0] * 3)
     all_negative = [row(1, objective=-1.0, residual=-1e-16)]
-    unknown = [row(n, objective=-float(n)) for n in range(1, 30)]
-    for rows in (converged, all_negative, unknown):
-        path = plot_histories({"a": rows, "b": rows}, tmp_path / "figure.png", title="t")
+    unknown = rows(objective=[-float(n) for n in range(1, 30)])
+    for own in (converged, all_negative, unknown):
+        path = plot_histories({"a": own, "b": own}, tmp_path / "figure.png", title="t")
         assert path.stat().st_size > 1000
     plot_histories({"a": converged, "b": unknown}, tmp_path / "mixed.svg", x="rounds")
     with pytest.raises(ConfigError, match="no recorded rounds"):
         plot_histories({"a": []}, tmp_path / "figure.png")
-    loops = [row(1, accuracy=0.5)]
-    with pytest.raises(
-        ConfigError, match=r"no objective was recorded.*by --y .*accuracy, downlink"
-    ):
+    loops = [{"round": 1, "accuracy": 0.5, "downlink_bytes": 8.0}]
+    words = r"no objective was recorded.*by --y .*accuracy, downlink"
+    with pytest.raises(ConfigError, match=words):
         plot_histories({"a": loops}, tmp_path / "figure.png")
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write"):
         plot_histories({"a": converged}, tmp_path / "file" / "figure.png")
 
 
-def test_a_curve_that_cannot_be_drawn_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def rows(*residuals: float) -> list[dict[str, float]]:
-        traffic = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 1.0, "objective": 1.0}
-        return [{"round": n, **traffic, "residual": r} for n, r in enumerate(residuals, start=1)]
-
-    histories = {"above": rows(1.0, 0.1), "below": rows(-0.1, -0.2), "reached": rows(1.0, 0.0)}
-    histories["rounded"] = rows(1.0, -2e-16)
-    told: list[str] = []
+def test_a_curve_that_cannot_be_drawn_is_named(tmp_path, caplog):
+    ends = {"above": [1.0, 0.1], "below": [-0.1, -0.2], "reached": [1.0, 0.0],
+            "rounded": [1.0, -2e-16]}  # fmt: skip
+    histories, told = {name: rows(residual=values) for name, values in ends.items()}, []
     path = plot_histories(histories, tmp_path / "figure.svg", say=told.append)
     assert told == [
         "below: not drawn: residual <= 0, down to -0.2, has no logarithm",
@@ -139,16 +144,7 @@ def test_a_curve_that_cannot_be_drawn_is_named(
     assert told == untold
 
 
-def test_a_metric_on_held_out_rows_has_a_panel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr(figures, "save_figure", lambda figure, _: drawn.append(figure))
-    fixed = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 1.0, "objective": 1.0}
-
-    def rows(**metrics: float) -> list[dict[str, float]]:
-        return [{"round": n, **fixed, **metrics} for n in (1, 2)]
-
+def test_a_metric_on_held_out_rows_has_a_panel(tmp_path, drawn):
     path = tmp_path / "figure.png"
     alone = rows(**{"test_auc": 0.75, "test_accuracy": 0.5, "test_auc/a": 0.5, "test_auc/b": 1.0})
     plot_histories({"run": alone}, path)
@@ -156,49 +152,42 @@ def test_a_metric_on_held_out_rows_has_a_panel(
     plot_histories({"run": alone, "other": rows()}, path)
     plot_histories({"run": alone}, path, x="rounds", y="test_accuracy")
     labels = [[axis.get_ylabel() for axis in figure.axes] for figure in drawn]
-    assert labels == [["objective  F", "", "", "test auc"]] * 2 + [
-        ["objective  F", "", ""],
-        ["test accuracy"],
-    ]
+    whole = ["objective  F", "", ""]
+    assert labels == [[*whole, "test auc"]] * 2 + [whole, ["test accuracy"]]
     heights = [[float(line.get_ydata()[-1]) for line in f.axes[-1].lines] for f in drawn[:2]]
     assert heights == [[0.75, 0.5, 1.0], [0.75, 0.25]]
     legend = drawn[0].axes[-1].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["pooled", "a", "b"]
 
 
-def test_plot_takes_all_that_a_comparison_left(fedcon: Command) -> None:
+def test_plot_takes_all_that_a_comparison_left(fedcon):
     fedcon("compare", "small.toml", "--rounds", "3")
     everything = sorted(map(str, Path("runs/small").iterdir()))
-    code, out, error = fedcon("plot", *everything, "-o", "all.png")
-    assert (code, error) == (0, "")
+    out = ran(fedcon, "plot", *everything, "-o", "all.png")
     assert "skipped, since they are not folders: config.toml, figure.pdf, figure.png" in out
-    assert "runs/small/config.toml is a file: name the folder" in refusal(
-        fedcon, "plot", "runs/small/config.toml", "-o", "all.png"
-    )
+    told = refusal(fedcon, "plot", "runs/small/config.toml", "-o", "all.png")
+    assert "runs/small/config.toml is a file: name the folder" in told
 
 
-def test_the_gap_is_drawn_where_no_optimum_is_known(tmp_path: Path) -> None:
-    row = {"round": 1.0, "objective": 9.0, "fw_gap": 5.0}
-    certified = [row, row | {"round": 2.0, "fw_gap": 1.0}]
+def test_the_gap_is_drawn_where_no_optimum_is_known(tmp_path):
+    def written(own, **options):
+        return plot_histories({"a": own}, tmp_path / "a.svg", x="rounds", **options).read_bytes()
 
-    def drawn(rows: list[dict[str, float]], **options: str) -> bytes:
-        return plot_histories({"a": rows}, tmp_path / "a.svg", x="rounds", **options).read_bytes()
+    certified = [{"round": n, "objective": 9.0, "fw_gap": gap} for n, gap in ((1, 5.0), (2, 1.0))]
+    known = [own | {"residual": own["fw_gap"] / 2} for own in certified]
+    assert written(certified) == written(certified, y="fw_gap")
+    assert written(certified) not in (written(certified, y="objective"), written(known))
+    assert written(known) == written(known, y="residual")
 
-    assert drawn(certified) == drawn(certified, y="fw_gap") != drawn(certified, y="objective")
-    known = [row | {"residual": row["fw_gap"] / 2} for row in certified]
-    assert drawn(known) == drawn(known, y="residual") != drawn(certified)
 
-
-def test_words_of_panels_lie_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_of_panels_lie_apart(tmp_path, drawn):
     """In a column of a journal too, where a setting is longer than its panel is wide."""
-    drawn: list[Any] = []
-    monkeypatch.setattr(figures, "save_figure", lambda figure, paths: drawn.append(figure))
     counted = dict.fromkeys(("uplink_bytes", "downlink_bytes"), 1e6)
-    rows = [{"round": float(r), "residual": 0.5**r, **counted} for r in range(1, 5)]
+    four = [{"round": float(r), "residual": 0.5**r, **counted} for r in range(1, 5)]
     rules = ("Markov stay 0.8 back 0.05", "Weighted weights examples count 6", f"{[0.25] * 90}")
     by = {f"A, {rule}": (rule, "A") for rule in rules}
     for width in (3.3, 6.9, None):
-        plot_histories(dict.fromkeys(by, rows), tmp_path / "f.pdf", x="bytes", by=by, width=width)
+        plot_histories(dict.fromkeys(by, four), tmp_path / "f.pdf", x="bytes", by=by, width=width)
         figure = drawn.pop()
         figure.draw_without_rendering()
         shown = [axis for axis in figure.axes if axis.get_visible()]

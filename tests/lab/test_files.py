@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from harness import refusal
+from left import rows_of
 from problems import l1ls, l1ls_data
 
-from flower_fedcon import History
 from flower_fedcon.cli import main
 from flower_fedcon.problems import files
 
@@ -35,15 +36,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def complaint(capsys, *arguments: str) -> str:
-    """Return the one line that a refused command prints."""
-    assert main(["run", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    return error
-
-
 def test_files_are_clients_in_numbered_order(folder):
     problem = files(data="client-*.npz", l1_radius=5.0)
     assert problem.names[:3] == ("client-0.npz", "client-1.npz", "client-2.npz")
@@ -51,7 +43,7 @@ def test_files_are_clients_in_numbered_order(folder):
     expected = l1ls(11)
     assert [f.value(x) for f in problem.objectives] == [f.value(x) for f in expected.objectives]
     assert main(["run", "mine.toml", "--run-dir", "out"]) == 0
-    rows = History.read_rows(folder / "out" / "history.csv")
+    rows = rows_of(folder / "out")
     assert rows[-1]["round"] == 50
     assert 0 < rows[-1]["residual"] < rows[0]["residual"]
 
@@ -66,29 +58,29 @@ def test_labels():
     assert files(data=["classes.npz"], num_classes=4).x0.shape == (3, 4)
 
 
-def test_data_that_cannot_be_used(folder, capsys):
+def test_data_that_cannot_be_used(folder, run_command):
     data = l1ls_data(11)[0]
     np.savez("client-4.npz", A=data["A"][:, :49], b=data["b"])
-    text = complaint(capsys, "mine.toml")
+    text = refusal(run_command, "run", "mine.toml")
     assert "client client-4.npz has a model of shape (49,), client client-0.npz (50,)" in text
     np.savez("client-4.npz", A=np.where(data["A"] > 1, np.nan, data["A"]), b=data["b"])
-    text = complaint(capsys, "mine.toml")
+    text = refusal(run_command, "run", "mine.toml")
     assert "client-4.npz: LeastSquares(A) has a value that is not finite (nan) at (0, " in text
     np.savez("client-4.npz", A=data["A"])
-    assert "holds ['A'], expected A, and b or y" in complaint(capsys, "mine.toml")
+    assert "holds ['A'], expected A, and b or y" in refusal(run_command, "run", "mine.toml")
     np.savez("client-4.npz", A=np.array([{}]), b=data["b"])
     objects = (folder / "client-4.npz").read_bytes()
     for content in (objects, b"no archive", objects[:100], b""):  # NumPy advises allow_pickle
         (folder / "client-4.npz").write_bytes(content)
-        text = complaint(capsys, "mine.toml")
+        text = refusal(run_command, "run", "mine.toml")
         assert "cannot read client-4.npz as a .npz file of numeric arrays: write it by" in text
         assert "pickle" not in text
     (folder / "client-4.npz").unlink()
     (folder / "client-4.npz").mkdir()
-    assert "cannot read client-4.npz: Is a directory" in complaint(capsys, "mine.toml")
+    assert "cannot read client-4.npz: Is a directory" in refusal(run_command, "run", "mine.toml")
     (folder / "client-4.npz").rmdir()
-    text = complaint(capsys, "mine.toml", "--set", "problem.data=other-*.npz")
+    text = refusal(run_command, "run", "mine.toml", "--set", "problem.data=other-*.npz")
     assert "no file matches 'other-*.npz'" in text
-    text = complaint(capsys, "mine.toml", "--set", "problem.l1_radius=-1")
+    text = refusal(run_command, "run", "mine.toml", "--set", "problem.l1_radius=-1")
     assert "l1_radius must be finite and > 0, got -1" in text
     assert not (folder / "runs").exists()

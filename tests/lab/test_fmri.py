@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,7 @@ from flower_fedcon.strategies import FedDualAvg
 VOXELS, RUNS = 6, (0, 1, 3)  # runs need not be consecutive
 
 
-def test_the_stand_in_has_the_form_of_the_study() -> None:
+def test_the_stand_in_has_the_form_of_the_study():
     assert BUILDERS["fmri"] is fmri
     problem = fmri(size=8)
     assert problem.num_clients == 59
@@ -34,7 +33,7 @@ def test_the_stand_in_has_the_form_of_the_study() -> None:
 
 
 @pytest.mark.parametrize(("displacement", "alike"), [(0.0, True), (2.0, False)])
-def test_subjects_differ_by_their_displacement(displacement: float, alike: bool) -> None:
+def test_subjects_differ_by_their_displacement(displacement, alike):
     problem = fmri(subjects=3, size=8, displacement=displacement)
     differences = []  # between the classes' mean images, of each subject
     for first in (0, 12):
@@ -44,7 +43,7 @@ def test_subjects_differ_by_their_displacement(displacement: float, alike: bool)
     assert (np.corrcoef(differences)[0, 1] > 0.9) is np.bool_(alike)
 
 
-def test_sessions_together_decode_the_held_out_subject_and_one_alone_less_well() -> None:
+def test_sessions_together_decode_the_held_out_subject_and_one_alone_less_well():
     accuracy = {}
     for clients in (1, 24):
         problem = fmri(subjects=3, size=8, clients=clients)
@@ -70,7 +69,7 @@ def test_sessions_together_decode_the_held_out_subject_and_one_alone_less_well()
         ({"subjects": 2, "size": 4, "l1": -1.0}, "l1 must be"),
     ],
 )
-def test_refusals(arguments: dict[str, Any], words: str) -> None:
+def test_refusals(arguments, words):
     with pytest.raises(ConfigError, match=words):
         fmri(**arguments)
 
@@ -79,13 +78,11 @@ def test_refusals(arguments: dict[str, Any], words: str) -> None:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def asked(tmp_path, monkeypatch):
     """Stand in for nilearn, with what its documentation says; collect what it is asked."""
     seen: list[dict[str, Any]] = []
 
-    def fetch_haxby(
-        data_dir: str | None = None, subjects: Any = (2,), verbose: int = 1
-    ) -> SimpleNamespace:
+    def fetch_haxby(data_dir=None, subjects=(2,), verbose=1):
         seen.append({"data_dir": data_dir, "subjects": subjects})
         if data_dir == "offline":
             raise ConnectionError("no route to host")
@@ -104,10 +101,10 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
         )
 
     class NiftiMasker:
-        def __init__(self, mask_img: Any = None, runs: Any = None, **options: Any) -> None:
+        def __init__(self, mask_img=None, runs=None, **options):
             self.asked = {"mask_img": mask_img, "runs": runs, **options}
 
-        def fit_transform(self, imgs: str) -> np.ndarray:
+        def fit_transform(self, imgs):
             seen.append({**self.asked, "imgs": imgs})
             subject = int(imgs.removeprefix("bold-").removesuffix(".nii.gz"))
             scans = len(self.asked["runs"])
@@ -124,7 +121,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
     return seen
 
 
-def test_haxbys_study(asked: list[dict[str, Any]]) -> None:
+def test_haxbys_study(asked):
     problem = fmri(data="folder", subjects=3)
     fetched, first, *_, last = asked
     assert fetched == {"data_dir": "folder", "subjects": [1, 2, 3]}
@@ -144,7 +141,7 @@ def test_haxbys_study(asked: list[dict[str, Any]]) -> None:
     assert problem.metrics["test_accuracy"](-np.ones(VOXELS)) == pytest.approx(2 / 3)
 
 
-def test_other_classes_and_refusals_of_the_study(asked: list[dict[str, Any]]) -> None:
+def test_other_classes_and_refusals_of_the_study(asked):
     problem = fmri(data="folder", subjects=2, classes=["cat", "face"])
     np.testing.assert_array_equal(problem.objectives[0].y, [-1, 1])
     with pytest.raises(ConfigError, match=r"names \['hose'\].* it has cat, face, house, rest"):
@@ -153,7 +150,7 @@ def test_other_classes_and_refusals_of_the_study(asked: list[dict[str, Any]]) ->
         fmri(data="offline")
 
 
-def test_without_nilearn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nilearn_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "nilearn.datasets", None)  # its import fails
     with pytest.raises(ConfigError, match=r"pip install 'flower-fedcon\[fmri\]'"):
         fmri(data="folder")

@@ -19,14 +19,14 @@ from flower_fedcon.simulation import simulate
 SIMS = Path(__file__).parents[2] / "sims"
 
 
-def idx(array: np.ndarray) -> bytes:
+def idx(array):
     """Return an array as an idx file."""
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + (
         array.astype(np.uint8).tobytes()
     )  # fmt: skip
 
 
-def write_mnist(folder: Path, part: str, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def write_mnist(folder, part, n, seed=0):
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 256, size=(n, 28, 28))
     labels = rng.integers(0, 10, size=n)
@@ -35,7 +35,7 @@ def write_mnist(folder: Path, part: str, n: int, seed: int = 0) -> tuple[np.ndar
     return images, labels
 
 
-def write_cifar(folder: Path, name: str, n: int, seed: int) -> np.ndarray:
+def write_cifar(folder, name, n, seed):
     records = np.random.default_rng(seed).integers(0, 256, size=(n, 3073)).astype(np.uint8)
     records[:, 0] %= 10
     records.tofile(folder / f"{name}.bin")
@@ -45,7 +45,7 @@ def write_cifar(folder: Path, name: str, n: int, seed: int) -> np.ndarray:
 # --- MNIST ----------------------------------------------------------------------------------------
 
 
-def test_a_folder_with_the_test_images_alone(tmp_path: Path) -> None:
+def test_a_folder_with_the_test_images_alone(tmp_path):
     images, labels = write_mnist(tmp_path, "t10k", 40)
     problem = mnist(data=str(tmp_path), clients=4, split="writer-like", bias=False)
     A = np.vstack([f.A for f in problem.objectives])
@@ -60,7 +60,7 @@ def test_a_folder_with_the_test_images_alone(tmp_path: Path) -> None:
     assert (B[:, 784] == 1).all()
 
 
-def test_the_training_images_and_held_out_ones(tmp_path: Path) -> None:
+def test_the_training_images_and_held_out_ones(tmp_path):
     write_mnist(tmp_path, "t10k", 12, seed=1)
     write_mnist(tmp_path, "train", 40)
     problem = mnist(data=str(tmp_path))
@@ -73,7 +73,7 @@ def test_the_training_images_and_held_out_ones(tmp_path: Path) -> None:
     assert "test_accuracy" not in mnist(data=str(tmp_path), test_size=0).metrics
 
 
-def test_a_partition_deals_the_images_out(tmp_path: Path) -> None:
+def test_a_partition_deals_the_images_out(tmp_path):
     """By the rules of `partition`, in Python and in a file."""
     write_mnist(tmp_path, "t10k", 40)
     _, labels = write_mnist(tmp_path, "t10k", 40)
@@ -96,7 +96,7 @@ def test_a_partition_deals_the_images_out(tmp_path: Path) -> None:
 
 
 @needs_mnist
-def test_the_real_test_images() -> None:
+def test_the_real_test_images():
     problem = mnist(data=str(MNIST), clients=8, l2=1e-2)
     assert [f.num_examples for f in problem.objectives] == [1250] * 8
     counts = np.bincount(np.concatenate([f.y for f in problem.objectives]))
@@ -106,8 +106,9 @@ def test_the_real_test_images() -> None:
     assert whole.A[:, :784].mean() * 255 == pytest.approx(33.79, abs=0.01)
 
 
+@pytest.mark.nightly  # ten seconds; DualFL's rounds are held by its own tests
 @needs_mnist
-def test_dualfl_on_the_real_images() -> None:
+def test_dualfl_on_the_real_images():
     """Relative energies of the first rounds, as dualfl_mnist.toml states them."""
     experiment = Experiment.load(SIMS / "dualfl_mnist.toml", [f"data={MNIST}"])
     history = simulate(experiment.strategy(), experiment.problem(), 2)
@@ -115,9 +116,7 @@ def test_dualfl_on_the_real_images() -> None:
     assert energy == pytest.approx([5.0e-3, 1.66e-3], rel=0.01)
 
 
-def test_the_folder_reaches_the_problem_from_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_folder_reaches_the_problem_from_the_command_line(tmp_path, capsys):
     write_mnist(tmp_path, "t10k", 40)
     command = ["compare", str(SIMS / "digits_l1.toml"), "--rounds", "1"]
     command += ["--run-dir", str(tmp_path / "out"), "--set", f"data={tmp_path}"]
@@ -156,14 +155,14 @@ LABELS = idx(np.arange(3))
     ],
     ids=range(15),
 )
-def test_damaged_idx_files(tmp_path: Path, images: bytes, labels: bytes, words: str) -> None:
+def test_damaged_idx_files(tmp_path, images, labels, words):
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(images)
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(labels)
     with pytest.raises(ConfigError, match=words):
         mnist(data=str(tmp_path), clients=1)
 
 
-def test_a_small_gzip_file_of_a_large_array_is_not_unpacked(tmp_path: Path) -> None:
+def test_a_small_gzip_file_of_a_large_array_is_not_unpacked(tmp_path):
     bomb = gzip.compress(IMAGES + bytes(50_000_000))
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(bomb)
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(LABELS)
@@ -171,7 +170,7 @@ def test_a_small_gzip_file_of_a_large_array_is_not_unpacked(tmp_path: Path) -> N
         mnist(data=str(tmp_path), clients=1)
 
 
-def test_missing_files(tmp_path: Path) -> None:
+def test_missing_files(tmp_path):
     with pytest.raises(ConfigError, match="holds no t10k-images-idx3-ubyte or t10k-images"):
         mnist(data=str(tmp_path))
     with pytest.raises(ConfigError, match="holds no train-images-idx3-ubyte"):
@@ -190,7 +189,7 @@ def test_missing_files(tmp_path: Path) -> None:
 # --- CIFAR-10 -------------------------------------------------------------------------------------
 
 
-def test_cifar_binary_files(tmp_path: Path) -> None:
+def test_cifar_binary_files(tmp_path):
     parts = [write_cifar(tmp_path, f"data_batch_{i}", 4, i) for i in range(1, 6)]
     write_cifar(tmp_path, "test_batch", 3, 0)
     problem = cifar10(data=str(tmp_path), clients=2, split="writer-like")
@@ -212,7 +211,7 @@ def test_cifar_binary_files(tmp_path: Path) -> None:
         (bytes([10]) + bytes(3072), "holds a class 10, expected 0 to 9"),
     ],
 )
-def test_damaged_cifar_files(tmp_path: Path, content: bytes, words: str) -> None:
+def test_damaged_cifar_files(tmp_path, content, words):
     (tmp_path / "test_batch.bin").write_bytes(content)
     with pytest.raises(ConfigError, match=words):
         cifar10(data=str(tmp_path), part="test", clients=1)
@@ -222,14 +221,14 @@ def test_damaged_cifar_files(tmp_path: Path, content: bytes, words: str) -> None
 
 
 @pytest.mark.parametrize("builder", [mnist, cifar10, emnist])
-def test_without_the_extra(builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra(builder, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "flwr_datasets", None)
     words = r"pip install 'flower-fedcon\[datasets\]', or give a folder .* data"
     with pytest.raises(ConfigError, match=words):
         builder()
 
 
-def write_femnist(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def write_femnist(folder):
     """Write a small dataset in the form of flwrlabs/femnist."""
     datasets = pytest.importorskip("datasets")
     rng = np.random.default_rng(0)
@@ -250,7 +249,7 @@ def write_femnist(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return pixels, writers, classes
 
 
-def test_writers_are_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_are_clients(tmp_path, monkeypatch):
     pytest.importorskip("flwr_datasets", reason="needs the extra datasets")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     pixels, writers, classes = write_femnist(tmp_path / "copy")
@@ -279,7 +278,7 @@ def test_writers_are_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 # --- the digits -----------------------------------------------------------------------------------
 
 
-def test_digits_by_writer() -> None:
+def test_digits_by_writer():
     """With 14 clients the blocks are almost the writers' series: a client's images look alike."""
     problem = digits(clients=14, split="writer-like", bias=False, test_size=0)
     A = np.vstack([f.A for f in problem.objectives])

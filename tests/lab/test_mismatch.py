@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from contract import CONTRACTS, EACH
-from harness import Command, refusal
+from harness import ran, refusal
 from problems import avg, q6, q6_ball, q6_l1, q6_limited
 
 from flower_fedcon import FederatedProblem, simulate
@@ -29,12 +29,12 @@ SIMS = Path(__file__).parents[2] / "sims"
 PROX = {"client_lr": 1 / 40, "local_steps": 2}
 
 
-def small_ball() -> FederatedProblem:
+def small_ball():
     """Q6 over a ball that binds."""
     return FederatedProblem(q6().objectives, constraint=L1Ball(0.1))
 
 
-def descent() -> FedAvg:
+def descent():
     """Gradient descent, which reaches Q6's optimum to rounding."""
     return FedAvg(client_lr=1 / 20, local_steps=1)
 
@@ -170,7 +170,7 @@ local_steps = 1
 """
 
 
-def test_a_file_refuses_and_allows(fedcon: Command):
+def test_a_file_refuses_and_allows(fedcon):
     Path("a.toml").write_text(AVG)
     told = refusal(fedcon, "run", "a.toml")
     assert "a.toml: [algorithm]: FedAvg (subgradient) uses neither" in told
@@ -178,14 +178,12 @@ def test_a_file_refuses_and_allows(fedcon: Command):
     assert 'say on_mismatch="warn"' in told
     assert not Path("runs").exists()
     for key in ("algorithm.on_mismatch", "run.on_mismatch"):
-        code, out, error = fedcon("run", "a.toml", "--set", f"{key}=warn", "--run-dir", key)
-        assert (code, error) == (0, "")
+        out = ran(fedcon, "run", "a.toml", "--set", f"{key}=warn", "--run-dir", key)
         assert "FedAvg: FedAvg (subgradient) uses neither a constraint nor a regularizer" in out
         again = Experiment.load(f"{key}/config.toml")
         assert again.on_mismatch() == "warn"
-    assert "on_mismatch must be one of" in refusal(
-        fedcon, "run", "a.toml", "--set", "algorithm.on_mismatch=ignore"
-    )
+    wrong = refusal(fedcon, "run", "a.toml", "--set", "algorithm.on_mismatch=ignore")
+    assert "on_mismatch must be one of" in wrong
 
 
 def test_the_app_of_the_experiments_refuses_too(tmp_path):

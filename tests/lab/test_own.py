@@ -7,12 +7,12 @@ import sys
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from contract import FIRST
 from contract import strategy as strategy_of
-from harness import Command, refusal
+from harness import ran, refusal
 from joblib.externals.loky import get_reusable_executor
+from left import config_of, model_of
 
 from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.errors import ConfigError
@@ -49,9 +49,7 @@ def make_problem(*, seed: int = 0):
 """
 
 
-def test_a_metric_may_bear_a_name_that_the_closing_table_has(
-    fedcon: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_metric_may_bear_a_name_that_the_closing_table_has(fedcon, monkeypatch):
     """The metric's numbers are shown, and not F - F* or the megabytes beside which it stands."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("named_problems.py").write_text(NAMED)
@@ -60,8 +58,7 @@ def test_a_metric_may_bear_a_name_that_the_closing_table_has(
     text = f'[problem]\nname = "named_problems:make_problem"\n{run}'
     for name, sweep in (("one", ""), ("two", '[sweep]\n"problem.seed" = [0, 1]\n')):
         Path(f"{name}.toml").write_text(text + sweep)
-        code, out, error = fedcon("compare", f"{name}.toml", "--workers", "1")
-        assert (code, error) == (0, "")
+        out = ran(fedcon, "compare", f"{name}.toml", "--workers", "1")
         lines = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
         titles = next(line for line in lines if line[0] == "Algorithm")
         cells = next(line for line in lines if line[0] == "FedAvg")
@@ -72,9 +69,7 @@ def test_a_metric_may_bear_a_name_that_the_closing_table_has(
         assert 0 < float(shown["MB up"]) < 0.01
 
 
-def test_a_problem_of_ones_own(
-    fedcon: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_problem_of_ones_own(fedcon, tmp_path, monkeypatch):
     """Beside the command, and on every process of a pool."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("own_problems.py").write_text(OWN)
@@ -82,15 +77,14 @@ def test_a_problem_of_ones_own(
     run = '[run]\nrounds = 3\n[algorithm]\nname = "FedAvg"\nclient_lr = 0.5\nlocal_steps = 1\n'
     text = f'[problem]\nname = "own_problems:make_problem"\nsize = 3\n{run}'
     Path("own.toml").write_text(text)
-    code, _, error = fedcon("run", "own.toml", "--set", "shift=4.0")
-    assert (code, error) == (0, "")
-    config = tomllib.loads(Path("runs/own/config.toml").read_text())
+    ran(fedcon, "run", "own.toml", "--set", "shift=4.0")
+    config = config_of("runs/own")
     assert config["problem"]["name"] == "own_problems:make_problem"
-    assert np.load("runs/own/model.npz")["x"] == pytest.approx([1.75] * 3)  # towards 2
+    assert model_of("runs/own") == pytest.approx([1.75] * 3)  # towards 2
     assert "size" in fedcon("info", "own_problems:make_problem")[1]
     get_reusable_executor().shutdown(wait=True)  # of other tests, in other folders
     tune = ["tune", "own.toml", "--grid", "client_lr=0.1,0.5", "--workers", "2"]
-    assert fedcon(*tune)[0] == 0
+    ran(fedcon, *tune)
     for name, words in (
         ("own_problems:make_problm", "did you mean 'make_problem'"),
         ("no_such_module:make", "a module that is installed or lies in"),
@@ -108,9 +102,7 @@ def test_a_problem_of_ones_own(
 
 
 @pytest.mark.parametrize("name", FIRST)
-def test_the_configuration_of_a_run_from_python_reads_back(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_configuration_of_a_run_from_python_reads_back(name, tmp_path, monkeypatch):
     case = FIRST[name]
     made, problem = strategy_of(name, case, min_replies=1), case.problem()
     simulate(made, problem, 3, seed=2, run_dir=tmp_path / "run")
@@ -127,7 +119,7 @@ def test_the_configuration_of_a_run_from_python_reads_back(
         Experiment.load(tmp_path / "run" / "config.toml")
 
 
-def test_what_a_file_cannot_state_is_named_in_it(tmp_path: Path) -> None:
+def test_what_a_file_cannot_state_is_named_in_it(tmp_path):
     class Own:
         def __call__(self, x):
             return 0.0

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from harness import ran
 from scipy import stats
 from test_guides import blocks, page
 
@@ -116,8 +117,7 @@ def test_private_rows_of_an_experiment_are_played_as_often_as_a_run_asks_them(fe
         )
     monkeypatch.syspath_prepend(".")
     command = ["privacy", "audit", "rows.toml", "--runs", "500", "--seed", "1", "--json", "a.json"]
-    code, said, _ = fedcon(*command)
-    assert code == 0
+    said = ran(fedcon, *command)
     assert "row" in said
     with open("a.json") as file:
         told = json.load(file)
@@ -146,8 +146,7 @@ def test_the_page_s_command(fedcon):
     (line,) = (b for b in blocks("bash", page("privacy")) if "audit" in b)
     with open("mine.toml", "w") as file:
         file.write(FILE + CASES["bernoulli"].replace("1e-3", "1e-4"))
-    code, said, _ = fedcon(*line.split()[1:])
-    assert code == 0
+    said = ran(fedcon, *line.split()[1:])
     (shown,) = (b for b in blocks("text", page("privacy")) if "by counts" in b)
     rows = [row.split() for row in said.splitlines() if "holds" in row]
     for row, now in zip(shown.strip().splitlines()[1:], rows, strict=True):

@@ -15,14 +15,14 @@ SIMS = Path(__file__).parents[2] / "sims"
 
 @pytest.mark.parametrize("path", reproduce.find(SIMS), ids=lambda path: path.stem)
 @pytest.mark.parametrize("quick", [False, True])
-def test_shipped_claims_are_valid(path: Path, quick: bool) -> None:
+def test_shipped_claims_are_valid(path, quick):
     found = claims.Claims(path, quick=quick)
     assert found.paper
     assert found.figure
     assert found.skipped or found.runs()
 
 
-def test_claims_that_need_files_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_that_need_files_are_valid(tmp_path, monkeypatch):
     """Where the file is there; the rounds that they look at are recorded."""
     monkeypatch.chdir(tmp_path)
     needing = [path for path in reproduce.find(SIMS) if claims.Claims(path).requires]
@@ -42,7 +42,7 @@ def test_claims_that_need_files_are_valid(tmp_path: Path, monkeypatch: pytest.Mo
 PAGES = [("REPRODUCED_QUICK.md", True), ("REPRODUCED.md", False)]
 
 
-def rows_of(page: str) -> list[list[str]]:
+def rows_of(page):
     """Return the cells of a page's table."""
     lines = (SIMS / page).read_text().splitlines()
     assert lines[0] == f"| {' | '.join(reproduce.TITLES)} |"
@@ -51,7 +51,7 @@ def rows_of(page: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("page", "quick"), PAGES)
-def test_published_tables_are_of_the_shipped_claims(page: str, quick: bool) -> None:
+def test_published_tables_are_of_the_shipped_claims(page, quick):
     """A claim that was changed, added or removed is measured anew."""
     shown = [row[:2] for row in rows_of(page)]
     expected = []
@@ -64,12 +64,12 @@ def test_published_tables_are_of_the_shipped_claims(page: str, quick: bool) -> N
     assert sorted(shown) == sorted(expected)
 
 
-def tally(page: str) -> list[str]:
+def tally(page):
     """Return the parts of a page's last line, as `reproduce.summary` has them."""
     return (SIMS / page).read_text().splitlines()[-1].split("; ")
 
 
-def kind_of(row: list[str]) -> str:
+def kind_of(row):
     """Return what a row counts as."""
     source, bound = (row[reproduce.TITLES.index(title)] for title in ("Source", "Bound"))
     if source == "ours":
@@ -77,21 +77,21 @@ def kind_of(row: list[str]) -> str:
     return "companions" if source.endswith(" (companion)") else "papers' claims"
 
 
-def told(page: str) -> tuple[list[str], list[int]]:
+def told(page):
     """Return the tally of the table's rows, in words, and its numbers."""
     verdict, seeds, bound = (reproduce.TITLES.index(t) for t in ("Verdict", "Seeds", "Bound"))
     rows = rows_of(page)
 
-    def those(kind: str, end: str = "") -> list[list[str]]:
+    def those(kind, end=""):
         found = [row for row in rows if kind_of(row) == kind]
         return [row for row in found if row[verdict].partition(":")[0] == end or not end]
 
-    def over(found: list[list[str]]) -> str:
+    def over(found):
         many = sum(row[seeds].isdigit() for row in found)
         fewer = sum(" seed" in row[seeds].partition(":")[0] for row in found)
         return f"{many} over 5 seeds or more, {fewer} over fewer"
 
-    def holding(found: list[list[str]]) -> str:
+    def holding(found):
         return f"{len(found)}, {sum(row[verdict] == 'pass' for row in found)} hold"
 
     held, explained = (those("papers' claims", end) for end in ("pass", "explained"))
@@ -123,12 +123,12 @@ def told(page: str) -> tuple[list[str], list[int]]:
 
 
 @pytest.mark.parametrize("page", [page for page, _ in PAGES])
-def test_published_counts_are_those_of_the_table(page: str) -> None:
+def test_published_counts_are_those_of_the_table(page):
     assert tally(page)[:9] == told(page)[0]
 
 
 @pytest.mark.parametrize(("page", "quick"), PAGES)
-def test_published_rows_are_of_the_files_seeds_and_companions(page: str, quick: bool) -> None:
+def test_published_rows_are_of_the_files_seeds_and_companions(page, quick):
     every = {path.stem: claims.Claims(path, quick=quick) for path in reproduce.find(SIMS)}
     shown = {text for one in every.values() for text in one.shown}
     seeds, bound, source = (reproduce.TITLES.index(t) for t in ("Seeds", "Bound", "Source"))
@@ -143,7 +143,7 @@ def test_published_rows_are_of_the_files_seeds_and_companions(page: str, quick: 
         assert int(number) == file.drawn(claim)
 
 
-def test_the_page_and_the_readme_state_the_published_counts() -> None:
+def test_the_page_and_the_readme_state_the_published_counts():
     text = " ".join((SIMS.parent / "docs" / "claims.md").read_text().split())
     for page, quick in PAGES:
         held, explained, ours, rest, pins, still, again, after, few, good, other = told(page)[1]
@@ -173,6 +173,6 @@ def test_the_page_and_the_readme_state_the_published_counts() -> None:
     ) in readme
 
 
-def test_shipped_counterexample_passes() -> None:
+def test_shipped_counterexample_passes():
     outcome = reproduce.reproduce(reproduce.find(SIMS, ["counterexample"]), quick=True, workers=1)
     assert [v.verdict for v in outcome.verdicts] == ["pass"] * 6

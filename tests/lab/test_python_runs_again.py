@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import refusal
+from harness import ran, refusal
+from left import rows_of
 
 from flower_fedcon import FederatedProblem, Observer, Sample, simulate
 from flower_fedcon.errors import ConfigError
@@ -15,7 +16,6 @@ from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems import digits, quadratics
 from flower_fedcon.regularizers import L1
-from flower_fedcon.runs.history import History
 from flower_fedcon.strategies import FedAvg, FedDR, FedMiD, Scaffold
 
 OWN = '''
@@ -88,7 +88,7 @@ def _twice(run_command, strategy, problem, rounds=4):
     first = simulate(strategy, problem, rounds, seed=3, evaluate_every=2, run_dir="first")
     code, out, error = run_command("run", "first/config.toml", "--run-dir", "again")
     assert code == 0, (out, error)
-    again = History.read_rows("again/history.csv")
+    again = rows_of("again")
     assert [row["objective"] for row in again] == first["objective"].tolist()
 
 
@@ -219,8 +219,8 @@ def test_observers_in_a_file(run_command, own):
         'observers = ["again_own:Largest"]\n'
         '[algorithm]\nname = "FedAvg"\nclient_lr = 0.1\nlocal_steps = 1\n'
     )
-    assert run_command("run", "e.toml", "--run-dir", "out")[0] == 0
-    rows = History.read_rows("out/history.csv")
+    ran(run_command, "run", "e.toml", "--run-dir", "out")
+    rows = rows_of("out")
     with np.load("out/model.npz") as model:
         assert rows[-1]["largest"] == np.abs(model["x"]).max()
     for wrong, message in (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import refusal
+from harness import ran, refusal
 from pages import ROOT, blocks
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
@@ -34,7 +34,7 @@ from flower_fedcon.strategies import FedAvg
 SIMS = ROOT / "sims"
 
 
-def small(**added) -> FederatedProblem:
+def small(**added):
     """Four clients with mu = 1 and L = 4."""
     clients = [Quadratic(np.diag([1.0, 4.0]), np.array([b, 1.0])) for b in range(4)]
     return FederatedProblem(clients, **added)
@@ -64,7 +64,7 @@ def test_facts_of_a_problem():
 class Plain:
     """x'Qx/2, with no constants of its own."""
 
-    def __init__(self, *diagonal: float) -> None:
+    def __init__(self, *diagonal):
         self.diagonal = np.array(diagonal)
 
     x0 = np.zeros(2)
@@ -280,8 +280,7 @@ def test_a_figure_is_what_its_command_measures(tmp_path, monkeypatch):
 def test_the_page_s_commands(run_command, tmp_path):
     (tmp_path / "sims").symlink_to(SIMS)
     recommend, compare = blocks("bash", "docs/choosing.md")[0].splitlines()
-    code, out, error = run_command(*recommend.split()[1:])
-    assert (code, error) == (0, "")
+    out = ran(run_command, *recommend.split()[1:])
     assert "10, 50 % of them in a round" in out
     assert "nearest study: fedfw_lasso" in out
     study = next(s for s in studies.studies() if s.name == "fedfw_lasso")
@@ -290,7 +289,7 @@ def test_the_page_s_commands(run_command, tmp_path):
     written = Experiment.load("best.toml")
     assert len(written.labels) == 3
     assert written.participation() == Sample(fraction=0.5)
-    assert run_command(*compare.split()[1:-1], "2")[0] == 0
+    ran(run_command, *compare.split()[1:-1], "2")
     assert "best.toml exists already" in refusal(run_command, *recommend.split()[1:])
     measure = blocks("bash", "docs/choosing.md")[1].split()[1:]
     assert "--measure needs -o" in refusal(run_command, *measure[:-2])
@@ -303,8 +302,7 @@ def test_figures_are_shown_as_they_are_and_by_bytes(run_command, tmp_path):
     shipped = next(s for s in studies.studies() if s.name == "participation_20")
     best = {}
     for order, options in (("rounds", []), ("megabytes", ["--bandwidth", "0.5"])):
-        code, out, error = run_command("recommend", "mine.toml", "--sample", "0.2", *options)
-        assert (code, error) == (0, "")
+        out = ran(run_command, "recommend", "mine.toml", "--sample", "0.2", *options)
         first = re.search(r"─\s*\n\s*(\w+) ", out)[1]
         arrived = [m for m in shipped.measured if m.rounds and m.algorithm != "FedDualAvg"]
         best[order] = min(arrived, key=lambda m: getattr(m, order))
@@ -315,7 +313,7 @@ def test_figures_are_shown_as_they_are_and_by_bytes(run_command, tmp_path):
     assert "-o best.toml && fedcon compare best.toml" in out
 
 
-def answers(text: str, added: str = "l1") -> str:
+def answers(text, added="l1"):
     known = {"added": added, "strongly": "yes", "How many clients": "5000", "in a round": "50"}
     return next(value for key, value in known.items() if key in text)
 

@@ -8,12 +8,11 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from browser import PROGRAM, Browser
-from harness import refusal
+from harness import ran, refusal
 from pages import ROOT, blocks
 
 from flower_fedcon import FederatedProblem, Sample, simulate
@@ -36,7 +35,7 @@ class Named(Quadratic):
         return {"size": (float(np.abs(x).sum()), 1.0)}
 
 
-def run(folder: Path, names: tuple[str, ...] = ("a", "b", "c"), lr: float = 0.5) -> Path:
+def run(folder, names=("a", "b", "c"), lr=0.5):
     """Leave a run of twelve rounds, two of three clients each, with its audit log."""
     clients = [Named(np.eye(2), np.array([b, 1.0])) for b in (0.0, 1.0, 2.0)]
     problem = FederatedProblem(clients, names=names)
@@ -55,6 +54,19 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def written(folders, tmp_path_factory):
     return write_report(folders, tmp_path_factory.mktemp("page") / "new" / "page.html")
+
+
+def section(folders, title):
+    """Return a section of the page of these folders."""
+    text = page(read_folders(folders), "")
+    return text.partition(f"<h2>{title}")[2].partition("</section>")[0]
+
+
+def noted(folder, **files):
+    """Leave what was noted of a run of one round, and further files."""
+    for name, text in {"history_csv": "round,objective\n1,2.0\n", **files}.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    return [folder]
 
 
 # --- in a browser --------------------------------------------------------------------------------
@@ -191,11 +203,11 @@ def test_a_map_of_many_clients_and_rounds_has_few_cells():
     assert grid.labels[-1] == "996 to 1000"
 
 
-def line(event: str, **content: object) -> str:
+def line(event, **content):
     return json.dumps({"event": event, **content}) + "\n"
 
 
-def exchange(server_round: int, **what: object) -> str:
+def exchange(server_round, **what):
     told = {"asked": [], "used": {}, "dropped": {}, "lost": [], "silent": {}} | what
     return line("exchange", round=server_round, phase="train", attempt=1, **told)
 
@@ -245,12 +257,8 @@ def test_a_run_that_goes_on_is_running(tmp_path):
 
 def test_coefficients_are_shown_by_name(tmp_path):
     pytest.importorskip("flower_fedcon.tables", reason="a run on tables")
-    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
-    (tmp_path / "coefficients.csv").write_text(
-        "column,coefficient,per_unit\nage,1.0,-0.25\n<b>,0.5,0.125\nnone,0.0,0.0\n"
-    )
-    text = page(read_folders([tmp_path]), "")
-    part = text.partition("<h2>Coefficients")[2].partition("</section>")[0]
+    rows = "column,coefficient,per_unit\nage,1.0,-0.25\n<b>,0.5,0.125\nnone,0.0,0.0\n"
+    part = section(noted(tmp_path, coefficients_csv=rows), "Coefficients")
     assert part.index(">age<") < part.index(">&lt;b&gt;<")
     assert "-0.25" in part
     assert "1 coefficients are 0" in part
@@ -258,12 +266,9 @@ def test_coefficients_are_shown_by_name(tmp_path):
 
 def test_what_a_run_says_of_itself_is_shown_as_it_stands(tmp_path):
     pytest.importorskip("flower_fedcon.tables", reason="a run on tables")
-    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
-    assert "In words" not in page(read_folders([tmp_path]), "")
-    (tmp_path / "report.txt").write_text("age  <1.5>\nheld out: north 5 & south 7\n")
-    part = (
-        page(read_folders([tmp_path]), "").partition("<h2>In words")[2].partition("</section>")[0]
-    )
+    assert "In words" not in page(read_folders(noted(tmp_path)), "")
+    words = "age  <1.5>\nheld out: north 5 & south 7\n"
+    part = section(noted(tmp_path, report_txt=words), "In words")
     assert "<pre>age  &lt;1.5&gt;\nheld out: north 5 &amp; south 7\n</pre>" in part
 
 
@@ -289,7 +294,6 @@ def test_the_axis_has_round_numbers(ends, logs, expected):
 @pytest.mark.parametrize("ratio", [True, False])
 def test_intervals_are_drawn_as_a_forest_plot(tmp_path, ratio):
     pytest.importorskip("flower_fedcon.tables", reason="a run on tables")
-    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
     rows = [HEADER + ",odds_ratio_lower,odds_ratio_upper"]
     for name, value in (("<age>", np.log(2.0)), ("dose", -np.log(2.0))):
         ends = value - np.log(2.0), value + np.log(2.0)
@@ -299,9 +303,8 @@ def test_intervals_are_drawn_as_a_forest_plot(tmp_path, ratio):
     if not ratio:
         rows = [",".join(c for j, c in enumerate(row.split(",")) if j not in (3, 9, 10))
                 for row in rows]  # fmt: skip
-    (tmp_path / "coefficients.csv").write_text("\n".join(rows) + "\n")
-    text = page(read_folders([tmp_path]), "")
-    part = text.partition("<h2>Coefficients with 95 % intervals")[2].partition("</section>")[0]
+    noted(tmp_path, coefficients_csv="\n".join(rows) + "\n")
+    part = section([tmp_path], "Coefficients with 95 % intervals")
     assert "&lt;age&gt;" in part
     assert part.count("<circle") == (2 if ratio else 3)  # an intercept has no ratio
     if ratio:
@@ -316,7 +319,6 @@ def test_intervals_are_drawn_as_a_forest_plot(tmp_path, ratio):
 
 def test_how_good_a_model_is_stands_by_site(tmp_path):
     pytest.importorskip("flower_fedcon.tables", reason="a run on tables")
-    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
     stated = {
         "sites": {"<north>": {"rows": 40.0, "auc": 0.75}}, "absent": {"south": "too few rows"},
         "pooled": {"rows": 40.0, "auc": 0.7421, "auc_error": 0.003, "calibration_slope": 0.9,
@@ -324,15 +326,11 @@ def test_how_good_a_model_is_stands_by_site(tmp_path):
         "roc": {"false_positive_rate": [0.0, 0.5, 1.0], "true_positive_rate": [0.0, 0.8, 1.0]},
         "calibration_curve": {"predicted": [0.2, 0.8], "observed": [0.1, 0.9]},
     }  # fmt: skip
-    (tmp_path / "quality.json").write_text(json.dumps(stated))
-    text = page(read_folders([tmp_path]), "")
-    part = text.partition("<h2>On held-out rows")[2].partition("</section>")[0]
-    assert "&lt;north&gt;" in part
-    assert "0.7421" in part
-    assert "0.9000 ± 0.1000" in part
-    assert "an error of at most 0.003" in part
-    assert "Not known: south: too few rows" in part
-    assert "M30.0,250.0 L140.0,74.0 L250.0,30.0" in part
+    part = section(noted(tmp_path, quality_json=json.dumps(stated)), "On held-out rows")
+    for shown in ("&lt;north&gt;", "0.7421", "0.9000 ± 0.1000", "an error of at most 0.003",
+                  "Not known: south: too few rows",
+                  "M30.0,250.0 L140.0,74.0 L250.0,30.0"):  # fmt: skip
+        assert shown in part
     assert part.count("<circle") == 2
 
 
@@ -383,8 +381,7 @@ def test_the_command_shows_the_page(run_command, tmp_path, monkeypatch):
     run(tmp_path / "one")
     shown: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda url: shown.append(url) or False)
-    code, out, error = run_command("report", "one", "--open")
-    assert (code, error) == (0, "")
+    out = ran(run_command, "report", "one", "--open")
     assert "page: one/report.html" in out
     assert "open the file" in out
     assert shown == [(tmp_path / "one" / "report.html").as_uri()]
@@ -394,7 +391,7 @@ def test_the_page_s_blocks(run_command, tmp_path):
     """What docs/report.md tells to type."""
     (tmp_path / "sims").symlink_to(ROOT / "sims")
     for command in blocks("bash", "docs/report.md")[0].splitlines():
-        assert run_command(*command.split()[1:])[0] == 0
+        ran(run_command, *command.split()[1:])
     assert (tmp_path / "first.html").stat().st_size > 4_000_000
     (stated,) = blocks("toml", "docs/report.md")
     check_keys(tomllib.loads(stated)["run"], ("rounds", "audit"))

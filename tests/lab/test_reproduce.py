@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from harness import Command, refusal
+from harness import ran, refusal
 from pages import ROOT
 
 from flower_fedcon.errors import ConfigError
@@ -93,20 +93,35 @@ below = 10.0
 quick = false
 """
 OURS = 'source = "ours"\nbound = "measured"\n'
-
-
+VALUE = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
 NAMED = EXPERIMENT.replace('"FedFW"', '"FedFW"\nlabel = "a"').replace('"plus"', '"b"')
 
 
-def claims_file(folder: Path) -> Path:
-    """Return where claims on an experiment with the algorithms a and b belong."""
-    (folder / "claims").mkdir()
-    (folder / "n.toml").write_text(NAMED)
-    return folder / "claims" / "n.toml"
+def claims_of(folder, text, experiment=NAMED):
+    """Return the claims of a text, on an experiment with the algorithms a and b."""
+    (folder / "claims").mkdir(exist_ok=True)
+    (folder / "n.toml").write_text(experiment)
+    (folder / "claims" / "n.toml").write_text(text)
+    return claims.Claims(folder / "claims" / "n.toml")
+
+
+def over_seeds(*values):
+    """Return runs of `a`, by their seeds, that record `c` in one round or several."""
+    rounds = [[value] if isinstance(value, float) else value for value in values]
+    return {("a", seed): [{"round": r, "c": c} for r, c in enumerate(own, 1)]
+            for seed, own in enumerate(rounds)}  # fmt: skip
+
+
+def judged(runs, sweep=None, **keys):
+    """Return the verdict on a claim of ours, over as many seeds as there are runs."""
+    claim = {"what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "value",
+             "algorithm": "a", "column": "c", **keys}  # fmt: skip
+    seeds = sorted({seed for _, seed, *_ in runs})
+    return verdicts.judge(claim, runs, seeds, "file", Sweep.of(sweep or {}))
 
 
 @pytest.fixture
-def fedcon(run_command: Command) -> Command:
+def fedcon(run_command):
     """Run the command in a folder with one experiment and its claims."""
     Path("sims/claims").mkdir(parents=True)
     Path("sims/small.toml").write_text(EXPERIMENT)
@@ -114,7 +129,7 @@ def fedcon(run_command: Command) -> Command:
     return run_command
 
 
-def test_verdicts(fedcon: Command) -> None:
+def test_verdicts(fedcon):
     arguments = ["--quick", "--workers", "1", "--json", "out/a.json", "--markdown", "out/a.md"]
     code, out, error = fedcon("reproduce", "small", *arguments)
     assert (code, error) == (1, "")  # a claim fails
@@ -146,7 +161,7 @@ def test_verdicts(fedcon: Command) -> None:
     assert lines[4].endswith("expected 35840 within 1 %) |")
 
 
-def test_the_full_run_in_two_processes(fedcon: Command) -> None:
+def test_the_full_run_in_two_processes(fedcon):
     code, out, _ = fedcon("reproduce", "--workers", "2")
     assert code == 1
     assert (
@@ -156,7 +171,7 @@ def test_the_full_run_in_two_processes(fedcon: Command) -> None:
     assert "no longer as recorded: 1; " in out
 
 
-def test_finished_runs_are_not_repeated(fedcon: Command) -> None:
+def test_finished_runs_are_not_repeated(fedcon):
     of_optimum = CLAIMS.replace('column = "residual"', 'column = "relative"')  # not 0 here
     Path("sims/claims/small.toml").write_text(of_optimum)
     toy = re.sub(r'"lasso".*?\[run\]', '"counterexample"\n[run]', EXPERIMENT, flags=re.DOTALL)
@@ -173,81 +188,59 @@ def test_finished_runs_are_not_repeated(fedcon: Command) -> None:
     assert out.count(", found") == 1
 
 
-def test_an_explained_claim_fails_when_it_leaves_what_is_expected(fedcon: Command) -> None:
+def test_an_explained_claim_fails_when_it_leaves_what_is_expected(fedcon):
     holding = CLAIMS.replace("below = 0.0", "below = 1e9")
     Path("sims/claims/small.toml").write_text(holding)
-    assert fedcon("reproduce", "--quick")[0] == 0
+    ran(fedcon, "reproduce", "--quick")
     Path("sims/claims/small.toml").write_text(holding.replace("35840", "36500"))
     code, out, _ = fedcon("reproduce", "--quick")
     assert code == 1
     assert "fail: small, it is tiny: the explanation expects 36500 within 1 %; off by 1.8 %" in out
 
 
-def test_a_claim_without_evidence_counts_as_not_explained(fedcon: Command) -> None:
+def test_a_claim_without_evidence_counts_as_not_explained(fedcon):
     unknown = CLAIMS.replace('fault = "paper"', 'fault = "unknown"')
     unknown = unknown.replace('shown_by = "it falls"\n', "").replace("below = 0.0", "below = 1e9")
     Path("sims/claims/small.toml").write_text(unknown)
-    code, out, _ = fedcon("reproduce", "--quick")
-    assert code == 0
+    out = ran(fedcon, "reproduce", "--quick")
     assert "not explained: small, it is tiny: bytes are what they are (expected 35840" in out
     assert "pins: 1, 0 hold; papers' claims that fail, open: 0; companions: 0, 0 hold" in out
 
 
 @pytest.mark.parametrize(("median", "verdict"), [(True, "pass"), (False, "fail")])
-def test_the_median_over_seeds_is_judged_where_a_claim_says_so(median: bool, verdict: str) -> None:
-    claim = {
-        "what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "value",
-        "algorithm": "a", "column": "c", "below": 1.0, "median": median,
-    }  # fmt: skip
-    runs = {("a", seed): [{"round": 1, "c": c}] for seed, c in enumerate([0.25, 0.5, 9.0])}
-    found = verdicts.judge(claim, runs, [0, 1, 2], "file", Sweep.of({}))
+def test_the_median_over_seeds_is_judged_where_a_claim_says_so(median, verdict):
+    found = judged(over_seeds(0.25, 0.5, 9.0), below=1.0, median=median)
     assert found.verdict == verdict
     assert found.values == ((0.5,) if median else (0.25, 0.5, 9.0))
     if median:
         assert found.measured == "0.5 (0.25 to 9)"
 
 
-def test_the_table_says_of_how_many_seeds_an_exponent_is_the_means() -> None:
-    claim = {
-        "what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "scaling",
-        "algorithm": "a", "column": "c", "of_mean": True, "near": 1.0, "within": 0.1,
-    }  # fmt: skip
+def test_the_table_says_of_how_many_seeds_an_exponent_is_the_means():
+    claim = {"measure": "scaling", "of_mean": True, "near": 1.0, "within": 0.1}
+    sweep = {"problem.clients": [1, 4]}
     runs = {
         ("a", seed, x): [{"round": 1, "c": x * (1 + seed)}] for seed in range(3) for x in (1.0, 4.0)
     }
-    sweep = Sweep.of({"problem.clients": [1, 4]})
-    assert verdicts.judge(claim, runs, [0, 1, 2], "file", sweep).measured.endswith(
-        ", of the mean of 3 seeds"
-    )
-    assert "mean" not in verdicts.judge(claim, runs, [0], "file", sweep).measured
+    assert judged(runs, sweep, **claim).measured.endswith(", of the mean of 3 seeds")
+    one = {key: rows for key, rows in runs.items() if key[1] == 0}
+    assert "mean" not in judged(one, sweep, **claim).measured
 
 
 @pytest.mark.parametrize(("expected", "verdict"), [(0.9, "not explained"), (0.5, "fail")])
 @pytest.mark.parametrize("threshold", [{"above": 1.0}, {"near": 2.0, "within": 0.1}])
-def test_an_explanation_can_expect_the_worst_alone(
-    threshold: dict[str, float], expected: float, verdict: str
-) -> None:
-    explained = {
-        "fault": "unknown", "why": "", "expected": expected, "tolerance": 0.01, "worst": True,
-    }  # fmt: skip
-    claim = {
-        "what": "x", "where": "y", "source": "ours", "bound": "order", "measure": "value",
-        "algorithm": "a", "column": "c", "explained": explained, **threshold,
-    }  # fmt: skip
-    runs = {("a", seed): [{"round": 1, "c": c}] for seed, c in enumerate([2.0, 0.9, 1.5])}
-    found = verdicts.judge(claim, runs, [0, 1, 2], "file", Sweep.of({}))
+def test_an_explanation_can_expect_the_worst_alone(threshold, expected, verdict):
+    explained = {"fault": "unknown", "why": "", "expected": expected, "tolerance": 0.01,
+                 "worst": True}  # fmt: skip
+    found = judged(over_seeds(2.0, 0.9, 1.5), explained=explained, **threshold)
     assert found.verdict == verdict
 
 
-def test_quick_replaces_entries() -> None:
-    text = (
-        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
-        'below = 1.0\nround = 9\nquick = {round = 3, above = 2.0}\nbound = "order"\n'
-    )
+def test_quick_replaces_entries():
+    text = f'{VALUE}below = 1.0\nround = 9\nquick = {{round = 3, above = 2.0}}\nbound = "order"\n'
     table = tomllib.loads(text)["claim"][0]
-    shared = {"source": "text"}
-    assert claims._checked(table, shared, quick=False)["below"] == 1.0
-    quick = claims._checked(table, shared, quick=True)
+    whole, quick = (claims._checked(table, {"source": "text"}, quick=q) for q in (False, True))
+    assert whole["below"] == 1.0
     assert (quick["round"], quick["above"], "below" in quick) == (3, 2.0, False)
 
 
@@ -269,18 +262,14 @@ def test_quick_replaces_entries() -> None:
         ("count", {"algorithm": "a", "level": 3.0}, [2.0]),
         ("bounded", {"algorithm": "a", "terms": [[16.0, -1.0]]}, [1.0]),
         ("bounded", {"algorithm": "b", "terms": [[36.0, -1.0], [0.0, 1.0]]}, [1.0]),
-        (
-            "bounded",
-            {"algorithm": "a", "terms": [[32.0, -1.0]], "take": "least"},
-            [0.25],
-        ),
+        ("bounded", {"algorithm": "a", "terms": [[32.0, -1.0]], "take": "least"}, [0.25]),
         ("slope", {"algorithm": "a"}, [-1.0]),
         ("slope", {"algorithm": "b", "since": 2}, [0.0]),
         ("share", {"algorithm": "a", "over": ["a", "b"]}, [0.0, 0.5]),
         ("share", {"algorithm": "a", "over": "b", "since": 4}, [1.0]),
     ],
 )
-def test_measures(measure: str, keys: dict[str, object], expected: list[float]) -> None:
+def test_measures(measure, keys, expected):
     rounds = [1, 2, 4, 8]
     rows = {
         "a": [{"round": n, "c": 8.0 / n, "bytes": 100.0 * n} for n in rounds],
@@ -291,55 +280,38 @@ def test_measures(measure: str, keys: dict[str, object], expected: list[float]) 
     assert found == pytest.approx(expected, abs=1e-12)
 
 
-def test_costs_are_shown_with_their_algorithms(tmp_path: Path) -> None:
-    file = claims_file(tmp_path)
-    claim = (
-        '[[claim]]\nwhat = "x"\nmeasure = "cost"\nalgorithms = ["a", "b"]\ncolumn = "c"\n'
-        'level = 1.0\nof = "megabytes"\n'
-    )
-    file.write_text(f"{OURS}{claim}near = [2.5, 3.0]\nwithin = 0.3\n{claim}above = 2.7\n")
-    histories = {
+def test_costs_are_shown_with_their_algorithms(tmp_path):
+    claim = '[[claim]]\nwhat = "x"\nmeasure = "cost"\nalgorithms = ["a", "b"]\ncolumn = "c"\n'
+    claim += 'level = 1.0\nof = "megabytes"\n'
+    text = f"{OURS}{claim}near = [2.5, 3.0]\nwithin = 0.3\n{claim}above = 2.7\n"
+    near, above = claims_of(tmp_path, text).judge({
         (label, 0): [{"round": 1, "c": 2.0, "megabytes": 1.0}, {"round": 2, "c": c, "megabytes": m}]
         for label, c, m in (("a", 1.0, 2.0), ("b", 0.5, 3.0))
-    }
-    near, above = claims.Claims(file).judge(histories)
+    })  # fmt: skip
     assert (near.verdict, near.measured) == ("pass", "a 2, b 3 (off by 20 %)")
     assert (above.verdict, above.measured) == ("fail", "a 2, b 3")
 
 
-def test_each_seed_may_have_its_own_limit(tmp_path: Path) -> None:
+def test_each_seed_may_have_its_own_limit(tmp_path):
     """The worst is that which has the least room below, or above, its own."""
-    file = claims_file(tmp_path)
-    claim = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
-    claim += "round = [1, 2]\n"
-    file.write_text(
+    claim = f"{VALUE}round = [1, 2]\n"
+    text = (
         f"seeds = [0, 1]\n{OURS}{claim}below = [3.0, 2.0]\n{claim}below = [2.0, 3.0]\n"
         f"{claim}above = [2.0, 0.4]\n{claim}below = 3.0\n"
     )
-    found = claims.Claims(file).judge(
-        {
-            ("a", seed): [{"round": r + 1, "c": c} for r, c in enumerate(values)]
-            for seed, values in ((0, [2.5, 2.25]), (1, [1.75, 0.5]))
-        }
-    )
+    found = claims_of(tmp_path, text).judge(over_seeds([2.5, 2.25], [1.75, 0.5]))
     assert [v.verdict for v in found] == ["pass", "fail", "pass", "pass"]
     assert [v.claimed for v in found] == ["< 3, 2", "< 2, 3", "> 2, 0.4", "< 3"]
     worst = [v.measured.partition(" ")[0] for v in found]
     assert worst == ["1.75", "2.5", "0.5", "2.5"]
 
 
-def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
-    file = claims_file(tmp_path)
-    file.write_text(
-        f"{OURS}"
-        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
-        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nnear = 0.0\n'
-        "within = 1.0\n"
-    )
-    found = claims.Claims(file).judge({("a", 0): [{"round": 1, "c": math.nan}]})
+def test_not_a_number_passes_nothing(tmp_path):
+    text = f"{OURS}{VALUE}above = 0.0\n{VALUE}near = 0.0\nwithin = 1.0\n"
+    found = claims_of(tmp_path, text).judge(over_seeds(math.nan))
     assert [v.verdict for v in found] == ["fail", "fail"]
-    text = reproduce.to_json(reproduce.Reproduction(found, {}, 0.0, 0))
-    assert json.loads(text)["claims"][0]["values"] == [None]
+    shown = reproduce.to_json(reproduce.Reproduction(found, {}, 0.0, 0))
+    assert json.loads(shown)["claims"][0]["values"] == [None]
 
 
 @pytest.mark.parametrize(
@@ -380,26 +352,24 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
         ("expected = 35840", "expected = [1, 2]", "expected has 2 numbers for 1 measured"),
     ],
 )
-def test_errors_in_claims_are_one_line(fedcon: Command, old: str, new: str, words: str) -> None:
+def test_errors_in_claims_are_one_line(fedcon, old, new, words):
     assert old in CLAIMS
     Path("sims/claims/small.toml").write_text(CLAIMS.replace(old, new, 1))
     assert words in refusal(fedcon, "reproduce", "small", "--quick", "--workers", "1")
 
 
-def test_outside_a_clone_the_packages_claims_are_found(run_command: Command) -> None:
-    code, out, error = run_command("reproduce", "counterexample", "--quick", "--workers", "1")
-    assert (code, error) == (0, "")
+def test_outside_a_clone_the_packages_claims_are_found(run_command):
+    out = ran(run_command, "reproduce", "counterexample", "--quick", "--workers", "1")
     assert "papers' claims that hold: 3, 0 over" in out
 
 
-def test_other_refusals(fedcon: Command) -> None:
+def test_other_refusals(fedcon):
     assert "did you mean 'small'" in refusal(fedcon, "reproduce", "smal")
     assert "holds no claims" in refusal(fedcon, "reproduce", "--sims", "nowhere")
     assert "workers" in refusal(fedcon, "reproduce", "--workers", "0")
     text = CLAIMS.replace('paper = "A paper"', 'requires = "no.data"')
     Path("sims/claims/small.toml").write_text(text)
-    code, out, _ = fedcon("reproduce")
-    assert code == 0
+    out = ran(fedcon, "reproduce")
     assert "of all on anything drawn 0 over 5 seeds or more, 0 over fewer; 4 not run; " in out
 
 
@@ -421,7 +391,7 @@ def test_other_refusals(fedcon: Command) -> None:
         ({"problem": {"name": "six_quadratics"}}, True),
     ],
 )
-def test_what_is_drawn(change: dict[str, object], expected: bool) -> None:
+def test_what_is_drawn(change, expected):
     own = {"name": "FedFW", "penalty": 1.0} if "name" not in change else {}
     problem = {"name": "counterexample"} | change.pop("problem", {})
     tables = {"problem": problem, "run": {"rounds": 1}, "algorithm": own | change}
@@ -441,70 +411,55 @@ def test_what_is_drawn(change: dict[str, object], expected: bool) -> None:
         ("independent, of everyone", "[0, 1, 2]", "-"),
     ],
 )
-def test_the_table_says_over_how_many_seeds(
-    tmp_path: Path, bound: str, seeds: str, shown: str
-) -> None:
+def test_the_table_says_over_how_many_seeds(tmp_path, bound, seeds, shown):
     """A number computed for the same data is about no other; of cohorts it is as any other."""
-    file = claims_file(tmp_path)
     bound, _, everyone = bound.partition(", ")
-    if everyone:
-        (tmp_path / "n.toml").write_text(NAMED.replace("{sample = 2}", '"full"'))
-    file.write_text(
+    experiment = NAMED.replace("{sample = 2}", '"full"') if everyone else NAMED
+    text = (
         f'source = "ours"\nbound = "{bound}"\nseeds = {seeds}\nfew_seeds = "an hour each"\n'
-        'vary = ["problem.seed"]\n'
-        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
+        f'vary = ["problem.seed"]\n{VALUE}above = 0.0\n'
     )
-    found = claims.Claims(file).judge({("a", seed): [{"round": 1, "c": 1.0}] for seed in range(5)})
+    found = claims_of(tmp_path, text, experiment).judge(over_seeds(*[1.0] * 5))
     row = reproduce.cells(found[0])
     assert row[reproduce.TITLES.index("Seeds")] == shown
     fewer = reproduce.summary(reproduce.Reproduction(found, {}, 0.0, 0)).count("1 over fewer")
     assert fewer == shown.count("hour")
 
 
-def test_where_everyone_takes_part_the_runs_seeds_draw_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("vary", "count", "drawn"), [("", 2, 5), ("", 4, 1), ('vary = ["problem.seed"]\n', 4, 5)]
+)
+def test_where_everyone_takes_part_the_runs_seeds_draw_nothing(tmp_path, vary, count, drawn):
     """Five seeds of cohorts of everyone are one run, of one set of data, unless they draw these."""
-    file = claims_file(tmp_path)
-    (tmp_path / "n.toml").write_text(NAMED.replace("{sample = 2}", '"full"'))
     text = (
-        'source = "ours"\nbound = "order"\nseeds = [0, 1, 2, 3, 4]\n%s[sweep]\n'
-        '"algorithm.participation.sample" = [2, 4]\n[[claim]]\nwhat = "x"\nmeasure = "value"\n'
-        'algorithm = "a"\ncolumn = "c"\nabove = 0.0\nat = [%d]\n'
+        f'source = "ours"\nbound = "order"\nseeds = [0, 1, 2, 3, 4]\n{vary}[sweep]\n'
+        f'"algorithm.participation.sample" = [2, 4]\n{VALUE}above = 0.0\nat = [{count}]\n'
     )
-    for vary, count, drawn in (("", 2, 5), ("", 4, 1), ("problem.seed", 4, 5)):
-        file.write_text(text % (f'vary = ["{vary}"]\n' if vary else "", count))
-        found = claims.Claims(file)
-        assert found.drawn(found.claims[0]) == drawn
+    found = claims_of(tmp_path, text, NAMED.replace("{sample = 2}", '"full"'))
+    assert found.drawn(found.claims[0]) == drawn
 
 
-def test_a_claim_re_cut_after_a_run_is_a_companion(tmp_path: Path) -> None:
-    file = claims_file(tmp_path)
-    claim = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
-    file.write_text(f'source = "text"\nbound = "measured"\n{claim}companion = true\n')
-    assert claims.Claims(file).shown == ["n: x"]
-    quick = 'companion = true\nquick = {what = "y"}\n'
-    file.write_text(f'source = "text"\nbound = "measured"\n{claim}{quick}')
-    assert claims.Claims(file).shown == ["n: x", "n: y"]
+def test_a_claim_re_cut_after_a_run_is_a_companion(tmp_path):
+    text = f'source = "text"\nbound = "measured"\n{VALUE}above = 0.0\ncompanion = true\n'
+    assert claims_of(tmp_path, text).shown == ["n: x"]
+    assert claims_of(tmp_path, text + 'quick = {what = "y"}\n').shown == ["n: x", "n: y"]
     why = '[claim.explained]\nfault = "unknown"\nwhy = "y"\nexpected = 1.0\ntolerance = 0.1\n'
-    file.write_text(f'source = "text"\nbound = "measured"\n{claim}companion = true\n{why}')
     with pytest.raises(ConfigError, match="does not hold cannot be a companion"):
-        claims.Claims(file)
+        claims_of(tmp_path, text + why)
 
 
+@pytest.mark.parametrize(("source", "shown"), [("text", ["n: x"]), ("ours", [])])
 def test_what_a_paper_says_stays_its_own_where_it_shows_why_one_of_ours_fails(
-    tmp_path: Path,
-) -> None:
-    file = claims_file(tmp_path)
-    claim = (
-        '[[claim]]\nwhat = "{}"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
-    )
+    tmp_path, source, shown
+):
+    other = VALUE.replace('"x"', '"slope"')
     why = '[claim.explained]\nfault = "ours"\nwhy = "y"\nexpected = 1.0\ntolerance = 0.1\n'
-    text = 'bound = "theory"\n' + claim.format("x") + 'source = "text"\n' + claim.format("slope")
-    for source, shown in (("text", ["n: x"]), ("ours", [])):
-        file.write_text(f'{text}source = "{source}"\n{why}shown_by = "x"\n')
-        assert claims.Claims(file).shown == shown
+    text = f'bound = "theory"\n{VALUE}above = 0.0\nsource = "text"\n{other}above = 0.0\n'
+    text += f'source = "{source}"\n{why}shown_by = "x"\n'
+    assert claims_of(tmp_path, text).shown == shown
 
 
-def test_the_tally_tells_papers_claims_apart() -> None:
+def test_the_tally_tells_papers_claims_apart():
     """By how they end and whose fault it is, by their seeds, and by bounds set after a run."""
     held = verdicts.Verdict("n", "x", "", "text", "", "order", "", "pass", "", (), seeds=5)
     failed = replace(held, verdict="explained", fault="data")
@@ -529,7 +484,7 @@ def test_the_tally_tells_papers_claims_apart() -> None:
     ]
 
 
-def test_claims_on_what_is_drawn_have_five_seeds_or_say_why_not() -> None:
+def test_claims_on_what_is_drawn_have_five_seeds_or_say_why_not():
     for path in sorted((ROOT / "sims" / "claims").glob("*.toml")):
         file = claims.Claims(path)
         few = any(0 < file.drawn(claim) < claims.MANY for claim in file.claims)
@@ -557,15 +512,14 @@ def test_claims_are_found_by_a_method_too():
         ("S-DANE", {"sdane"}, "Jiang"),
     ],
 )
-def test_claims_are_found_by_their_papers(name: str, some: set[str], first_author: str) -> None:
+def test_claims_are_found_by_their_papers(name, some, first_author):
     found = [reproduce.Entry.read(path) for path in reproduce.find(None, [name])]
     assert some <= {entry.path.stem for entry in found}
     assert all(first_author in entry.paper for entry in found if "study of" not in entry.paper)
 
 
-def test_the_list_runs_nothing(fedcon: Command) -> None:
-    code, out, error = fedcon("reproduce", "--list")
-    assert (code, error) == (0, "")
+def test_the_list_runs_nothing(fedcon):
+    out = ran(fedcon, "reproduce", "--list")
     for cell in ("small", "A paper", "Figure 7", "FedFW, FedFWPlus"):
         assert cell in out
     assert not list(Path().glob("runs*"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness import Command, refusal
+from harness import ran, refusal
+from left import PNG, begins
 
 from flower_fedcon.lab.experiments import claims
 
@@ -44,7 +45,7 @@ FEDFW = CLAIMS.replace('"a"', '"FedFWPlus"').replace('"c"', '"objective"').repla
 
 
 @pytest.fixture(autouse=True)
-def sims(request: pytest.FixtureRequest) -> None:
+def sims(request):
     """Have an experiment and a place for its claims in the folder of the command."""
     if "fedcon" in request.fixturenames:
         request.getfixturevalue("fedcon")
@@ -52,7 +53,7 @@ def sims(request: pytest.FixtureRequest) -> None:
         Path("sims/small.toml").write_text(Path("small.toml").read_text())
 
 
-def judged(folder: Path, text: str, histories: claims.Runs | None = None) -> list[claims.Verdict]:
+def judged(folder, text, histories=None):
     (folder / "claims").mkdir(exist_ok=True)
     (folder / "n.toml").write_text(EXPERIMENT)
     file = folder / "claims" / "n.toml"
@@ -77,7 +78,7 @@ def judged(folder: Path, text: str, histories: claims.Runs | None = None) -> lis
         ("at = [1, 4]", [1.5, 1.5]),
     ],
 )
-def test_exponents(tmp_path: Path, keys: str, values: list[float]) -> None:
+def test_exponents(tmp_path, keys, values):
     if "level" in keys:  # the round in which 800 n^1.5 / round is at most 100
         rounds = {1: 8, 2: 23, 4: 64}
         histories = {
@@ -93,7 +94,7 @@ def test_exponents(tmp_path: Path, keys: str, values: list[float]) -> None:
     assert found.verdict == ("fail" if "power" in keys else "pass")
 
 
-def test_other_measures_are_taken_at_every_place(tmp_path: Path) -> None:
+def test_other_measures_are_taken_at_every_place(tmp_path):
     claim = '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
     text = f"{CLAIMS}{claim}near = [8, 64, 16, 128]\nwithin = 1e-9\nat = [1, 4]\n"
     ratio = 'near = 1.0\nwithin = 1e-9\nper = "c"\n'
@@ -102,12 +103,11 @@ def test_other_measures_are_taken_at_every_place(tmp_path: Path) -> None:
     assert len(every.values) == 6
 
 
-def test_a_sweep_is_run_and_drawn(fedcon: Command) -> None:
+def test_a_sweep_is_run_and_drawn(fedcon):
     Path("sims/claims/small.toml").write_text(FEDFW)
-    code, out, _ = fedcon("reproduce", "small", "--workers", "1", "--figures", "drawn")
-    assert code == 0
+    out = ran(fedcon, "reproduce", "small", "--workers", "1", "--figures", "drawn")
     assert "6/6: small: FedFWPlus, seed 1, at 4" in out
-    assert Path("drawn/small.png").read_bytes().startswith(b"\x89PNG")
+    assert begins("drawn/small.png", PNG)
     assert "figure: drawn/small.png" in out
     same = FEDFW.replace('"problem.clients" = [1, 2, 4]', '"compare.2.client_lr" = [1, 2, 4]')
     Path("sims/claims/small.toml").write_text(same.replace("[6, 6, 9]", "[6, 6, 6]"))
@@ -115,7 +115,7 @@ def test_a_sweep_is_run_and_drawn(fedcon: Command) -> None:
     assert "2/2: small: FedFWPlus" in out  # the same run at each place
 
 
-def test_a_level_that_is_never_reached_fails(tmp_path: Path) -> None:
+def test_a_level_that_is_never_reached_fails(tmp_path):
     (found,) = judged(tmp_path, CLAIMS + "level = 0.0")
     assert found.verdict == "fail"
     (found,) = judged(tmp_path, CLAIMS + "level = [64, 182, 512]")  # as at n = 1: in round 1
@@ -134,7 +134,7 @@ def test_a_level_that_is_never_reached_fails(tmp_path: Path) -> None:
         ("problem.clients", "problem.client", "did you mean 'clients'"),
     ],
 )
-def test_errors_in_sweeps_are_one_line(fedcon: Command, old: str, new: str, words: str) -> None:
+def test_errors_in_sweeps_are_one_line(fedcon, old, new, words):
     assert old in FEDFW
     Path("sims/claims/small.toml").write_text(FEDFW.replace(old, new, 1))
     assert words in refusal(fedcon, "reproduce", "small", "--workers", "1")

@@ -8,7 +8,8 @@ import statistics
 from pathlib import Path
 
 import pytest
-from harness import Command, refusal
+from harness import ran, refusal
+from left import rows_of
 
 from flower_fedcon import read_runs
 from flower_fedcon.errors import ConfigError
@@ -27,17 +28,17 @@ from flower_fedcon.runs.relative import with_relative
 
 
 @pytest.fixture
-def runs(fedcon: Command) -> dict[str, list[History]]:
+def runs(fedcon, undrawn):
     """Play three methods with three seeds, in the folder `many`."""
     command = ["compare", "small.toml", "--rounds", "60", "--seeds", "0,1,2", "--run-dir", "many"]
-    assert fedcon(*command, "--set", "participation.sample=2")[0] == 0
+    ran(fedcon, *command, "--set", "participation.sample=2")
     return {
-        slug: [History.read_rows(f"many/{slug}/seed-{n}/history.csv") for n in range(3)]
+        slug: [rows_of(f"many/{slug}/seed-{n}") for n in range(3)]
         for slug in ("fedfw", "fedfwplus", "mirror-2-steps")
     }
 
 
-def test_what_is_spent_to_a_level(fedcon: Command, runs: dict[str, list[History]]) -> None:
+def test_what_is_spent_to_a_level(fedcon, runs):
     ends = sorted(rows[-1]["residual"] for rows in runs["fedfw"])
     level = (ends[0] + ends[1]) / 2  # two seeds of FedFW may not arrive
     to = [Target("residual", 3.0), Target("residual", level)]
@@ -72,8 +73,7 @@ def test_what_is_spent_to_a_level(fedcon: Command, runs: dict[str, list[History]
     assert last.csv().splitlines()[1].startswith("FedFW,residual,,residual,")
 
     options = ["--to", "residual=3.0", "--to", f"residual={level}", "--of", "rounds"]
-    code, out, error = fedcon("table", "many", *options, "-o", "t/a.csv", "-o", "t/a.tex")
-    assert (code, error) == (0, "")
+    out = ran(fedcon, "table", "many", *options, "-o", "t/a.csv", "-o", "t/a.tex")
     rounds = found.rows["Mirror, 2 steps"][0].spent
     shown = " ± ".join(_with_spread(statistics.fmean(rounds), statistics.stdev(rounds)))
     assert shown in out
@@ -92,7 +92,7 @@ def test_what_is_spent_to_a_level(fedcon: Command, runs: dict[str, list[History]
     assert f"{statistics.median(rounds):.3g} ({low:.3g} to {high:.3g})" in out
 
 
-def test_relative_is_a_column_where_the_optimum_is_known(tmp_path: Path) -> None:
+def test_relative_is_a_column_where_the_optimum_is_known(tmp_path):
     """It is (F - F*)/|F*| of each run, for tables and figures; a metric of that name stays."""
     rows = [{"round": float(k), "objective": -2.0 + gap, "residual": gap, "seconds": 1.0,
              "uplink_bytes": 1.0, "downlink_bytes": 1.0}
@@ -115,7 +115,7 @@ def test_relative_is_a_column_where_the_optimum_is_known(tmp_path: Path) -> None
     assert [bool(stop(row)) for row in rows] == [False, True, True]
 
 
-def test_cells() -> None:
+def test_cells():
     heads = [(Target("kkt", 1e-6), "rounds")]
     labels = {"50% of L_1": Cell([10.0, 14.0], 3), "b": Cell([], 2), "c": Cell([7.0], 1)}
     table = TargetTable(heads, {label: [cell] for label, cell in labels.items()}, "mean")
@@ -141,8 +141,8 @@ def test_cells() -> None:
     assert "$12$ [$10$, $14$] (2/3)" in median.latex()
 
 
-def test_refusals(fedcon: Command) -> None:
-    assert fedcon("run", "small.toml", "--rounds", "2", "--run-dir", "one")[0] == 0
+def test_refusals(fedcon):
+    ran(fedcon, "run", "small.toml", "--rounds", "2", "--run-dir", "one")
     for options, words in (
         (["--to", "residual="], "write a name and a number"),
         (["--to", "residual=x"], "write a name and a number"),
@@ -158,8 +158,8 @@ def test_refusals(fedcon: Command) -> None:
     assert "holds no run" in refusal(fedcon, "table", "empty", "--to", "residual=1")
 
 
-def test_all_runs_as_one_frame(fedcon: Command, runs: dict[str, list[History]]) -> None:
-    assert fedcon("run", "small.toml", "--rounds", "4", "--run-dir", "more/one")[0] == 0
+def test_all_runs_as_one_frame(fedcon, runs):
+    ran(fedcon, "run", "small.toml", "--rounds", "4", "--run-dir", "more/one")
     frame = read_runs("many", "more")
     assert len(frame) == 9 * 60 + 4
     assert list(frame.columns[:9]) == [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import refusal
+from harness import ran, refusal
 from pages import ROOT, blocks
 
 from flower_fedcon import EarlyStopping, FederatedProblem, simulate
@@ -31,15 +31,15 @@ from flower_fedcon.wire.whole_files import FolderLock
 RUN = "[run]\nrounds = 10\n[algorithm]\nname = 'FedAvg'\nlabel = 'mine'\n"
 
 
-def problem() -> FederatedProblem:
+def problem():
     return FederatedProblem([Quadratic(np.eye(2), np.array([b, 1.0])) for b in (0.0, 1.0)])
 
 
-def strategy() -> FedAvg:
+def strategy():
     return FedAvg(client_lr=0.5, local_steps=1)
 
 
-def row(number: int, **more: float) -> dict[str, float]:
+def row(number, **more):
     costs = {"uplink_bytes": 4e5 * number, "downlink_bytes": 1e5 * number, "seconds": float(number)}
     return {"round": number, "objective": 1.0, **costs, **more}
 
@@ -50,7 +50,7 @@ def row(number: int, **more: float) -> dict[str, float]:
 class Clock:
     now = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
@@ -124,7 +124,7 @@ def test_lines_of_progress(capsys):
 # --- from elsewhere ------------------------------------------------------------------------------
 
 
-def replaced(path: Path, text: str) -> None:
+def replaced(path, text):
     new = path.with_name("new")
     new.write_text(text)
     new.replace(path)
@@ -196,8 +196,7 @@ def test_how_far_a_run_is_and_what_is_refused(run_command, tmp_path):
     assert "every must be" in refusal(run_command, "watch", "run", "--every", "0")
     (tmp_path / "run" / "config.toml").write_text(RUN)
     (tmp_path / "run" / "history.csv").write_text("round,objective\n4,1.5\n")
-    code, out, _ = run_command("watch", "run", "--once")
-    assert code == 0
+    out = ran(run_command, "watch", "run", "--once")
     assert out.endswith("mine: stopped at 4 of 10\n")
     assert run_command("watch", "run", "--every", "0.01")[0] == 1
     (tmp_path / "run" / "history.csv").write_text("round,objective\n4,x\n")
@@ -235,7 +234,7 @@ def test_tensorboard_gets_every_column(tmp_path):
     assert {name for name, _ in found} == set(history.columns) - {"round"}
 
 
-def stand_in(monkeypatch) -> list:
+def stand_in(monkeypatch):
     """Put a module in the place of wandb that notes what it is told, by wandb's own signatures."""
     told: list = []
 
@@ -263,7 +262,7 @@ def test_weights_and_biases_by_a_stand_in(monkeypatch, run_command, tmp_path):
     assert told[-1] == "finished"
     told.clear()
     sims = str(ROOT / "sims" / "counterexample.toml")
-    assert run_command("run", sims, "--rounds", "2", "--log-to", "wandb")[0] == 0
+    ran(run_command, "run", sims, "--rounds", "2", "--log-to", "wandb")
     assert told[0]["name"] == "FedFW"
     assert told[0]["config"]["algorithm"]["name"] == "FedFW"
     assert Path(told[0]["dir"]).is_dir()
@@ -285,7 +284,7 @@ def test_a_tracker_that_is_not_there(run_command, monkeypatch, tmp_path):
 # --- the log for machines ------------------------------------------------------------------------
 
 
-def lines(path: Path) -> list[dict]:
+def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

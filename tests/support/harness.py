@@ -36,6 +36,13 @@ def refusal(fedcon: Command, *arguments: str) -> str:
     return error
 
 
+def ran(fedcon: Command, *arguments: str) -> str:
+    """Return what the command prints that ends well."""
+    code, out, error = fedcon(*arguments)
+    assert (code, error) == (0, ""), (out, error)
+    return out
+
+
 def request(
     client: int, server_round: int, ack: int, down: Payload, restore: Payload | None = None
 ) -> Request:

@@ -1,4 +1,4 @@
-"""The constants of FedFW's Theorem 1 in the claims are those of the problems."""
+"""Constants in the claims are those of theorems: FedFW's Theorem 1, and of S-DANE's page."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from pages import ROOT
 
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.claims import Claims
 from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.problems.papers.quadratics import quadratics
 from flower_fedcon.runs.toml import read_toml
 
 
@@ -100,3 +102,59 @@ def test_constants_where_f_is_not_convex():
     assert len(found) == claims.repeats == 5
     assert np.allclose([c for c, _ in claim["terms"]], np.max(found, axis=0), rtol=1e-4)
     assert np.allclose([p for _, p in claim["terms"]], [-1 / 3, -2 / 3])
+
+
+# --- S-DANE ---------------------------------------------------------------------------------------
+
+
+def dissimilarity(problem):
+    """delta, of clients whose Hessians are Q_i: the root of |mean (Q_i - Q)^2|."""
+    Q = np.array([f.Q for f in problem.objectives])
+    apart = Q - Q.mean(axis=0)
+    return math.sqrt(np.linalg.eigvalsh((apart @ apart).mean(axis=0))[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "power"),
+    [("sdane", "accelerated", 0.5), ("sdane_plain", "plain", 1.0), ("sdane_condition", "", 0.0)],
+)
+def test_steps_of_sdane(name, label, power):
+    claims = Claims(ROOT / "sims" / "claims" / f"{name}.toml")
+    seen = set()
+    for (found, seed, *_), experiment in claims.runs():
+        if found != label if label else not found.startswith("acc"):
+            continue
+        settings = experiment.settings(found)
+        problem = experiment.problem()
+        at = settings["proximal"]
+        assert problem.optimum.value < 0 == abs(problem.x0).max()  # |F*| = F(x0) - F*
+        assert 2 * dissimilarity(problem) <= at
+        if power:
+            steps = 1 + math.log(1e6 * at) / math.log1p(at**-power)
+            assert (
+                2 * math.floor(steps) <= experiment.run_options.rounds <= 2 * math.ceil(steps) + 2
+            )
+        seen.add(seed)
+    assert seen == set(range(5))
+
+
+def test_clients_that_are_alike():
+    apart = quadratics(condition=50.0, directions="aligned", seed=3)
+    for share in (0.0, 0.01, 0.3):
+        problem = quadratics(condition=50.0, directions="aligned", alike=share, seed=3)
+        first, *others = (np.sort(np.linalg.eigvalsh(f.Q)) for f in problem.objectives)
+        assert np.allclose(problem.objectives[0].Q, apart.objectives[0].Q)
+        for each in others:
+            assert (abs(each / first - 1) <= share + 1e-9).all() or share > 0.1  # else they cross
+            assert each[0] >= 1 - 1e-9
+            assert each[-1] <= 50 * (1 + 1e-9)
+        assert dissimilarity(problem) <= share * 50 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("alike", -0.1), ("alike", 1.0), ("directions", "mixed"), ("shared", False), ("smallest", 0)],
+)
+def test_alike_is_refused_with(key, value):
+    with pytest.raises(ConfigError, match="alike"):
+        quadratics(**{"directions": "aligned", "alike": 0.1} | {key: value})
