@@ -315,7 +315,8 @@ def programs(tmp_path, monkeypatch):
 def test_flower_s_programs_are_found_beside_python_or_on_path(programs):
     """Beside it first: there they are of the same environment."""
     for place in ("on PATH", "beside"):
-        assert deployment.program("flwr") == str(programs(place, "flwr") / "flwr")
+        there = programs(place, "flwr") / "flwr"
+        assert deployment.program("flwr") == str(there)
 
 
 def test_a_program_that_is_nowhere_is_named_with_both_places(run_command, app, programs):
