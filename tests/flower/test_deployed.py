@@ -1,11 +1,11 @@
-"""One deployment on loopback serves five apps, and what befalls it changes no number.
+"""One deployment on loopback serves six apps, and what befalls it changes no number.
 
 A SuperLink and three SuperNodes that keep their clients' state. Two apps are those of the README
 and of a page, as they stand there. Then a node hangs and is killed in the
 middle of a round of sums, and comes back. In the minute that Flower takes to see that it is gone,
 the ServerApp of another run is killed, and its run is resumed, stopped by `flwr stop`, and resumed.
 Every run ends as the undisturbed one. What takes longer is nightly: more methods (test_engines.py),
-the other quickstarts (test_quickstart.py), deaths at any moment (test_killed_nodes.py).
+the other quickstarts (test_quickstart.py), deaths at any moment (test_engines.py).
 """
 
 from __future__ import annotations
@@ -23,15 +23,26 @@ from processes import wait_until
 from quickstart import app, model_here, needing_all, same_model
 from row_nodes import APP, model_of, node_configs, run_config
 
-from flower_fedcon import FederatedProblem, Full, History, Sample, __version__, simulate
+from flower_fedcon import (
+    Buffered,
+    Clock,
+    FederatedProblem,
+    Full,
+    History,
+    Sample,
+    __version__,
+    simulate,
+)
 from flower_fedcon.privacy import SecAggPlus
-from flower_fedcon.strategies import FedAvg, FedFW
+from flower_fedcon.regularizers import L1
+from flower_fedcon.strategies import AREA, FedAvg, FedFW
 
 pytest.importorskip("torch", reason="the quickstart is PyTorch's: pip install '.[torch]'")
 
 CLIENTS, ROUNDS, RANGE = 3, 4, 8.0
 FRANK_WOLFE = {"penalty": 0.1, "min_replies": 2}
 AVERAGING = {"client_lr": 0.02, "local_steps": 2}
+STEPS = 12
 pytestmark = pytest.mark.deployment
 
 
@@ -46,6 +57,8 @@ def deployed(tmp_path_factory):
     asked = {**FRANK_WOLFE, "oracle": "constraint", "sample": 2}
     every = {"evaluate_every": 2, "checkpoint_every": 1}
     vertices = run_config("FedFW", asked, ROUNDS, root / "fedfw" / "run", seed=3, **every)
+    unhurried = {"oracle": "regularizer", "client_lr": 0.02, "buffer": 1}
+    flowing = run_config("AREA", unhurried, STEPS, root / "area" / "run", evaluate_every=0)
     secured = {"secagg_clipping_range": RANGE, "evaluate_every": 0}
     sums = run_config("FedAvg", AVERAGING, 1, root / "sums", **secured)
     hold = root / "fedfw" / "hold"  # FedFW waits after its second round
@@ -66,7 +79,9 @@ def deployed(tmp_path_factory):
         trained = deployment.submit(
             quickstart, {"num-server-rounds": 2, "final-model": str(root / "model.pt")}
         )
+        flowed = deployment.submit(APP, flowing)
         outputs = [trained.wait(600).output]
+        flowed.wait(600)
         assert wait_until(lambda: not refused.alive(), 600), refused.output
         ending = refused.output, *refused.status()
         for page, run in of_pages.items():
@@ -130,6 +145,16 @@ def test_a_round_of_sums_in_which_a_node_dies_is_asked_again(deployed):
     plain = simulate(FedAvg(**AVERAGING), FederatedProblem(l1ls(CLIENTS).objectives), 1).x
     step = SecAggPlus(RANGE).step("delta", CLIENTS)
     assert np.abs(model_of(deployed.root / "sums") - plain).max() < step
+
+
+def test_steps_that_do_not_wait_are_repeated_from_their_log(deployed):
+    run, problem = deployed.root / "area" / "run", l1ls(CLIENTS)
+    made = AREA(L1(weight=0.1), client_lr=0.02, participation=Buffered())
+    clock = Clock(events=run / "events.jsonl")
+    again = simulate(made, problem, STEPS, clock=clock, on_mismatch="warn", evaluate_every=0)
+    np.testing.assert_allclose(model_of(run), again.x, rtol=1e-12, atol=1e-15)
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [e["step"] for e in events if e.get("outcome") == "used"] == [*range(1, STEPS + 1)]
 
 
 def test_a_killed_server_resumes_and_nodes_find_the_local_iterates(deployed):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import misfortunes
 
-from flower_fedcon import Full, Sample, server_app
+from flower_fedcon import Buffered, Full, Sample, server_app
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
@@ -30,6 +30,8 @@ def make_strategy(context):
     arguments = json.loads(str(config["arguments"]).replace("'", '"'))
     cohort = arguments.pop("sample", None)
     participation = Full() if cohort is None else Sample(count=cohort)
+    if (buffer := arguments.pop("buffer", None)) is not None:
+        participation = Buffered(buffer=buffer)
     oracle = arguments.pop("oracle", None)
     if oracle is not None:
         arguments[oracle] = ORACLES[oracle]
