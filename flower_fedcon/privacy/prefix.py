@@ -30,7 +30,6 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy import optimize, signal, special
 
 from flower_fedcon.validation import Array
 
@@ -298,6 +297,8 @@ def _best(bands: int, separation: int, rounds: int) -> tuple[int, ...]:
     B = A C^-1 has the coefficients of 1/((1 - x) c(x)), and C those of c(x). The search starts at
     the optimum without a band, c(x) = 1/sqrt(1 - x), truncated.
     """
+    from scipy import optimize, signal, special  # which every import of a strategy would pay for
+
     left = np.arange(rounds, 0, -1)  # the number of prefix sums with a round's noise
     # How often each coefficient occurs in a client's columns: the last columns are cut off.
     starts = np.arange(0, rounds, separation)
