@@ -425,6 +425,11 @@ class Timekeeper:
         return seconds
 
     @property
+    def needs_replies(self) -> bool:
+        """Whether the time of a reply depends on the reply."""
+        return self.counts_gradients or "up" in self._clock.stated
+
+    @property
     def events(self) -> Path | None:
         """The log of events that the run repeats, if it does."""
         return self._clock.events

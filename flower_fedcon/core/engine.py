@@ -74,10 +74,13 @@ class Engine(ABC):
         ConfigError
             If this engine cannot play them.
         """
-        return simulated_flow(server, self.answer)
+        return simulated_flow(server, self.answer, together=self.answers_waves_together)
 
     def observe(self, round_: Round | Step) -> None:  # noqa: B027  (most have no use for it)
         """Learn which clients gave a usable reply in a complete round; why the others did not."""
+
+    answers_waves_together: ClassVar[bool] = False
+    """Whether one request may have clients of several waves (`Request.rounds`)."""
 
     clients_keep_states: ClassVar[bool] = True
     """Whether the clients keep their states themselves, outside the run's checkpoint."""

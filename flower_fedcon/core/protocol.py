@@ -97,6 +97,8 @@ class Request:
         How often the phase has asked, 1 for the first time.
     seconds_left : float
         Seconds until the round no longer asks.
+    rounds : array of int, shape (len(clients),), optional
+        For each of them its round, if they differ, in an engine that answers waves together.
     """
 
     clients: list[int]
@@ -112,6 +114,7 @@ class Request:
     wanted: int = 1
     attempt: int = 1
     seconds_left: float = math.inf
+    rounds: np.ndarray[Any, Any] | None = None
 
     def down(self, client: int) -> Payload:
         """Return all that one client is sent."""
@@ -126,6 +129,7 @@ class Request:
             clients=clients,
             acknowledged=self.acknowledged[index],
             kept=self.kept[index],
+            rounds=None if self.rounds is None else self.rounds[index],
             personal={c: self.personal[c] for c in clients if c in self.personal},
             restore={c: self.restore[c] for c in clients if c in self.restore},
         )

@@ -1,7 +1,8 @@
 """Asynchronous runs in this process: the clients' times come from a clock, or from a log of events.
 
-A wave's replies are computed when it is sent, and wait until their time. Nobody is told of the time
-at which a client will end its work: who is asked depends on who is idle.
+A reply is computed at the latest when it is due, from what its wave was sent; with an engine that
+answers waves together, all that are under way are then computed in one pass. Nobody is told of the
+time at which a client will end its work: who is asked depends on who is idle.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class SimulatedFlow(Flow):
         With a clock.
     answer : callable
         An engine's `answer`.
+    together : bool
+        Whether it answers requests to clients of several waves.
 
     Raises
     ------
@@ -47,7 +50,13 @@ class SimulatedFlow(Flow):
         Without a clock.
     """
 
-    def __init__(self, server: Server, answer: Callable[[Request], Iterable[Reply]]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        answer: Callable[[Request], Iterable[Reply]],
+        *,
+        together: bool = False,
+    ) -> None:
         super().__init__(server)
         if server.clock is None:
             raise ConfigError(
@@ -56,6 +65,8 @@ class SimulatedFlow(Flow):
             )
         self._clock: Timekeeper = server.clock
         self._answer = answer
+        self._together = together and not self._clock.needs_replies
+        self._due: dict[int, Wave] = {}  # clients at work whose replies are not computed yet
         self._tasks: list[Task] = []
         self._replies: dict[tuple[int, int], Reply] = {}
 
@@ -68,8 +79,10 @@ class SimulatedFlow(Flow):
         return {task.client for task in self._tasks}
 
     def _launch(self, wave: Wave) -> None:
-        """Compute a wave's replies, and put each where it waits for its time."""
-        self._compute(wave)
+        """Let a wave's replies come at their times."""
+        self._due |= dict.fromkeys(wave.clients, wave)
+        if not self._together:
+            self._compute()
         came = [self._replies.get((wave.number, client)) for client in wave.clients]
         if self._clock.counts_gradients:
             work = [one.work[0] if one is not None and one.work else {} for one in came]
@@ -81,16 +94,21 @@ class SimulatedFlow(Flow):
         for client, arrives in zip(wave.clients, ends.tolist(), strict=True):
             heapq.heappush(self._tasks, Task(arrives, wave.number, client))
 
-    def _compute(self, wave: Wave) -> None:
-        for reply in self._answer(wave.asked):
+    def _compute(self) -> None:
+        """Compute the replies of all clients at work that have none yet."""
+        due, self._due = dict(sorted(self._due.items())), {}
+        for reply in self._answer(_joint(due)):
             columns = reply.payload.items()
             self._stacked.update(name for name, column in columns if isinstance(column, np.ndarray))
             for one in reply.single() if reply.payload else _apart(reply):
-                self._replies[wave.number, one.clients[0]] = one
+                wave = due[one.clients[0]].number
+                self._replies[wave, one.clients[0]] = replace(one, round=wave)
 
     def _next(self) -> tuple[Wave, int, Reply | None]:
         task = heapq.heappop(self._tasks)
         self._clock.seconds = max(self._clock.seconds, task.arrives)
+        if task.client in self._due:
+            self._compute()
         reply = self._replies.pop((task.wave, task.client), None)
         return self._open[task.wave], task.client, reply
 
@@ -108,7 +126,11 @@ class SimulatedFlow(Flow):
         for each in found["open"]:
             wave = Wave.resumed(self._server, each, self._restores)
             self._open[wave.number] = wave
-            self._compute(wave)
+            self._due |= dict.fromkeys(wave.clients, wave)
+        if self._due and not self._together:
+            for wave in self._open.values():
+                self._due = dict.fromkeys(wave.clients, wave)
+                self._compute()
 
 
 class ReplayedFlow(SimulatedFlow):
@@ -125,13 +147,14 @@ class ReplayedFlow(SimulatedFlow):
     """
 
     def __init__(self, server: Server, answer: Callable[[Request], Iterable[Reply]]) -> None:
-        super().__init__(server, answer)
+        super().__init__(server, answer)  # eager: the log has all times
         assert self._clock.events is not None  # noqa: S101  (the caller's case)
         self._source = self._clock.events
         self._events, self._done = read_events(self._source), 0
 
     def _launch(self, wave: Wave) -> None:
-        self._compute(wave)
+        self._due = dict.fromkeys(wave.clients, wave)
+        self._compute()
         self._tasks += [Task(0.0, wave.number, client) for client in wave.clients]
 
     def _proceed(self) -> None:
@@ -200,10 +223,34 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     return events
 
 
-def simulated_flow(server: Server, answer: Callable[[Request], Iterable[Reply]]) -> SimulatedFlow:
+def simulated_flow(
+    server: Server, answer: Callable[[Request], Iterable[Reply]], *, together: bool
+) -> SimulatedFlow:
     """Return what plays the steps of a run in this process."""
-    known = server.clock is not None and server.clock.events is not None
-    return (ReplayedFlow if known else SimulatedFlow)(server, answer)
+    if server.clock is not None and server.clock.events is not None:
+        return ReplayedFlow(server, answer)
+    return SimulatedFlow(server, answer, together=together)
+
+
+def _joint(due: Mapping[int, Wave]) -> Request:
+    """Return one request to clients of one wave or of several, ascending; each gets its own."""
+    waves = list({wave.number: wave for wave in due.values()}.values())
+    if len(waves) == 1:
+        asked, clients = waves[0].asked, list(due)
+        whole = len(clients) == len(asked.clients)
+        return asked if whole else asked.only([asked.clients.index(c) for c in clients])
+    parts = [wave.asked.only([wave.asked.clients.index(c)]) for c, wave in due.items()]
+    return replace(
+        parts[0],
+        clients=list(due),
+        round=max(wave.number for wave in waves),
+        rounds=np.array([wave.number for wave in due.values()]),
+        acknowledged=np.concatenate([part.acknowledged for part in parts]),
+        kept=np.concatenate([part.kept for part in parts]),
+        broadcast={},
+        personal={c: part.down(c) for c, part in zip(due, parts, strict=True)},
+        restore={c: given for part in parts for c, given in part.restore.items()},
+    )
 
 
 def _apart(reply: Reply) -> list[Reply]:

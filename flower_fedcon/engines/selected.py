@@ -31,10 +31,10 @@ class Selected(StepTaker):
         noise = [noise_of(own) for own in representatives(objectives)]
         self._noise = np.array(noise) if any(noise) else None  # in each client's gradients
 
-    def select(self, stacked: Stack, which: Which, clients: Array, server_round: int) -> None:
-        """Choose the clients to serve."""
+    def select(self, stacked: Stack, which: Which, clients: Array, rounds: int | Array) -> None:
+        """Choose the clients to serve, in one round or each in its own."""
         self._stack, self._which, self._clients = stacked, which, clients
-        self._round = server_round
+        self._rounds = rounds
         self._order: Array | None = None
         if self._apart:
             self._rows_found = None
@@ -98,13 +98,18 @@ class Selected(StepTaker):
             return self._stack.gradient(x, self._which)
         return self._stack.batch_gradient(x, self._which, self._last_rows)
 
+    def _streams_of(self, purpose: int) -> list[np.random.Generator]:
+        """Return each client's own stream of its round."""
+        rounds = np.broadcast_to(self._rounds, len(self._clients)).tolist()
+        pairs = zip(rounds, self._clients.tolist(), strict=True)
+        return [stream(self._seed, purpose, number, client) for number, client in pairs]
+
     def _noised(self, gradient: Array, scale: float = 1.0) -> Array:
         """Return gradients plus scale times each client's next noise, from its own stream."""
         if self._noise is None:
             return gradient
-        clients = self._clients.tolist()
         if not self._noises:
-            self._noises = [stream(self._seed, NOISE, self._round, c) for c in clients]
+            self._noises = self._streams_of(NOISE)
         stds = (scale * self._noise[self._clients]).tolist()
         shape, noises = gradient.shape[1:], zip(stds, self._noises, strict=True)
         noise = np.stack([std * rng.standard_normal(shape) for std, rng in noises])
@@ -162,10 +167,9 @@ class Selected(StepTaker):
             of, m = self._epoch_rows.of, self._stack.num_examples
             k, self._asked = self._asked, self._asked + 1
             clients = self._clients.tolist()
-            return np.stack([of(client, self._round, k, m, size) for client in clients])
+            return np.stack([of(client, self._rounds, k, m, size) for client in clients])
         if self._order is None:
-            clients = self._clients.tolist()
-            self._streams = [stream(self._seed, BATCH, self._round, c) for c in clients]
+            self._streams = self._streams_of(BATCH)
             self._order, self._used = np.empty((0, 0), np.intp), 0
         if self._order.shape[1] - self._used < size:
             m = self._stack.num_examples

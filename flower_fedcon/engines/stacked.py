@@ -106,6 +106,8 @@ class _Passes(NamedTuple):
 class StackedEngine(InProcess):
     """All clients in arrays, in this process."""
 
+    answers_waves_together = True
+
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make one client object for all."""
         objectives, shape = self._problem.objectives, run.layout.shape
@@ -210,7 +212,7 @@ class StackedEngine(InProcess):
 
     def _after(self, request: Request, passes: _Passes) -> list[Reply]:
         """Note all steps as pending; return which clients have lost their state."""
-        if self._states is not None and passes.alike:
+        if self._states is not None and passes.alike and request.rounds is None:
             self._states.all_pending(request.round)
         return [Reply(passes.lost, request.round, lost=True)] if passes.lost else []
 
@@ -233,7 +235,10 @@ class StackedEngine(InProcess):
         group = self._groups[self._group_of[numbers[0]]]
         whole = len(self._groups) == 1
         which = as_rows(clients if whole else self._place[clients])
-        self._objective.select(group.stack, which, clients, request.round)
+        rounds: Any = request.round
+        if request.rounds is not None:
+            rounds = request.rounds[np.searchsorted(request.clients, clients)]
+        self._objective.select(group.stack, which, clients, rounds)
         down = request.broadcast
         if numbers[0] in request.personal:
             own = [request.personal[c] for c in numbers]
@@ -271,7 +276,7 @@ class StackedEngine(InProcess):
                 return told
             return [*self._step(clients[rest], request, acknowledged[rest]), *told]
         if states is not None:
-            states.set_pending(clients, rows, request.round, after, payload.values())
+            states.set_pending(clients, rows, rounds, after, payload.values())
         columns = {name: self._spread(value, len(numbers)) for name, value in payload.items()}
         work = Work(client.work, len(numbers)) if client.work else ()
         everyone = len(clients) == len(self._everyone)

@@ -175,19 +175,22 @@ class States:
         self._round[rows] = acknowledged
 
     def set_pending(
-        self, clients: Array, rows: Which, server_round: int, state: Any, uploads: Iterable[Any]
+        self, clients: Array, rows: Which, rounds: int | Array, state: Any, uploads: Iterable[Any]
     ) -> None:
-        """Hold the states after a step as pending; the step also returned `uploads`."""
+        """Hold the states after a step as pending, of one round or of one for each client.
+
+        The step also returned `uploads`.
+        """
         if (alike := self._alike) is not None:
-            if self._is_everyone(rows):
+            if isinstance(rounds, int) and self._is_everyone(rows):
                 place = 1 - alike.slot
                 alike.kinds[place] = self._write(place, rows, state, uploads)
-                alike.pending_round = server_round
+                alike.pending_round = rounds
                 return
             self._note_each()
         for place, own, part in self._by_place(clients, rows, state):
             self._kind[1 - place, own] = self._write(1 - place, own, part, uploads)
-        self._pending_round[rows] = server_round
+        self._pending_round[rows] = rounds
 
     def _by_place(
         self, clients: Array, rows: Which, state: Any

@@ -23,7 +23,8 @@ finite mean.
 State: y_i on the client; z, x and a mirror of the y_i (N d numbers) on the server.
 Wire: 1 vector down (without mirror also 1 number, and after a reset 2 vectors); 1 vector up.
 Participation: any, and replies to earlier models (`Buffered`). Clients that have not answered yet
-count as y_i = x0, so that all must answer before z has no trace of the start.
+count as y_i = x0, so that all must answer before z has no trace of the start. With several local
+steps the fixed point is biased, under any participation alike.
 Compression: EF21, of Delta_i, whose memory is y_i: it moves by the decoded upload, and z stays the
 mean of the y_i. The fixed point is the same.
 Lost state: y_i comes back from the mirror, and nothing is lost. Without the mirror all clients
@@ -34,8 +35,7 @@ mean forever.
 Not for: many local steps where clients differ: FedDR and Scaffold have no bias then.
 
 Source: Charikleia Iakovidou, Kibaek Kim, "Asynchronous Federated Stochastic Optimization for
-Heterogeneous Objectives Under Arbitrary Delays" (arXiv:2405.10123), Algorithm 1, with the authors'
-program. There psi = 0; the prox on the server, the mirror and re-entry are this collection's.
+Heterogeneous Objectives Under Arbitrary Delays", 2024 (arXiv:2405.10123), with the authors' program. There psi = 0; the prox on the server, the mirror and re-entry are this collection's.
 """
 
 from __future__ import annotations

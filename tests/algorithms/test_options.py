@@ -33,8 +33,8 @@ def taking(needs, names=None):
 
 def test_who_takes_which_option():
     assert taking("needs_uncompressed") == {
-        "fedavg", "feddr", "feddualavg", "feddyn", "fedmid", "fedprox", "fivegcs", "scaffnew",
-        "scaffold",
+        "area", "fedavg", "feddr", "feddualavg", "feddyn", "fedmid", "fedprox", "fivegcs",
+        "scaffnew", "scaffold",
     }  # fmt: skip
     assert taking("needs_mean") == {
         "cfedda", "fastfedda", "fedavg", "feddualavg", "fedmid", "fedprox", "fedsgm", "mcfedda",
@@ -43,7 +43,8 @@ def test_who_takes_which_option():
     assert {*LOCAL} - taking("needs_one_length", LOCAL) == {"fedmid"}
     assert {*LOCAL} - taking("needs_constant_lr", LOCAL) == {"compositefl"}
     regularized = [name for name, kind in algorithms().items() if "regularizer" in parameters(kind)]
-    assert taking("needs_convex", regularized) == {"fedavg", "fedmid", "feddr", "compositefl"}
+    convex = {"area", "fedavg", "fedmid", "feddr", "compositefl"}
+    assert taking("needs_convex", regularized) == convex
 
 
 OPTIONS = {

@@ -69,7 +69,7 @@ def make_problem():
 """
 TWO = """
 [problem]
-name = "private_rows:make_problem"
+name = "rows_of_two:make_problem"
 [algorithm]
 name = "FedAvg"
 client_lr = 0.5
@@ -88,7 +88,7 @@ rounds = 2
 def test_no_optimum_of_private_examples_is_sought(fedcon, monkeypatch, unsafe):
     pytest.importorskip("flower_fedcon.tables", reason="a study on tables")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    Path("private_rows.py").write_text(ROWS)
+    Path("rows_of_two.py").write_text(ROWS)
     Path("rows.toml").write_text(TWO + "unsafe = true\n" * unsafe)
     said = ran(fedcon, "compare", "rows.toml")
     assert ("reference optimum" in said) == ("Objective" in said) == unsafe

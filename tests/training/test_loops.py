@@ -14,6 +14,7 @@ from flower_fedcon.registry import client_class, names
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import (
+    AREA,
     CompositeFL,
     FastFedDA,
     FedAvg,
@@ -31,6 +32,8 @@ PSI = L1(0.1)
 STEPS = {"client_lr": LR, "local_steps": K}
 SOLVER = {"local_solver": GradientDescent(steps=K, lr=LR)}
 CORRECTIONS = [
+    AREA(PSI, **STEPS),
+    AREA(PSI, **STEPS, **HALF),
     FedAvg(**STEPS),
     FedAvg(**STEPS, regularizer=PSI),
     FedProx(proximal=2.0, **SOLVER),
@@ -51,6 +54,7 @@ OWN_STEPS = [
     CompositeFL(PSI, **STEPS),
     CompositeFL(PSI, **STEPS, **HALF),
     FedAvg(**STEPS),
+    AREA(PSI, **STEPS),
     Scaffold(**STEPS),
 ]
 
