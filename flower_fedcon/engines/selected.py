@@ -166,8 +166,8 @@ class Selected(StepTaker):
         if self._epoch_rows is not None:
             of, m = self._epoch_rows.of, self._stack.num_examples
             k, self._asked = self._asked, self._asked + 1
-            clients = self._clients.tolist()
-            return np.stack([of(client, self._rounds, k, m, size) for client in clients])
+            clients, number = self._clients.tolist(), int(self._rounds)  # one for all
+            return np.stack([of(client, number, k, m, size) for client in clients])
         if self._order is None:
             self._streams = self._streams_of(BATCH)
             self._order, self._used = np.empty((0, 0), np.intp), 0

@@ -35,7 +35,8 @@ mean forever.
 Not for: many local steps where clients differ: FedDR and Scaffold have no bias then.
 
 Source: Charikleia Iakovidou, Kibaek Kim, "Asynchronous Federated Stochastic Optimization for
-Heterogeneous Objectives Under Arbitrary Delays", 2024 (arXiv:2405.10123), with the authors' program. There psi = 0; the prox on the server, the mirror and re-entry are this collection's.
+Heterogeneous Objectives Under Arbitrary Delays", 2024 (arXiv:2405.10123), with the authors'
+program. There psi = 0; the prox on the server, the mirror and re-entry are this collection's.
 """
 
 from __future__ import annotations

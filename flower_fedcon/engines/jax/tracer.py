@@ -48,9 +48,9 @@ class GivenRows(Selected):
         """The clients' functions, for local solvers."""
         return TracedClients(self._stack, self._which, len(self._clients))
 
-    def select(self, stacked: Any, which: Any, clients: Any, server_round: int) -> None:
+    def select(self, stacked: Any, which: Any, clients: Any, rounds: Any) -> None:
         """Choose the clients to serve."""
-        super().select(stacked, which, clients, server_round)
+        super().select(stacked, which, clients, rounds)
         self.asked = 0
 
     def _of_the_served(self, numbers: Any) -> Any:
