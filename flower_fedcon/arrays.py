@@ -50,11 +50,11 @@ def exact_sum(numbers: Iterable[float]) -> float:
     >>> exact_sum([1e308, 1e308]), exact_sum([0.1] * 10)
     (inf, 1.0)
     """
-    known = list(numbers)
+    values = list(numbers)
     try:
-        return math.fsum(known)
+        return math.fsum(values)
     except OverflowError:
-        return math.copysign(math.inf, sum(math.ldexp(number, -64) for number in known))
+        return math.copysign(math.inf, sum(math.ldexp(number, -64) for number in values))
     except ValueError:  # infinities of both signs
         return math.nan
 
@@ -151,8 +151,8 @@ def dot(x: Any, y: Any, axes: int) -> Any:
     if x.ndim == axes:
         return float(x.dot(y) if axes == 1 else np.vdot(x, y))
     n, size = len(x), math.prod(x.shape[1:])
-    found = np.matmul(x.reshape(n, 1, size), y.reshape(-1, size, 1)).reshape(n)
-    return found.astype(np.float64, copy=False)
+    products = np.matmul(x.reshape(n, 1, size), y.reshape(-1, size, 1)).reshape(n)
+    return products.astype(np.float64, copy=False)
 
 
 def times(tables: Any, x: Any) -> Any:

@@ -152,8 +152,8 @@ class Card:
         'the steps are reconstructed'
         """
         clauses = re.split(r"[.;:](?:\s|$)", self.source)
-        found = [clause for clause in clauses if re.search("reconstructed|second-hand", clause)]
-        return "; ".join(found) or "as in its paper"
+        remarks = [clause for clause in clauses if re.search("reconstructed|second-hand", clause)]
+        return "; ".join(remarks) or "as in its paper"
 
     @property
     def papers(self) -> list[Paper]:
@@ -170,11 +170,11 @@ class Card:
         """
         if not self.papers:
             return first_sentence(self.source)
-        own = self.papers[0]
-        before = self.source.partition(own.authors[0])[0]
-        few = len(own.surnames) < 5
-        names = ", ".join(own.surnames) if few else f"{own.surnames[0]} et al."
-        return f'{before}{names}, "{own.title}", {own.venue} {own.year}'.replace("  ", " ")
+        first = self.papers[0]
+        before = self.source.partition(first.authors[0])[0]
+        few = len(first.surnames) < 5
+        names = ", ".join(first.surnames) if few else f"{first.surnames[0]} et al."
+        return f'{before}{names}, "{first.title}", {first.venue} {first.year}'.replace("  ", " ")
 
 
 def first_sentence(text: str) -> str:
@@ -213,10 +213,10 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         If a part is missing; the error names it.
     """
     text = inspect.cleandoc(docstring)
-    found = {
+    paragraphs = {
         name: _paragraph(text, name) for name in PARAGRAPHS
     } | {"Round": _round(text), "Problem": _block(text)}  # fmt: skip
-    missing = [name for name, value in found.items() if not value and name not in _OPTIONAL]
+    missing = [name for name, value in paragraphs.items() if not value and name not in _OPTIONAL]
     if missing:
         raise ConfigError(
             f"the docstring of {where} has no {', '.join(missing)}: it needs the problem as an "
@@ -227,23 +227,23 @@ def read_card(title: str, docstring: str, where: str) -> Card:
     return Card(
         title=title,
         summary=summary.partition(": ")[2] or summary,
-        problem=found["Problem"],
-        update=found["Round"],
-        symbols=found["Symbols"],
-        state=found["State"],
-        wire=found["Wire"],
-        participation=found["Participation"],
+        problem=paragraphs["Problem"],
+        update=paragraphs["Round"],
+        symbols=paragraphs["Symbols"],
+        state=paragraphs["State"],
+        wire=paragraphs["Wire"],
+        participation=paragraphs["Participation"],
         weights="",
         asynchronous="",
-        aggregation=found["Aggregation"],
+        aggregation=paragraphs["Aggregation"],
         regularizer="",
         step_sizes="",
         clipping="",
-        compression=found["Compression"],
+        compression=paragraphs["Compression"],
         release="",
-        lost_state=found["Lost state"],
-        not_for=found["Not for"],
-        source=found["Source"],
+        lost_state=paragraphs["Lost state"],
+        not_for=paragraphs["Not for"],
+        source=paragraphs["Source"],
     )
 
 
@@ -299,28 +299,28 @@ def _defaults(kind: type[Any]) -> str:
     >>> _defaults(Halving)
     'client_lr is 1/(2 L), and 1 without L'
     """
-    found = []
+    defaults = []
     text = inspect.getdoc(kind) or ""
     for name, described in re.findall(r'^(\w+) : .*"auto".*\n((?: {4}.*\n?)+)', text, re.M):
         rule = re.search(r"by default (.+?)(?:[.:;](?:\s|$)|$)", one_line(described))
         if rule:
-            found.append(f"{name} is {rule.group(1)}")
-    return "; ".join(found)
+            defaults.append(f"{name} is {rule.group(1)}")
+    return "; ".join(defaults)
 
 
 def _step_sizes(kind: type[Any]) -> str:
     """Return which server optimizers and schedules a method takes."""
-    known, said = parameters(kind), []
-    if "server_optimizer" in known:
+    arguments, said = parameters(kind), []
+    if "server_optimizer" in arguments:
         rule = f"none: {kind.needs_server_lr}" if kind.needs_server_lr else "any"
         if not kind.needs_server_lr and kind.needs_one_length:
             rule = f"only Momentum: {kind.needs_one_length}"
         said = [f"server_optimizer: {rule}"]
-    if "client_lr" in known:
+    if "client_lr" in arguments:
         why = kind.needs_constant_lr
         rule = f"only a number: {why}" if why else "a number or a schedule"
-        own = "" if kind.needs_common_lr else ", or each client's own (DeltaSGD, AdaPGM)"
-        said.append(f"client_lr: {rule}{own}")
+        adaptive = "" if kind.needs_common_lr else ", or each client's own (DeltaSGD, AdaPGM)"
+        said.append(f"client_lr: {rule}{adaptive}")
     return "; ".join(said)
 
 
@@ -394,8 +394,8 @@ def card_of(kind: type[Any], fields: Sequence[str]) -> Card:
         step_sizes=_step_sizes(kind),
         clipping=_clipping(kind, fields),
     )
-    if known := _defaults(kind):
-        card = replace(card, symbols=f"{card.symbols} Defaults: {known}.".strip())
+    if defaults := _defaults(kind):
+        card = replace(card, symbols=f"{card.symbols} Defaults: {defaults}.".strip())
     if kind.needs_mean:  # the refusal says it
         card = replace(card, aggregation=f"only the mean: {kind.needs_mean}")
     if kind.needs_uncompressed:

@@ -269,7 +269,7 @@ def refuse_name(room: str, name: str, caller: FrameType) -> NoReturn:
         homes: dict[str, str] = {}
         for module in (room.partition(".")[2], *_PUBLIC):
             there = f"flower_fedcon.{module}".rstrip(".")
-            homes |= {own: there for own in _names_of(module) if own not in homes}
+            homes |= {public: there for public in _names_of(module) if public not in homes}
         if name in homes:
             said = f"{name} is in {homes[name]}: write `from {homes[name]} import {name}`"
         for near in difflib.get_close_matches(name, homes, 1, 0.75) if name not in homes else ():

@@ -168,8 +168,8 @@ class Layout:
             shapes, dtype, layered, *named = json.loads(text)
             sizes = [n for shape in shapes for n in shape]
             whole = all(type(n) is int and n >= 1 for n in sizes)
-            known = dtype in ("float64", "float32") and type(layered) is bool
-            if not (whole and known and shapes and (layered or len(shapes) == 1)):
+            typed = dtype in ("float64", "float32") and type(layered) is bool
+            if not (whole and typed and shapes and (layered or len(shapes) == 1)):
                 raise ValueError("it has other parts")
             names = tuple(named[0]) if named else None
             if names is not None and not all(type(name) is str for name in names):

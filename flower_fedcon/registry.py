@@ -65,20 +65,20 @@ def algorithms() -> dict[str, type[Method[Any]]]:
     # By name: a pair knows its base, and the base the registry.
     strategies = import_module("flower_fedcon.strategies")
     exported = [kind for kind in vars(strategies).values() if isinstance(kind, type)]
-    found = {kind.__module__.rpartition(".")[2]: kind for kind in exported}
-    del found["base"]
-    for name in names() - found.keys():
+    methods = {kind.__module__.rpartition(".")[2]: kind for kind in exported}
+    del methods["base"]
+    for name in names() - methods.keys():
         raise AlgorithmError(
             f"clients/{name}.py has no strategy in strategies/__init__.py: write "
             f"strategies/{name}.py and add the line `from flower_fedcon.strategies.{name} "
             "import ... as ...` there"
         )
-    for name, kind in found.items():
+    for name, kind in methods.items():
         if getattr(kind, "name", None) != name:
             raise AlgorithmError(f'strategies/{name}.py: write name = "{name}" in {kind.__name__}')
         if name not in names():
             raise AlgorithmError(f"strategies/{name}.py has no client: write clients/{name}.py")
-    return found
+    return methods
 
 
 def own_algorithms() -> dict[str, type[Method[Any]]]:
@@ -139,10 +139,10 @@ def register(strategy: type[Method[Any]], client: type[ClientSide]) -> None:
             f"{client.__name__}.algorithm is {client.algorithm!r} and {strategy.__name__}.name "
             f"{name!r}: write the same name in both"
         )
-    known, _ = _own[name]
-    if known is not None and not _same(known, strategy):
+    holder, _ = _own[name]
+    if holder is not None and not _same(holder, strategy):
         raise AlgorithmError(
-            f"{name!r} is already the name of {known!r}: give {strategy!r} another"
+            f"{name!r} is already the name of {holder!r}: give {strategy!r} another"
         )
     _own[name] = strategy, client
 
@@ -162,12 +162,12 @@ def register_client(client: type[ClientSide]) -> None:
         if client is not client_class(name):
             raise AlgorithmError(f"{name!r} is an algorithm of the collection: choose another name")
         return
-    known = _own.get(name)
-    if known is not None and not _same(known[1], client):
+    pair = _own.get(name)
+    if pair is not None and not _same(pair[1], client):
         raise AlgorithmError(
-            f"{name!r} is already the name of {known[1]!r}: give {client!r} another"
+            f"{name!r} is already the name of {pair[1]!r}: give {client!r} another"
         )
-    _own[name] = (None if known is None else known[0]), client
+    _own[name] = (None if pair is None else pair[0]), client
 
 
 def _same(one: type[Any], other: type[Any]) -> bool:
@@ -183,10 +183,10 @@ def find(name: str) -> str:
     """
     key = str(name).lower()
     if key not in names() and key not in _own and key not in _entry_points():
-        known = [kind.__name__ for kind in algorithms().values()]
-        known += sorted({*_own, *_entry_points()})
+        valid = [kind.__name__ for kind in algorithms().values()]
+        valid += sorted({*_own, *_entry_points()})
         raise ConfigError(
-            f"unknown algorithm {name!r}: {nearest(str(name), known)}. Register your own by "
+            f"unknown algorithm {name!r}: {nearest(str(name), valid)}. Register your own by "
             f"flower_fedcon.register, or install its package"
         )
     return key
@@ -215,8 +215,8 @@ def _imported(name: str) -> type[Method[Any]]:
     """
     # By name: what reads files stands above.
     kind: Any = import_module("flower_fedcon.runs.toml").own_object(name, "the algorithm")
-    known = _own.get(getattr(kind, "name", ""), (None, None))[0]
-    if known is None or not _same(known, kind):
+    registered = _own.get(getattr(kind, "name", ""), (None, None))[0]
+    if registered is None or not _same(registered, kind):
         raise ConfigError(
             f"{name!r} is not registered: write flower_fedcon.register({kind.__name__}, its client "
             "class) at the end of its module"
@@ -255,19 +255,19 @@ def _client_of_the_collection(key: str) -> type[ClientSide]:
 @cache
 def _entry_points() -> dict[str, EntryPoint]:
     """Return the entry points of installed packages, by algorithm; nothing is imported."""
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
-        if point.name in names() or found.get(point.name, point).value != point.value:
+        if point.name in names() or points.get(point.name, point).value != point.value:
             _log.warning("%s: the name is taken, and the entry point left out", _where(point))
         else:
-            found[point.name] = point
-    return found
+            points[point.name] = point
+    return points
 
 
 def plugins() -> dict[str, str]:
     """Return the installed packages that bring algorithms, with their versions."""
-    found = [point.dist for point in _entry_points().values() if point.dist is not None]
-    return {dist.name: dist.version for dist in found}
+    packages = [point.dist for point in _entry_points().values() if point.dist is not None]
+    return {dist.name: dist.version for dist in packages}
 
 
 def _find_own(key: str) -> Pair:

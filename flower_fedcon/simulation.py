@@ -234,18 +234,18 @@ def auto_strategies(
     level = logging.INFO if say else logging.DEBUG
     infos = LocalEngine(problem).describe() if infos is None else infos
     setup = _setup(problem, infos, participation, plan)
-    found, others = contenders(problem, participation, setup)
+    methods, others = contenders(problem, participation, setup)
     for name, why in others.items():
         _log.log(level, "auto: without %s, which %s", name, why)
-    if problem.has_functional_constraint and len(found) > 1:
-        found = found[:1]
+    if problem.has_functional_constraint and len(methods) > 1:
+        methods = methods[:1]
         _log.log(
             level,
             "auto: %s, since under g <= 0 objectives alone cannot rank models",
-            found[0].title,
+            methods[0].title,
         )
-    _log.log(level, "auto: %s", ", ".join(method.title for method in found))
-    return cast("list[FedConStrategy[Any]]", found)
+    _log.log(level, "auto: %s", ", ".join(method.title for method in methods))
+    return cast("list[FedConStrategy[Any]]", methods)
 
 
 def hold(

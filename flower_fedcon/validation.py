@@ -274,10 +274,10 @@ def total(name: str, weights: Array) -> float:
     if least < 0 or not weights.any():
         raise ConfigError(f"{name} must be >= 0 and not all 0, got a smallest of {least:g}")
     with np.errstate(over="ignore"):
-        found = float(weights.sum(dtype=np.float64))
-    if not 1e-300 <= found < math.inf:
-        raise ConfigError(f"{name} must have a sum from 1e-300 to 1.8e308, got {found:g}")
-    return found
+        summed = float(weights.sum(dtype=np.float64))
+    if not 1e-300 <= summed < math.inf:
+        raise ConfigError(f"{name} must have a sum from 1e-300 to 1.8e308, got {summed:g}")
+    return summed
 
 
 def squared_norm(x: Array) -> Any:
@@ -336,15 +336,15 @@ def takes_fields(*settings: Any) -> Callable[[Function], Function]:
     """
 
     def shown(function: Function) -> Function:
-        own = inspect.signature(function)
-        named = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        stated = inspect.signature(function)
+        named = [p for p in stated.parameters.values() if p.kind is not p.VAR_KEYWORD]
         more = [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=getattr(each, f.name))
             for each in settings
             for f in fields(each)
-            if f.name not in own.parameters
+            if f.name not in stated.parameters
         ]
-        function.__signature__ = own.replace(parameters=named + more)  # type: ignore[attr-defined]
+        function.__signature__ = stated.replace(parameters=named + more)  # type: ignore[attr-defined]
         return function
 
     return shown
@@ -358,14 +358,14 @@ def with_fields(title: str, given: Mapping[str, Any], *settings: Any) -> list[An
     ConfigError
         If none of them has a field of a given name.
     """
-    own = [{f.name for f in fields(each)} for each in settings]
-    known = set[str]().union(*own)
+    names_of_each = [{f.name for f in fields(each)} for each in settings]
+    valid = set[str]().union(*names_of_each)
     for name in given:
-        if name not in known:
-            raise ConfigError(f"{title} has no argument {name!r}: {nearest(name, known)}")
+        if name not in valid:
+            raise ConfigError(f"{title} has no argument {name!r}: {nearest(name, valid)}")
     return [
         replace(each, **{name: given[name] for name in given if name in names})
-        for each, names in zip(settings, own, strict=True)
+        for each, names in zip(settings, names_of_each, strict=True)
     ]
 
 
@@ -377,12 +377,12 @@ def fields_of_node(kind: type[Any], prefix: str, node_config: Mapping[str, Any])
     ConfigError
         If there is no field of that name.
     """
-    known = {prefix + f.name.replace("_", "-"): f.name for f in fields(kind)}
+    by_key = {prefix + f.name.replace("_", "-"): f.name for f in fields(kind)}
     said = {key: value for key, value in node_config.items() if key.startswith(prefix)}
     for key in said:
-        if key not in known:
-            raise ConfigError(f"unknown key {key!r} of this node: {nearest(key, known)}")
-    return {known[key]: value for key, value in said.items()}
+        if key not in by_key:
+            raise ConfigError(f"unknown key {key!r} of this node: {nearest(key, by_key)}")
+    return {by_key[key]: value for key, value in said.items()}
 
 
 def parameters(target: Callable[..., Any]) -> Parameters:
@@ -397,16 +397,16 @@ def parameters(target: Callable[..., Any]) -> Parameters:
     functions: list[Any] = [target]
     if isinstance(target, type):
         functions = [vars(kind)["__init__"] for kind in target.__mro__ if "__init__" in vars(kind)]
-    found: Parameters = {}
+    merged: Parameters = {}
     for function in functions:
         hints = _hints(function)
-        own = inspect.signature(function).parameters.values()
-        for p in own:
+        listed = inspect.signature(function).parameters.values()
+        for p in listed:
             if p.name != "self" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
-                found.setdefault(p.name, p.replace(annotation=hints.get(p.name, Any)))
-        if not any(p.kind is p.VAR_KEYWORD for p in own):
+                merged.setdefault(p.name, p.replace(annotation=hints.get(p.name, Any)))
+        if not any(p.kind is p.VAR_KEYWORD for p in listed):
             break
-    return found
+    return merged
 
 
 def _hints(function: Any) -> dict[str, Any]:

@@ -72,13 +72,13 @@ def _found() -> dict[str, Command]:
     ['privacy spent', 'privacy audit']
     """
     package = Path(__file__).parents[1]
-    found: dict[str, Command] = {}
+    commands: dict[str, Command] = {}
     for path in package.glob("*/commands/[a-z]*.py"):
         place = ".".join(path.relative_to(package.parent).with_suffix("").parts)
-        found.update(getattr(import_module(place), "COMMANDS", {}))
+        commands.update(getattr(import_module(place), "COMMANDS", {}))
     there = {
         name: command
-        for name, command in found.items()
+        for name, command in commands.items()
         if all((package / room).is_dir() for room in command.needs)
     }
     return dict(sorted(there.items(), key=lambda item: item[1].rank))

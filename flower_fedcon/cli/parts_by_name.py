@@ -14,7 +14,7 @@ def parts() -> dict[str, type[Any]]:
     """
     from flower_fedcon import compressors, optimizers, regularizers, schedules, sets
 
-    found: dict[str, type[Any]] = {}
+    by_name: dict[str, type[Any]] = {}
     for module, kinds in (
         (optimizers, (optimizers.ServerOptimizer,)),
         (schedules, (schedules.Schedule, schedules.OwnRate)),
@@ -25,9 +25,9 @@ def parts() -> dict[str, type[Any]]:
         for name in sorted(module.__all__):
             value = getattr(module, name)
             if isinstance(value, type) and issubclass(value, kinds):
-                found[name] = value
+                by_name[name] = value
     bases = "ServerOptimizer", "Schedule", "OwnRate", "Compressor", "Regularizer", "ConstraintSet"
-    return {name: part for name, part in found.items() if name not in bases}
+    return {name: part for name, part in by_name.items() if name not in bases}
 
 
 def takers(part: type[Any]) -> dict[str, list[str]]:
@@ -51,23 +51,23 @@ def takers(part: type[Any]) -> dict[str, list[str]]:
     from flower_fedcon.sets import ConstraintSet
     from flower_fedcon.validation import parameters
 
-    found: dict[str, list[str]] = {}
+    by_argument: dict[str, list[str]] = {}
     for kind in algorithms().values():
-        known = parameters(kind)
-        stepping: Any = kind if "server_optimizer" in known else None
+        arguments = parameters(kind)
+        stepping: Any = kind if "server_optimizer" in arguments else None
         names: list[str] = []
         if issubclass(part, ServerOptimizer):
             if stepping and not stepping.needs_server_lr:
                 names = [] if part.entrywise and stepping.needs_one_length else ["server_optimizer"]
         elif issubclass(part, Schedule):
-            names = ["client_lr"] if "client_lr" in known and not kind.needs_constant_lr else []
+            names = ["client_lr"] if "client_lr" in arguments and not kind.needs_constant_lr else []
         elif issubclass(part, OwnRate):
-            names = ["client_lr"] if "client_lr" in known and not kind.needs_common_lr else []
+            names = ["client_lr"] if "client_lr" in arguments and not kind.needs_common_lr else []
         elif issubclass(part, Regularizer | ConstraintSet):
             names = []
         else:
             names = [] if kind.needs_uncompressed else ["compression"]
-            names += [n for n in known if n.endswith("compressor") and part is not EF21]
+            names += [n for n in arguments if n.endswith("compressor") and part is not EF21]
         for name in names:
-            found.setdefault(name, []).append(kind.__name__)
-    return found
+            by_argument.setdefault(name, []).append(kind.__name__)
+    return by_argument

@@ -18,8 +18,8 @@ def __getattr__(name: str) -> type[ClientSide]:
     if name == "__all__":
         return _all()  # type: ignore[return-value]
     key = name.removesuffix("Client").lower()
-    known = name.endswith("Client") and key in names() and client_class(key).__name__ == name
-    if not known:
+    exported = name.endswith("Client") and key in names() and client_class(key).__name__ == name
+    if not exported:
         refuse_name(__name__, name, sys._getframe(1))
     return client_class(key)
 

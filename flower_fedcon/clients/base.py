@@ -103,8 +103,8 @@ class FedConClient(FlowerClient, Generic[State]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         hints = vars(cls).get("__annotations__", {})
-        own = [n for n, hint in hints.items() if n[0] != "_" and "ClassVar" not in str(hint)]
-        for name in own:
+        declared = [n for n, hint in hints.items() if n[0] != "_" and "ClassVar" not in str(hint)]
+        for name in declared:
             if hasattr(FedConClient, name) or name in _RESERVED:
                 raise AlgorithmError(
                     f"{cls.__name__}: the field name {name!r} has another meaning in every client: "
@@ -116,9 +116,9 @@ class FedConClient(FlowerClient, Generic[State]):
                 f"the NamedTuple of its state"
             )
         bases = [base for base in cls.__bases__ if issubclass(base, FedConClient)]
-        cls.fields = (*dict.fromkeys([*(n for base in bases for n in base.fields), *own]),)
+        cls.fields = (*dict.fromkeys([*(n for base in bases for n in base.fields), *declared]),)
         cls._types = {name: kind for base in bases for name, kind in base._types.items()}
-        cls._types |= {name: spelt(hints[name]) for name in own}
+        cls._types |= {name: spelt(hints[name]) for name in declared}
 
     # --- what an algorithm defines -------------------------------------------------------------
 
@@ -189,8 +189,8 @@ class FedConClient(FlowerClient, Generic[State]):
     def full_gradient(self, v: Array) -> Array:
         """Return the gradient at `v` over all rows, for any batch size."""
         self.tally_gradients(1, full=True)
-        own = self.objective
-        return getattr(own, "full_gradient", own.gradient)(v)  # type: ignore[no-any-return]
+        objective = self.objective
+        return getattr(objective, "full_gradient", objective.gradient)(v)  # type: ignore[no-any-return]
 
     def tally(self, **spent: Any) -> None:
         """Count costs of this step besides the calls of `gradient`, `play` and `minimize`.
@@ -219,8 +219,8 @@ class FedConClient(FlowerClient, Generic[State]):
         """The minibatches of this local pass."""
         if self._batches is None:  # batches of a private policy do not follow from a seed
             rng = np.random.default_rng() if self.policy.batches == "private" else self.rng(BATCH)
-            own = self._epoch_rows
-            rows = None if own is None else partial(own.of, self._index, self._round)
+            epochs = self._epoch_rows
+            rows = None if epochs is None else partial(epochs.of, self._index, self._round)
             self._batches = Batches(self.objective, self._batch_size, rng, rows)
         return self._batches
 
@@ -242,14 +242,14 @@ class FedConClient(FlowerClient, Generic[State]):
         them. `objective` replaces f_j.
         """
         terms = start, linear, shift, center
-        own = LocalPass(
+        declared = LocalPass(
             *terms,
             solver=self.local_solver,
             regularizer=regularizer,
             stop=stop,
             objective=objective,
         )
-        return self.play(own).end
+        return self.play(declared).end
 
     def play(self, declared: LocalPass) -> Done:
         """Carry out a local pass, by steps or a minimisation, and return its result.
@@ -262,23 +262,23 @@ class FedConClient(FlowerClient, Generic[State]):
             return Done(declared, self._minimised(declared))
         if declared.own_rate is not None:
             return self._adapted(declared)
-        own, count = self.objective, declared.steps
+        objective, count = self.objective, declared.steps
         axes = None if declared.clip is None else len(self.model_axes)
-        known = bool(type(self).gradient is FedConClient.gradient)
-        if declared.gradient is None and known:
+        plain = bool(type(self).gradient is FedConClient.gradient)
+        if declared.gradient is None and plain:
             self.tally_gradients(count)
         if declared.point is not None and (proxes := declared.proxes):
             self.tally(proxes=proxes)
-        if known and isinstance(own, StepTaker) and count and declared.in_numbers:
+        if plain and isinstance(objective, StepTaker) and count and declared.in_numbers:
             rows = None if self._batch_size is None else self.batches.next_rows
             if declared.variate_rate is not None:
-                both = own.variate_steps(declared, rows)
+                both = objective.variate_steps(declared, rows)
                 if both is not None:
                     return Done(declared, None, count, change=both[0], variates=both[1])
-            end = own.gradient_steps(declared, rows)
+            end = objective.gradient_steps(declared, rows)
             if end is not None:
                 return Done(declared, end, count)
-        if known:
+        if plain:
             return Done(declared, declared.play(self._gradient, axes), count)
         before = self.work.get("gradients")
         end = declared.play(self.gradient, axes)
@@ -290,8 +290,8 @@ class FedConClient(FlowerClient, Generic[State]):
         """Return the end point of steps whose lengths follow from gradients."""
         again, count = None, declared.steps
         if self._run is not None and self._run.rows_each is not None:  # each on its own rows
-            own = self.objective
-            again = own.again if hasattr(own, "again") else self.batches.again
+            objective = self.objective
+            again = objective.again if hasattr(objective, "again") else self.batches.again
             self.tally_gradients(max(0, count - 1))
         self.tally_gradients(count)
         if declared.point is not None and (proxes := declared.proxes):
@@ -356,16 +356,16 @@ class FedConClient(FlowerClient, Generic[State]):
         """Return the description that the server asks for before round 1."""
         if self._data is not None and self._own_objective is self._data.data:
             return self._data.described()
-        own = self._own_objective
-        return replace(ClientInfo.of(own, self.name or ""), digest=digest(own))
+        objective = self._own_objective
+        return replace(ClientInfo.of(objective, self.name or ""), digest=digest(objective))
 
     def configure(self, run: RunInfo) -> None:
         """Adopt a run's settings."""
         self.check_algorithm(run.algorithm)
-        own = Layout.for_objective(self._own_objective)
-        if own is not None and own.shapes != run.layout.shapes:
+        layout = Layout.for_objective(self._own_objective)
+        if layout is not None and layout.shapes != run.layout.shapes:
             raise ConfigError(
-                f"the server's model has shape {run.layout.shapes}, this client's {own.shapes}"
+                f"the server's model has shape {run.layout.shapes}, this client's {layout.shapes}"
             )
         self._run, self._incarnation = run, run.incarnation
         self.num_clients = run.num_clients
@@ -501,8 +501,8 @@ class FedConClient(FlowerClient, Generic[State]):
         versions, server_round, phase = self.versions, request.round, request.phase
         at, acting = self._incarnation, self._acting
         if phase not in OF_ROUNDS:
-            known = versions.at(acknowledged) if acknowledged else None
-            return exchange_of(phase, down).tell(self._site(client, known), down)
+            current = versions.at(acknowledged) if acknowledged else None
+            return exchange_of(phase, down).tell(self._site(client, current), down)
         late = at != versions.incarnation or server_round < versions.pending_round
         if late and versions.outdated(server_round, at):  # rare; the check saves a call
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")

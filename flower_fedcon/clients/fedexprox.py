@@ -55,7 +55,7 @@ class FedExProxClient(LocalPassClient[None]):
         `x` has the model's shape.
         """
         if self._least is None:
-            found = self.local_solver.solve(LocalProblem(self.objective, np.zeros_like(x)))
-            self.tally_solution(found)
-            self._least = float(self.objective.value(found.x))
+            solution = self.local_solver.solve(LocalProblem(self.objective, np.zeros_like(x)))
+            self.tally_solution(solution)
+            self._least = float(self.objective.value(solution.x))
         return self._least

@@ -54,10 +54,10 @@ class FedSGMClient(SwitchingClient[FedSGMClientState]):
         if "active" not in down:
             mixed, rate = lambda v: self.direction(v, sigma), eta
         else:
-            share, own = self.mixture(down)
+            share, factors = self.mixture(down)
             if not share:
                 return LocalPass(w, rate=eta)
-            mixed, rate = lambda v: self.mixed_gradient(v, sigma, own), eta / share
+            mixed, rate = lambda v: self.mixed_gradient(v, sigma, factors), eta / share
         return LocalPass(w, steps=self.local_steps, rate=rate, gradient=mixed)
 
     def upload(

@@ -92,5 +92,5 @@ class ScaffoldClient(LocalPassClient[ScaffoldClientState]):
         """Do step 3 with the values that the server reads."""
         if "dc" in read:
             return after._replace(c=before.c + read["dc"])
-        known = Done(self.local_pass(before, down), change=read["delta"])
-        return after._replace(c=known.variates)
+        done = Done(self.local_pass(before, down), change=read["delta"])
+        return after._replace(c=done.variates)

@@ -64,9 +64,9 @@ def recurse(function: Callable[..., None], *arguments: Any) -> None:
     if loop is not None:
         loop(*arguments)
         return
-    own = [x.tolist() if isinstance(x, np.ndarray) else x for x in arguments]
-    function(*own)
-    for x, values in zip(arguments, own, strict=True):
+    lists = [x.tolist() if isinstance(x, np.ndarray) else x for x in arguments]
+    function(*lists)
+    for x, values in zip(arguments, lists, strict=True):
         if isinstance(x, np.ndarray):
             x[...] = values
 

@@ -35,15 +35,15 @@ class _Files(FunctionCache):
 
     def load_overload(self, *arguments: Any) -> Any:
         try:
-            found = super().load_overload(*arguments)  # type: ignore[no-untyped-call]
+            loaded = super().load_overload(*arguments)  # type: ignore[no-untyped-call]
         except Exception as error:  # a damaged file can raise nearly anything
             self.discard(error)
             return None
-        if found is None and not _filled:
+        if loaded is None and not _filled:
             _filled.add(self.cache_path)
             what = "compiling loops, some ten seconds for this installation; they are kept in %s"
             _log.info(what, self.cache_path)
-        return found
+        return loaded
 
     def save_overload(self, *arguments: Any) -> None:
         try:

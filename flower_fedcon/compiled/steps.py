@@ -19,14 +19,14 @@ from flower_fedcon.validation import Array
 @jit
 def _fill(drift: Array, steps: Steps, at: Any) -> None:
     """Write the linear term of the client at this place of the cohort."""
-    own = steps.linear[at if len(steps.linear) > 1 else 0]
+    linear = steps.linear[at if len(steps.linear) > 1 else 0]
     if len(steps.less):
         off = steps.less[at]
         for j in range(len(drift)):
-            drift[j] = own[j] - off[j]
+            drift[j] = linear[j] - off[j]
     else:
         for j in range(len(drift)):
-            drift[j] = own[j]
+            drift[j] = linear[j]
 
 
 @jit
@@ -48,11 +48,11 @@ def _end(model: Array, steps: Steps, at: Any, models: Array, after: Array) -> No
             end[j] = model[j]
         return
     first, mean = start[at if len(start) > 1 else 0], linear[at if len(linear) > 1 else 0]
-    own, moved = steps.less[at], after[at]
+    variate, moved = steps.less[at], after[at]
     for j in range(len(model)):
         change = model[j] - first[j]
         end[j] = change
-        moved[j] = own[j] + (change * steps.variate_rate - mean[j])
+        moved[j] = variate[j] + (change * steps.variate_rate - mean[j])
 
 
 def take_steps(data: Data, steps: Steps, places: Array, models: Array, after: Array) -> None:
@@ -79,7 +79,7 @@ def take_steps(data: Data, steps: Steps, places: Array, models: Array, after: Ar
         if len(steps.linear):
             _fill(drift, steps, at)
         for k in range(len(steps.thresholds)):
-            own = steps.rows[at, k] if len(steps.rows) else every
+            some = steps.rows[at, k] if len(steps.rows) else every
             level, shrink = steps.thresholds[k], one / steps.divisors[k]
             for j in range(len(model)):
                 size = abs(model[j]) - level
@@ -98,7 +98,7 @@ def take_steps(data: Data, steps: Steps, places: Array, models: Array, after: Ar
                 for j in range(len(model)):
                     gradient[j] += steps.shift * (point[j] - middle[j])
             add_mean(
-                data.tables[client], data.targets[client], own, point, gradient, factor, data.link
+                data.tables[client], data.targets[client], some, point, gradient, factor, data.link
             )
             if steps.of_point == zero:
                 for j in range(len(model)):
@@ -134,7 +134,7 @@ def take_steps_by_scores(
     step, shift, center, logistic = steps.step, steps.shift, steps.center, data.link == LOGISTIC
     for i in numba.prange(len(places)):
         client, at = places[i], np.int64(i)
-        model, table, own = _start(steps.start, at), data.tables[client], data.targets[client]
+        model, table, targets = _start(steps.start, at), data.tables[client], data.targets[client]
         factor = data.factors[client] / number
         kept = one - step * (data.ridges[client] + shift)
         rows = np.zeros((4, m), model.dtype)  # one allocation costs as much as a row
@@ -161,7 +161,7 @@ def take_steps_by_scores(
                 add_rows(own_products, weights, -step, scores)
             for r in range(m):
                 link = np.tanh(scores[r] / (one + one)) if logistic else scores[r]
-                weights[r] = factor * (link - own[r])
+                weights[r] = factor * (link - targets[r])
                 sums[r] = kept * sums[r] + weights[r]
             power *= kept
             drifted = kept * drifted + one
@@ -227,7 +227,7 @@ def take_softmax_steps(
             for c in range(classes):
                 find_scores(batch if len(rows) else table, point[c], scores[c])
             for r in range(size):
-                own = labels[rows[at, k, r] if len(rows) else r]
+                label = labels[rows[at, k, r] if len(rows) else r]
                 top, total = scores[0, r], zero
                 for c in range(1, classes):
                     top = max(top, scores[c, r])
@@ -235,7 +235,7 @@ def take_softmax_steps(
                     scores[c, r] = np.exp(scores[c, r] - top)
                     total += scores[c, r]
                 for c in range(classes):
-                    scores[c, r] = scores[c, r] / total - (one if c == own else zero)
+                    scores[c, r] = scores[c, r] / total - (one if c == label else zero)
             for c in range(classes):
                 add_rows(batch if len(rows) else table, scores[c], share, gradient[c])
             for j in range(d):

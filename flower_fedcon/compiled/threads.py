@@ -58,9 +58,9 @@ def chosen() -> int | None:
     ConfigError
         If the environment variable is not a number of threads.
     """
-    own = _own.get()
-    if own is not None:
-        return own
+    number = _own.get()
+    if number is not None:
+        return number
     text = os.environ.get(VARIABLE)
     return _of_text(text) if text else None
 

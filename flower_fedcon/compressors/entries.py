@@ -103,10 +103,10 @@ class RandK(_Entries):
         """Return K entries."""
         finite("x", x)
         kept = self.kept(x.size)
-        found = self._pick(x, np.sort(rng.choice(x.size, kept, replace=False, shuffle=False)))
+        sparse = self._pick(x, np.sort(rng.choice(x.size, kept, replace=False, shuffle=False)))
         if self.scaled:
-            found.values *= x.size / kept
-        return found
+            sparse.values *= x.size / kept
+        return sparse
 
 
 @dataclass(frozen=True)

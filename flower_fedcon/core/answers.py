@@ -32,10 +32,10 @@ def evaluation(site: Site, down: Payload) -> Payload:
     if isinstance(objective, PrivateObjective):
         return {"objective": objective.noisy_value(x)}
     metrics = getattr(objective, "metrics", None)
-    own = spread_out(metrics(x)) if callable(metrics) else {}
+    measured = spread_out(metrics(x)) if callable(metrics) else {}
     if hasattr(objective, "constraint_value"):
-        own["constraint"] = float(objective.constraint_value(x))
-    return {"objective": float(objective.value(x)), **own}
+        measured["constraint"] = float(objective.constraint_value(x))
+    return {"objective": float(objective.value(x)), **measured}
 
 
 def own_scales(site: Site, down: Payload) -> Payload:
@@ -71,8 +71,8 @@ def own_scales(site: Site, down: Payload) -> Payload:
             return np.full_like(x0, np.nan)
 
     draws = rng.stream(site.run.seed, rng.SCALES, 0, site.client)
-    found = estimate(gradient, x0, draws, steps=int(steps))
-    numbers = {name: value for name, value in found._asdict().items() if value is not None}
+    scales = estimate(gradient, x0, draws, steps=int(steps))
+    numbers = {name: value for name, value in scales._asdict().items() if value is not None}
     if not np.isfinite([*numbers.values()]).all():
         raise DivergedError("its gradient at the start, or L there, is not a finite number")
     return numbers
@@ -88,6 +88,6 @@ def _model(site: Site, down: Payload) -> Array:
     """
     x, shape = down["x"], None if site.run is None else site.run.layout.shape
     if not isinstance(x, np.ndarray) or x.dtype.kind != "f" or x.shape != shape:
-        found = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
-        raise ConfigError(f"a model must be an array of floats of shape {shape}, got {found}")
+        given = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
+        raise ConfigError(f"a model must be an array of floats of shape {shape}, got {given}")
     return x

@@ -18,8 +18,8 @@ def _some(available: Array, most: int | None, rng: np.random.Generator) -> list[
     """Return the available clients, or `most` of them, drawn uniformly."""
     if most is not None and len(available) > most:
         available = np.sort(rng.choice(available, size=most, replace=False))
-    found: list[int] = available.tolist()
-    return found
+    clients: list[int] = available.tolist()
+    return clients
 
 
 def _at_most(rate: float, most: int | None, num_clients: int) -> float:
@@ -157,7 +157,7 @@ class Markov(Participation):
         return _at_most(float(self._there(num_clients).mean()), self.count, num_clients)
 
     def _chains(self, num_clients: int) -> tuple[Array, Array]:
-        found = []
+        probabilities = []
         for name in ("stay", "back"):
             values = np.asarray(getattr(self, name), dtype=float)
             if values.ndim and len(values) != num_clients:
@@ -165,8 +165,8 @@ class Markov(Participation):
                     f"Markov({name}) has {len(values)} values, one for each client, and there are "
                     f"{num_clients} clients"
                 )
-            found.append(np.broadcast_to(values, num_clients))
-        return found[0], found[1]
+            probabilities.append(np.broadcast_to(values, num_clients))
+        return probabilities[0], probabilities[1]
 
     def _there(self, num_clients: int) -> Array:
         stay, back = self._chains(num_clients)

@@ -281,23 +281,23 @@ def _read(name: str, value: Any) -> float | Array | Distribution:
         return value
     if isinstance(value, str | Path):
         try:
-            found = read_rows(Path(value))
+            numbers = read_rows(Path(value))
         except (OSError, ValueError) as error:
             raise ConfigError(f"Clock({name}={str(value)!r}): cannot read it: {error}") from None
     else:
         try:
-            found = np.array(value, dtype=float)
+            numbers = np.array(value, dtype=float)
         except (TypeError, ValueError):
-            found = np.array(np.nan)
+            numbers = np.array(np.nan)
     speed = name in _SPEEDS
-    right = (found > 0 if speed else found >= 0) & (np.isfinite(found))
-    if found.ndim > 2 or not found.size or not right.all():
+    right = (numbers > 0 if speed else numbers >= 0) & (np.isfinite(numbers))
+    if numbers.ndim > 2 or not numbers.size or not right.all():
         raise ConfigError(
             f"Clock({name}) must be {'> 0' if speed else '>= 0'} and finite: a number, one for "
             "each client, rows of these for rounds, a file of such rows, or LogNormal, Exponential "
             f"or Uniform, got {repr_of(value)}"
         )
-    return float(found) if not found.ndim else found
+    return float(numbers) if not numbers.ndim else numbers
 
 
 def _read_away(value: Any) -> dict[int, list[tuple[float, float]]]:
@@ -310,7 +310,7 @@ def _read_away(value: Any) -> dict[int, list[tuple[float, float]]]:
             f"Clock(away) must be rows of a client's number and the seconds from and to which it "
             f"is away, got {repr_of(value)} ({error})"
         ) from None
-    found: dict[int, list[tuple[float, float]]] = {}
+    away: dict[int, list[tuple[float, float]]] = {}
     for client, start, end in rows.tolist():
         whole = client >= 0 and client == int(client) if math.isfinite(client) else False
         if not whole or not 0 <= start < end < math.inf:
@@ -318,8 +318,8 @@ def _read_away(value: Any) -> dict[int, list[tuple[float, float]]]:
                 f"Clock(away): ({client:g}, {start:g}, {end:g}) is not a client's number and "
                 f"0 <= from < to, both finite"
             )
-        found.setdefault(int(client), []).append((start, end))
-    return {client: sorted(times) for client, times in found.items()}
+        away.setdefault(int(client), []).append((start, end))
+    return {client: sorted(times) for client, times in away.items()}
 
 
 class Timekeeper:
@@ -406,8 +406,8 @@ class Timekeeper:
         which, seconds = np.asarray(clients, dtype=np.intp), np.zeros(len(clients))
         gradients: Any = work * self._steps
         if self.counts_gradients:  # clients not heard from yet: as many as the others
-            known = self._gradients[np.isfinite(self._gradients)]
-            usual = known.mean() if len(known) else 0.0
+            counted = self._gradients[np.isfinite(self._gradients)]
+            usual = counted.mean() if len(counted) else 0.0
             gradients = np.nan_to_num(self._gradients[which], nan=usual)
         amounts = {
             "latency": exchanges,
@@ -518,8 +518,8 @@ class Deadline(Participation):
 
     def inclusion(self, num_clients: int) -> Array:
         """Return the other rule's shares, which are upper bounds."""
-        known = self.among.inclusion(num_clients)
-        return np.full(num_clients, self.rate(num_clients)) if known is None else known
+        shares = self.among.inclusion(num_clients)
+        return np.full(num_clients, self.rate(num_clients)) if shares is None else shares
 
     def is_full(self, num_clients: int) -> bool:
         """Return False, since some clients may be late."""

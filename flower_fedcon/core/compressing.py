@@ -99,7 +99,7 @@ class Received:
         fresh : collection of int
             The clients that have lost their state, and with it their memory, in this round.
         """
-        self._moved, found = {}, []
+        self._moved, received = {}, []
         for reply in replies:
             payload = dict(reply.payload)
             for name in self._names & payload.keys():
@@ -113,20 +113,20 @@ class Received:
                     self._moved.setdefault(client, {})[name] = moved
                     column.append(moved if center is None else center + moved)
                 payload[name] = column
-            found.append(replace(reply, payload=payload))
-        return found
+            received.append(replace(reply, payload=payload))
+        return received
 
     def one_by_one(
         self, pairs: Sequence[tuple[Reply, Payload]], fresh: Collection[int]
     ) -> list[Reply]:
         """Return `replies` of replies to different broadcasts, each given with its own."""
         moved: dict[int, Payload] = {}
-        found = []
+        received = []
         for reply, down in pairs:
-            found += self.replies([reply], down, fresh)
+            received += self.replies([reply], down, fresh)
             moved |= self._moved
         self._moved = moved
-        return found
+        return received
 
     def keep(self) -> None:
         """Update the memories of the clients whose replies have been applied."""

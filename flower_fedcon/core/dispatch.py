@@ -168,8 +168,8 @@ class Dispatch(Admission):
         common = self._broadcast_bytes
         if after_query:
             common = payload_bytes(self.decision) + server.setting_bytes
-        own = sum(map(payload_bytes, (*personal.values(), *restore.values())))
-        server.count_bytes(down=len(clients) * common + own)
+        extra = sum(map(payload_bytes, (*personal.values(), *restore.values())))
+        server.count_bytes(down=len(clients) * common + extra)
         self._stopwatch.sent(clients, common, (personal, restore))
         server.audit.asked(request)
         return request
@@ -193,14 +193,14 @@ class Dispatch(Admission):
     def _restored_states(self, clients: list[int], acknowledged: Array) -> dict[int, Payload]:
         """Return states for clients at first contact, and for those that lost theirs."""
         strategy, state = self._server.strategy, self._server.state
-        found = {c: self._restores[c] for c in clients if c in self._restores}
+        states = {c: self._restores[c] for c in clients if c in self._restores}
         if self._server.has_first_contact:
             for client, last in zip(clients, acknowledged.tolist(), strict=True):
-                if last == 0 and client not in self._held and client not in found:
+                if last == 0 and client not in self._held and client not in states:
                     given = strategy.first_contact(state, client)
                     if given is not None:
-                        found[client] = given
-        return found
+                        states[client] = given
+        return states
 
     @property
     def answered(self) -> set[int]:
@@ -240,12 +240,12 @@ class Dispatch(Admission):
         self._tell_dropped()
 
     def _tell_dropped(self) -> None:
-        found = self._server.in_words(self._dropped) if self._dropped else []
-        for line in found[:_LOGGED]:
+        lines = self._server.in_words(self._dropped) if self._dropped else []
+        for line in lines[:_LOGGED]:
             what = "replies" if line.startswith("clients ") else "reply"
             _log.warning("%s %d: dropped the %s of %s", self.word, self.number, what, line)
-        if len(found) > _LOGGED:
-            rest = len(found) - _LOGGED
+        if len(lines) > _LOGGED:
+            rest = len(lines) - _LOGGED
             _log.warning("%s %d: and more, for %d other reasons", self.word, self.number, rest)
 
     def admit(self, reply: Reply) -> Payload | None:
@@ -292,8 +292,8 @@ class Dispatch(Admission):
 
     def _sum(self, name: str, rows: Any) -> Any:
         """Return the sum of one of several array columns of a round, without more memory."""
-        own = name in self._server.strategy.numbers or not isinstance(rows, np.ndarray)
-        return rows if own else Summed.of(name, rows, column_bytes(rows[:1]))
+        unchanged = name in self._server.strategy.numbers or not isinstance(rows, np.ndarray)
+        return rows if unchanged else Summed.of(name, rows, column_bytes(rows[:1]))
 
     def _waits_for(self, reply: Reply) -> bool:
         """Return whether these clients were asked, and have not answered yet."""

@@ -83,10 +83,10 @@ def with_inherited(
 
     What the class `elsewhere` describes is not repeated: the last lines say where it is.
     """
-    found = {told[0]: (told, lines) for told, lines in own}
-    known = {name for told, _ in found.values() for name in told}
+    by_name = {told[0]: (told, lines) for told, lines in own}
+    described = {name for told, _ in by_name.values() for name in told}
     left: list[str] = []
-    missing = [name for name in names if name not in known]
+    missing = [name for name in names if name not in described]
     for base in kind.__mro__[1:]:
         for told, lines in entries(inspect.cleandoc(base.__doc__ or "")):
             if len(told) == 1 and told[0] in missing:
@@ -94,7 +94,7 @@ def with_inherited(
                 if base is elsewhere:
                     left.append(told[0])
                 else:
-                    found[told[0]] = told, lines
+                    by_name[told[0]] = told, lines
     order = {name: k for k, name in enumerate(names)}
-    found_in_order = sorted(found.values(), key=lambda entry: order.get(entry[0][0], len(order)))
-    return [*found_in_order, *([pointer(left, elsewhere)] if elsewhere and left else [])]
+    in_order = sorted(by_name.values(), key=lambda entry: order.get(entry[0][0], len(order)))
+    return [*in_order, *([pointer(left, elsewhere)] if elsewhere and left else [])]

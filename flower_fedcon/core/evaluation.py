@@ -73,16 +73,16 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     >>> numbers({"nonzeros": np.int64(3), "none yet": None})
     {'nonzeros': 3.0}
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name, value in metrics.items():
         if value is None:
             continue
         try:
-            found[name] = float(value)
+            values[name] = float(value)
         except (TypeError, ValueError):
             shown = printable(repr(value), 60)
             raise ConfigError(f"metric {name!r} is {shown}, expected a number or None") from None
-    return found
+    return values
 
 
 def spread_out(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -92,13 +92,13 @@ def spread_out(metrics: Mapping[str, Any]) -> dict[str, float]:
     {'mae': 0.5, 'weight.mae': 20.0, 'nonzeros': 3.0}
     """
     check_metric_names(metrics)
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, tuple):
-            found[name], found[WEIGHT + name] = map(float, value)
+            values[name], values[WEIGHT + name] = map(float, value)
         else:
-            found[name] = float(value)
-    return found
+            values[name] = float(value)
+    return values
 
 
 def admit(loss: object, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,24 +126,24 @@ def admit(loss: object, metrics: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"the weight of its {printable(name, 100)} cannot be used")
     if not usable(loss):
         raise DivergedError(f"its objective is {printable(repr(loss), 100)}")
-    found: dict[str, Any] = {"objective": float(loss)}  # type: ignore[arg-type]
+    answer: dict[str, Any] = {"objective": float(loss)}  # type: ignore[arg-type]
     for name, value in metrics.items():
-        found[name] = (float(value), float(weights[name])) if name in weights else float(value)
-    return found
+        answer[name] = (float(value), float(weights[name])) if name in weights else float(value)
+    return answer
 
 
 def own_distance(state: Any, x: Array) -> dict[str, float]:
     """Return how far a client's own iterate lies from the model, if its state has one."""
-    own = getattr(state.state if isinstance(state, Remembering) else state, "x", None)
-    return {} if own is None else {"distance": float(np.linalg.norm((own - x).ravel()))}
+    iterate = getattr(state.state if isinstance(state, Remembering) else state, "x", None)
+    return {} if iterate is None else {"distance": float(np.linalg.norm((iterate - x).ravel()))}
 
 
 def spread_of(objective: Any, x: Array) -> dict[str, Array]:
     """Return roots of an objective's curvatures along the entries, roughly, if it knows them."""
-    found = entry_curvatures(objective)
-    if found is None or found.shape != x.shape:
+    curvatures = entry_curvatures(objective)
+    if curvatures is None or curvatures.shape != x.shape:
         return {}
-    return {"spread": np.sqrt(np.abs(found)).astype(x.dtype)}
+    return {"spread": np.sqrt(np.abs(curvatures)).astype(x.dtype)}
 
 
 def pooled(
@@ -168,24 +168,24 @@ def pooled(
     >>> pooled([{"mae": (0.5, 1.0), "objective": 1.0}, None], ["a", "b"])
     {'mae/a': 0.5}
     """
-    found: dict[str, float] = {}
+    record: dict[str, float] = {}
     heard = [answer for answer in answers if answer is not None]
     whole = len(heard) == len(answers)
     for name in dict.fromkeys(name for answer in heard for name in answer):
         values = [None if answer is None else answer.get(name) for answer in answers]
         if not any(isinstance(value, tuple) for value in values):
             if None not in values:
-                found[name] = exact_sum(map(float, values)) / len(values)  # type: ignore[arg-type]
+                record[name] = exact_sum(map(float, values)) / len(values)  # type: ignore[arg-type]
             continue
         none = (0.0, 0.0)
         pairs = [none if v is None else v if isinstance(v, tuple) else (v, 1.0) for v in values]
         total = exact_sum(weight for _, weight in pairs)
         if total and whole:
-            found[name] = exact_sum(value * weight for value, weight in pairs) / total
+            record[name] = exact_sum(value * weight for value, weight in pairs) / total
         if len(names) <= _EACH:
-            own = zip(names, pairs, strict=True)
-            found |= {f"{name}/{client}": float(v) for client, (v, weight) in own if weight}
+            named = zip(names, pairs, strict=True)
+            record |= {f"{name}/{client}": float(v) for client, (v, weight) in named if weight}
     bound = [answer["constraint"] for answer in heard if "constraint" in answer]
     if each and whole and bound:
-        found["constraint"] = float(max(bound))
-    return found
+        record["constraint"] = float(max(bound))
+    return record

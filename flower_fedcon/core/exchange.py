@@ -232,7 +232,7 @@ def register(exchange: Exchange) -> Exchange:
 
 @cache
 def _built_in() -> dict[str, Exchange]:
-    return {known.name: known for known in _COLLECTION} | brought("EXCHANGES")
+    return {exchange.name: exchange for exchange in _COLLECTION} | brought("EXCHANGES")
 
 
 def known() -> dict[str, Exchange]:
@@ -247,11 +247,11 @@ def known() -> dict[str, Exchange]:
 @cache  # built once, not for each client of each request
 def _by_phase(own: tuple[Exchange, ...]) -> dict[str, dict[str, Exchange]]:
     """Return the exchanges without a message of their own, by phase and by name."""
-    found: dict[str, dict[str, Exchange]] = {}
+    exchanges: dict[str, dict[str, Exchange]] = {}
     for exchange in (*_built_in().values(), *own):
         if not exchange.own_message:
-            found.setdefault(exchange.phase, {})[exchange.name] = exchange
-    return found
+            exchanges.setdefault(exchange.phase, {})[exchange.name] = exchange
+    return exchanges
 
 
 def phases(*, allowed: bool = False) -> tuple[str, ...]:

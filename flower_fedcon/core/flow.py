@@ -349,12 +349,12 @@ class Flow(ABC):
         if not all(held.reply.remote for held in self._held):
             return False
         names = self._held[0].wave.names
-        found = server.bound.carriers(server.state, names, self._uploads)
-        for held in [one for one in self._held if one.client in found]:
+        carriers = server.bound.carriers(server.state, names, self._uploads)
+        for held in [one for one in self._held if one.client in carriers]:
             held.wave.drop([held.client], DivergedError(server.bound.reason))
             self._held.remove(held)
-        server.bound.dropped.update(found)
-        return bool(found)
+        server.bound.dropped.update(carriers)
+        return bool(carriers)
 
     # --- a step ----------------------------------------------------------------------------------
 

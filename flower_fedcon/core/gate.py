@@ -137,7 +137,7 @@ class Gate:
 
     def _decode(self, parts: Payload, names: tuple[str, ...]) -> Payload:
         """Return the declared values from the arrays of a message ("atom.code", ...)."""
-        found: dict[str, dict[str, Array]] = {}
+        encoded: dict[str, dict[str, Array]] = {}
         numbers = {name: parts[name] for name in names if name in self._numbers and name in parts}
         for key, (array,) in parts.items():
             if key in numbers:
@@ -145,11 +145,11 @@ class Gate:
             if not isinstance(array, np.ndarray):
                 raise ConfigError(f"{key!r} is {array!r}, expected an array")
             name, _, part = key.partition(".")
-            found.setdefault(name, {})[part] = array
-        if found.keys() | numbers.keys() != set(names):
-            self._refuse_names(sorted(found), names, TRAIN, remote=True)
+            encoded.setdefault(name, {})[part] = array
+        if encoded.keys() | numbers.keys() != set(names):
+            self._refuse_names(sorted(encoded), names, TRAIN, remote=True)
         decode = self._strategy.decode
-        return {**{name: [decode(name, part)] for name, part in found.items()}, **numbers}
+        return {**{name: [decode(name, part)] for name, part in encoded.items()}, **numbers}
 
     def _refuse_names(
         self, found: list[str], names: tuple[str, ...], phase: str, remote: bool
@@ -175,11 +175,11 @@ class Gate:
         if not isinstance(column, list):
             values, shape, lead = [column], (count, *shape), 1
         for value in values:
-            own = getattr(value, "dtype", None)
+            given = getattr(value, "dtype", None)
             # It is usually one object, and `is` is faster than ==; NumPy takes None for a dtype.
-            alike = own is dtype or (own is not None and own == dtype)
+            alike = given is dtype or (given is not None and given == dtype)
             if not alike or value.shape != shape:
-                if own is None:
+                if given is None:
                     raise ConfigError(f"{name!r} is {value!r}, expected an array")
                 raise ConfigError(
                     f"{name!r} has shape {value.shape[lead:]} and dtype {value.dtype}, "

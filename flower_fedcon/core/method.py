@@ -317,8 +317,8 @@ class Method(ABC, Generic[State]):
     @property
     def clients_keep_state(self) -> bool:
         """Whether clients keep a state between rounds, and thus can lose it."""
-        own = self.client_side().state_type is not None
-        return own or isinstance(self.compression, EF21)
+        stateful = self.client_side().state_type is not None
+        return stateful or isinstance(self.compression, EF21)
 
     @property
     def flows(self) -> bool:

@@ -291,8 +291,8 @@ class Draws:
                 self._round, self._memory = 0, self._rule.begin(self._num_clients, self._rng(0))
             while self._round < server_round:
                 self._round += 1
-                found = self._step(self._memory, self._round)
-                self._known[self._round], self._memory = found, found[1]
+                drawn = self._step(self._memory, self._round)
+                self._known[self._round], self._memory = drawn, drawn[1]
                 if len(self._known) > _KEPT:
                     self._known.popitem(last=False)
         return list(self._known[server_round][0])
@@ -396,9 +396,9 @@ def _measured(rule: Participation, num_clients: int) -> tuple[Array, float]:
 
 def _checked(rule: Participation, cohort: Any, server_round: int, num_clients: int) -> list[int]:
     """Return the sorted cohort of the user's own rule, or refuse it."""
-    found = np.asarray(cohort)
-    usable = found.ndim == 1 and found.size and found.dtype.kind in "iu"
-    if not usable or found.min() < 0 or found.max() >= num_clients or len({*cohort}) < len(found):
+    drawn = np.asarray(cohort)
+    usable = drawn.ndim == 1 and drawn.size and drawn.dtype.kind in "iu"
+    if not usable or drawn.min() < 0 or drawn.max() >= num_clients or len({*cohort}) < len(drawn):
         raise AlgorithmError(
             f"{type(rule).__name__}: the cohort of round {server_round} must be a list of at least "
             f"one number, all different, from 0 to {num_clients - 1}, got {shown(cohort)}"

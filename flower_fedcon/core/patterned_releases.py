@@ -116,19 +116,19 @@ def separation_of(rule: GaussianDP, participation: Participation, num_clients: i
     ConfigError
         If it is not known, or contradicts the rule.
     """
-    independent, given, known = rule.mechanism == MECHANISMS[0], rule.min_separation, None
+    independent, given, period = rule.mechanism == MECHANISMS[0], rule.min_separation, None
     if participation.is_full(num_clients):
-        known = 1
+        period = 1
     elif isinstance(participation, Cyclic):
-        known = participation.groups
-    if given is not None and known is not None and given > known:
+        period = participation.groups
+    if given is not None and period is not None and given > period:
         raise ConfigError(
             f"GaussianDP(min_separation={given}): with {participation!r} clients come back after "
-            f"{known} {'round' if known == 1 else 'rounds'}: give at most that, or leave it out"
+            f"{period} {'round' if period == 1 else 'rounds'}: give at most that, or leave it out"
         )
-    b = known or given
+    b = period or given
     if independent:
-        return given and b if known == 1 else b
+        return given and b if period == 1 else b
     if b is None:
         raise ConfigError(
             f"GaussianDP(mechanism={rule.mechanism!r}) needs a limit on how often a client takes "

@@ -193,21 +193,21 @@ class Private(Protection):
 
     def snapshot(self) -> dict[str, Any]:
         """Return what it adds to a checkpoint."""
-        found: dict[str, Any] = {"spent": self.spent, "clip": self.clip}
+        content: dict[str, Any] = {"spent": self.spent, "clip": self.clip}
         if self._released is not None:
-            found["released"] = self._released.snapshot()
+            content["released"] = self._released.snapshot()
         if self._asked is not None:
-            found["asked"] = self._asked.copy()
-        return {"privacy": found}
+            content["asked"] = self._asked.copy()
+        return {"privacy": content}
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
-        found = snapshot["privacy"]
-        self.spent, self.clip = found["spent"], float(found["clip"])
+        content = snapshot["privacy"]
+        self.spent, self.clip = content["spent"], float(content["clip"])
         if self._released is not None:
-            self._released.resume(found["released"])
+            self._released.resume(content["released"])
         if self._asked is not None:
-            self._asked = found["asked"].copy()
+            self._asked = content["asked"].copy()
 
     # --- a round ---------------------------------------------------------------------------------
 
@@ -221,10 +221,10 @@ class Private(Protection):
         if self._rule.noise_multiplier == 0 or self._sampling.kind == FULL:
             return None
         if isinstance(rule, Bernoulli):
-            found: list[int] = drawn(n, rule.p).tolist()
+            clients: list[int] = drawn(n, rule.p).tolist()
         else:
-            found = subset(n, round(self._sampling.size)).tolist()
-        return found
+            clients = subset(n, round(self._sampling.size)).tolist()
+        return clients
 
     def kept(self, cohort: list[int], server_round: int) -> list[int]:
         """Return a cohort without clients that come back too soon, and note who is asked."""
@@ -258,9 +258,9 @@ class Private(Protection):
                 if rule.quantile is not None:
                     share += float(self.release_count(np.array([within]), present)[0]) / size
             else:
-                found = [self._clipped(reply, names, about) for reply in replies]
-                replies = [reply for reply, _ in found]
-                share = (sum(count for _, count in found) - present / 2) / size + 0.5
+                cut = [self._clipped(reply, names, about) for reply in replies]
+                replies = [reply for reply, _ in cut]
+                share = (sum(count for _, count in cut) - present / 2) / size + 0.5
             self.clip = rule.next_clip(self.clip, share)
         return Uploads(replies, self._num_clients, denominator=size, about=about)
 
@@ -344,8 +344,8 @@ class Private(Protection):
         """
         sizes = [math.prod(self._shape(name)) for name in names]
         centers = [np.asarray(about.get(name, 0.0), np.float64) for name in names]
-        within, known = 0, self._released
-        grid = self._grid(self.clip) if known is None else known.grid
+        within, released = 0, self._released
+        grid = self._grid(self.clip) if released is None else released.grid
         total = np.zeros(sum(sizes), np.int64)
         for reply in replies:
             n = len(reply.clients)
@@ -363,12 +363,12 @@ class Private(Protection):
         """Return the noisy release of a round's sum, in steps, from these clients."""
         if self._shares is not None:  # as much noise as these clients would add
             return self._shares.release(total, max(len(clients), self._shares.fewest))
-        known = self._released
-        if known is None:
+        released = self._released
+        if released is None:
             return self._grid(self.clip).release(total)
-        known.rounds += 1
+        released.rounds += 1
         self._spend()
-        return known.release(total, clients, server_round)
+        return released.release(total, clients, server_round)
 
     def release_count(self, within: Array, present: int | Array) -> Array:
         """Return the noisy count of short releases, less half the number of clients."""

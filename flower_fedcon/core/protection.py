@@ -116,7 +116,7 @@ class Protection:
         strategy = self._strategy
         setup, examples = strategy.setup, None
         if setup.weighting == "examples" and setup.own_loops:
-            known = {c: reply.num_examples for reply in replies for c in reply.clients}
-            examples = [known.get(j, c.num_examples) for j, c in enumerate(setup.clients)]
+            counts = {c: reply.num_examples for reply in replies for c in reply.clients}
+            examples = [counts.get(j, c.num_examples) for j, c in enumerate(setup.clients)]
         aggregation, inclusion = strategy.aggregation, strategy.inclusion
         return Uploads(replies, setup.num_clients, aggregation, examples, inclusion=inclusion)

@@ -118,8 +118,8 @@ class Request:
 
     def down(self, client: int) -> Payload:
         """Return all that one client is sent."""
-        own = self.personal.get(client)
-        return {**self.broadcast, **own} if own else self.broadcast
+        part = self.personal.get(client)
+        return {**self.broadcast, **part} if part else self.broadcast
 
     def only(self, places: Sequence[int]) -> Request:
         """Return the same request to some of its clients, given by position in `clients`."""
@@ -311,8 +311,8 @@ class Setup:
     @cached_property
     def names(self) -> Sequence[str]:
         """The clients' names."""
-        known = self.clients
-        return known.names if isinstance(known, ClientInfos) else [client.name for client in known]
+        infos = self.clients
+        return infos.names if isinstance(infos, ClientInfos) else [client.name for client in infos]
 
     @property
     def smoothness(self) -> float | None:
@@ -322,8 +322,8 @@ class Setup:
     @property
     def smoothnesses(self) -> list[float]:
         """The smoothness constant L_i of each client, or an estimate; empty if unknown."""
-        known = self._scaled("smoothness")
-        return self.scales.smoothnesses if not known and self.scales is not None else known
+        stated = self._scaled("smoothness")
+        return self.scales.smoothnesses if not stated and self.scales is not None else stated
 
     @property
     def estimated(self) -> bool:
@@ -349,10 +349,10 @@ class Setup:
             constants = self.clients.constants(name)
         else:
             constants = [getattr(client, name) for client in self.clients]
-        known = [value for value in constants if value is not None]
-        if len(known) < len(constants) or self.factors is None:
-            return known if len(known) == len(constants) else []
-        return [f * value for f, value in zip(self.factors, known, strict=True)]
+        stated = [value for value in constants if value is not None]
+        if len(stated) < len(constants) or self.factors is None:
+            return stated if len(stated) == len(constants) else []
+        return [f * value for f, value in zip(self.factors, stated, strict=True)]
 
     @property
     def factors(self) -> list[float] | None:

@@ -48,8 +48,8 @@ class Quarantine:
 
     def forgive(self, client: int) -> None:
         """Forget a client's failures."""
-        for known in (self._failures, self._until, self._length):
-            known.pop(client, None)
+        for table in (self._failures, self._until, self._length):
+            table.pop(client, None)
 
     def observe(
         self, server_round: int, used: Iterable[int], failed: Iterable[int]

@@ -130,11 +130,11 @@ class Round:
         remote = bool(dispatch.used) and all(reply.remote for reply in dispatch.used)
         if server.private.hides or not remote:
             return False
-        found = server.bound.carriers(server.state, dispatch.names, dispatch.uploads)
-        if found:
-            server.bound.dropped.update(found)
-            dispatch.drop(found, DivergedError(server.bound.reason))
-        return bool(found)
+        carriers = server.bound.carriers(server.state, dispatch.names, dispatch.uploads)
+        if carriers:
+            server.bound.dropped.update(carriers)
+            dispatch.drop(carriers, DivergedError(server.bound.reason))
+        return bool(carriers)
 
     def uploads(self) -> Uploads:
         """Return the uploads of the current phase."""
@@ -171,8 +171,8 @@ class Round:
             return True
         if self._is_hopeless():
             reasons = "; ".join(self._server.in_words(self.missing()))
-            found, cohort = self.dispatch.count, len(self.cohort)
-            count = f"{found} usable replies of {cohort}, and {self._quorum} are needed"
+            usable, cohort = self.dispatch.count, len(self.cohort)
+            count = f"{usable} usable replies of {cohort}, and {self._quorum} are needed"
             told = f"{count}, after {self._attempt} attempts ({reasons})"
             if names_a_place(reasons):  # a bug of the clients' own code: the cause comes first
                 told = f"{reasons}; so after {self._attempt} attempts there are {count}"

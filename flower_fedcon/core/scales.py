@@ -217,8 +217,8 @@ class _Probe:
         return near
 
     def _apart(self, curvature: float) -> float:
-        found: float = max(_APART * self._usual / curvature, self._least)
-        return found
+        distance: float = max(_APART * self._usual / curvature, self._least)
+        return distance
 
 
 def _borne(

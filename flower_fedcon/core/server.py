@@ -100,16 +100,16 @@ class Server:
         self.setup, self.max_retries, self.round_deadline = setup, max_retries, round_deadline
         self.strategy = strategy.bind(setup)
         self.state = self.strategy.initialize(x0.copy())  # the caller's stays as it is
-        known, self.private = self.strategy, protection_of(self.strategy)
-        rule = {} if known.compression is None else {SETTING: known.compression}
-        order = {} if known.batch_order == ORDERS[0] else {ORDER: known.batch_order}
+        method, self.private = self.strategy, protection_of(self.strategy)
+        rule = {} if method.compression is None else {SETTING: method.compression}
+        order = {} if method.batch_order == ORDERS[0] else {ORDER: method.batch_order}
         self.info = RunInfo(
-            algorithm=known.name,
+            algorithm=method.name,
             seed=setup.seed,
             layout=setup.layout,
             num_clients=setup.num_clients,
-            settings=known.settings() | rule | order,
-            about=known.release.about if self.private.hides or rule else {},
+            settings=method.settings() | rule | order,
+            about=method.release.about if self.private.hides or rule else {},
             run_id=run_id or secrets.token_hex(16),
             incarnation=incarnation,
             factors=setup.factors,
@@ -119,29 +119,29 @@ class Server:
         self.setting_bytes = payload_bytes(arrays)
         self.gate = Gate(self.strategy, hides=self.private.hides)
         self.bound = ModelBound(self.strategy)
-        self.has_personal = known.says("personal")
-        self.has_first_contact = known.says("first_contact")
+        self.has_personal = method.says("personal")
+        self.has_first_contact = method.says("first_contact")
         self.received = Received(self.strategy) if rule else None
-        release = known.release
+        release = method.release
         self.sums_suffice = not (
             release.single
             or release.form
-            or known.aggregation
+            or method.aggregation
             or self.private.hides
             or rule
-            or known.inclusion is not None
+            or method.inclusion is not None
         )
         self.audit, self.clock = Audit(), None
         if clock is not None:
-            steps = getattr(known, "local_steps", None)
+            steps = getattr(method, "local_steps", None)
             n, seed = setup.num_clients, setup.seed
             self.clock = Timekeeper(clock, n, seed, steps)
             if self.clock.counts_gradients and self.private.hides:
                 raise ConfigError(
-                    f"Clock(gradient) needs the number of gradients that clients of {known.title} "
+                    f"Clock(gradient) needs the number of gradients that clients of {method.title} "
                     f"took, which runs with privacy hide: give Clock(compute=...)"
                 )
-            if self.clock.events is not None and not isinstance(known.participation, Buffered):
+            if self.clock.events is not None and not isinstance(method.participation, Buffered):
                 raise ConfigError(
                     f"Clock(events={str(self.clock.events)!r}) repeats a run with participation="
                     f"Buffered(...): give the strategy the same"
@@ -162,14 +162,14 @@ class Server:
         self.columns: dict[str, float] = {}
         self._warned = False
         self._late = 0
-        if isinstance(deadline := known.participation, Deadline):
+        if isinstance(deadline := method.participation, Deadline):
             if self.clock is None:
                 raise ConfigError(
                     f"{deadline!r} needs a clock for the clients' times: give clock=Clock(...), in "
                     f"a file a table [clock]"
                 )
             self._within = self.clock.most = deadline.seconds
-            known.draws.keep = self._in_time
+            method.draws.keep = self._in_time
             self._check_deadline()
 
     @property
@@ -209,12 +209,12 @@ class Server:
         assert self.clock is not None  # noqa: S101  (only with a deadline)
         if self.clock.sizes[0]:
             return self.clock.sizes
-        known, dtype = self.strategy, self.x.dtype
-        names = [] if known.compact or known.compression else known.expects(self.state)
-        shapes = [known.upload_shape(name, self.setup.layout) for name in names]
-        down = payload_bytes(known.broadcast(self.state)) + self.setting_bytes
+        method, dtype = self.strategy, self.x.dtype
+        names = [] if method.compact or method.compression else method.expects(self.state)
+        shapes = [method.upload_shape(name, self.setup.layout) for name in names]
+        down = payload_bytes(method.broadcast(self.state)) + self.setting_bytes
         up = sum(
-            payload_bytes({name: 0.0 if name in known.numbers else np.zeros(shape, dtype)})
+            payload_bytes({name: 0.0 if name in method.numbers else np.zeros(shape, dtype)})
             for name, shape in zip(names, shapes, strict=True)
         )
         return down, up
@@ -394,9 +394,9 @@ class Server:
     def in_words(self, reasons: Mapping[int, str]) -> list[str]:
         """Return the reasons as text, each once, with the names of its clients."""
         names = self.setup.names
-        known = range(self.setup.num_clients)
+        clients = range(self.setup.num_clients)
         return grouped(
-            {names[c] if c in known else f"{c} (unknown)": why for c, why in reasons.items()}
+            {names[c] if c in clients else f"{c} (unknown)": why for c, why in reasons.items()}
         )
 
     def continued(self, strategy: Method[Any]) -> Server:
@@ -453,13 +453,13 @@ class Server:
         memory = {"participation": draws.memory(self.round)} if draws.remembers else {}
         clock = {} if self.clock is None else {"clock": self.clock.snapshot()}
         scales = self.setup.scales
-        known = {} if scales is None else {"scales": [*scales]}
+        estimated = {} if scales is None else {"scales": [*scales]}
         return (
             self.private.snapshot()
             | received
             | memory
             | clock
-            | known
+            | estimated
             | {
                 "run_id": self.info.run_id,
                 "incarnation": self.info.incarnation,

@@ -29,11 +29,11 @@ def common_layout(
     ConfigError
         If they differ, or no shape is known.
     """
-    known = [(name, lay) for name, lay in zip(names, layouts, strict=True) if lay is not None]
-    if not known and x0 is None:
+    stated = [(name, lay) for name, lay in zip(names, layouts, strict=True) if lay is not None]
+    if not stated and x0 is None:
         raise ConfigError("the clients' objectives do not state the model's shape: give x0")
-    first = known[0] if known else None
-    for name, layout in known:
+    first = stated[0] if stated else None
+    for name, layout in stated:
         if first is not None and layout.shapes != first[1].shapes:
             raise ConfigError(
                 f"client {name} has a model of shape {_shape(layout)}, client {first[0]} "
@@ -41,7 +41,7 @@ def common_layout(
             )
     if x0 is None:
         assert first is not None  # noqa: S101  (checked above)
-        single = all(layout.dtype == "float32" for _, layout in known)
+        single = all(layout.dtype == "float32" for _, layout in stated)
         return Layout(first[1].shapes, "float32" if single else "float64", first[1].layered)
     layout = Layout.of(x0)
     if first is not None and layout.layered != first[1].layered:

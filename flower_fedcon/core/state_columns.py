@@ -61,7 +61,7 @@ class StateColumns(Sequence[Versions]):
         self.state_type, self.incarnation = state_type, incarnation
         self.round, self.pending_round, self.slot, self.kind = round, pending_round, slot, kind
         self.forms, self.arrays = list(forms), arrays
-        self._place = [np.cumsum(own > 0) - 1 for own in kind]  # of each client, in the arrays
+        self._place = [np.cumsum(row > 0) - 1 for row in kind]  # of each client, in the arrays
 
     def __len__(self) -> int:
         return len(self.round)
@@ -73,11 +73,11 @@ class StateColumns(Sequence[Versions]):
     def __getitem__(self, client: int | slice) -> Versions | list[Versions]:
         if isinstance(client, slice):
             return [self[one] for one in range(len(self))[client]]
-        known, pending = int(self.round[client]), int(self.pending_round[client])
+        last, pending = int(self.round[client]), int(self.pending_round[client])
         slot = int(self.slot[client])
         return Versions(
-            round=known,
-            acknowledged=self._state(slot, client) if known else None,
+            round=last,
+            acknowledged=self._state(slot, client) if last else None,
             pending_round=pending,
             pending=self._state(1 - slot, client) if pending else None,
             incarnation=self.incarnation,
@@ -116,12 +116,12 @@ class StateColumns(Sequence[Versions]):
             raise ValueError("the clients' states are inconsistent")
         (state_type,) = types
         fields = state_type._fields
-        for own, found in zip(kind, arrays, strict=True):
-            used = [forms[i - 1] for i in np.unique(own).tolist() if i]
+        for row, columns in zip(kind, arrays, strict=True):
+            used = [forms[i - 1] for i in np.unique(row).tolist() if i]
             names = {n for form in used for n, v in zip(fields, form, strict=True) if v is ARRAY}
-            counts = {len(array) for array in found.values()}
-            if found.keys() != names or counts - {np.count_nonzero(own)}:
+            counts = {len(array) for array in columns.values()}
+            if columns.keys() != names or counts - {np.count_nonzero(row)}:
                 raise ValueError("the clients' arrays are not as many as their states")
         incarnation, pair = int(tree["incarnation"]), (arrays[0], arrays[1])
-        known, pending, slot = rounds
-        return cls(state_type, incarnation, known, pending, slot, kind, forms, pair)
+        last, pending, slot = rounds
+        return cls(state_type, incarnation, last, pending, slot, kind, forms, pair)

@@ -176,10 +176,10 @@ class Uploads:
         left = self._replies[0].left
         if left is None or not self.everyone or len(self._replies) > 1:
             return None
-        found = getattr(left, name, None)
-        if not isinstance(found, np.ndarray) or found.base is not None or not found.flags.carray:
+        rows = getattr(left, name, None)
+        if not isinstance(rows, np.ndarray) or rows.base is not None or not rows.flags.carray:
             return None
-        return found if found.shape == like.shape and found.dtype == like.dtype else None
+        return rows if rows.shape == like.shape and rows.dtype == like.dtype else None
 
     @property
     def staleness(self) -> list[int]:

@@ -37,16 +37,16 @@ def wings() -> dict[str, ModuleType]:
     """
     here = Path(__file__).parents[1]
     names = sorted(path.parent.name for path in here.glob("*/wing.py"))
-    found = {name: import_module(f"flower_fedcon.{name}.wing") for name in names}
+    modules = {name: import_module(f"flower_fedcon.{name}.wing") for name in names}
     for point in entry_points(group=GROUP):
-        if point.name in found:
+        if point.name in modules:
             _log.warning("the wing %s (%s) has a name that is taken", point.name, point.value)
             continue
         try:
-            found[point.name] = point.load()
+            modules[point.name] = point.load()
         except Exception as error:  # any error of a foreign package
             _log.warning("the wing %s (%s) cannot be loaded: %r", point.name, point.value, error)
-    return found
+    return modules
 
 
 def brought(kind: str) -> dict[str, Any]:
@@ -60,13 +60,13 @@ def brought(kind: str) -> dict[str, Any]:
     >>> "estimates" in brought("EXCHANGES")
     True
     """
-    found: dict[str, Any] = {}
+    added: dict[str, Any] = {}
     for wing, module in wings().items():
         for name, what in getattr(module, kind, {}).items():
-            if name in found:
+            if name in added:
                 raise ConfigError(f"the wing {wing} brings {name!r} of {kind} a second time")
-            found[name] = what
-    return found
+            added[name] = what
+    return added
 
 
 def loaded(kind: str) -> dict[str, Any]:
@@ -82,10 +82,10 @@ def bring(kind: str, name: str, what: str) -> Any:
     ConfigError
         If no wing here brings it.
     """
-    known = brought(kind)
-    if name not in known:
+    added = brought(kind)
+    if name not in added:
         raise ConfigError(f"{what}, and this installation has no wing that brings {name!r}")
-    return _imported(known[name])
+    return _imported(added[name])
 
 
 def _imported(what: Any) -> Any:

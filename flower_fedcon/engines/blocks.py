@@ -183,8 +183,8 @@ def _dumps(value: Any) -> bytes:
     """Pickle a value; types of the main program, which workers cannot import, with their code."""
     from ray import cloudpickle
 
-    found: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
-    return found
+    pickled: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return pickled
 
 
 def _loads(content: bytes) -> Any:
@@ -223,8 +223,8 @@ def _train(message: Message, load: Loader, policy: Policy) -> Message:
             "same on every machine of the cluster"
         )
     run_id, run, request, states = _loads(messages.block_content(message))
-    known = _clients(run_id, run, load)
-    answer = _answer(request, states, known, policy)
+    clients = _clients(run_id, run, load)
+    answer = _answer(request, states, clients, policy)
     return messages.block_reply(message, _dumps(answer))
 
 

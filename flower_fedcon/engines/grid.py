@@ -67,11 +67,11 @@ class GridEngine(Engine):
         problem: FederatedProblem | None = None,
     ) -> None:
         self._strategy, self._problem = strategy, problem
-        self._patience = known = Patience() if patience is None else patience
-        self.max_retries, self.round_deadline = known.max_retries, known.round_deadline
-        self._post = Post(grid, known.round_deadline)
-        self._nodes = Nodes(self._post, strategy.name, authenticated=known.authenticated)
-        self._quarantine = Quarantine(known.quarantine_after, known.quarantine_rounds)
+        self._patience = chosen = Patience() if patience is None else patience
+        self.max_retries, self.round_deadline = chosen.max_retries, chosen.round_deadline
+        self._post = Post(grid, chosen.round_deadline)
+        self._nodes = Nodes(self._post, strategy.name, authenticated=chosen.authenticated)
+        self._quarantine = Quarantine(chosen.quarantine_after, chosen.quarantine_rounds)
         self._app: AppSide | None = None
         self._sent: list[Message] = []
         self._flowing: Server | None = None  # of a run that does not wait for its nodes
@@ -96,8 +96,8 @@ class GridEngine(Engine):
         self._names = [info.name for info in infos]
         if self._problem is None:
             return infos
-        own = self._problem.names  # nodes of this process are named by their partition
-        return [replace(info, name=own[int(info.name)]) for info in infos]
+        names = self._problem.names  # nodes of this process are named by their partition
+        return [replace(info, name=names[int(info.name)]) for info in infos]
 
     def digests(self) -> dict[str, list[str]]:
         """Return the digests of clients' data, from their descriptions."""
@@ -127,8 +127,8 @@ class GridEngine(Engine):
 
     def counts(self) -> dict[str, float]:
         """Return how many nodes were refused the name that they claimed."""
-        own = self._problem is not None  # this process has made them all
-        return {} if own else {"refused": self._nodes.refused}
+        local = self._problem is not None  # this process has made them all
+        return {} if local else {"refused": self._nodes.refused}
 
     @property
     def preparation(self) -> Attachment | None:
@@ -145,17 +145,17 @@ class GridEngine(Engine):
         left_out = self._left_out(request)
         online = self._await(request, [c for c in request.clients if c not in left_out])
         silent = dict(left_out)
-        found = self._exchange(request, online, silent)
-        found += [(client, Fault(reason, silent=True)) for client, reason in silent.items()]
+        answers = self._exchange(request, online, silent)
+        answers += [(client, Fault(reason, silent=True)) for client, reason in silent.items()]
         absent = {
             client: content.reason
-            for client, content in found
+            for client, content in answers
             if isinstance(content, Fault) and content.silent and client not in left_out
         }
         if absent:
             named = in_words({self._names[client]: why for client, why in absent.items()})
             _log.warning("round %d: nothing from %s", request.round, named)
-        return [_as_reply(client, content, request.round) for client, content in found]
+        return [_as_reply(client, content, request.round) for client, content in answers]
 
     # --- rounds that do not wait -----------------------------------------------------------------
 
@@ -298,8 +298,8 @@ class GridEngine(Engine):
             return content
 
         def parts() -> Parts:
-            found = messages.reply_parts(content, messages.TRAIN)
-            return found if self._app is None else self._app.hear(client, found)
+            received = messages.reply_parts(content, messages.TRAIN)
+            return received if self._app is None else self._app.hear(client, received)
 
         return incoming.reply(client, self._most, parts)
 
@@ -390,18 +390,18 @@ class GridEngine(Engine):
         diverged = 0
         for arrival in arrivals:
             client = self._asked[arrival.node]
-            found = self._evaluation(arrival.content)
-            if isinstance(found, Fault):
-                missing[self._names[client]] = found.reason
-                diverged += found.diverged
+            answer = self._evaluation(arrival.content)
+            if isinstance(answer, Fault):
+                missing[self._names[client]] = answer.reason
+                diverged += answer.diverged
             else:
                 factor = 1.0 if self._run.factors is None else self._run.factors[client]
-                answers[client] = {**found, "objective": factor * found["objective"]}
+                answers[client] = {**answer, "objective": factor * answer["objective"]}
                 del missing[self._names[client]]
         if diverged == len(self._names):  # no single client is at fault
             return {"objective": math.nan}
-        own = [answers.get(j) for j in range(len(self._names))]
-        record = evaluation.pooled(own, self._names, each=self._strategy.constraints == "each")
+        ordered = [answers.get(j) for j in range(len(self._names))]
+        record = evaluation.pooled(ordered, self._names, each=self._strategy.constraints == "each")
         if missing:
             _log.warning("no objective in this record, without %s", in_words(missing))
             record["unheard"] = len(missing)

@@ -61,10 +61,10 @@ class LocalEngine(InProcess):
 
     def save(self) -> list[Versions] | None:
         """Return the clients' states, in client order; None for `ManyClients` without states."""
-        known, none = self._clients, Versions()
-        if isinstance(known, _Lazy) and not known[self._everyone[0]].remembers:
+        clients, none = self._clients, Versions()
+        if isinstance(clients, _Lazy) and not clients[self._everyone[0]].remembers:
             return None
-        return [known[c].versions if c in known else none for c in self._everyone]
+        return [clients[c].versions if c in clients else none for c in self._everyone]
 
     def load(self, states: Sequence[Versions]) -> None:
         """Give the clients their states."""

@@ -66,8 +66,8 @@ def simulate(
         max_retries=GridEngine.max_retries,
         quarantine_after=0,
     )
-    own = {"regularizer": strategy.regularizer, "constraint": strategy.constraint}
-    oracles = ray_data.pickled(own, "the strategy's set or regularizer")
+    terms = {"regularizer": strategy.regularizer, "constraint": strategy.constraint}
+    oracles = ray_data.pickled(terms, "the strategy's set or regularizer")
     data = [
         ray_data.pickled(f, f"client {j}'s objective") for j, f in enumerate(problem.objectives)
     ]
@@ -116,10 +116,10 @@ def _workers() -> tuple[int, int]:
         # As in Flower: workers can import whatever this process can.
         path = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
         threads = str(chosen() or 1)  # threads of each worker, which has one processor
-        own = {"PYTHONPATH": path, VARIABLE: threads}
-        ray.init(runtime_env={"env_vars": own}, **BACKEND["init_args"])
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    nodes = [node["Resources"] for node in found if node["Alive"]]
+        environment = {"PYTHONPATH": path, VARIABLE: threads}
+        ray.init(runtime_env={"env_vars": environment}, **BACKEND["init_args"])
+    machines: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in machines if node["Alive"]]
     each = [int(resources.get("CPU", 0)) for resources in nodes]
     if not sum(each):
         ray.shutdown()

@@ -97,9 +97,9 @@ class SecureGridEngine(GridEngine):
                 f"secure_aggregation hides each upload of {title} from the server: {reason}"
             )
         if inference is not None:
-            known = setup.preparation
+            preparation = setup.preparation
             asked = f"inference={inference!r}"
-            what = asked if known is None else known.asked_at_the_end(inference)
+            what = asked if preparation is None else preparation.asked_at_the_end(inference)
             raise ConfigError(
                 f"{what} cannot be used with secure_aggregation, since each client's sums of "
                 f"scores and second derivatives after the last round are not masked: leave one of "
@@ -191,11 +191,11 @@ class SecureGridEngine(GridEngine):
         asks = self._asks(request, online, silent)
         shapes = {name: self._shape(name) for name in request.names}
         size = sum(math.prod(shape) for shape in shapes.values())
-        found: list[tuple[int, Reply | Fault]] = []
+        results: list[tuple[int, Reply | Fault]] = []
         while True:
             least = max(request.wanted, FEWEST, self._secure.threshold(max(len(asks), 1)))
             if len(asks) < least:
-                return found + self._void(
+                return results + self._void(
                     asks, f"a sum needs {least} clients, and {len(asks)} are left"
                 )
             asked = json.dumps(self._asked_for(shapes, len(asks)))
@@ -204,12 +204,12 @@ class SecureGridEngine(GridEngine):
             outcome = secagg.attempt(
                 self._post, self._secure, asks, size, least, self._waiting(request)
             )
-            found += [(self._asked[node], fault) for node, fault in outcome.faults.items()]
+            results += [(self._asked[node], fault) for node, fault in outcome.faults.items()]
             asks = {node: ask for node, ask in asks.items() if node not in outcome.faults}
             if outcome.mean is not None:
-                return [*found, self._summed(request, outcome, shapes, len(asks))]
+                return [*results, self._summed(request, outcome, shapes, len(asks))]
             if not (outcome.again and outcome.faults):
-                return found + self._void(asks, outcome.reason)
+                return results + self._void(asks, outcome.reason)
 
     def _asked_for(self, shapes: Iterable[str], asked: int) -> dict[str, Any]:
         """Return how this number of nodes makes one vector of these uploads."""

@@ -28,7 +28,7 @@ class Selected(StepTaker):
         self._epoch_rows = run.epoch_rows
         self._rows_found: tuple[Any, Any] | None = None
         self._apart = True  # whether clients differ in rows
-        noise = [noise_of(own) for own in representatives(objectives)]
+        noise = [noise_of(objective) for objective in representatives(objectives)]
         self._noise = np.array(noise) if any(noise) else None  # in each client's gradients
 
     def select(self, stacked: Stack, which: Which, clients: Array, rounds: int | Array) -> None:
@@ -44,8 +44,8 @@ class Selected(StepTaker):
     @property
     def served(self) -> ServedClients:
         """The clients' functions, for local solvers."""
-        own = [self._objectives[client] for client in self._clients.tolist()]
-        return ServedClients(self._stack, own, self._which)
+        objectives = [self._objectives[client] for client in self._clients.tolist()]
+        return ServedClients(self._stack, objectives, self._which)
 
     @property
     def gradient_rows(self) -> tuple[Any, Any]:
@@ -70,8 +70,8 @@ class Selected(StepTaker):
     @cached_property
     def _rows_of_all(self) -> Any:
         """The rows of every client of the run; one number if they are equal."""
-        found = [rows_of_gradients(own, None)[0] for own in representatives(self._objectives)]
-        return found[0] if len({*found}) == 1 else np.array(found)
+        rows = [rows_of_gradients(one, None)[0] for one in representatives(self._objectives)]
+        return rows[0] if len({*rows}) == 1 else np.array(rows)
 
     def _of_the_served(self, numbers: Array) -> Any:
         return numbers[self._clients]

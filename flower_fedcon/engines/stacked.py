@@ -130,16 +130,16 @@ class StackedEngine(InProcess):
 
     def _serving(self, objective: Any, run: RunInfo) -> Any:
         """Return a client object that takes the gradients of all clients from `objective`."""
-        own: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         views = {"constraint": BatchedSet, "regularizer": BatchedRegularizer}
         for name, view in views.items():
             if run.settings.get(name) is not None:
-                own[name] = view(run.settings[name], len(run.layout.shape))
+                settings[name] = view(run.settings[name], len(run.layout.shape))
         solver = run.settings.get("local_solver")
         if solver is not None and not isinstance(solver, SGD):
-            own["local_solver"] = CohortSolver(solver)
+            settings["local_solver"] = CohortSolver(solver)
         client = client_class(run.algorithm)(objective)
-        client.configure(replace(run, settings={**run.settings, **own}))
+        client.configure(replace(run, settings={**run.settings, **settings}))
         return client
 
     # --- a round ---------------------------------------------------------------------------------
@@ -241,8 +241,8 @@ class StackedEngine(InProcess):
         self._objective.select(group.stack, which, clients, rounds)
         down = request.broadcast
         if numbers[0] in request.personal:
-            own = [request.personal[c] for c in numbers]
-            down = down | _together_sent(own) | _own_columns(own, client.own_numbers, *self._form)
+            sent = [request.personal[c] for c in numbers]
+            down = down | _together_sent(sent) | _own_columns(sent, client.own_numbers, *self._form)
         state: Any = None
         rows = which if whole else as_rows(clients)
         if states is not None:
@@ -298,11 +298,11 @@ class StackedEngine(InProcess):
         rounds = zip(request.clients, request.acknowledged.tolist(), strict=True)
         for client, acknowledged in rounds:
             states, down = self._states, request.down(client)
-            own = self._problem.objectives[client]
+            objective = self._problem.objectives[client]
             try:
                 site = Site(
-                    objective=own,
-                    seen=as_seen(for_steps(own, 1.0), self._run.layout),
+                    objective=objective,
+                    seen=as_seen(for_steps(objective, 1.0), self._run.layout),
                     state=None if states is None else states.acknowledged(client, acknowledged),
                     run=self._run,
                     client=client,
@@ -343,8 +343,8 @@ def _forms_of(request: Request, own_numbers: Collection[str]) -> Array | None:
     numbers: dict[Any, int] = {(None, None): 0}
     forms = []
     for client in request.clients:
-        own, given = request.personal.get(client), request.restore.get(client)
-        form = (_form(own, own_numbers), _form(given))
+        personal, given = request.personal.get(client), request.restore.get(client)
+        form = (_form(personal, own_numbers), _form(given))
         forms.append(numbers.setdefault(form, len(numbers)))
     return np.array(forms) if len(set(forms)) > 1 else None
 

@@ -126,11 +126,11 @@ class States:
         kind = int(self._kind[slot, clients[0]])
         if not self._mixed:
             return self._read(slot, kind, rows)
-        own = self._slot[clients]
-        if every(own == slot):
+        slots = self._slot[clients]
+        if every(slots == slot):
             return self._read(slot, kind, rows)
         first, second = (self._read(place, kind, rows) for place in (0, 1))
-        return self._type(*(_chosen(own, a, b) for a, b in zip(first, second, strict=True)))
+        return self._type(*(_chosen(slots, a, b) for a, b in zip(first, second, strict=True)))
 
     def acknowledged(self, client: int, acknowledged: int) -> Any:
         """Return the state of one client that the server refers to, without a change."""
@@ -170,8 +170,8 @@ class States:
     def readmit(self, clients: Array, rows: Which, acknowledged: Array, state: Any) -> None:
         """Take states that the server hands back."""
         self._note_each()
-        for place, own, part in self._by_place(clients, rows, state):
-            self._kind[place, own] = self._write(place, own, part)
+        for place, which, part in self._by_place(clients, rows, state):
+            self._kind[place, which] = self._write(place, which, part)
         self._round[rows] = acknowledged
 
     def set_pending(
@@ -188,8 +188,8 @@ class States:
                 alike.pending_round = rounds
                 return
             self._note_each()
-        for place, own, part in self._by_place(clients, rows, state):
-            self._kind[1 - place, own] = self._write(1 - place, own, part, uploads)
+        for place, which, part in self._by_place(clients, rows, state):
+            self._kind[1 - place, which] = self._write(1 - place, which, part, uploads)
         self._pending_round[rows] = rounds
 
     def _by_place(
@@ -203,8 +203,8 @@ class States:
             mine = np.flatnonzero(self._slot[clients] == place)
             if mine.size:
                 arrays = [isinstance(v, np.ndarray) and v.ndim > self._axes for v in state]
-                own = [v[mine] if each else v for v, each in zip(state, arrays, strict=True)]
-                yield place, as_rows(clients[mine]), self._type(*own)
+                values = [v[mine] if each else v for v, each in zip(state, arrays, strict=True)]
+                yield place, as_rows(clients[mine]), self._type(*values)
 
     def save(self, incarnation: int) -> StateColumns:
         """Return the clients' states for a checkpoint; they are valid until the next round."""
@@ -214,9 +214,9 @@ class States:
         kind = np.where(here, self._kind, 0)
         forms = [form for form in self._kinds if form is not None]
         arrays: list[dict[str, Array]] = []
-        for own, held in zip(kind, self._arrays, strict=True):
-            rows = as_rows(np.flatnonzero(own)) if own.any() else slice(0, 0)
-            arrays.append({name: held[name][rows] for name in self._names(own)})
+        for kinds, held in zip(kind, self._arrays, strict=True):
+            rows = as_rows(np.flatnonzero(kinds)) if kinds.any() else slice(0, 0)
+            arrays.append({name: held[name][rows] for name in self._names(kinds)})
         return StateColumns(
             self._type, incarnation, self._round, self._pending_round, self._slot, kind, forms,
             (arrays[0], arrays[1]),
@@ -249,10 +249,10 @@ class States:
         self._kinds = [None, *states.forms]
         self._numbers = {form: i for i, form in enumerate(self._kinds) if form is not None}
         self._kind[:] = states.kind
-        for own, held, found in zip(states.kind, self._arrays, states.arrays, strict=True):
-            rows = np.flatnonzero(own)
+        for kinds, held, saved in zip(states.kind, self._arrays, states.arrays, strict=True):
+            rows = np.flatnonzero(kinds)
             held.clear()
-            for name, values in found.items():
+            for name, values in saved.items():
                 held[name] = np.zeros((self._num_clients, *values.shape[1:]), values.dtype)
                 held[name][rows] = values
 

@@ -150,9 +150,9 @@ def _together(labels: list[Any]) -> Array:
     for kind in (str, (bool, np.bool_), (int, float, np.number)):
         if all(isinstance(label, kind) for label in labels):
             return np.array(labels)
-    found = np.empty(len(labels), object)
-    found[:] = labels
-    return found
+    array = np.empty(len(labels), object)
+    array[:] = labels
+    return array
 
 
 def folds_of(cv: Any, X: Any, y: Array, place: Array | None) -> int | list[tuple[Array, Array]]:
@@ -226,8 +226,8 @@ def _row_numbers(name: str, part: Any, n: int) -> Array:
         raise ConfigError(
             f"{name} has row {wrong}, and the data have {n} rows: give numbers from 0 to {n - 1}"
         )
-    found: Array = np.where(rows < 0, rows + n, rows).astype(np.intp)
-    return found
+    numbers: Array = np.where(rows < 0, rows + n, rows).astype(np.intp)
+    return numbers
 
 
 def _no_folds(got: str) -> ConfigError:

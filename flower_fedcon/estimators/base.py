@@ -103,13 +103,13 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
     def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Array]:
         expect_unmasked("X", X)
         expect_unmasked("y", y)
-        found: tuple[Any, Array] = self._numbers(X, y, **checks)
-        if checks.get("y_numeric") and found[1].dtype.kind in "US":
+        arrays: tuple[Any, Array] = self._numbers(X, y, **checks)
+        if checks.get("y_numeric") and arrays[1].dtype.kind in "US":
             raise ValueError(
-                f"y must hold numbers, got the text {str(found[1].flat[0])!r}: convert it "
+                f"y must hold numbers, got the text {str(arrays[1].flat[0])!r}: convert it "
                 f"(`y.astype(float)`), or use FederatedLogisticRegression for classes"
             )
-        return found
+        return arrays
 
     def _numbers(self, X: Any, *y: Any, **checks: Any) -> Any:
         """Return X, or X and y, as scikit-learn's `validate_data` does."""
@@ -159,21 +159,21 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
                 stacklevel=4,
             )
         self.groups_, self._place = clients_of(groups, n)
-        known = self._offset(offset, exposure, n)
+        offsets = self._offset(offset, exposure, n)
         codes = self._clusters(clusters, n)
         clients, names, self._rows = [], [], []
         self.left_out_ = []
         for k, name in enumerate(self.groups_):
             rows = np.flatnonzero(self._place == k)
-            own = None if weight is None else weight[rows]
-            if own is not None and not own.any():
+            of_rows = None if weight is None else weight[rows]
+            if of_rows is not None and not of_rows.any():
                 continue  # such rows do not count
             part, targets = X[rows], y[rows]
-            if known is None:
-                made = self._objective(part, targets, own)
+            if offsets is None:
+                made = self._objective(part, targets, of_rows)
             else:
                 made = WithOffset(
-                    lambda A, y=targets, w=own: self._objective(A, y, w), part, known[rows]
+                    lambda A, y=targets, w=of_rows: self._objective(A, y, w), part, offsets[rows]
                 )
             made = self._completed(made)
             if not getattr(made, "informative", True):
@@ -398,13 +398,13 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             is not squared, logistic or Poisson, or fewer than two clients can be fitted alone; the
             error says why.
         """
-        found = self._inferred()
+        estimates = self._inferred()
         if self.site_effects == RANDOM:
             raise ConfigError(
                 "heterogeneity compares clients with their own intercepts, and here they are "
                 'random: fit with site_effects="own"'
             )
-        if found.method != DEBIASED and not hasattr(self, "_held"):
+        if estimates.method != DEBIASED and not hasattr(self, "_held"):
             raise ConfigError("the estimator was pickled, which leaves rows out: fit it again")
 
         def ask(
@@ -502,7 +502,7 @@ class Tuned(FederatedEstimator, PathSettings):
         if isinstance(folds, int):
             return folds
         return [
-            [tuple(_places(own, part) for part in pair) for own in self._rows] for pair in folds
+            [tuple(_places(rows, part) for part in pair) for rows in self._rows] for pair in folds
         ]
 
     def _fit_cv(
@@ -541,27 +541,27 @@ class Tuned(FederatedEstimator, PathSettings):
             for share in shares
         ]
         best = min(range(len(tried)), key=lambda k: tried[k].least)
-        self.cv_, self.l1_ratio_ = found, _ = tried[best], shares[best]
-        place = found.best if self.rule == "min" else found.one_standard_error
-        self._finish(found.path, place)
+        self.cv_, self.l1_ratio_ = chosen, _ = tried[best], shares[best]
+        place = chosen.best if self.rule == "min" else chosen.one_standard_error
+        self._finish(chosen.path, place)
         if self.inference is not None:
             strategy, options = self._strategy(problem), self._options()
             walk = Walk(
                 problem, self._psi(1.0), strategy, self.tol, self.max_iter, "local", options["seed"]
             )
             try:
-                self._infer(walk, np.asarray(found.path.x[place]), DEBIASED, "")
+                self._infer(walk, np.asarray(chosen.path.x[place]), DEBIASED, "")
             finally:
                 walk.close()
-        return float(found.values[place])
+        return float(chosen.values[place])
 
 
 def _places(own: Array, rows: Array) -> Array:
     """Return the places of these rows among a client's ascending rows, with repetitions."""
     place = np.searchsorted(own, rows)
     mine = (place < len(own)) & (own[np.minimum(place, len(own) - 1)] == rows)
-    found: Array = place[mine]
-    return found
+    places: Array = place[mine]
+    return places
 
 
 def _in_a_search() -> bool:

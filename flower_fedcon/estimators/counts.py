@@ -55,8 +55,8 @@ class _Counts(LinearRegressor):
         sample_weight : array, shape (rows,), optional
         """
         expected = np.clip(self.predict(X), np.finfo(float).tiny, None)
-        found: float = d2_tweedie_score(y, expected, sample_weight=sample_weight, power=1)
-        return found
+        share: float = d2_tweedie_score(y, expected, sample_weight=sample_weight, power=1)
+        return share
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

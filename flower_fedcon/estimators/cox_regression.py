@@ -127,17 +127,17 @@ class _Stratified(FederatedEstimator, _Strata):
     @property
     def site_concordance_(self) -> Array:
         """Each site's share of concordant pairs, in the order of `groups_`; NaN without a pair."""
-        found = np.full(len(self.groups_), math.nan)
-        for (own, pairs), rows in zip(self._concordant(), self._rows, strict=True):
+        shares = np.full(len(self.groups_), math.nan)
+        for (concordant, pairs), rows in zip(self._concordant(), self._rows, strict=True):
             if pairs:
-                found[self._place[rows[0]]] = own / pairs
-        return found
+                shares[self._place[rows[0]]] = concordant / pairs
+        return shares
 
     @property
     def concordance_(self) -> float:
         """The share of concordant pairs among those that the sites can compare."""
-        own, pairs = np.sum(self._concordant(), axis=0)
-        return float(own / pairs) if pairs else math.nan
+        concordant, pairs = np.sum(self._concordant(), axis=0)
+        return float(concordant / pairs) if pairs else math.nan
 
     def _concordant(self) -> list[tuple[float, float]]:
         return [
@@ -152,9 +152,9 @@ def _within(
     """Return the concordant pairs, a tie counted half, and all pairs, within strata."""
     right = pairs = 0.0
     for stratum in np.unique(strata):
-        own = strata == stratum
-        weights = None if weight is None else weight[own]
-        share, number = concordance(scores[own], time[own], event[own], weights)
+        inside = strata == stratum
+        weights = None if weight is None else weight[inside]
+        share, number = concordance(scores[inside], time[inside], event[inside], weights)
         right, pairs = right + share * number, pairs + number
     return right, pairs
 
@@ -284,13 +284,13 @@ class FederatedCoxRegression(_Stratified, Penalty):
                 "baseline hazards stay at the clients, since they reveal the times of events: give "
                 "share_baseline=True to have them sent"
             )
-        found = {}
+        hazards = {}
         for f, rows in zip(self._sites, self._rows, strict=True):
             client = self.groups_[self._place[rows[0]]]
             for stratum, hazard in f.baseline(self.coef_).items():
-                own = None if self._strata is None else self._strata[int(stratum)]
-                found[client if own is None else (client, own)] = hazard
-        return found
+                label = None if self._strata is None else self._strata[int(stratum)]
+                hazards[client if label is None else (client, label)] = hazard
+        return hazards
 
     def proportionality(self, transform: str = "log") -> Proportionality:
         """Test whether hazards are proportional: R's cox.zph, of sums over the clients.
@@ -323,16 +323,16 @@ class FederatedCoxRegression(_Stratified, Penalty):
         times = [f.times for f in self._sites]
         if transform == "rank":
             ranks = rankdata(np.concatenate(times))
-            times = np.split(ranks, np.cumsum([len(own) for own in times])[:-1])
+            times = np.split(ranks, np.cumsum([len(one) for one in times])[:-1])
         elif transform == "log":
             times = [log_times(f) for f in self._sites]
 
         def at(center: float) -> dict[str, Array]:
             sums = [
-                sums_in_time(f, self.coef_, own, center)
-                for f, own in zip(self._sites, times, strict=True)
+                sums_in_time(f, self.coef_, one, center)
+                for f, one in zip(self._sites, times, strict=True)
             ]
-            return {name: np.sum([own[name] for own in sums], axis=0) for name in sums[0]}
+            return {name: np.sum([one[name] for one in sums], axis=0) for name in sums[0]}
 
         return proportionality_test(transform, self._feature_names, at)
 
@@ -382,7 +382,7 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
             return folds
         places = [np.argsort(f.order) for f in self._sites]  # in the order of the given rows
         return [
-            [tuple(own[part] for part in pair) for own, pair in zip(places, fold, strict=True)]
+            [tuple(place[part] for part in pair) for place, pair in zip(places, fold, strict=True)]
             for fold in folds
         ]
 

@@ -76,8 +76,8 @@ class FederatedGammaRegressor(FederatedPoissonRegressor):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return D^2, the explained share of the deviance, as `GammaRegressor.score` does."""
-        found: float = d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=2)
-        return found
+        share: float = d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=2)
+        return share
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

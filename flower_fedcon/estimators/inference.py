@@ -108,16 +108,16 @@ class Inferring:
         names = self._parameter_names()
         if x.ndim == 2:
             names = [f"{name} [{label}]" for name in names for label in self.classes_[1:]]  # type: ignore[attr-defined]
-        found = estimates_at(walk.total_sums, self.family, method, names, x)
+        estimates = estimates_at(walk.total_sums, self.family, method, names, x)
         if method == DEBIASED:
-            self._show_debiased(found)
+            self._show_debiased(estimates)
         else:
-            self._show(found, x.shape)
+            self._show(estimates, x.shape)
 
     def _parameter_names(self) -> list[str]:
         names = getattr(self, "feature_names_in_", None)
-        known = [f"x{j}" for j in range(self.n_features_in_)] if names is None else list(names)
-        return [*map(str, known), *([INTERCEPT] if self._common_intercept else [])]
+        columns = [f"x{j}" for j in range(self.n_features_in_)] if names is None else list(names)
+        return [*map(str, columns), *([INTERCEPT] if self._common_intercept else [])]
 
     def _show(self, found: Estimates, shape: tuple[int, ...]) -> None:
         """Set the attributes from estimates of the free parameters."""
@@ -151,14 +151,14 @@ class Inferring:
         table = values[: len(values) - len(values) % classes].reshape(
             -1, classes, *values.shape[1:]
         )
-        own = np.moveaxis(table[:columns], 0, 1)
+        coefficients = np.moveaxis(table[:columns], 0, 1)
         if self.coef_.ndim == 1:
             one: Any = (
                 table[columns, 0] if self._common_intercept else np.full(values.shape[1:], np.nan)
             )
-            return own[0].copy(), one if one.ndim else float(one)
+            return coefficients[0].copy(), one if one.ndim else float(one)
         none = np.full((classes, *values.shape[1:]), np.nan)
-        return own.copy(), table[columns] if self._common_intercept else none
+        return coefficients.copy(), table[columns] if self._common_intercept else none
 
     def _inferred(self) -> Estimates:
         check_is_fitted(self)
@@ -205,12 +205,12 @@ class Inferring:
         ConfigError
             If exponentials have no meaning, as for a linear model; and as `conf_int` does.
         """
-        found = self._inferred()
-        if not found.family.ratio:
+        fit = self._inferred()
+        if not fit.family.ratio:
             raise ConfigError(
-                f"the exponential of a {found.family.name} coefficient is not a ratio: use conf_int"
+                f"the exponential of a {fit.family.name} coefficient is not a ratio: use conf_int"
             )
-        values = self._laid_out(found.values)[0]
+        values = self._laid_out(fit.values)[0]
         both = np.concatenate([values[..., None], self.conf_int(alpha)], axis=-1)
         return np.asarray(np.exp(both))
 

@@ -30,10 +30,10 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         return X, labels
 
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
-        own = {"sample_weight": weight, "intercept": self.fit_intercept}
+        settings = {"sample_weight": weight, "intercept": self.fit_intercept}
         if len(self.classes_) == 2:
-            return LogisticRegression(X, 2.0 * y - 1.0, **own)  # type: ignore[arg-type]
-        return SoftmaxRegression(X, y, len(self.classes_), **own)  # type: ignore[arg-type]
+            return LogisticRegression(X, 2.0 * y - 1.0, **settings)  # type: ignore[arg-type]
+        return SoftmaxRegression(X, y, len(self.classes_), **settings)  # type: ignore[arg-type]
 
     @property
     def family(self) -> str:  # type: ignore[override]
@@ -52,10 +52,10 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
 
     def _take(self, x: Array) -> None:
         rows = x[None] if x.ndim == 1 else x.T
-        own = self._common_intercept
-        self.coef_ = rows[:, :-1].copy() if own else rows.copy()
+        common = self._common_intercept
+        self.coef_ = rows[:, :-1].copy() if common else rows.copy()
         none = np.full(len(rows), self._no_intercept)
-        self.intercept_ = rows[:, -1].copy() if own else none
+        self.intercept_ = rows[:, -1].copy() if common else none
         if len(rows) > 1:  # of equivalent models, the one whose intercepts sum to 0
             self.intercept_ -= self.intercept_.mean()
 
@@ -166,6 +166,6 @@ class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
         """Choose C and fit; see `FederatedLasso.fit`."""
         X, y = self._check(X, y)
         problem = self._problem(X, y, groups, sample_weight)
-        found = self._fit_cv(problem, self.l1_ratio, self._splits(X, y, groups))
-        self.C_ = 1.0 / (found * self._total)
+        weight = self._fit_cv(problem, self.l1_ratio, self._splits(X, y, groups))
+        self.C_ = 1.0 / (weight * self._total)
         return self

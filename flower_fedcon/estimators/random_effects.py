@@ -87,9 +87,9 @@ class RandomEffects(Inferring):
             self._named: list[list[Any]] = [[name] for name in names]
             return
         labels = self._cluster_labels.tolist()
-        own = [np.unique(codes[some]).tolist() for some in rows]
+        each = [np.unique(codes[some]).tolist() for some in rows]
         seen, twice = set[int](), set[int]()
-        for some in own:
+        for some in each:
             twice |= seen.intersection(some)
             seen |= set(some)
         if twice:
@@ -102,7 +102,7 @@ class RandomEffects(Inferring):
                 stacklevel=5,
             )
         self._named = [
-            [(name, labels[code]) for code in some] for name, some in zip(names, own, strict=True)
+            [(name, labels[code]) for code in some] for name, some in zip(names, each, strict=True)
         ]
 
     def _fit_random(
@@ -126,35 +126,35 @@ class RandomEffects(Inferring):
                 f"no random intercepts: {separated_by(separated, 'take other columns')}"
             )
         names = self._parameter_names()
-        found = random_fit(
+        fit = random_fit(
             walk.total_sums, self.family, names, x, reml=bool(self.reml), nodes=self.nodes,
             tol=self.tol, most=self.max_iter,
         )  # fmt: skip
         if family_of(self.family).scale == RESIDUAL:
-            self.residual_sd_ = found.residual_sd
-        if not found.converged:
+            self.residual_sd_ = fit.residual_sd
+        if not fit.converged:
             warnings.warn(
-                f"{type(self).__name__} with random intercepts: {found.unfinished}. Allow more "
+                f"{type(self).__name__} with random intercepts: {fit.unfinished}. Allow more "
                 f"than max_iter={self.max_iter}",
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self.n_iter_ = self.n_iter_ + found.exchanges
-        values = found.estimates.values
+        self.n_iter_ = self.n_iter_ + fit.exchanges
+        values = fit.estimates.values
         self._take(values)
-        self.site_sd_ = found.sd
+        self.site_sd_ = fit.sd
         self.random_effects_ = {}
         for f, groups in zip(problem.clients, self._named, strict=True):
-            own = predicted_effects(f, values, found.sd, found.residual_sd, self.nodes)
-            self.random_effects_.update(zip(groups, own.tolist(), strict=True))
+            effects = predicted_effects(f, values, fit.sd, fit.residual_sd, self.nodes)
+            self.random_effects_.update(zip(groups, effects.tolist(), strict=True))
         if isinstance(self._named[0][0], tuple):  # client and label
-            found = replace(found, group="group")
+            fit = replace(fit, group="group")
         del self._named
         if method is not None:
-            self.site_sd_bse_ = found.sd_bse
-            self.site_sd_test_ = found.ratio, found.pvalue
-            self._show(found.estimates, values.shape)
-            self._facts = found.facts
+            self.site_sd_bse_ = fit.sd_bse
+            self.site_sd_test_ = fit.ratio, fit.pvalue
+            self._show(fit.estimates, values.shape)
+            self._facts = fit.facts
 
     def _take(self, x: Array) -> None:
         raise NotImplementedError

@@ -87,8 +87,8 @@ class AppSide:
         buffers = self._server.buffers
         self._server.count_bytes(down=_bytes(buffers))
         user = {**self._train, "server-round": config["round"]}
-        found, about = attach(arrays, config, Extras(buffers, user, {}))
-        return found, {**about, FORM: self.form.to_json()}
+        sent, about = attach(arrays, config, Extras(buffers, user, {}))
+        return sent, {**about, FORM: self.form.to_json()}
 
     def hear(self, client: int, parts: Parts) -> Parts:
         """Return the values of a client's method; keep those that its train function adds.
@@ -215,13 +215,13 @@ class AppSide:
         answers: dict[int, tuple[float, dict[str, float]]] = {}
         failed: dict[str, str] = {}
         for client, content in contents:
-            found = content if isinstance(content, Fault) else incoming.guarded(
+            answer = content if isinstance(content, Fault) else incoming.guarded(
                 partial(self._usable, client, content)
             )  # fmt: skip
-            if isinstance(found, Fault):
-                failed[self._names[client]] = found.reason
+            if isinstance(answer, Fault):
+                failed[self._names[client]] = answer.reason
             else:
-                answers[client] = found
+                answers[client] = answer
         if failed:
             _log.warning("no evaluation from %s", in_words(failed))
         means = _means(answers)
@@ -251,22 +251,22 @@ class AppSide:
 
     def _each(self, answers: Answers) -> Record:
         """Return the metrics of each client ("name/client"), unless there are too many."""
-        found: Record = {}
+        by_client: Record = {}
         if len(self._names) <= _EACH:
             for client, (_, metrics) in sorted(answers.items()):
-                found |= {f"{n}/{self._names[client]}": value for n, value in metrics.items()}
-        return found
+                by_client |= {f"{n}/{self._names[client]}": value for n, value in metrics.items()}
+        return by_client
 
 
 def _means(answers: Answers) -> Record:
     """Return the metrics' means, weighted by examples, each over the clients that report it."""
-    found: Record = {}
+    means: Record = {}
     ordered = [answer for _, answer in sorted(answers.items())]
     for name in dict.fromkeys(n for _, metrics in ordered for n in metrics):
         pairs = [(n, metrics[name]) for n, metrics in ordered if name in metrics]
         total = math.fsum(n for n, _ in pairs)
-        found[name] = math.fsum(n * value for n, value in pairs) / total
-    return found
+        means[name] = math.fsum(n * value for n, value in pairs) / total
+    return means
 
 
 def _bytes(buffers: Sequence[Array]) -> int:
@@ -287,7 +287,7 @@ def _checked(
         raise ConfigError("it has no examples, so it does not count")
     if not usable(examples) or examples < 0:
         raise ConfigError("its num-examples is not a number > 0")
-    found, others = dict[str, float](), dict[str, str]()
+    numbers, others = dict[str, float](), dict[str, str]()
     for name, value in flat_metrics(metrics).items():
         try:
             check_metric_names([name])
@@ -296,8 +296,8 @@ def _checked(
             continue
         if not usable(value):
             others[name] = "it is not a number that can be averaged"
-        elif len(found) == _METRICS:
+        elif len(numbers) == _METRICS:
             others[name] = f"it is one of more than {_METRICS}"
         else:
-            found[name] = float(value)
-    return float(examples), found, others
+            numbers[name] = float(value)
+    return float(examples), numbers, others

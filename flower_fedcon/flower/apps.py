@@ -220,14 +220,14 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run configuration, under the names of `start`."""
     kinds: dict[str, Any] = {**_ALWAYS, **_UNLESS_ZERO, **_WHERE_GIVEN}
     said = {key: _option(config, key, zero) for key, zero in kinds.items()}
-    found = {
+    settings = {
         key.replace("-", "_"): value
         for key, value in said.items()
         if key in _ALWAYS or (key in config and (value or key in _WHERE_GIVEN))
     }
     names = [name for name in _option(config, "allow-changes", "").split(",") if name]
-    found["num_rounds"] = found.pop("num_server_rounds")
-    return {**found, "allow_changes": names}
+    settings["num_rounds"] = settings.pop("num_server_rounds")
+    return {**settings, "allow_changes": names}
 
 
 def _secure(config: Mapping[str, Any], given: SecAggPlus | None) -> SecAggPlus | None:

@@ -335,11 +335,11 @@ class FlowerClient(NumPyClient):
                 if self._context is not None:  # an evaluation does not name its run
                     self._notes.check_rows(f"Flower {self._context.run_id}")
                 opened.enter_context(self._ledger.opened())
-            own = known()[EVALUATE].tell(site, {"x": x})
+            answer = known()[EVALUATE].tell(site, {"x": x})
         if self._ledger is None and self._data is not None:
             self._data.evaluated(objective, x)
         examples = int(getattr(objective, "num_examples", 1))
-        return own.pop("objective"), examples, {"client": int(config["client"]), **own}
+        return answer.pop("objective"), examples, {"client": int(config["client"]), **answer}
 
     def _answer(self, error: Exception) -> str:
         """Return the part of an error that the server sees; this node's log has all of it."""

@@ -139,8 +139,8 @@ class LocalDeployment:
         connection = f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
         write_text(home / "config.toml", connection)
         address = ["--insecure", "--host", "127.0.0.1", "--port", str(link)]
-        own = "--disable-runtime-dependency-installation"
-        superlink = self._popen(["flower-superlink", *address, own], "superlink")
+        option = "--disable-runtime-dependency-installation"
+        superlink = self._popen(["flower-superlink", *address, option], "superlink")
         deadline = time.monotonic() + _STARTUP
         while not _listens(link):
             if superlink.poll() is not None or time.monotonic() > deadline:
@@ -184,14 +184,14 @@ def program(name: str) -> str:
     ConfigError
         If it is neither beside this Python nor on PATH.
     """
-    found = shutil.which(name, path=_path())
-    if found is None:
+    path = shutil.which(name, path=_path())
+    if path is None:
         raise ConfigError(
             f"there is no program {name} beside this Python, in {sysconfig.get_path('scripts')}, "
             f"nor on PATH, {os.environ.get('PATH', os.defpath)}: install Flower in this "
             f"environment (pip install flwr), or add its folder to PATH"
         )
-    return found
+    return path
 
 
 def _path() -> str:

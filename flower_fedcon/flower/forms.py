@@ -82,9 +82,9 @@ class ModelForm:
             )
         others = {n: why for n, a in arrays.items() if n not in buffers and (why := _untrained(a))}
         if others:
-            found = ", ".join(f"initial_arrays[{n!r}] {why}" for n, why in others.items())
+            faults = ", ".join(f"initial_arrays[{n!r}] {why}" for n, why in others.items())
             raise ConfigError(
-                f"{found}, and methods work on finite numbers, float32 and float64: convert what "
+                f"{faults}, and methods work on finite numbers, float32 and float64: convert what "
                 f"is trained, and declare what is not: start(buffers={[*others]!r})"
             )
         if len(buffers) == len(names):
@@ -106,9 +106,9 @@ class ModelForm:
 
     def join(self, layers: Sequence[Array], buffers: Sequence[Array]) -> dict[str, Array]:
         """Return all arrays by name, in their order."""
-        found = dict(zip(self.trained, layers, strict=True))
-        found |= zip(self.buffers, buffers, strict=True)
-        return {name: found[name] for name in self.names}
+        arrays = dict(zip(self.trained, layers, strict=True))
+        arrays |= zip(self.buffers, buffers, strict=True)
+        return {name: arrays[name] for name in self.names}
 
     def split(self, arrays: Mapping[str, Array]) -> tuple[list[Array], list[Array]]:
         """Return the trained layers, and the buffers."""
@@ -171,7 +171,7 @@ def agree_on_start(
     ConfigError
         If the clients do not fit together, or do not fit the strategy or x0.
     """
-    loops, known = any(info.own_loop for info in infos), [info.layout for info in infos]
+    loops, layouts = any(info.own_loop for info in infos), [info.layout for info in infos]
     if given is None and loops:
         raise ConfigError(
             f"clients with their own train loop do not describe their model: give {name}, for "
@@ -184,10 +184,10 @@ def agree_on_start(
         arrays = {str(key): np.asarray(array) for key, array in given.items()}
         form = ModelForm.of(arrays, declared)
         given, buffers = form.split(arrays)
-    layered = loops or any(layout and layout.layered for layout in known)
+    layered = loops or any(layout and layout.layered for layout in layouts)
     if isinstance(given, list) and len(given) == 1 and not layered:
         given = given[0]
-    layout = common_layout(known, [info.name for info in infos], given)
+    layout = common_layout(layouts, [info.name for info in infos], given)
     if form is not None and layout.layered:
         layout = replace(layout, names=form.layer_names)
     x0 = start_point(layout, given, strategy.constraint)
@@ -226,16 +226,16 @@ def detach(
     names = str(config.get("names", "")).split(",")
     count = sum(name.startswith(_BUFFER) for name in names)
     kept = len(names) - count
-    own = {k: v for k, v in config.items() if not k.startswith((_USER, _METRIC))}
-    if "names" in own:
-        own["names"] = ",".join(names[:kept])
+    settings = {k: v for k, v in config.items() if not k.startswith((_USER, _METRIC))}
+    if "names" in settings:
+        settings["names"] = ",".join(names[:kept])
 
     def starting(prefix: str) -> dict[str, Any]:
         return {k.removeprefix(prefix): v for k, v in config.items() if k.startswith(prefix)}
 
     split = len(arrays) - count
     extras = Extras(list(arrays[split:]), starting(_USER), starting(_METRIC))
-    return list(arrays[:split]), own, extras
+    return list(arrays[:split]), settings, extras
 
 
 def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,13 +244,13 @@ def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     >>> flat_metrics({"loss": 0.5, "recall": [0.1, 0.9]})
     {'loss': 0.5, 'recall[0]': 0.1, 'recall[1]': 0.9}
     """
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in metrics.items():
         if isinstance(value, list | tuple):
-            found |= {f"{name}[{i}]": one for i, one in enumerate(value)}
+            flat |= {f"{name}[{i}]": one for i, one in enumerate(value)}
         else:
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat
 
 
 def _untrained(array: Array) -> str:
@@ -270,11 +270,11 @@ def mean_buffers(cohort: Sequence[Sequence[Array]], weights: Sequence[float]) ->
     >>> mean_buffers([[np.array(2), np.ones(1)], [np.array(5), np.zeros(1)]], [1.0, 1.0])
     [array(4), array([0.5])]
     """
-    found = []
+    means = []
     for column in zip(*cohort, strict=True):
         first, stack = column[0], np.stack(column)
         mean = np.average(stack.astype(np.float64), axis=0, weights=weights)
         whole = first.dtype.kind in "iub"
         rounded = np.asarray(np.rint(mean) if whole else mean).astype(first.dtype)
-        found.append(np.where((stack == first).all(axis=0), first, rounded))
-    return found
+        means.append(np.where((stack == first).all(axis=0), first, rounded))
+    return means

@@ -128,16 +128,16 @@ class GridRun:
                 result.train_metrics_clientapp[number] = MetricRecord({**app.trained})
                 result.evaluate_metrics_clientapp[number] = MetricRecord({**app.evaluated})
             elif "objective" in record:
-                found = MetricRecord({"objective": record["objective"]})
-                result.evaluate_metrics_clientapp[number] = found
+                measured = MetricRecord({"objective": record["objective"]})
+                result.evaluate_metrics_clientapp[number] = measured
 
         def evaluate(server_round: int, x: Array) -> Record:
-            found = {} if plan.evaluate is None else plan.evaluate(server_round, x)
-            taken = {*found} if self._app is None else {*found, *self._app.columns}
+            measured = {} if plan.evaluate is None else plan.evaluate(server_round, x)
+            taken = {*measured} if self._app is None else {*measured, *self._app.columns}
             for name, value in centrally(server_round).items():
                 if isinstance(value, int | float):
-                    found[f"server_{name}" if name in taken else name] = value
-            return found
+                    measured[f"server_{name}" if name in taken else name] = value
+            return measured
 
         def centrally(server_round: int) -> Mapping[str, Any]:
             metrics = None if evaluate_fn is None else evaluate_fn(server_round, self.arrays())
@@ -182,14 +182,14 @@ class GridRun:
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         of_single = set[str]() if self._app is None else self._app.of_single_clients
         _log.info("Final results: ArrayRecord (%.2f MB)", _megabytes(result.arrays))
-        for title, found in (
+        for title, measured in (
             ("ClientApp-side train metrics", result.train_metrics_clientapp),
             ("ClientApp-side evaluate metrics", result.evaluate_metrics_clientapp),
             ("ServerApp-side evaluate metrics", result.evaluate_metrics_serverapp),
         ):
-            if found:
-                last = {k: v for k, v in found[max(found)].items() if k not in of_single}
-                _log.info("\t%s, round %d: %s", title, max(found), last)
+            if measured:
+                last = {k: v for k, v in measured[max(measured)].items() if k not in of_single}
+                _log.info("\t%s, round %d: %s", title, max(measured), last)
         return result
 
     def _introduce(self, plan: Plan) -> None:

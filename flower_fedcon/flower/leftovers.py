@@ -53,19 +53,19 @@ def tidy(folder: Path, run_id: str, policy: Policy) -> None:
 
 
 def _others(folder: Path, run_id: str) -> list[_Leftover]:
-    found: list[_Leftover] = []
+    leftovers: list[_Leftover] = []
     try:
         entries = list(folder.iterdir())
     except OSError:  # no folder yet
-        return found
+        return leftovers
     for path in entries:
         if path.name == run_id or not re.fullmatch(r"[0-9a-f]{32}", path.name):
             continue
         if path.is_symlink() or not path.is_dir():
             continue
         with suppress(FileNotFoundError):  # another process is removing it
-            found.append(_measured(path))
-    return found
+            leftovers.append(_measured(path))
+    return leftovers
 
 
 def _measured(path: Path) -> _Leftover:

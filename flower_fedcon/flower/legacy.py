@@ -159,8 +159,8 @@ class _Legacy(Strategy):
         deadline = time.monotonic() + self._timeout
         while len(infos) < wanted:  # nodes that are online may know of more
             client_manager.wait_for(wanted, timeout=max(1, int(deadline - time.monotonic())))
-            found, partitions = self._meet(client_manager)
-            infos |= found
+            newcomers, partitions = self._meet(client_manager)
+            infos |= newcomers
             wanted = self._num_clients or max(wanted, partitions)
             if len(infos) < wanted:
                 if time.monotonic() > deadline:
@@ -169,9 +169,9 @@ class _Legacy(Strategy):
                         "start the missing ones, or set num_clients"
                     )
                 time.sleep(1.0)  # a node that has failed is asked again
-        known = sorted(infos.values(), key=lambda info: natural(info.name))
+        clients = sorted(infos.values(), key=lambda info: natural(info.name))
         form, setup, start, buffers, loops = agree_on_start(
-            self._strategy, known, self._x0, name="x0", **self._start
+            self._strategy, clients, self._x0, name="x0", **self._start
         )
         # An attempt is one of Flower's rounds; Flower counts them.
         self._server = Server(self._strategy, setup, start, max_retries=None)
@@ -180,7 +180,7 @@ class _Legacy(Strategy):
             self._app = AppSide(form, *self._configs)
             self._app.open(self._server, buffers)
         self._encoder = codec.RequestEncoder(self._server.info)
-        self._index = {info.name: j for j, info in enumerate(known)}
+        self._index = {info.name: j for j, info in enumerate(clients)}
         return self._parameters()
 
     def _meet(self, client_manager: ClientManager) -> tuple[dict[str, ClientInfo], int]:
@@ -197,17 +197,17 @@ class _Legacy(Strategy):
             except Exception as error:  # this is how Flower reports a failed node
                 _log.warning("node %s cannot take part: %s", cid, incoming.readable(repr(error)))
                 continue
-            found = incoming.description(_parts(answer), cid)
-            if isinstance(found, Fault):
-                _log.warning("node %s cannot take part: %s", cid, found.reason)
+            description = incoming.description(_parts(answer), cid)
+            if isinstance(description, Fault):
+                _log.warning("node %s cannot take part: %s", cid, description.reason)
                 continue
-            name = found.info.name
+            name = description.info.name
             if any(self._names[other] == name for other in self._names.keys() & everyone.keys()):
                 _log.warning("node %s cannot take part: client %s is on another node", cid, name)
                 continue
             self._names[cid] = name
-            infos[name] = found.info
-            most = max(most, found.partitions or 0)
+            infos[name] = description.info
+            most = max(most, description.partitions or 0)
         return infos, most
 
     def configure_fit(
@@ -217,8 +217,8 @@ class _Legacy(Strategy):
         self._meet(client_manager)
         if self._round is None:
             self._round = Round.begin(self._server)
-        known = client_manager.all().items()
-        proxies = {self._names[cid]: proxy for cid, proxy in known if cid in self._names}
+        online = client_manager.all().items()
+        proxies = {self._names[cid]: proxy for cid, proxy in online if cid in self._names}
         messages = []
         request = self._round.next_request()
         for place, client in enumerate(request.clients if request is not None else ()):
@@ -285,11 +285,11 @@ class _Legacy(Strategy):
         parts, app = _parts(result), self._app
         heard = parts if app is None or client < 0 else (lambda: app.hear(client, parts()))
         most = self._server.strategy.most_entries(self._server.setup.layout)
-        found = incoming.reply(client, most, heard)
-        if isinstance(found, Reply):
-            return found
-        fault = Reply([client], self._server.round, error=found.reason, remote=True)
-        fault.diverged = found.diverged
+        answer = incoming.reply(client, most, heard)
+        if isinstance(answer, Reply):
+            return answer
+        fault = Reply([client], self._server.round, error=answer.reason, remote=True)
+        fault.diverged = answer.diverged
         return fault
 
     def _parameters(self) -> Parameters:

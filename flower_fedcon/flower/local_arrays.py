@@ -65,10 +65,10 @@ def keep_local(*patterns: str) -> Callable[[Callable[..., Any]], Callable[..., A
             message.content["arrays"] = messages.named_record(arrays)
             reply = function(message, context, *more)
             if training and isinstance(reply, Message) and reply.has_content():
-                for found in reply.content.array_records.values():
-                    own = messages.own_arrays(found)
-                    names = [n for n in own if any(fnmatch.fnmatchcase(n, q) for q in patterns)]
-                    store.keep(server_round, {name: own[name] for name in names})
+                for trained in reply.content.array_records.values():
+                    named = messages.own_arrays(trained)
+                    names = [n for n in named if any(fnmatch.fnmatchcase(n, q) for q in patterns)]
+                    store.keep(server_round, {name: named[name] for name in names})
             return reply
 
         return serve
@@ -93,18 +93,18 @@ class _Store:
         """Keep the arrays at the end of a round."""
         before = [r for r in self.rounds if r < server_round]
         kept = {r: self.rounds[r] for r in sorted(before)[-1:]} | {server_round: arrays}
-        tree = {str(r): found for r, found in kept.items()}
+        tree = {str(r): held for r, held in kept.items()}
         if self._path is not None:
             try:
                 state_files.write(self._path, tree)
             except OSError as error:
                 raise ConfigError(f"cannot keep arrays in {self._path}: {error}") from None
             return
-        flat = {f"{r} {name}": a for r, found in tree.items() for name, a in found.items()}
+        flat = {f"{r} {name}": a for r, held in tree.items() for name, a in held.items()}
         self._state[_RECORD] = messages.named_record(flat)
 
     def _read(self) -> dict[int, dict[str, Array]]:
-        found: dict[int, dict[str, Array]] = {}
+        by_round: dict[int, dict[str, Array]] = {}
         if self._path is not None:
             try:
                 tree = state_files.read(self._path, {})
@@ -117,5 +117,5 @@ class _Store:
         record = self._state.get(_RECORD)
         for key, array in messages.own_arrays(record).items() if record else ():  # type: ignore[arg-type]
             number, _, name = key.partition(" ")
-            found.setdefault(int(number), {})[name] = array
-        return found
+            by_round.setdefault(int(number), {})[name] = array
+        return by_round

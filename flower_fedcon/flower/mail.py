@@ -164,24 +164,24 @@ class Post:
 
     def collect(self, waiting: dict[str, int]) -> list[Arrival]:
         """Return the replies that have come, and remove them from `waiting`."""
-        found = []
+        arrivals = []
         for come in self._pull(waiting):
             if isinstance(come, tuple):
                 key, fault = come
-                found.append(Arrival(waiting.pop(key), fault))
+                arrivals.append(Arrival(waiting.pop(key), fault))
                 continue
             key, source = come.metadata.reply_to_message_id, come.metadata.src_node_id
             if key not in waiting:
                 continue  # a second reply
             if come.has_error() or source == waiting[key]:
-                found.append(Arrival(waiting.pop(key), come))
+                arrivals.append(Arrival(waiting.pop(key), come))
             else:
                 _log.warning(
                     "node %s answered in place of node %s: its reply is not used",
                     source,
                     waiting[key],
                 )
-        return found
+        return arrivals
 
     def _pull(self, waiting: dict[str, int]) -> list[Message | tuple[str, Fault]]:
         """Return the replies that have come; a fault for one that Flower cannot read."""
@@ -191,15 +191,15 @@ class Post:
             raise
         except Exception as error:  # for one reply, or the whole grid: ask for each separately
             _log.warning("replies cannot be read: %s", readable(repr(error)))
-        found: list[Message | tuple[str, Fault]] = []
+        replies: list[Message | tuple[str, Fault]] = []
         heard = len(waiting) == 1
         for key in waiting:
             one = self._pull_one(key)
             heard |= not isinstance(one, Fault)
-            found += [(key, one)] if isinstance(one, Fault) else one
-            if not heard and len(found) == _OUTAGE:
+            replies += [(key, one)] if isinstance(one, Fault) else one
+            if not heard and len(replies) == _OUTAGE:
                 break
-        return found if heard else []  # otherwise it is the grid, which may come back
+        return replies if heard else []  # otherwise it is the grid, which may come back
 
     def _read(self, keys: list[str]) -> list[Message]:
         """Return the readable replies to these messages that have come."""
@@ -227,10 +227,10 @@ class Post:
         now, (first, longest) = time.monotonic(), how.poll or POLL
         began, deadline, look, delay = now, now + how.timeout, now + _WATCH, first
         while waiting:
-            found = self.collect(waiting)
-            arrivals += found
+            arrived = self.collect(waiting)
+            arrivals += arrived
             now = time.monotonic()
-            if found:
+            if arrived:
                 delay = first
             good = sum(not arrival.failed for arrival in arrivals)
             if how.grace is not None and good >= how.enough:

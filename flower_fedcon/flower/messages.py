@@ -215,13 +215,13 @@ def app_metrics(message: Message) -> tuple[dict[str, Any], Any]:
     if "evaluateres.loss" in message.content:  # from a NumPyClient
         _, examples, loss, config = reply_parts(message, EVALUATE)
         return {"loss": loss, **config}, examples
-    found = list(message.content.metric_records.values())
-    if len(found) != 1 or "num-examples" not in found[0]:
+    records = list(message.content.metric_records.values())
+    if len(records) != 1 or "num-examples" not in records[0]:
         raise ConfigError(
             'the evaluate function must reply one MetricRecord, with "num-examples"; it replied '
             + (", ".join(message.content) or "nothing")
         )
-    metrics = dict(found[0])
+    metrics = dict(records[0])
     return metrics, metrics.pop("num-examples")
 
 
@@ -235,9 +235,9 @@ def app_reply(content: RecordDict) -> tuple[dict[str, Array], dict[str, Any]]:
     """
     arrays, metrics = list(content.array_records.values()), list(content.metric_records.values())
     if len(arrays) != 1 or len(metrics) != 1:
-        found = ", ".join(f"{k!r} ({type(v).__name__})" for k, v in content.items()) or "nothing"
+        replied = ", ".join(f"{k!r} ({type(v).__name__})" for k, v in content.items()) or "nothing"
         raise ConfigError(
-            f"the train function replied {found}: reply one ArrayRecord, the model, and one "
+            f"the train function replied {replied}: reply one ArrayRecord, the model, and one "
             'MetricRecord that has "num-examples"'
         )
     if "num-examples" not in metrics[0]:
@@ -284,7 +284,7 @@ def _tensors(record: Any) -> list[bytes]:
     """Return the bytes of a record's arrays, in order."""
     if not isinstance(record, ArrayRecord):
         raise ConfigError(f"expected arrays, got {type(record).__name__}")
-    found: Mapping[str, FlowerArray] = {k: v for k, v in record.items() if k != "_empty"}
-    numbered = all(key.isdecimal() and key.isascii() and len(key) < 10 for key in found)
-    keys = sorted(found, key=int) if numbered else list(found)
-    return [found[key].data for key in keys]
+    arrays: Mapping[str, FlowerArray] = {k: v for k, v in record.items() if k != "_empty"}
+    numbered = all(key.isdecimal() and key.isascii() and len(key) < 10 for key in arrays)
+    keys = sorted(arrays, key=int) if numbered else list(arrays)
+    return [arrays[key].data for key in keys]

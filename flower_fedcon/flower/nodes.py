@@ -113,9 +113,9 @@ class Nodes:
         """Return the node of each client that is online; ask new nodes who they are."""
         ids = self._post.node_ids()
         if new := ids - self._nodes.keys():
-            found = self._post.known_nodes()
-            ids -= new - found.keys()  # gone offline meanwhile
-            self._known |= {node: found[node] for node in new & ids}
+            registered = self._post.known_nodes()
+            ids -= new - registered.keys()  # gone offline meanwhile
+            self._known |= {node: registered[node] for node in new & ids}
         now = time.monotonic()  # one time for all nodes that are new together
         self._nodes = {n: self._nodes.get(n) or _Node(since=now) for n in sorted(ids)}
         self._asked = {key: node for key, node in self._asked.items() if node in ids}
@@ -158,25 +158,25 @@ class Nodes:
 
     def _hear(self, arrival: Arrival) -> None:
         node, about = arrival.node, self._nodes[arrival.node]
-        found: Description | Fault
+        answer: Description | Fault
         if isinstance(arrival.content, Fault):
-            found = arrival.content
+            answer = arrival.content
         else:
             reply = arrival.content
             key = self._key(node)
-            found = incoming.description(
+            answer = incoming.description(
                 lambda: messages.reply_parts(reply, messages.TRAIN),
                 sha256(key).hexdigest()[:12] if key else node,
             )
-        if isinstance(found, Description):
+        if isinstance(answer, Description):
             registered = self._known[node].name
             if registered:
-                found = replace(found, info=replace(found.info, name=registered))
-            about.says = about.says or found
+                answer = replace(answer, info=replace(answer.info, name=registered))
+            about.says = about.says or answer
             return
         about.failures += 1
         about.again = time.monotonic() + mail.pause(about.failures, *_AGAIN)
-        self._refuse(node, about, found.reason)
+        self._refuse(node, about, answer.reason)
 
     def _accept(self, node: int, about: _Node) -> None:
         """Give a node the name that it claims, unless another node has it."""
@@ -184,8 +184,8 @@ class Nodes:
         info = about.says.info
         holder = self._holders.get(info.name)
         given = self._passes.get(info.name)
-        known = given is not None and compare_digest(about.says.password.encode(), given.encode())
-        if holder in self._nodes and holder != node and not known:
+        proved = given is not None and compare_digest(about.says.password.encode(), given.encode())
+        if holder in self._nodes and holder != node and not proved:
             reason = f"it claims to be client {info.name}, which is on node {holder}"
         elif self._key(node) != self._keys.get(info.name, self._key(node)):
             reason = f"it claims to be client {info.name}, which has another key"
@@ -250,9 +250,9 @@ class Nodes:
         told: set[str] | None = None
         while True:
             online = self.online()
-            known = expected or self._partitions()
-            wanted = known or least or 1
-            if len(online) >= wanted and (known or not self._answering()):
+            stated = expected or self._partitions()
+            wanted = stated or least or 1
+            if len(online) >= wanted and (stated or not self._answering()):
                 break
             self._give_up_if_hopeless()
             if time.monotonic() > deadline:
@@ -266,7 +266,7 @@ class Nodes:
                 )
             if told != online.keys():
                 told = set(online)
-                if known or least:
+                if stated or least:
                     missing = f"{len(online)} of {wanted} clients have answered; missing: "
                     missing += self._absent(online, wanted)
                 else:  # no node has stated the number yet
@@ -344,14 +344,14 @@ def alike(infos: list[ClientInfo], least: int | None) -> list[ClientInfo]:
     if len(shapes) < 2 or least is None:
         return infos  # where they differ, `common_layout` says so
     most, _ = shapes.most_common(1)[0]
-    found = [info for info in infos if info.layout is None or info.layout.shapes == most]
-    if len(found) < least:
+    agreeing = [info for info in infos if info.layout is None or info.layout.shapes == most]
+    if len(agreeing) < least:
         return infos
-    others = [info.name for info in infos if info not in found]
+    others = [info.name for info in infos if info not in agreeing]
     _log.warning("starting without client %s: most clients have a model of shape %s, and these "
                  "another",
                  sorted_names(others), most)  # fmt: skip
-    return found
+    return agreeing
 
 
 def sorted_names(names: Iterable[str]) -> str:

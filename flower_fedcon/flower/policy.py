@@ -153,11 +153,11 @@ class Policy:
             choice("policy.phases", phase, phases())
         choice("policy.batches", self.batches, ("seeded", "private", "none"))
         optional(positive, "policy.min-noise", self.min_noise)
-        for own in fields(self):
-            key, value = _PREFIX + own.name.replace("_", "-"), getattr(self, own.name)
-            if own.type == "int":
+        for setting in fields(self):
+            key, value = _PREFIX + setting.name.replace("_", "-"), getattr(self, setting.name)
+            if setting.type == "int":
                 count(key, value)
-            elif own.type == "float" and value != math.inf:
+            elif setting.type == "float" and value != math.inf:
                 positive(key, value)
 
     @classmethod
@@ -333,8 +333,8 @@ class Policy:
             seen = f"a sum of {summed} clients" if summed > 1 else "its upload alone"
             raise _refused("min-summed", f"{self.min_summed}, not {seen}")
         if self.min_noise is not None and noise < self.min_noise * (1 - 1e-9):
-            found = f"noise of {noise:.4g} times the clip" if noise else "an answer without noise"
-            raise _refused("min-noise", f"{self.min_noise:g}, not {found}")
+            offered = f"noise of {noise:.4g} times the clip" if noise else "an answer without noise"
+            raise _refused("min-noise", f"{self.min_noise:g}, not {offered}")
         size = run.rows_each
         if size is not None and size < rows:
             if self.batches == "none":

@@ -186,14 +186,14 @@ class _Exchanges:
         stage = str(asked[0].content.config_records[CONFIGS][STAGE])
         outcome, good, lost = self._outcome, [], False
         for arrival in self._post.exchange(asked, self._waiting):
-            found = guarded(partial(self._usable, stage, arrival))
-            if isinstance(found, Message):
-                good.append(found)
-            elif isinstance(found, Fault) and stage == UNMASK:  # its vector is already in the sum
-                outcome.reason = f"its sum could not be unmasked: {found.reason}"
+            answer = guarded(partial(self._usable, stage, arrival))
+            if isinstance(answer, Message):
+                good.append(answer)
+            elif isinstance(answer, Fault) and stage == UNMASK:  # its vector is already in the sum
+                outcome.reason = f"its sum could not be unmasked: {answer.reason}"
             else:
-                outcome.faults[arrival.node] = found
-                lost |= isinstance(found, Reply)
+                outcome.faults[arrival.node] = answer
+                lost |= isinstance(answer, Reply)
         if stage in (SETUP, SHARE) and len(good) < len(asked):
             raise _AbandonedError(again=True)
         if stage == COLLECT and (lost or len(good) < self._waiting.enough):
@@ -206,10 +206,10 @@ class _Exchanges:
         if isinstance(message, Fault):
             return message
         if message.has_error() or CONFIGS not in message.content:
-            found = incoming.reply(0, 0, lambda: messages.reply_parts(message, messages.TRAIN))
-            if isinstance(found, Reply) and not found.lost:
+            answer = incoming.reply(0, 0, lambda: messages.reply_parts(message, messages.TRAIN))
+            if isinstance(answer, Reply) and not answer.lost:
                 raise ConfigError("its app does not support secure aggregation")
-            return found
+            return answer
         said = message.content.config_records[CONFIGS]
         if stage == SETUP:
             _keys([said["pk1"], said["pk2"]])

@@ -76,7 +76,7 @@ def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Po
         if "noise" in asked:
             shares = _shares(asked["noise"], setup)
         else:
-            kept = _one_range(context, asked["ranges"], known)
+            kept = _one_range(context, asked["ranges"], rules)
         values, _, said = fit(arrays, config, Seen(int(least), shares))
         if kept is not None and said.get(ERROR) == UNTOLD:
             kept["ended"] = True
@@ -99,7 +99,7 @@ def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Po
         return messages.train_reply(message, [vector], 1, {k: said[k] for k in ("client", "round")})
 
     try:
-        known = policy()  # an invalid policy is reported to the server like other errors
+        rules = policy()  # an invalid policy is reported to the server like other errors
         _check_setup(configs)
         _check_nodes(configs, context.state.get(_STATE, {}))
         return secaggplus_mod(message, context, train)
@@ -158,7 +158,7 @@ def _differences(
     ConfigError
         If the request names different values.
     """
-    found: dict[str, Array] = {}
+    differences: dict[str, Array] = {}
     if values.keys() != {*names}:
         raise ConfigError(
             f"this client uploads {sorted(values)}, the server asked for {sorted(names)}"
@@ -168,8 +168,8 @@ def _differences(
         if name in about:
             with np.errstate(over="ignore", invalid="ignore"):
                 value = value - down[about[name]]
-        found[name] = value
-    return found
+        differences[name] = value
+    return differences
 
 
 def _shares(asked: Mapping[str, Any], setup: Mapping[str, Any]) -> NoiseShares:
@@ -213,16 +213,16 @@ def _one_range(context: Context, ranges: Mapping[str, float], policy: Policy) ->
     if _RANGE not in context.state:
         context.state[_RANGE] = ConfigRecord({"ranges": "{}", "ended": False})
     kept = cast(ConfigRecord, context.state[_RANGE])
-    known: dict[str, float] = json.loads(str(kept["ranges"]))
+    agreed: dict[str, float] = json.loads(str(kept["ranges"]))
     if kept["ended"]:
-        raise BeyondError(_beyond(known))
+        raise BeyondError(_beyond(agreed))
     for name, most in ranges.items():
-        if known.setdefault(name, most) != most:
+        if agreed.setdefault(name, most) != most:
             raise RefusedError(
-                f"refused: the range of {name!r} is {known[name]:g} in this run, not {most:g}: a "
+                f"refused: the range of {name!r} is {agreed[name]:g} in this run, not {most:g}: a "
                 f"run has one range"
             )
-    kept["ranges"] = json.dumps(known)
+    kept["ranges"] = json.dumps(agreed)
     return kept
 
 

@@ -78,8 +78,8 @@ class Store(ABC):
         """
         with self.noting(kind):
             noted = self.note(kind, data)
-            known = noted or next(filter(None, (self.note(kind, one) for one in former())), "")
-            text = change(known)
+            before = noted or next(filter(None, (self.note(kind, one) for one in former())), "")
+            text = change(before)
             if text != noted:
                 self.keep_note(kind, data, text)
         return text
@@ -104,8 +104,8 @@ class ContextStore(Store):
         record, arrays = self._records[name], self._records[f"{name}.arrays"]
         if record.get("run") != _key(run):
             return Versions()
-        found = {key: value.numpy() for key, value in arrays.items()}  # type: ignore[union-attr]
-        versions: Versions = state_files.unpack(str(record["state"]), found, _types(state_type))
+        held = {key: value.numpy() for key, value in arrays.items()}  # type: ignore[union-attr]
+        versions: Versions = state_files.unpack(str(record["state"]), held, _types(state_type))
         return versions
 
     def save(self, run: RunInfo, versions: Versions) -> None:
@@ -117,8 +117,8 @@ class ContextStore(Store):
         self._records[name] = ConfigRecord({"run": _key(run), "state": text})
         held = ArrayRecord({key: Array(value) for key, value in arrays.items()})
         self._records[f"{name}.arrays"] = held
-        known = [key for key in self._records if _STATE.fullmatch(key)]
-        for key in known[: max(0, len(known) - _RUNS)]:  # of earlier runs
+        saved = [key for key in self._records if _STATE.fullmatch(key)]
+        for key in saved[: max(0, len(saved) - _RUNS)]:  # of earlier runs
             del self._records[key], self._records[f"{key}.arrays"]
 
     def note(self, kind: str, data: str) -> str:
@@ -236,8 +236,8 @@ class FileStore(Store):
 
 
 def _types(state_type: type[Any] | None) -> dict[str, type[Any]]:
-    own = {} if state_type is None else {state_type.__name__: state_type}
-    return {"Versions": Versions, "Remembering": Remembering, **own}
+    named = {} if state_type is None else {state_type.__name__: state_type}
+    return {"Versions": Versions, "Remembering": Remembering, **named}
 
 
 def _key(run: RunInfo) -> str:

@@ -137,8 +137,8 @@ class FlowerStrategy(SummarisedMethod[State]):
             if text := instead_of(name):
                 raise ConfigError(f"start has no argument {name!r}: {text}")
         settings |= {name: value for name, value in flowers.items() if value is not None}
-        known = plan or PLAN, patience or Patience()
-        plan, patience = with_fields("start", settings, *known)
+        given = plan or PLAN, patience or Patience()
+        plan, patience = with_fields("start", settings, *given)
         engine = GridEngine(self, grid, patience)
         if secure_aggregation is not None:
             from flower_fedcon.engines.secure_grid import SecureGridEngine

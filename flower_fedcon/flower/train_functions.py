@@ -154,7 +154,7 @@ class _Serving:
 
     def answer(self, arrays: Sequence[Array], config: Mapping[str, Any]) -> Answer:
         """Return the reply's arrays, number of examples and configuration."""
-        own, settings, extras = detach(arrays, config)
+        model_arrays, settings, extras = detach(arrays, config)
         self._extras = extras
         try:
             kind = own_loop(str(settings.get("algorithm")))
@@ -163,12 +163,12 @@ class _Serving:
                 client.num_examples = int(self._num_examples(self._context))
             form = settings.pop(FORM, None)
             self._form = None if form is None else ModelForm.from_json(str(form))
-            found, examples, about = client.fit(own, settings)
+            reply_arrays, examples, about = client.fit(model_arrays, settings)
         except FedConError as error:  # the server names this node and the reason
             return [], 1, {"names": "", "round": 0, "client": 0, "error": str(error)}
         if self._said is not None:
-            found, about = attach(found, about, self._said)
-        return found, examples, about
+            reply_arrays, about = attach(reply_arrays, about, self._said)
+        return reply_arrays, examples, about
 
     def _run(self, method: LocalTraining) -> tuple[list[Array], int]:
         """Call the train function; return its final layers and its number of examples."""

@@ -36,10 +36,10 @@ def places_of_rows(rows: object) -> Array:
     ConfigError
         If they are not whole numbers.
     """
-    found = np.asarray(rows)
-    if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "iu":
+    places = np.asarray(rows)
+    if places.ndim != 1 or places.size == 0 or places.dtype.kind not in "iu":
         raise ConfigError("rows must be a one-dimensional, non-empty array of integers")
-    return found
+    return places
 
 
 class Objective(ABC):

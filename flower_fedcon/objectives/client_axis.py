@@ -59,10 +59,10 @@ def scaled_together(arrays: Sequence[Array], factors: Sequence[float]) -> Array:
     array([[1., 1.],
            [2., 2.]])
     """
-    found = together(arrays)
+    joined = together(arrays)
     if all(factor == 1.0 for factor in factors):
-        return found
-    scaled: Array = found * np.array(factors, found.dtype).reshape(-1, *[1] * (found.ndim - 1))
+        return joined
+    scaled: Array = joined * np.array(factors, joined.dtype).reshape(-1, *[1] * (joined.ndim - 1))
     return scaled
 
 

@@ -31,13 +31,13 @@ def unscaled(objective: Any) -> tuple[Any, float]:
 def key(objective: Any, patched: dict[type, bool] | None = None) -> Hashable | None:
     """Return what objectives must share to form one stack; None for one that cannot be stacked."""
     core, _ = unscaled(objective)
-    kind, known = type(core), {} if patched is None else patched
+    kind, checked = type(core), {} if patched is None else patched
     if not isinstance(core, Stackable) or is_patched(core):
         return None
-    if kind not in known:
-        known[kind] = _is_patched_kind(kind)
-    own = None if known[kind] else core.stack_key()
-    return None if own is None else (kind, own)
+    if kind not in checked:
+        checked[kind] = _is_patched_kind(kind)
+    shared = None if checked[kind] else core.stack_key()
+    return None if shared is None else (kind, shared)
 
 
 def is_patched(objective: Any) -> bool:
@@ -53,10 +53,10 @@ def _is_patched_kind(kind: type) -> bool:
     """Return whether methods of this package's classes were replaced."""
     here = f"{__name__.partition('.')[0]}."
     return any(
-        isinstance(own, FunctionType) and not (own.__module__ or "").startswith(here)
+        isinstance(member, FunctionType) and not (member.__module__ or "").startswith(here)
         for one in kind.__mro__
         if one.__module__.startswith(here)
-        for own in vars(one).values()
+        for member in vars(one).values()
     )
 
 
@@ -84,7 +84,7 @@ def stacks(objectives: Sequence[Any], *, pad: bool = False) -> list[tuple[Stack,
     if isinstance(objectives, ManyClients):
         return [(stack(objectives), np.arange(len(objectives)))]
     groups = alike(objectives, pad=pad).values()
-    return [(stack([objectives[c] for c in own]), np.array(own)) for own in groups]
+    return [(stack([objectives[c] for c in places]), np.array(places)) for places in groups]
 
 
 def alike(objectives: Sequence[Any], *, pad: bool = False) -> dict[Hashable | None, list[int]]:
@@ -102,9 +102,9 @@ def alike(objectives: Sequence[Any], *, pad: bool = False) -> dict[Hashable | No
     families: dict[Hashable, list[Hashable]] = {}
     for name, places in by_key.items():
         core, _ = unscaled(objectives[places[0]])
-        own = None if name is None else core.padded_key()
-        if own is not None:
-            families.setdefault((type(core), own), []).append(name)
+        padded = None if name is None else core.padded_key()
+        if padded is not None:
+            families.setdefault((type(core), padded), []).append(name)
     for family, names in families.items():
         if len(names) * _FEW <= sum(len(by_key[name]) for name in names):
             continue

@@ -32,8 +32,8 @@ class CompiledRows(CompiledSteps):
 
     def of(self, tables: Array, targets: Array, which: Which) -> CompiledRows:
         """Return the same for some of the clients, with their tables and targets."""
-        own, factors, ridges = self.data, self.data.factors[which], self.data.ridges[which]
-        data = Data(tables, targets, factors, ridges, own.link)
+        whole, factors, ridges = self.data, self.data.factors[which], self.data.ridges[which]
+        data = Data(tables, targets, factors, ridges, whole.link)
         return CompiledRows(self.module, data, self.ridged)
 
     def add(
@@ -87,14 +87,14 @@ class CompiledRows(CompiledSteps):
             The second derivatives of the rows' losses.
         v : array, shape (clients, *shape)
         """
-        found, count = np.zeros_like(v), len(v)
+        products, count = np.zeros_like(v), len(v)
         point = Point(read_only(v.reshape(count, -1)), 1.0, read_only(np.empty(0, v.dtype)), 0.0)
         data = self.data._replace(
             targets=read_only(curvatures), factors=np.ones(count, v.dtype), link=PRODUCT
         )
-        out = found.reshape(point.x.shape)
+        out = products.reshape(point.x.shape)
         self.module.add_gradients(data, point, np.arange(count), ALL_ROWS, out)
-        return found
+        return products
 
     def mean_losses(self, x: Array) -> Array:
         """Return each client's mean loss at x, without its factor."""

@@ -20,8 +20,8 @@ class CompiledSoftmax(CompiledSteps):
     ) -> tuple[Array, Array]:
         """Do the same as `CompiledRows.walk`, for models of shape (n, d, classes)."""
         features, classes = steps.start.shape[-2:]
-        own = steps_of(steps, features * classes, rows, rate)
+        arguments = steps_of(steps, features * classes, rows, rate)
         moved: tuple[Array, Array] = self.module.take_softmax_steps(
-            self.data, own, clients, classes, rate is not None
+            self.data, arguments, clients, classes, rate is not None
         )
         return moved

@@ -34,15 +34,15 @@ def entry_curvatures(f: Any) -> Array | None:
     if isinstance(f, Scaled):
         inner = entry_curvatures(f.objective)
         return None if inner is None else f.factor * inner
-    own = getattr(f, "entry_curvatures", None)
-    if own is None:
+    method = getattr(f, "entry_curvatures", None)
+    if method is None:
         return None
     try:
         if f not in _kept:
-            _kept[f] = np.asarray(own(), dtype=np.float64)
+            _kept[f] = np.asarray(method(), dtype=np.float64)
         return _kept[f]
     except TypeError:  # the object takes no weak reference, or has no hash
-        return np.asarray(own(), dtype=np.float64)
+        return np.asarray(method(), dtype=np.float64)
 
 
 def usual_sizes(f: Any) -> tuple[Any, Any]:
@@ -72,8 +72,8 @@ def _own_sizes(f: Any) -> tuple[Any, Any]:
     if isinstance(f, Scaled):
         gradient, curvature = _own_sizes(f.objective)
         return f.factor * gradient, f.factor * curvature
-    own = getattr(f, "usual_sizes", None)
-    return (np.nan, np.nan) if own is None else own()
+    method = getattr(f, "usual_sizes", None)
+    return (np.nan, np.nan) if method is None else method()
 
 
 def to_power(size: Any) -> Any:
@@ -84,8 +84,8 @@ def to_power(size: Any) -> Any:
     """
     size = np.asarray(size, dtype=np.float64)
     usual = np.where(np.isinf(size) | (size <= 0), 1.0, size)
-    found = 10.0 ** (4.0 * np.round(0.25 * np.log10(usual)))
-    return found if found.ndim else float(found)
+    powers = 10.0 ** (4.0 * np.round(0.25 * np.log10(usual)))
+    return powers if powers.ndim else float(powers)
 
 
 def in_units(f: Any, sizes: Array) -> Any:
@@ -129,8 +129,8 @@ class InUnits(Objective):
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient in x."""
-        found: Array = self.sizes * self.objective.gradient(self.sizes * x)
-        return found
+        derivatives: Array = self.sizes * self.objective.gradient(self.sizes * x)
+        return derivatives
 
     @property
     def hessian(self) -> Callable[..., Array]:
@@ -140,8 +140,8 @@ class InUnits(Objective):
         def own(x: Array, columns: Array | None = None) -> Array:
             some = () if columns is None else (columns,)
             units = flat if columns is None else flat[columns]
-            found: Array = hessian(self.sizes * x, *some) * units * units[:, None]
-            return found
+            scaled: Array = hessian(self.sizes * x, *some) * units * units[:, None]
+            return scaled
 
         return own
 

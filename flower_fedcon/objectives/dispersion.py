@@ -107,8 +107,8 @@ class WithDispersion(Objective):
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient at x."""
-        found: Array = np.append(self.at(x).gradient(x[:-1]), self._mean(self.terms(x)[1]))
-        return found
+        derivatives: Array = np.append(self.at(x).gradient(x[:-1]), self._mean(self.terms(x)[1]))
+        return derivatives
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
         """Return second derivatives at x, made positive in log alpha where they are negative.
@@ -116,26 +116,26 @@ class WithDispersion(Objective):
         Far from a fit the likelihood is not concave in log alpha. The sign of that curvature, after
         elimination of x, is then reversed. See `LogisticRegression.hessian`.
         """
-        found = self.information(x)
-        cross, own = found[:-1, -1], float(found[-1, -1])
-        explained = float(cross @ np.linalg.lstsq(found[:-1, :-1], cross, rcond=None)[0])
-        if own <= explained:
-            found[-1, -1] = explained + abs(own - explained) + np.finfo(float).tiny
-        return found if columns is None else found[np.ix_(columns, columns)]
+        matrix = self.information(x)
+        cross, curvature = matrix[:-1, -1], float(matrix[-1, -1])
+        explained = float(cross @ np.linalg.lstsq(matrix[:-1, :-1], cross, rcond=None)[0])
+        if curvature <= explained:
+            matrix[-1, -1] = explained + abs(curvature - explained) + np.finfo(float).tiny
+        return matrix if columns is None else matrix[np.ix_(columns, columns)]
 
     def information(self, x: Array) -> Array:
         """Return the matrix of second derivatives at x, unchanged."""
         d = self.shape[0]
         _, _, cross, curves = self.terms(x)
-        found = np.empty((d, d), self.dtype)
-        found[:-1, :-1] = self.at(x).hessian(x[:-1])
+        matrix = np.empty((d, d), self.dtype)
+        matrix[:-1, :-1] = self.at(x).hessian(x[:-1])
         w = self.inner.weights
         counts = (cross if w is None else w * cross) / len(cross)
         pulled = self.inner._pull(counts, self.inner.rows)
         kept = self.loss.entries if isinstance(self.loss, WithOffset) else slice(None)
-        found[-1, :-1] = found[:-1, -1] = pulled[kept]
-        found[-1, -1] = self._mean(curves)
-        return found
+        matrix[-1, :-1] = matrix[:-1, -1] = pulled[kept]
+        matrix[-1, -1] = self._mean(curves)
+        return matrix
 
     def subset(self, rows: Array) -> Self:
         """Return the same function on some rows (integers): a fold of the data."""

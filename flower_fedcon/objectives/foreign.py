@@ -58,25 +58,25 @@ class ForeignObjective:
 
     def __init__(self, objective: Any) -> None:
         self._objective = objective
-        own = getattr(objective, "__dict__", {})
+        state = getattr(objective, "__dict__", {})
         self._hidden = frozenset(
             name
             for name, sources in _MADE_OF.items()
-            if name not in own and any(source in own for source in sources)
+            if name not in state and any(source in state for source in sources)
         )
 
     def __getattr__(self, name: str) -> Any:
         # Copy and pickle read some attributes before `objective` exists.
         if name.startswith("__") or name == "_hidden" or name in self._hidden:
             raise AttributeError(name)
-        found = getattr(self._objective, name)
+        member = getattr(self._objective, name)
         if name in _VALUES:
-            return lambda x: self._number(name, found(x.copy()))
+            return lambda x: self._number(name, member(x.copy()))
         if name in _GRADIENTS:
-            return lambda x, *more: self._array(name, found(x.copy(), *more), x)
+            return lambda x, *more: self._array(name, member(x.copy(), *more), x)
         if name == "constraint_sums":
-            return lambda x: self._sums(found(x.copy()))
-        return self._both(found) if name == "value_and_gradient" else found
+            return lambda x: self._sums(member(x.copy()))
+        return self._both(member) if name == "value_and_gradient" else member
 
     def _both(self, found: Callable[[Array], Any]) -> Callable[[Array], tuple[float, Array]]:
         name = "value_and_gradient"
@@ -141,36 +141,36 @@ def why_no_batches(objective: Any, size: int) -> str | None:
     An objective that draws its own batches in `stochastic_gradient` may have any number of rows. An
     objective of this package without rows (`Quadratic`, say) counts as one row.
     """
-    own: Any = objective
+    core: Any = objective
     while isinstance(
-        own, Scaled | PackedObjective | ForeignObjective | LossBound | GroupLossBounds
+        core, Scaled | PackedObjective | ForeignObjective | LossBound | GroupLossBounds
     ):
-        inside: Any = own
+        inside: Any = core
         hidden = isinstance(inside, PackedObjective | ForeignObjective)
-        own = inside._objective if hidden else inside.objective
-    kind = type(own)
+        core = inside._objective if hidden else inside.objective
+    kind = type(core)
     name = kind.__name__
-    if _defines(own, "stochastic_gradient"):
+    if _defines(core, "stochastic_gradient"):
         return None
-    if is_foreign(own) and not _defines(own, "num_examples"):
+    if is_foreign(core) and not _defines(core, "num_examples"):
         return (
             f"{name} does not state its number of rows: set num_examples and define "
             f"batch_gradient(x, rows), or leave batch_size={size} out"
         )
-    if size >= int(own.num_examples) or _defines(own, "batch_gradient"):
+    if size >= int(core.num_examples) or _defines(core, "batch_gradient"):
         return None
     owner = owner_of(kind, "batch_gradient")
-    found = None if owner is None else vars(owner)["batch_gradient"]
-    if isinstance(found, SetAside):
-        return f"{found.why(name)}, or leave batch_size={size} out"
+    member = None if owner is None else vars(owner)["batch_gradient"]
+    if isinstance(member, SetAside):
+        return f"{member.why(name)}, or leave batch_size={size} out"
     return f"{name} has no batch_gradient(x, rows): define it, or leave batch_size={size} out"
 
 
 def _defines(objective: Any, name: str) -> bool:
     """Return whether an objective has a method or number that does not come from `Objective`."""
     inherited = isinstance(objective, Objective) and owner_of(type(objective), name) is Objective
-    own = not inherited or name in getattr(objective, "__dict__", ())
-    return own and hasattr(objective, name)
+    defined = not inherited or name in getattr(objective, "__dict__", ())
+    return defined and hasattr(objective, name)
 
 
 def is_foreign(objective: Any) -> bool:
@@ -180,5 +180,5 @@ def is_foreign(objective: Any) -> bool:
     kinds = type(objective).__mro__[:-1]
     others = [kind for kind in kinds if not is_ours(kind)]
     ours = any(kind not in others and kind not in _INTERFACES for kind in kinds)
-    own = getattr(objective, "__dict__", {})
-    return not ours or any(name in part for part in (own, *map(vars, others)) for name in _OWN)
+    state = getattr(objective, "__dict__", {})
+    return not ours or any(name in part for part in (state, *map(vars, others)) for name in _OWN)

@@ -309,8 +309,8 @@ class PoissonRegression(LinearModel):
     def usual_curvatures(self) -> Array:
         """Return the counts, averaged with their mean: an estimate of exp(score) at a fit."""
         w = self.targets if self.weights is None else self.weights * self.targets
-        found: Array = 0.5 * (self.targets + w.mean(axis=-1, keepdims=True))
-        return found
+        curvatures: Array = 0.5 * (self.targets + w.mean(axis=-1, keepdims=True))
+        return curvatures
 
 
 class GammaRegression(LinearModel):

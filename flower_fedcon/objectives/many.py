@@ -59,8 +59,8 @@ class ManyClients(Sequence[Any]):
     def __init__(
         self, kind: Callable[..., LinearModel], A: Any, targets: Any, **settings: Any
     ) -> None:
-        known = isinstance(kind, type) and issubclass(kind, LinearModel)
-        if not known or kind.slope is LinearModel.slope:  # type: ignore[attr-defined]
+        linear = isinstance(kind, type) and issubclass(kind, LinearModel)
+        if not linear or kind.slope is LinearModel.slope:  # type: ignore[attr-defined]
             raise _no_loss(kind)
         for name in _EACH:
             if name in settings:
@@ -159,8 +159,8 @@ class ManyClients(Sequence[Any]):
         at_once = max(1, _AT_ONCE // self._whole.numbers_each)
         for start in range(0, self.num_clients, at_once):
             some = self[start : start + at_once]
-            for constants, found in zip((smooth, strong), some.whole._curvature(), strict=True):
-                each: Any = np.array(found, object if found is None else np.float64)
+            for constants, values in zip((smooth, strong), some.whole._curvature(), strict=True):
+                each: Any = np.array(values, object if values is None else np.float64)
                 constants += np.broadcast_to(each, len(some)).tolist()
         return smooth, strong
 

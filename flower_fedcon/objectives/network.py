@@ -117,10 +117,10 @@ class TanhNetwork(Objective):
         slopes[np.arange(len(y)), y] -= 1
         slopes /= len(y)
         inner = (slopes @ V.T) * (1 - units * units)  # in the hidden units' arguments
-        found = [A.T @ inner, inner.sum(axis=0), units.T @ slopes, slopes.sum(axis=0)]
+        gradient = [A.T @ inner, inner.sum(axis=0), units.T @ slopes, slopes.sum(axis=0)]
         if self.l2:
-            found = [g + self.l2 * layer for g, layer in zip(found, x, strict=True)]
-        return value, found
+            gradient = [g + self.l2 * layer for g, layer in zip(gradient, x, strict=True)]
+        return value, gradient
 
     @staticmethod
     def _loss(logs: Array, y: Array) -> float:

@@ -45,17 +45,17 @@ class WithOffset(Objective):
     """The cluster of each row, as `LinearModel` has them."""
 
     def __init__(self, kind: Any, A: Any, offset: object) -> None:
-        known = float_array("offset", offset)
-        if known.shape != (A.shape[0],):
+        given = float_array("offset", offset)
+        if given.shape != (A.shape[0],):
             raise ConfigError(
-                f"offset must have one value for each of {A.shape[0]} rows, got shape {known.shape}"
+                f"offset must have one value for each of {A.shape[0]} rows, got shape {given.shape}"
             )
         if is_sparse(A):
             from scipy import sparse
 
-            rows = sparse.hstack([A, known[:, None]], format="csr")
+            rows = sparse.hstack([A, given[:, None]], format="csr")
         else:
-            rows = np.concatenate([np.asarray(A), known[:, None]], axis=1)
+            rows = np.concatenate([np.asarray(A), given[:, None]], axis=1)
         self.loss: LinearModel = kind(rows)
         if len(self.loss.shape) != 1:
             raise ConfigError("an offset is for models of one score a row")
@@ -83,8 +83,8 @@ class WithOffset(Objective):
     def offset(self) -> Array:
         """The offsets, in the order of the loss's rows."""
         column = self.loss.rows[:, [self._place]]
-        found: Array = (column.toarray() if self.loss.sparse else np.asarray(column)).reshape(-1)
-        return found
+        offsets: Array = (column.toarray() if self.loss.sparse else np.asarray(column)).reshape(-1)
+        return offsets
 
     def full(self, x: Array) -> Array:
         """Return the model of the loss: x, with 1 for the offset."""
@@ -96,8 +96,8 @@ class WithOffset(Objective):
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient at x."""
-        found: Array = self.loss.gradient(self.full(x))[self.entries]
-        return found
+        derivatives: Array = self.loss.gradient(self.full(x))[self.entries]
+        return derivatives
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """Return f(x) and the gradient at x."""
@@ -106,8 +106,8 @@ class WithOffset(Objective):
 
     def batch_gradient(self, x: Array, rows: Array) -> Array:
         """Return the gradient of the mean over `rows` only."""
-        found: Array = self.loss.batch_gradient(self.full(x), rows)[self.entries]
-        return found
+        derivatives: Array = self.loss.batch_gradient(self.full(x), rows)[self.entries]
+        return derivatives
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
         """Return the matrix of second derivatives at x; see `LogisticRegression.hessian`."""

@@ -66,9 +66,9 @@ class PrivateObjective:
     ) -> None:
         kind, name = type(objective), type(objective).__name__
         linear = isinstance(objective, LinearModel)
-        own = hasattr(kind, "clipped_sum") or hasattr(kind, "row_gradients")
-        own &= not linear or kind.slope is not LinearModel.slope
-        if not own:
+        separable = hasattr(kind, "clipped_sum") or hasattr(kind, "row_gradients")
+        separable &= not linear or kind.slope is not LinearModel.slope
+        if not separable:
             raise ConfigError(
                 f"{name} has no gradient of each example (clipped_sum), so its examples cannot be "
                 "made private: use LeastSquares, HuberRegression, LogisticRegression, "
@@ -95,9 +95,9 @@ class PrivateObjective:
 
     def packed_objective(self, layout: Layout) -> PrivateObjective:
         """Return the same function of the packed vector, for a model that is a list of arrays."""
-        found = copy.copy(self)
-        found.shape, found._packed = layout.shape, True
-        return found
+        packed = copy.copy(self)
+        packed.shape, packed._packed = layout.shape, True
+        return packed
 
     @property
     def grid(self) -> Grid:
@@ -220,9 +220,9 @@ def _replaced(objective: Any, by: Callable[[PrivateObjective], Any]) -> Any:
         return by(objective)
     if not is_private(objective):
         return objective
-    found = copy.copy(objective)
-    found.objective = _replaced(objective.objective, by)
-    return found
+    copied = copy.copy(objective)
+    copied.objective = _replaced(objective.objective, by)
+    return copied
 
 
 def own_content(objective: Any) -> Any:
@@ -234,5 +234,5 @@ def own_content(objective: Any) -> Any:
         return objective.objective, replace(objective.privacy, budget=None)
     if not is_private(objective):
         return objective
-    own = objective.factor, own_content(objective.objective)
-    return (*own, objective.std) if isinstance(objective, Noisy) else own
+    content = objective.factor, own_content(objective.objective)
+    return (*content, objective.std) if isinstance(objective, Noisy) else content

@@ -140,8 +140,8 @@ class Profiled(Objective):
         if not self.informative:
             return np.zeros(self.shape, self.dtype)
         counts = self._core.row_weights(self._solved(x)[1])
-        found: Array = self._core._pull(counts, self._core.rows)[self._shared]
-        return found
+        derivatives: Array = self._core._pull(counts, self._core.rows)[self._shared]
+        return derivatives
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
         """Return the matrix of second derivatives at x; see `LogisticRegression.hessian`."""
@@ -151,27 +151,27 @@ class Profiled(Objective):
             return np.zeros((k, k), self.dtype)
         both = np.concatenate([kept, self._mine])
         whole = self._core._gram(self._curvatures(self._solved(x)[1]), both)
-        found: Array = (
+        matrix: Array = (
             whole[:k, :k] - whole[:k, k:] @ pseudo_inverse(whole[k:, k:])[0] @ whole[k:, :k]
         )
-        none = np.diag(found) <= _ROUNDING * np.diag(whole)[:k]  # explained by the own columns
-        found[none] = found[:, none] = 0.0
-        even: Array = 0.5 * (found + found.T)
+        none = np.diag(matrix) <= _ROUNDING * np.diag(whole)[:k]  # explained by the own columns
+        matrix[none] = matrix[:, none] = 0.0
+        even: Array = 0.5 * (matrix + matrix.T)
         return even
 
     def entry_curvatures(self) -> Array:
         """Return the approximate curvature along each entry (centred for an own intercept)."""
         core = self._core
-        found: Array = core.entry_curvatures()[self._shared]
+        curves: Array = core.entry_curvatures()[self._shared]
         if self._constant is None:
-            return found
+            return curves
         counts = np.broadcast_to(core.usual_curvatures(), self.num_examples) * (
             core.scale / self.num_examples
         )
         counts = counts if self.weights is None else counts * self.weights
         sums = core._pull(counts.astype(core.dtype), core.rows)[self._shared]
-        own: Array = found - np.square(sums) / max(float(counts.sum()), np.finfo(float).tiny)
-        return np.maximum(own, 1e-9 * found, out=own)
+        centred: Array = curves - np.square(sums) / max(float(counts.sum()), np.finfo(float).tiny)
+        return np.maximum(centred, 1e-9 * curves, out=centred)
 
     def at(self, x: Array) -> WithOffset:
         """Return a loss that has the value, the gradient and the second derivatives at x.
@@ -196,14 +196,14 @@ class Profiled(Objective):
             made: LinearModel = type(core)(A, core.targets, sample_weight=weight, **more)
             return made
 
-        found = WithOffset(kind, rows, scores - rows @ x)
-        found.clusters = self.clusters
-        return found
+        loss = WithOffset(kind, rows, scores - rows @ x)
+        loss.clusters = self.clusters
+        return loss
 
     def _curvatures(self, scores: Array) -> Array:
         core = self._core
-        found: Array = core.curvature(scores, core.targets) * (core.scale / self.num_examples)
-        return found if core.weights is None else found * core.weights
+        curvatures: Array = core.curvature(scores, core.targets) * (core.scale / self.num_examples)
+        return curvatures if core.weights is None else curvatures * core.weights
 
     def _solved(self, x: Array) -> tuple[Array, Array, Array]:
         """Return the own coefficients at x, the rows' scores, and x."""
@@ -213,8 +213,8 @@ class Profiled(Objective):
                 whole = self.loss.full(np.zeros(self.loss.shape))
             whole[self._shared] = x
             base = self._core._scores(whole, self._core.rows)
-            own = self._minimum(base) if self.informative else np.zeros(len(self.own))
-            self._last = own, base + self._rows @ own, np.array(x)
+            coefficients = self._minimum(base) if self.informative else np.zeros(len(self.own))
+            self._last = coefficients, base + self._rows @ coefficients, np.array(x)
         return self._last
 
     def _minimum(self, base: Array) -> Array:

@@ -123,12 +123,12 @@ class QuadraticAssignment(Objective, Stackable):
 
     def gradient(self, x: Array) -> Array:
         """Return M o (A X B') + A' (M o X) B, for M = 1 at the entries and 0 elsewhere."""
-        products, own = self._products(x), x[self._at(x)]
+        products, entries = self._products(x), x[self._at(x)]
         if self._few:
-            gradient: Array = np.matmul(self._A.swapaxes(-1, -2), own[..., None] * self._B)
+            gradient: Array = np.matmul(self._A.swapaxes(-1, -2), entries[..., None] * self._B)
         else:
             masked = np.zeros_like(x)
-            masked[self._i, self._j] = own
+            masked[self._i, self._j] = entries
             gradient = self.A.T @ masked @ self.B
         gradient[self._at(gradient)] += products
         return gradient

@@ -117,14 +117,14 @@ class RandomIntercepts(Objective):
     @property
     def group_weights(self) -> Array:
         """The sum of the rows' weights in each group."""
-        found: Array = self._sum @ self._w
-        return found
+        weights: Array = self._sum @ self._w
+        return weights
 
     @property
     def group_rows(self) -> Array:
         """The number of rows with a positive weight in each group."""
-        found: Array = self._sum @ (self._w > 0).astype(np.float64)
-        return found
+        counts: Array = self._sum @ (self._w > 0).astype(np.float64)
+        return counts
 
     def effects(self, x: Array) -> Array:
         """Return the mode of each group's intercept at (x, log sd): they stay at the site."""
@@ -145,8 +145,8 @@ class RandomIntercepts(Objective):
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
         """Return the matrix of second derivatives at x; see `LogisticRegression.hessian`."""
-        found: Array = -self.derivatives(x)[1] / self.total_weight
-        return found if columns is None else found[np.ix_(columns, columns)]
+        matrix: Array = -self.derivatives(x)[1] / self.total_weight
+        return matrix if columns is None else matrix[np.ix_(columns, columns)]
 
     def derivatives(self, x: Array) -> tuple[Array, Array]:
         """Return the first and second derivatives of the log-likelihood of all rows."""
@@ -206,12 +206,12 @@ class RandomIntercepts(Objective):
             log_m = top + np.log(self._sum @ (self._w * np.exp(base - top[self._codes])))
             y = self._sum @ (self._w * self._core.targets)
             even = np.log(y) - log_m
-        known = np.isfinite(even)
-        low = np.where(known, np.minimum(even, 0.0), low)
-        high = np.where(known, np.maximum(even, 0.0), high)
+        finite = np.isfinite(even)
+        low = np.where(finite, np.minimum(even, 0.0), low)
+        high = np.where(finite, np.maximum(even, 0.0), high)
         a = y / P
         u = a - wrightomega(np.where(np.isfinite(log_m), log_m, -1e3) - math.log(P) + a)
-        u = np.where((a > _LARGE) & known, even, u)
+        u = np.where((a > _LARGE) & finite, even, u)
         return np.clip(u, low, high), low, high
 
     def _expanded(self, x: Array, base: Array, mode: Array) -> tuple[Array, Array, Array]:
@@ -227,12 +227,12 @@ class RandomIntercepts(Objective):
         most = logs.max(axis=0)
         share = np.exp(logs - most)
         whole = share.sum(axis=0)
-        found = most + np.log(whole) - 0.5 * np.log(h) - float(x[-1])
+        likelihoods = most + np.log(whole) - 0.5 * np.log(h) - float(x[-1])
         if isinstance(core, PoissonRegression):
             from scipy.special import gammaln
 
-            found -= self._sum @ (self._w * gammaln(core.targets + 1.0))
-        return found, h, share / whole
+            likelihoods -= self._sum @ (self._w * gammaln(core.targets + 1.0))
+        return likelihoods, h, share / whole
 
     def _derivatives(self, x: Array, base: Array, v: Array) -> tuple[Array, Array]:
         """Return the sums over groups of D L and D^2 L; see the module."""
@@ -287,10 +287,10 @@ class RandomIntercepts(Objective):
     def _gram(self, counts: Array) -> Array:
         rows = self._core.rows
         if self._core.sparse:
-            found = (rows.T @ rows.multiply(counts[:, None])).toarray()
+            gram = (rows.T @ rows.multiply(counts[:, None])).toarray()
         else:
-            found = rows.T @ (counts[:, None] * rows)
-        kept: Array = found[self._columns][:, self._columns]
+            gram = rows.T @ (counts[:, None] * rows)
+        kept: Array = gram[self._columns][:, self._columns]
         return kept
 
 
@@ -302,8 +302,8 @@ def group_sums(codes: Array, counts: Array | None = None) -> Any:
     """
     from scipy import sparse
 
-    own = np.ones(len(codes)) if counts is None else counts
-    return sparse.csr_array((own, (codes, np.arange(len(codes)))))
+    weights = np.ones(len(codes)) if counts is None else counts
+    return sparse.csr_array((weights, (codes, np.arange(len(codes)))))
 
 
 def checked_nodes(nodes: Any) -> int:
@@ -325,8 +325,8 @@ def checked_nodes(nodes: Any) -> int:
 
 def _even(square: Array) -> Array:
     """Return a matrix plus its transpose."""
-    found: Array = square + square.T
-    return found
+    doubled: Array = square + square.T
+    return doubled
 
 
 __all__ = ["RandomIntercepts"]

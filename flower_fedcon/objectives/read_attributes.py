@@ -57,8 +57,8 @@ def _mentioned(code: CodeType) -> Iterator[str]:
 
 def _members(kind: type, name: str) -> list[Any]:
     """Return the methods and properties with this name, of a class and its bases."""
-    found = [vars(one)[name] for one in kind.__mro__[:-1] if name in vars(one)]
-    return [member for member in found if callable(member) or hasattr(member, "__get__")]
+    members = [vars(one)[name] for one in kind.__mro__[:-1] if name in vars(one)]
+    return [member for member in members if callable(member) or hasattr(member, "__get__")]
 
 
 def _called(function: FunctionType, name: str) -> Iterator[Any]:

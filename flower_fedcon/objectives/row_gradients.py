@@ -74,12 +74,12 @@ def losses_of_rows(objective: Any, x: Any, rows: Array) -> Array:
     linear = is_linear(objective)
     if _takes_together(objective, "loss" if linear else "row_losses"):
         return np.asarray(objective.row_losses(x, rows))
-    found = np.full(len(rows), np.nan)
+    losses = np.full(len(rows), np.nan)
     for i in range(len(rows)):
         with count_as_nothing():
             one, at = _alone(objective, rows[i]) if linear else (objective, rows[i : i + 1])
-            found[i] = one.row_losses(copy.deepcopy(x), at)[0]
-    return found
+            losses[i] = one.row_losses(copy.deepcopy(x), at)[0]
+    return losses
 
 
 def _takes_together(objective: Any, name: str) -> bool:
@@ -89,7 +89,7 @@ def _takes_together(objective: Any, name: str) -> bool:
     """
     kind = type(objective)
     names = {name, *(_OF_LINEAR if isinstance(objective, LinearModel) else ())}
-    owners = [owner_of(kind, own) for own in names]
+    owners = [owner_of(kind, method) for method in names]
     beside = names & getattr(objective, "__dict__", {}).keys()  # overrides its class's
     return not beside and all(owner is not None and is_ours(owner) for owner in owners)
 
@@ -101,25 +101,25 @@ def _alone(objective: LinearModel, row: Any) -> tuple[LinearModel, Array]:
 
 def _own_slopes(objective: LinearModel, x: Array, rows: Array) -> Array:
     """Return the slopes of rows by a user's own loss, one row at a time: (scores, rows)."""
-    found = np.full((np.size(x) // objective.rows.shape[-1], len(rows)), np.nan)
+    slopes = np.full((np.size(x) // objective.rows.shape[-1], len(rows)), np.nan)
     for i in range(len(rows)):
         with count_as_nothing():
             one, at = _alone(objective, rows[i])
-            found[:, i : i + 1] = one.slopes_and_rows(x.copy(), at)[0]
-    return found
+            slopes[:, i : i + 1] = one.slopes_and_rows(x.copy(), at)[0]
+    return slopes
 
 
 def _own_gradients(objective: Any, x: Any, clip: float, rows: Array, entries: int) -> Array:
     """Return gradients by a user's own objective, one row at a time: (rows, entries)."""
-    found = np.full((len(rows), entries), np.nan)
+    gradients = np.full((len(rows), entries), np.nan)
     each = hasattr(type(objective), "row_gradients")
     for i in range(len(rows)):
         with count_as_nothing():
             at, one = copy.deepcopy(x), rows[i : i + 1]
-            found[i] = _flat(
+            gradients[i] = _flat(
                 objective.row_gradients(at, one) if each else objective.clipped_sum(at, clip, one)
             )
-    return found
+    return gradients
 
 
 @contextmanager
@@ -167,10 +167,10 @@ def _sparse(slopes: Array, rows: Any, grid: Grid) -> Array:
     ones = np.ones(data.shape[1])
 
     def sums(squares: Array) -> Array:  # row by row, in the order of the entries
-        found = np.zeros(data.shape[0])
+        by_row = np.zeros(data.shape[0])
         for each in squares:
-            found += csr_array((each, data.indices, data.indptr), shape=data.shape) @ ones
-        return found
+            by_row += csr_array((each, data.indices, data.indptr), shape=data.shape) @ ones
+        return by_row
 
     steps = grid.whole(
         values, sums, lambda row: np.repeat(row, counts)[None], data.shape[1] * len(slopes)

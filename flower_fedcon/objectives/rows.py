@@ -184,8 +184,8 @@ class LinearModel(Objective, Stackable):
         if self.weights is None:
             return None
         weights = np.asarray(self.weights, np.float64)
-        found: Array = weights * (self.total_weight / self.num_examples)
-        return found
+        given: Array = weights * (self.total_weight / self.num_examples)
+        return given
 
     @property
     def sparse(self) -> bool:
@@ -244,13 +244,13 @@ class LinearModel(Objective, Stackable):
             weights = weights * self.weights
         weights = weights.astype(np.float64, copy=False)
         if self.sparse:
-            found = np.asarray(self.rows.multiply(self.rows).T @ weights).reshape(-1)
+            sums = np.asarray(self.rows.multiply(self.rows).T @ weights).reshape(-1)
         else:
-            found, at_once = np.zeros(d), max(1, _SQUARED // d)
+            sums, at_once = np.zeros(d), max(1, _SQUARED // d)
             for start in range(0, m, at_once):
                 some = slice(start, start + at_once)
-                found += weights[some] @ np.square(self.rows[some], dtype=np.float64)
-        wide = found.reshape(self._row_shape + (1,) * (len(self.shape) - len(self._row_shape)))
+                sums += weights[some] @ np.square(self.rows[some], dtype=np.float64)
+        wide = sums.reshape(self._row_shape + (1,) * (len(self.shape) - len(self._row_shape)))
         bound = 1.0 if self._bound is None else self._bound
         curvatures: Array = np.broadcast_to(wide, self.shape) + self.l2 * bound
         return curvatures
@@ -338,17 +338,17 @@ class LinearModel(Objective, Stackable):
         if not all(isinstance(getattr(self, n), int | float | np.number) for n in _NUMBERS):
             return None
         read = attributes_read(kind, _THREE)
-        own = {
+        kept = {
             name: value
             for name, value in vars(self).items()
             if name in _FORM
             or (name not in _SAID and (read is None or name in read or is_array(value)))
         }
         try:
-            hash(tuple(own.values()))
+            hash(tuple(kept.values()))
         except TypeError:
             return None
-        return (self.rows.dtype, self.targets.dtype, self.sparse, *sorted(own.items(), key=_name))
+        return (self.rows.dtype, self.targets.dtype, self.sparse, *sorted(kept.items(), key=_name))
 
     @classmethod
     def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:
@@ -357,8 +357,8 @@ class LinearModel(Objective, Stackable):
         Each is called with a few targets of two clients, together and separately.
         """
         owners = [(name, owner_of(cls, name)) for name in _THREE]
-        own = [name for name, owner in owners if owner is not None and not is_ours(owner)]
-        if not own:
+        names = [name for name, owner in owners if owner is not None and not is_ours(owner)]
+        if not names:
             return None
         first, last = objectives[0], objectives[-1]
         few = min(first.num_examples, last.num_examples, _PROBED)
@@ -366,18 +366,18 @@ class LinearModel(Objective, Stackable):
         one_row = first._scores(np.zeros(first.shape, first.dtype), first.rows[:1])
         shape = (2, *one_row.shape[:-1], few)  # an axis of classes may lie between the two
         scores = np.linspace(-2.0, 2.0, math.prod(shape)).reshape(shape).astype(first.dtype)
-        for name in own:
+        for name in names:
             function = getattr(first, name)
             each = [_tried(function, s, t) for s, t in zip(scores, targets, strict=True)]
             alone = [one for one in each if not isinstance(one, str)]
-            found = _tried(function, scores, targets)
+            joint = _tried(function, scores, targets)
             if len(alone) < len(each):
                 continue  # a failure in any case is reported when a client meets it
-            if isinstance(found, str):
-                wrong = found
-            elif found.shape != (2, *alone[0].shape):
-                wrong = f"has shape {found.shape}"
-            elif not np.allclose(found, np.stack(alone), equal_nan=True):
+            if isinstance(joint, str):
+                wrong = joint
+            elif joint.shape != (2, *alone[0].shape):
+                wrong = f"has shape {joint.shape}"
+            elif not np.allclose(joint, np.stack(alone), equal_nan=True):
                 wrong = "has other values"
             else:
                 continue
@@ -439,15 +439,15 @@ class LinearModel(Objective, Stackable):
 
     def one(self, place: int) -> Self:
         """Return the objective of one client, without the axis."""
-        own = self._with_rows(
+        single = self._with_rows(
             self.rows[place],
             self.targets[place],
             None if self.weights is None else self.weights[place],
         )
-        own.clients = None
-        own.scale, own.l2 = (float(np.broadcast_to(v, len(self.targets))[place]) for v in
+        single.clients = None
+        single.scale, single.l2 = (float(np.broadcast_to(v, len(self.targets))[place]) for v in
                              (self.scale, self.l2))  # fmt: skip
-        return own
+        return single
 
     def part(self, which: Which, rows: Array | None = None) -> Self:
         """Return some of the clients, with all rows or with `rows`, shape (clients, batch)."""
@@ -473,8 +473,8 @@ class LinearModel(Objective, Stackable):
         if rows.ndim == 2:
             scores: Array = rows.dot(x if x.ndim == 1 else x.reshape(-1))
         elif is_array(rows):
-            own = x.ndim > len(self.shape)
-            scores = times(rows, x.reshape(len(x), -1) if own else x.reshape(-1))
+            several = x.ndim > len(self.shape)
+            scores = times(rows, x.reshape(len(x), -1) if several else x.reshape(-1))
         else:
             scores = rows.scores(x.reshape(-1, rows.shape[-1]))
         return scores
@@ -500,11 +500,11 @@ class LinearModel(Objective, Stackable):
         self, scores: Array, targets: Array, weights: Array | None, factor: float = 1.0
     ) -> Array:
         """Return each row's weight in factor times the gradient, without l2."""
-        found = self.slope(scores, targets)
+        slopes = self.slope(scores, targets)
         share = factor * self.scale / scores.shape[-1]
-        counts: Array = found * (share if self.clients is None else wide(share, found))
+        counts: Array = slopes * (share if self.clients is None else wide(share, slopes))
         if weights is not None:
-            counts = counts * (weights if weights.ndim == found.ndim else weights[..., None, :])
+            counts = counts * (weights if weights.ndim == slopes.ndim else weights[..., None, :])
         return counts
 
     def row_weights(self, scores: Array) -> Array:
@@ -635,9 +635,9 @@ class LinearModel(Objective, Stackable):
         taken = np.resize(rows, max(2, len(rows)))  # a single row would change the order of axes
         data, targets = self.rows[taken], self.targets[taken]
         at = x.reshape(data.shape[1], -1).astype(np.float64, copy=False)
-        own = owner_of(type(self), "_scores")
+        owner = owner_of(type(self), "_scores")
         with np.errstate(over="ignore", invalid="ignore"):
-            if own is not None and not is_ours(own):
+            if owner is not None and not is_ours(owner):
                 parts = [self._scores(x, data[i : i + 1]) for i in range(len(taken))]
                 return np.concatenate(parts, axis=-1), data, targets
             columns = at.T.copy()
@@ -685,9 +685,9 @@ class LinearModel(Objective, Stackable):
     def row_curvatures(self, x: Array) -> Array:
         """Return each row's weight in the second derivatives at x, without l2."""
         scores = self._scores(x, self.rows)
-        found = self.curvature(scores, self.targets)
+        curvatures = self.curvature(scores, self.targets)
         share = self.scale / scores.shape[-1]
-        counts: Array = found * (wide(share, found) if self.clients else share)
+        counts: Array = curvatures * (wide(share, curvatures) if self.clients else share)
         return counts if self.weights is None else counts * self.weights
 
     def _gram(self, curvatures: Array, columns: Array | None) -> Array:
@@ -778,8 +778,8 @@ class LinearModel(Objective, Stackable):
         squares = eigenvalues(gram.toarray() if self.sparse else gram)
         top = np.maximum(squares[..., -1], 0.0)
         # Below the product's rounding errors the smallest one counts as 0.
-        known = (m >= d) & (squares[..., 0] > d * np.finfo(np.float64).eps * top)
-        bottom = np.where(known, squares[..., 0], 0.0)
+        full_rank = (m >= d) & (squares[..., 0] > d * np.finfo(np.float64).eps * top)
+        bottom = np.where(full_rank, squares[..., 0], 0.0)
         return (top, bottom) if self.clients else (float(top), float(bottom))
 
 
@@ -794,8 +794,8 @@ def _largest_square(rows: Any, bound: float) -> float:
     tall = rows.shape[0] > rows.shape[1]
 
     def product(v: Array) -> Array:
-        found: Array = turned @ (rows @ v) if tall else rows @ (turned @ v)
-        return found
+        image: Array = turned @ (rows @ v) if tall else rows @ (turned @ v)
+        return image
 
     gram = LinearOperator((len(start),) * 2, matvec=product, dtype=np.float64)
     try:
@@ -830,11 +830,11 @@ def _expect_new_names(kind: type[LinearModel]) -> None:
 
 def _is_three_functions(kind: type[LinearModel]) -> bool:
     """Return whether a user's class defines nothing but the three functions."""
-    own = [vars(one) for one in kind.__mro__[:-1] if not is_ours(one)]
+    members = [vars(one) for one in kind.__mro__[:-1] if not is_ours(one)]
     made = vars(LinearModel)
-    found = [(name, names[name]) for names in own for name in _MADE if name in names]
-    known = all(isinstance(it, SetAside) or it is made.get(name) for name, it in found)
-    return known and hasattr(kind, "curvature")
+    defined = [(name, names[name]) for names in members for name in _MADE if name in names]
+    expected = all(isinstance(it, SetAside) or it is made.get(name) for name, it in defined)
+    return expected and hasattr(kind, "curvature")
 
 
 def _name(item: tuple[str, Any]) -> str:

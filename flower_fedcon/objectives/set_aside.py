@@ -91,8 +91,8 @@ def set_aside(kind: type, root: type) -> None:
 
 def _is_set_aside(kind: type, name: str, override: str) -> bool:
     owner = owner_of(kind, name)
-    found = None if owner is None else vars(owner)[name]
-    return isinstance(found, SetAside) and found.override == override
+    member = None if owner is None else vars(owner)[name]
+    return isinstance(member, SetAside) and member.override == override
 
 
 def set_losses_aside(kind: type, root: type) -> None:

@@ -113,16 +113,16 @@ class SoftmaxRegression(LinearModel):
         shifted = scores - scores.max(axis=-2, keepdims=True)
         rows = np.arange(targets.shape[-1])
         if targets.ndim == 1:
-            own = shifted[targets, rows]
+            of_class = shifted[targets, rows]
         else:
-            own = shifted[np.arange(len(targets))[:, None], targets, rows]
-        losses: Array = np.log(np.exp(shifted).sum(axis=-2)) - own
+            of_class = shifted[np.arange(len(targets))[:, None], targets, rows]
+        losses: Array = np.log(np.exp(shifted).sum(axis=-2)) - of_class
         return losses
 
     def slope(self, scores: Array, targets: Array) -> Array:
         """Return the classes' probabilities, minus 1 for the row's class."""
-        own = np.arange(self.num_classes)[:, None] == targets[..., None, :]
-        slopes: Array = _probabilities(scores) - own
+        is_class = np.arange(self.num_classes)[:, None] == targets[..., None, :]
+        slopes: Array = _probabilities(scores) - is_class
         return slopes
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
@@ -165,6 +165,6 @@ class SoftmaxRegression(LinearModel):
 
 def _probabilities(scores: Array) -> Array:
     """Return the classes' probabilities, shape (..., classes, rows)."""
-    found = np.exp(scores - scores.max(axis=-2, keepdims=True))
-    probabilities: Array = found / found.sum(axis=-2, keepdims=True)
+    powers = np.exp(scores - scores.max(axis=-2, keepdims=True))
+    probabilities: Array = powers / powers.sum(axis=-2, keepdims=True)
     return probabilities

@@ -42,8 +42,8 @@ class SparseRows:
         """Return the rows of some clients, or some rows of some: see `LinearModel.part`."""
         if isinstance(index, tuple):
             chosen, rows = np.broadcast_arrays(*index)
-            own = zip(chosen[:, 0].tolist(), rows, strict=True)
-            return SparseRows([self.each[client][some] for client, some in own])
+            pairs = zip(chosen[:, 0].tolist(), rows, strict=True)
+            return SparseRows([self.each[client][some] for client, some in pairs])
         return SparseRows(_some(self.each, index))
 
     @cached_property
@@ -67,15 +67,15 @@ class SparseRows:
         x : array, shape (n, d, ...), or (1, d, ...) for one point
         """
         n, m, d = self.shape
-        own = np.broadcast_to(x, (n, *x.shape[1:]))
-        found: Array = self._blocks.dot(own.reshape(n * d, *x.shape[2:]))
-        return found.reshape(n, m, *x.shape[2:])
+        models = np.broadcast_to(x, (n, *x.shape[1:]))
+        products: Array = self._blocks.dot(models.reshape(n * d, *x.shape[2:]))
+        return products.reshape(n, m, *x.shape[2:])
 
     def pull(self, weights: Array) -> Array:
         """Return the sum of each client's rows, each times its weights, of shape (n, m, ...)."""
         n, m, d = self.shape
-        found: Array = self._blocks.T.dot(weights.reshape(n * m, *weights.shape[2:]))
-        return found.reshape(n, d, *weights.shape[2:])
+        sums: Array = self._blocks.T.dot(weights.reshape(n * m, *weights.shape[2:]))
+        return sums.reshape(n, d, *weights.shape[2:])
 
 
 def _some(each: list[Any], which: Which) -> list[Any]:

@@ -47,9 +47,9 @@ class StackedObjective(Stack):
     def only(self, which: Which) -> Self:
         """Return a stack of some of the clients."""
         part, form = copy.copy(self), self._compiled
-        own = self.objective.part(which)
-        part.objective, part.count, part.whole = own, len(places(which)), (self, which)
-        part._form = part._steps_form = form and form.of(own.rows, own.targets, which)
+        objective = self.objective.part(which)
+        part.objective, part.count, part.whole = objective, len(places(which)), (self, which)
+        part._form = part._steps_form = form and form.of(objective.rows, objective.targets, which)
         part._products = None
         return part
 
@@ -75,24 +75,24 @@ class StackedObjective(Stack):
         parts = []
         for start in range(first, stop, at_once):
             some = slice(start, min(start + at_once, stop))
-            own: Which = some
+            clients: Which = some
             if not isinstance(which, slice):
                 place = int(which[start])
-                own = slice(place, place + 1) if at_once == 1 else which[some]
+                clients = slice(place, place + 1) if at_once == 1 else which[some]
             here = slice(some.start - first, some.stop - first)
-            parts.append((here, self.objective.part(own)))
+            parts.append((here, self.objective.part(clients)))
         self._kept = self.objective, which, parts
         return parts
 
     def _each(self, call: Callable[[Any, Array], Any], x: Array, which: Which) -> Any:
         """Return the joined results of a call for each part of some clients, at their points."""
-        own = x.ndim > len(self.shape)
-        found = [call(part, x[here] if own else x) for here, part in self._parts(which)]
-        if len(found) == 1:
-            return found[0]
-        if isinstance(found[0], tuple):
-            return tuple(np.concatenate(arrays) for arrays in zip(*found, strict=True))
-        return np.concatenate(found)
+        several = x.ndim > len(self.shape)
+        results = [call(part, x[here] if several else x) for here, part in self._parts(which)]
+        if len(results) == 1:
+            return results[0]
+        if isinstance(results[0], tuple):
+            return tuple(np.concatenate(arrays) for arrays in zip(*results, strict=True))
+        return np.concatenate(results)
 
     def _everyone(self) -> slice:
         return slice(0, self.count)
@@ -106,15 +106,15 @@ class StackedObjective(Stack):
 
     def own_values(self, x: Array) -> Array:
         """Return each client's value at its own point."""
-        found: Array = self._each(lambda part, own: part.value(own), x, self._everyone())
-        return found
+        values: Array = self._each(lambda part, own: part.value(own), x, self._everyone())
+        return values
 
     def value_and_gradient(self, x: Array) -> tuple[Array, Array]:
         """Return both, from one product with the rows."""
-        found: tuple[Array, Array] = self._each(
+        both: tuple[Array, Array] = self._each(
             lambda part, own: part.value_and_gradient(own), x, self._everyone()
         )
-        return found
+        return both
 
     def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
         """Return the Hessians' map at x; None if the objectives have none."""
@@ -128,8 +128,8 @@ class StackedObjective(Stack):
         maps = [part.hessian_products(x[here]) for here, part in parts]
 
         def product(v: Array) -> Array:
-            found = [map_(v[here]) for (here, _), map_ in zip(parts, maps, strict=True)]
-            return found[0] if len(found) == 1 else np.concatenate(found)
+            products = [map_(v[here]) for (here, _), map_ in zip(parts, maps, strict=True)]
+            return products[0] if len(products) == 1 else np.concatenate(products)
 
         return product
 
@@ -145,24 +145,24 @@ class StackedObjective(Stack):
         form = self._compiled
         if form is not None and form.takes(x):
             return self._added(form, self._zeros(x, which), x, 1.0, which)
-        found: Array = self._each(lambda part, own: part.gradient(own), x, which)
-        return found
+        gradients: Array = self._each(lambda part, own: part.gradient(own), x, which)
+        return gradients
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows."""
         form = self._compiled
         if form is not None and form.takes(x):
             return self._added(form, self._zeros(x, which), x, 1.0, which, rows=in_order(rows))
-        found: Array = self.objective.part(which, rows).gradient(x)
-        return found
+        gradients: Array = self.objective.part(which, rows).gradient(x)
+        return gradients
 
     def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
         """Add scale times the gradients of some clients to `out` in place."""
         form = self._compiled
         if form is None or not (form.takes(x, out) and out.flags.c_contiguous):
             super().add_gradient(x, out, scale, which)
-        elif (found := self._added(form, out, x, scale, which)) is not out:
-            out[...] = found
+        elif (added := self._added(form, out, x, scale, which)) is not out:
+            out[...] = added
 
     def pulled_gradient(
         self, x: Array, scale: float, center: Array, pull: float, which: Which
@@ -182,8 +182,8 @@ class StackedObjective(Stack):
     ) -> Array:
         """Return `out` plus scale times the gradients, added in place."""
         form.add(x, out, scale, places(which), **more)
-        found: Array = self.objective.ridged(out, x, scale, which)
-        return found
+        total: Array = self.objective.ridged(out, x, scale, which)
+        return total
 
     def vertex_step(self, step: VertexStep, which: Which) -> tuple[Array, Array] | None:
         """Return the vertices and the new points of some clients."""
@@ -239,8 +239,8 @@ class StackedObjective(Stack):
         rows: Array | None,
     ) -> tuple[Array, Array]:
         products = self.products if self._on_scores(steps, rows is None) else None
-        own = None if rows is None else in_order(rows)
-        return walker.walk(steps, places(which), own, rate, products)
+        ordered = None if rows is None else in_order(rows)
+        return walker.walk(steps, places(which), ordered, rate, products)
 
     def _on_scores(self, steps: LocalPass, full: bool) -> bool:
         """Return whether steps on scores save work: see `scores`."""

@@ -124,13 +124,13 @@ class CoxRegression(LinearModel):
         group = np.cumsum(new) - 1  # rows of one time, within a stratum
         last = np.searchsorted(group, np.arange(group[-1] + 1), side="right") - 1
         self._group, self._last = group, last
-        own = np.flatnonzero(self.events)
-        self._own = group[own]  # the group of each event
+        rows = np.flatnonzero(self.events)
+        self._own = group[rows]  # the group of each event
         deaths = np.bincount(self._own, minlength=len(last))
         first = np.searchsorted(self._own, self._own, side="left")
-        within = np.arange(len(own)) - first
-        self._share = np.zeros(len(own)) if self.ties == "breslow" else within / deaths[self._own]
-        total = np.bincount(self._own, self._w[own], minlength=len(last))
+        within = np.arange(len(rows)) - first
+        self._share = np.zeros(len(rows)) if self.ties == "breslow" else within / deaths[self._own]
+        total = np.bincount(self._own, self._w[rows], minlength=len(last))
         self._term_weights = (total / np.maximum(deaths, 1))[
             self._own
         ]  # the weight of each event's term
@@ -158,10 +158,10 @@ class CoxRegression(LinearModel):
 
     def _mean(self, scores: Array) -> float:
         _, sums, _, shift = self._terms(scores)
-        own = float(self._w[self.events].dot(scores[self.events]))
+        observed = float(self._w[self.events].dot(scores[self.events]))
         tiny = np.finfo(sums.dtype).tiny
         logs = np.log(np.maximum(sums, tiny)) + shift
-        return float(self._term_weights.dot(logs) - own) / self._size
+        return float(self._term_weights.dot(logs) - observed) / self._size
 
     def _expected(self, risks: Array, sums: Array, terms: Array | None = None) -> Array:
         """Return the expected number of events of each row: r_i times its hazard.
@@ -209,7 +209,7 @@ class CoxRegression(LinearModel):
     def _covariances(self, x: Array, columns: Array | None, terms: Array) -> tuple[Array, Array]:
         """Return the risk sets' covariances, averaged by the events' weights, and their means."""
         risks, sums, _, _ = self._terms(self._scores(x, self.rows))
-        found = self._gram(self._expected(risks, sums, terms) / self._size, columns)
+        covariances = self._gram(self._expected(risks, sums, terms) / self._size, columns)
         rows = self.rows if columns is None else self.rows[:, columns]
         dense = rows.toarray() if self.sparse else rows
         moments = risks[:, None] * dense
@@ -219,8 +219,8 @@ class CoxRegression(LinearModel):
             np.add.at(tied, self._group[self.events], moments[self.events])
             running -= self._share[:, None] * tied[self._own]
         means = running / np.maximum(sums, np.finfo(sums.dtype).tiny)[:, None]
-        found -= (terms[:, None] * means).T @ means / self._size
-        return found, means
+        covariances -= (terms[:, None] * means).T @ means / self._size
+        return covariances, means
 
     def sums_in_time(self, x: Array, moments: Array) -> tuple[Array, Array, Array, Array]:
         """Return the sums that a test of proportional hazards adds over sites.
@@ -237,10 +237,10 @@ class CoxRegression(LinearModel):
         g, unit = moments[self.events], self.total_weight / self._size
         flat = np.ones_like(g)
         powers = [self._covariances(x, None, self._term_weights * f) for f in (flat, g, g * g)]
-        own = self.rows[self.events]
+        rows = self.rows[self.events]
         weights = self._w[self.events] * g
-        score = np.asarray(own.T @ weights).reshape(-1) - (self._term_weights * g) @ powers[0][1]
-        first, second, third = (self.total_weight * found for found, _ in powers)
+        score = np.asarray(rows.T @ weights).reshape(-1) - (self._term_weights * g) @ powers[0][1]
+        first, second, third = (self.total_weight * covariances for covariances, _ in powers)
         return unit * score, first, second, third
 
     def baseline(self, x: Array) -> dict[float, Array]:
@@ -253,20 +253,20 @@ class CoxRegression(LinearModel):
             of zeros.
         """
         scores = self._scores(x, self.rows)
-        found = {}
+        hazards = {}
         for start, end in zip(self._starts, [*self._starts[1:], self.num_examples], strict=True):
-            own = slice(start, end)
-            top = float(scores[own].max())
-            risks = np.cumsum(self._w[own] * np.exp(scores[own] - top))
-            times, first = np.unique(self.times[own][::-1], return_index=True)
-            deaths = np.add.reduceat((self._w * self.events)[own][::-1], first)
+            stratum = slice(start, end)
+            top = float(scores[stratum].max())
+            risks = np.cumsum(self._w[stratum] * np.exp(scores[stratum] - top))
+            times, first = np.unique(self.times[stratum][::-1], return_index=True)
+            deaths = np.add.reduceat((self._w * self.events)[stratum][::-1], first)
             with np.errstate(over="ignore"):
                 # the risk set of a time ends with its rows
                 steps = deaths / risks[::-1][first] * np.exp(-top)
             seen = deaths > 0
             hazard = np.cumsum(steps[seen])
-            found[float(self.strata[start])] = np.stack([times[seen], hazard], axis=1)
-        return found
+            hazards[float(self.strata[start])] = np.stack([times[seen], hazard], axis=1)
+        return hazards
 
     def score_residuals(self, x: Array) -> Array:
         """Return each row's part of the score of the log partial likelihood, longest time first.
@@ -297,9 +297,9 @@ class CoxRegression(LinearModel):
         alone = np.exp(scores - top)  # for one copy
 
         def summed(values: Array) -> Array:
-            found = np.zeros((groups, d))
-            np.add.at(found, self._own, values)
-            return found
+            result = np.zeros((groups, d))
+            np.add.at(result, self._own, values)
+            return result
 
         def onward(values: Array) -> Array:
             parts = np.split(values, self._group[self._starts[1:]])
@@ -313,8 +313,8 @@ class CoxRegression(LinearModel):
         mean = summed(means) / np.maximum(np.bincount(self._own, minlength=groups), 1)[:, None]
         meets = (met[g] - self.events * shared[g])[:, None]
         expected = meets * dense - (met_means[g] - events * shared_means[g])
-        found: Array = events * (dense - mean[g]) - alone[:, None] * expected
-        return found
+        result: Array = events * (dense - mean[g]) - alone[:, None] * expected
+        return result
 
     def usual_curvatures(self) -> float:
         """Return the share of the rows with an event."""
@@ -329,8 +329,8 @@ class CoxRegression(LinearModel):
             variances = np.maximum(squares - mean * mean, 1e-9 * squares)
         else:
             variances = weights @ np.square(self.rows - weights @ self.rows)
-        found: Array = self.usual_curvatures() * variances + self.l2
-        return found
+        curvatures: Array = self.usual_curvatures() * variances + self.l2
+        return curvatures
 
     def _curvature(self) -> tuple[float, float]:
         bound = np.ones(1) if self._bound is None else self._bound

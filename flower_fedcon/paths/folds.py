@@ -126,20 +126,20 @@ class CrossValidation:
         return int(self.path.exchanges.sum() + self.folds.exchanges.sum())
 
     def __repr__(self) -> str:
-        found = "no loss is finite"
+        outcome = "no loss is finite"
         if np.isfinite(self.mean).any():
-            found = (
+            outcome = (
                 f"{self.values[self.best]:.4g} has the least mean loss, {self.least:.4g}, with "
                 f"{len(self.path.active[self.best])} active"
             )
             if len(self.losses) > 1:
                 sparse = self.one_standard_error
-                found += (
+                outcome += (
                     f"; {self.values[sparse]:.4g} is within a standard error, with "
                     f"{len(self.path.active[sparse])}"
                 )
         return (
-            f"CrossValidation({len(self.losses)} folds, {len(self.path)} weights: {found}; "
+            f"CrossValidation({len(self.losses)} folds, {len(self.path)} weights: {outcome}; "
             f"{self.exchanges} exchanges, {self.uplink_bytes:,} bytes up, "
             f"{self.downlink_bytes:,} down)"
         )
@@ -230,14 +230,14 @@ def cross_validate(
         names=[problem.names[j] for j in fitting],
         x0=np.repeat(problem.start[None], len(splits), axis=0),
     )
-    found = regularization_path(together, Each(psi), strategy, values=path.values, **options)
+    fold_paths = regularization_path(together, Each(psi), strategy, values=path.values, **options)
     losses = np.zeros((len(splits), len(path)))
-    for core, rest, parts, own in zip(cores, train, test, held, strict=True):
+    for core, rest, parts, weights in zip(cores, train, test, held, strict=True):
         for k, (fitted, f) in enumerate(zip(rest, parts, strict=True)):
             if f is not None:
                 measured = f.value if loss is None else partial(loss, core, fitted, f)
-                losses[k] += [own[k] * measured(x[k]) for x in found.coefs]
-    return CrossValidation(path, found, losses)
+                losses[k] += [weights[k] * measured(x[k]) for x in fold_paths.coefs]
+    return CrossValidation(path, fold_paths, losses)
 
 
 class SideBySide(Objective):
@@ -259,7 +259,7 @@ class SideBySide(Objective):
     def value(self, x: Array) -> float:
         """Return f(X)."""
         pairs = zip(self.parts, self.factors, x, strict=True)
-        return math.fsum(c * f.value(own) for f, c, own in pairs if f is not None)
+        return math.fsum(c * f.value(model) for f, c, model in pairs if f is not None)
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient at X, in its shape."""
@@ -287,13 +287,13 @@ class SideBySide(Objective):
         return curvatures
 
     def _curvature(self) -> tuple[float | None, float | None]:
-        found = [
+        constants = [
             c * f.smoothness if f.smoothness is not None else None
             for f, c in zip(self.parts, self.factors.tolist(), strict=True)
             if f is not None
         ]
-        known = [L for L in found if L is not None]
-        return (max(known) if len(known) == len(found) else None), None
+        known = [L for L in constants if L is not None]
+        return (max(known) if len(known) == len(constants) else None), None
 
 
 def fold_weights(
@@ -302,8 +302,8 @@ def fold_weights(
     """Return the weight of each client in each fold, shape (clients, folds)."""
     return np.array(
         [
-            [0.0 if f is None else share * f.total_weight for f in own]
-            for own, share in zip(parts, shares, strict=True)
+            [0.0 if f is None else share * f.total_weight for f in folds]
+            for folds, share in zip(parts, shares, strict=True)
         ]
     )
 

@@ -285,13 +285,13 @@ class Walk:
         even at `ratio` times the returned lambda.
         """
         start, x = self._start, self._run.server.x
-        found = largest_weight(self.psi, x, start)
+        largest = largest_weight(self.psi, x, start)
         if bool(np.all(penalised(self.psi, start + 1.0))):
-            if not found:
+            if not largest:
                 _log.warning("%s", _CONSTANT)
-            return found
+            return largest
         # Some entries are free: the null model is the solution for a far larger weight.
-        weight = 1e3 * (found or self._units.length(start) or 1.0)
+        weight = 1e3 * (largest or self._units.length(start) or 1.0)
         for _ in range(_TRIES):
             psi = self.psi.scaled(weight)
             self._take_units(psi)
@@ -307,23 +307,23 @@ class Walk:
         self._start, _ = self._gradient()
         size = self._units.length(start) + self._units.reach(x)
         noise = _NOTHING * float(np.finfo(x.dtype).eps) * size
-        found = largest_weight(self.psi, x, self._start)
+        largest = largest_weight(self.psi, x, self._start)
         if self._units.length(self._start) <= noise:
             _log.warning("%s", _CONSTANT)
             self._least = noise
-            known = self._units.psi.entrywise(x.shape)
-            if known is not None:
-                found = max(found, noise / float(known[0][known[0] > 0].min()))
-            return 100.0 * found / ratio
+            entrywise = self._units.psi.entrywise(x.shape)
+            if entrywise is not None:
+                largest = max(largest, noise / float(entrywise[0][entrywise[0] > 0].min()))
+            return 100.0 * largest / ratio
         self._take_units(self.psi)
-        return found * (1.0 + _ROUNDING)
+        return largest * (1.0 + _ROUNDING)
 
     def _gradient(self, *, units: bool = False) -> tuple[Array, Array | None]:
-        found, _ = pooled_gradient(self._run.server, self._engine, units=units)
-        if found is None:
+        pooled, _ = pooled_gradient(self._run.server, self._engine, units=units)
+        if pooled is None:
             raise ConfigError("a path needs the gradients of all clients: see the log")
-        self._count(1 if found[1] is None else 2, 1.0 if units else None)
-        return found
+        self._count(1 if pooled[1] is None else 2, 1.0 if units else None)
+        return pooled
 
     def total_sums(
         self,

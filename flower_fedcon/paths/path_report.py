@@ -49,15 +49,15 @@ def coefficients(
     """
     names, unit, ratio = names_of(problem), unit_of(problem), ratio_of(problem)
     x, stable, prepared = _flat(chosen.path, place), chosen.stability, problem.preparation
-    own = x if prepared is None else prepared.in_units(x.reshape(problem.layout.shape)).reshape(-1)
+    raw = x if prepared is None else prepared.in_units(x.reshape(problem.layout.shape)).reshape(-1)
     both = prepared is not None and prepared.standardized
     rows = []
     for i in np.flatnonzero(x).tolist():
         share = f"{stable[place, i]:.0%}" if i in chosen.path.active[place] else ""
-        exponential = "" if names[i] == INTERCEPT else f"{np.exp(own[i]):.4f}"
+        exponential = "" if names[i] == INTERCEPT else f"{np.exp(raw[i]):.4f}"
         cells = [
             f"{x[i]:.4f}",
-            *([f"{own[i]:.4g}"] if both else []),
+            *([f"{raw[i]:.4g}"] if both else []),
             *([exponential] * bool(ratio)),
         ]
         rows.append((names[i], *cells, share))

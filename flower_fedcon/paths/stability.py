@@ -165,14 +165,14 @@ def stability_selection(
             for pair in range(start // 2, min(pairs, (start + together) // 2))
             for half in deal_all(cores, 2, seed + pair)
         ]
-        found = _side_by_side(problem, cores, halves, psi, strategy, values, options)
-        for place, active in enumerate(found):
+        selected = _side_by_side(problem, cores, halves, psi, strategy, values, options)
+        for place, active in enumerate(selected):
             sample, entry = np.divmod(active, size)
             column = entry // math.prod(shape[1:])
             np.minimum.at(first, (start + sample, column), place)
     shares, paths = np.zeros(columns), np.zeros((num, columns))
-    for own in first:
-        ever = own[:, None] <= np.arange(num)  # whether selected up to each point
+    for points in first:
+        ever = points[:, None] <= np.arange(num)  # whether selected up to each point
         paths += ever.T
         last = np.flatnonzero(ever.sum(axis=0) <= most)
         shares += ever[:, last[-1]] if last.size else 0.0

@@ -21,9 +21,9 @@ def penalised(psi: Regularizer, x: Array) -> Array:
     >>> penalised(WithIntercept(L1(2.0)), np.ones(3))
     array([ True,  True, False])
     """
-    known = psi.entrywise(x.shape)
-    if known is not None:
-        drawn: Array = (known[0] > 0) | (known[1] > 0)
+    entrywise = psi.entrywise(x.shape)
+    if entrywise is not None:
+        drawn: Array = (entrywise[0] > 0) | (entrywise[1] > 0)
         return drawn
     ones = np.ones_like(x)
     moved: Array = psi.scaled(_HUGE).prox(ones, 1.0) != ones
@@ -53,10 +53,10 @@ def largest_weight(psi: Regularizer, x: Array, gradient: Array) -> float:
     >>> round(largest_weight(psi, np.zeros(2), np.array([3.0, -4.0])), 9)
     10.0
     """
-    known = psi.entrywise(x.shape)
+    entrywise = psi.entrywise(x.shape)
     v = x - gradient
-    if known is not None:
-        l1, l2 = known
+    if entrywise is not None:
+        l1, l2 = entrywise
         if (l2[l1 == 0] > 0).any() or not (l1 > 0).any():
             raise _no_largest(psi)
         return float((np.abs(v[l1 > 0]) / l1[l1 > 0]).max())

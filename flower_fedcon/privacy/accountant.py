@@ -133,25 +133,25 @@ def spent_epsilon(
     if any(kind.noise_multiplier == 0 for kind, _ in items):
         return math.inf
     if ratios:
-        found = math.inf
+        epsilon = math.inf
         bounds = partial(_epsilon, items), partial(_discrete, items)
         for bound, ratio in zip(bounds, ratios, strict=True):
             shrunk, beyond = delta * math.exp(-ratio), distance * math.exp(min(ratio, 700.0))
             near = _moved(bound, shrunk, beyond) if shrunk > 0 else None
-            found = found if near is None else min(found, near + 2 * ratio)
-        return found
+            epsilon = epsilon if near is None else min(epsilon, near + 2 * ratio)
+        return epsilon
     moved = _moved(partial(_epsilon, items), delta, distance)
     return _discrete(items, delta) if moved is None else moved
 
 
 def _moved(bound: Callable[[float], float], delta: float, distance: float) -> float | None:
     """Return epsilon for noise at a distance from that of a bound; None if delta is too small."""
-    found = bound(delta)
+    epsilon = bound(delta)
     if not distance:
-        return found
+        return epsilon
     for more in (0.01, 0.1, 1.0):
-        shifted = delta - (1 + math.exp(min(found + more, 700.0))) * distance
-        if shifted > 0 and (moved := bound(shifted)) <= found + more:
+        shifted = delta - (1 + math.exp(min(epsilon + more, 700.0))) * distance
+        if shifted > 0 and (moved := bound(shifted)) <= epsilon + more:
             return moved
     return None
 
@@ -198,11 +198,11 @@ def _epsilon(items: _Items, delta: float) -> float:
     """Return the smallest of the bounds."""
     ratio = math.sqrt(sum(n * kind.ratio**2 for kind, n in items))
     with np.errstate(all="ignore"):  # almost no noise
-        found = float(library().get_epsilon_gaussian(1 / ratio, delta))
+        epsilon = float(library().get_epsilon_gaussian(1 / ratio, delta))
     if all(kind.sampling.kind == FULL for kind, _ in items):
-        return found
-    found = min(found, _renyi(items, delta))
-    return min(found, _by_distribution(items, delta, found))
+        return epsilon
+    epsilon = min(epsilon, _renyi(items, delta))
+    return min(epsilon, _by_distribution(items, delta, epsilon))
 
 
 def _discrete(items: _Items, delta: float) -> float:
@@ -223,8 +223,8 @@ def _renyi(items: _Items, delta: float) -> float:
         orders, divergences = _divergences(kind)
         total = total + n * divergences
     with np.errstate(all="ignore"):  # almost no noise
-        found, _ = library().rdp.compute_epsilon(orders, total, delta)
-    return float(found)
+        epsilon, _ = library().rdp.compute_epsilon(orders, total, delta)
+    return float(epsilon)
 
 
 @cache
@@ -259,13 +259,13 @@ def _by_distribution(items: _Items, delta: float, about: float) -> float:
     spread = math.sqrt(sum(n * d**2 for (_, n), d in zip(items, deviations, strict=True)))
     if not (about + 20 * spread) / step < _LONGEST:
         return math.inf
-    found: Any = None
+    losses: Any = None
     for kind, n in items:
         composed = _composed(kind, _rounded(n), step)
-        found = composed if found is None else found.compose(composed)
+        losses = composed if losses is None else losses.compose(composed)
     try:
         with np.errstate(all="ignore"):
-            return float(found.get_epsilon_for_delta(delta))
+            return float(losses.get_epsilon_for_delta(delta))
     except OverflowError:  # almost no noise: losses beyond exp's range
         return math.inf
 

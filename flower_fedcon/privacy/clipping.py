@@ -38,10 +38,10 @@ def clipped(
     lengths = norms(columns, centers)
     long = np.flatnonzero(lengths > clip)
     factors = clip / lengths[long] * (1 - slack(columns) / 4)  # so that none is cut twice
-    found = {}
+    releases = {}
     for name, column in columns.items():
         center = centers.get(name)
-        found[name] = cut = column.copy()
+        releases[name] = cut = column.copy()
         scale = factors.reshape(-1, *[1] * (column.ndim - 1))
         if center is None:
             cut[long] = scale.astype(column.dtype) * column[long]
@@ -52,7 +52,7 @@ def clipped(
         # Floats are sparse far from 0: values rounded away from the center are rounded towards it.
         beyond = np.abs(near - wide) > np.abs(moved)
         cut[long] = np.where(beyond, np.nextafter(near, np.asarray(center, column.dtype)), near)
-    return found
+    return releases
 
 
 def norms(columns: Mapping[str, Array], centers: Mapping[str, Array]) -> Array:
@@ -68,8 +68,8 @@ def norms(columns: Mapping[str, Array], centers: Mapping[str, Array]) -> Array:
         flat = moved.reshape(len(moved), -1)
         with np.errstate(over="ignore"):  # a release too long for arithmetic becomes 0
             total = total + np.einsum("ij,ij->i", flat, flat)
-    found: Array = np.sqrt(total)
-    return found
+    lengths: Array = np.sqrt(total)
+    return lengths
 
 
 def slack(columns: Mapping[str, Array]) -> float:

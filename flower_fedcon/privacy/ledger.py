@@ -54,10 +54,10 @@ class Ledger:
     @property
     def spent(self) -> dict[float, int]:
         """The number of gradients at each sampling rate."""
-        found: Counter[float] = Counter()
+        counts: Counter[float] = Counter()
         for (_, rate), n in self.gradients.items():
-            found[rate] += n
-        return dict(found)
+            counts[rate] += n
+        return dict(counts)
 
     @property
     def epsilon(self) -> float:
@@ -72,8 +72,8 @@ class Ledger:
         RefusedError
             If that would exceed the budget.
         """
-        known, left = self._left
-        if known != rate or left < 1:
+        last_rate, left = self._left
+        if last_rate != rate or left < 1:
             left = self._gradients_left(rate, distance)
         if left < 1:
             raise RefusedError(
@@ -89,12 +89,12 @@ class Ledger:
     def entries(self) -> dict[str, Any]:
         """Return all counts, with delta and budget, in JSON's types."""
         counted = [[noise, rate, n] for (noise, rate), n in sorted(self.gradients.items())]
-        known = self.privacy
+        privacy = self.privacy
         return {
             "gradients": counted,
             "distance": self.distance,
-            "target_delta": known.target_delta,
-            "budget": known.budget,
+            "target_delta": privacy.target_delta,
+            "budget": privacy.budget,
         }
 
     def take(self, entries: Any, *, more: bool = False) -> None:
@@ -108,12 +108,12 @@ class Ledger:
             If the entries are not valid.
         """
         if "noise_multiplier" in entries:  # the form of older ledgers
-            found = [(entries["noise_multiplier"], *pair) for pair in entries["spent"]]
+            gradients = [(entries["noise_multiplier"], *pair) for pair in entries["spent"]]
         else:
-            found = entries["gradients"]
+            gradients = entries["gradients"]
         distance = nonnegative("distance", entries.get("distance", 0.0))
         counted = Counter[tuple[float, float]]()
-        for noise, rate, n in found:
+        for noise, rate, n in gradients:
             if positive("rate", rate) > 1:
                 raise ConfigError(f"rate must be at most 1, got {rate!r}")
             counted[positive("noise_multiplier", noise), rate] += count("gradients", n)
@@ -134,13 +134,13 @@ class Ledger:
         ConfigError, TypeError, KeyError, ValueError
             If the entries are not valid.
         """
-        found = Ledger(self.privacy)
-        found.take(entries)
+        ledger = Ledger(self.privacy)
+        ledger.take(entries)
         before = self._exchanged.get(place, Ledger(self.privacy))
-        self.gradients = self.gradients + (found.gradients - before.gradients)
-        self.distance += max(0.0, found.distance - before.distance)
+        self.gradients = self.gradients + (ledger.gradients - before.gradients)
+        self.distance += max(0.0, ledger.distance - before.distance)
         self._left = (0.0, 0)
-        self._exchanged[place] = found
+        self._exchanged[place] = ledger
 
     def covers(self, entries: Any, least: Any) -> bool:
         """Return whether entries count all that `least` counts.
@@ -150,15 +150,15 @@ class Ledger:
         ConfigError, TypeError, KeyError, ValueError
             If the entries are not valid.
         """
-        found, known = Ledger(self.privacy), Ledger(self.privacy)
-        found.take(entries)
-        known.take(least)
-        return not known.gradients - found.gradients and known.distance <= found.distance
+        counted, needed = Ledger(self.privacy), Ledger(self.privacy)
+        counted.take(entries)
+        needed.take(least)
+        return not needed.gradients - counted.gradients and needed.distance <= counted.distance
 
     def written(self, place: Hashable) -> None:
         """Note that a place now has all the counts of this ledger."""
-        self._exchanged[place] = found = Ledger(self.privacy)
-        found.gradients, found.distance = self.gradients.copy(), self.distance
+        self._exchanged[place] = ledger = Ledger(self.privacy)
+        ledger.gradients, ledger.distance = self.gradients.copy(), self.distance
 
     def _epsilon(self, gradients: Counter[tuple[float, float]], distance: float) -> float:
         counts: Counter[NoisySum] = Counter()
@@ -203,12 +203,12 @@ class SumsLedger:
 
     def __init__(self, text: str, place: str) -> None:
         try:
-            found: dict[str, Any] = json.loads(text or _NONE)
+            content: dict[str, Any] = json.loads(text or _NONE)
             self.sums = Counter[float]()
-            for noise, n in found["sums"]:
+            for noise, n in content["sums"]:
                 self.sums[positive("noise", noise)] += count("sums", n)
-            self.distance = nonnegative("distance", found["distance"])
-            first, second = (nonnegative("ratios", r) for r in found["ratios"])
+            self.distance = nonnegative("distance", content["distance"])
+            first, second = (nonnegative("ratios", r) for r in content["ratios"])
         except (ValueError, TypeError, KeyError, ConfigError) as error:
             raise StorageError(
                 f"{place} does not state in how many noisy sums this client took part "

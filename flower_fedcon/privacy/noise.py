@@ -39,13 +39,13 @@ def discrete_gaussian(size: int, bits: int) -> Array:
     -------
     array of int64, shape (size,)
     """
-    found = np.empty(size, np.int64)
+    numbers = np.empty(size, np.int64)
     done = 0
     while done < size:
         drawn = _attempt(2 * (size - done) + 8, bits)[: size - done]
-        found[done : done + len(drawn)] = drawn
+        numbers[done : done + len(drawn)] = drawn
         done += len(drawn)
-    return found
+    return numbers
 
 
 def uniform(shape: tuple[int, ...]) -> Array:
@@ -56,16 +56,16 @@ def uniform(shape: tuple[int, ...]) -> Array:
 
 def drawn(size: int, rate: float) -> Array:
     """Return which of `size` are drawn, each independently with probability `rate`; ascending."""
-    found: Array = np.flatnonzero(uniform((size,)) < rate)
-    return found
+    indices: Array = np.flatnonzero(uniform((size,)) < rate)
+    return indices
 
 
 def subset(size: int, count: int) -> Array:
     """Return a uniform subset of `count` (up to ties of 64-bit words), ascending."""
     if count == 0:
         return np.zeros(0, np.intp)
-    found: Array = np.sort(np.argpartition(_words(size), count - 1)[:count])
-    return found
+    indices: Array = np.sort(np.argpartition(_words(size), count - 1)[:count])
+    return indices
 
 
 @contextmanager
@@ -171,9 +171,9 @@ class Grid:
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             scaled = values / self._unit
-            found = np.rint(scaled)
+            rounded = np.rint(scaled)
             margin = (terms + 64) * 2.0**-52  # of a norm in floating point
-            fits = np.sqrt(sums(np.square(found))) <= self._radius * (1 - margin)
+            fits = np.sqrt(sums(np.square(rounded))) <= self._radius * (1 - margin)
             if not fits.all():
                 lengths = np.sqrt(sums(np.square(scaled)))
                 factors = np.where(
@@ -181,8 +181,8 @@ class Grid:
                 )
                 factors = spread(np.minimum(factors, 1.0))
                 cut = np.where(factors > 0, np.trunc(scaled * factors), 0.0)
-                found = np.where(spread(fits), found, cut)
-        whole: Array = found.astype(np.int64)
+                rounded = np.where(spread(fits), rounded, cut)
+        whole: Array = rounded.astype(np.int64)
         return whole
 
     def noise(self, size: int) -> Array:
@@ -199,8 +199,8 @@ class Grid:
 
     def value(self, steps: Array) -> Array:
         """Return the value of steps; rounding here reveals nothing more of a sum."""
-        found: Array = steps * self.step
-        return found
+        values: Array = steps * self.step
+        return values
 
 
 # --- the algorithm: every probability is met exactly, by integers from the operating system ------
@@ -235,9 +235,9 @@ def _attempt(count: int, bits: int) -> Array:
     fraction = ((twice & np.uint64(1)) << shift) + (low & np.uint64((1 << 2 * bits) - 1))
     kept = _exp(fraction, whole)
     kept[kept] = _whole_exp((twice >> np.uint64(1))[kept].astype(np.int64))
-    found = u + v * t
-    found[negative] *= -1
-    drawn: Array = found[kept]
+    numbers = u + v * t
+    numbers[negative] *= -1
+    drawn: Array = numbers[kept]
     return drawn
 
 
@@ -247,25 +247,25 @@ def _exp(fractions: Array, bits: int) -> Array:
     The first k for which a draw of Bernoulli(f / k) fails is odd with that probability
     (Algorithm 1); Bernoulli(f / k) is one of f and one of 1 / k.
     """
-    found = np.zeros(len(fractions), bool)
+    draws = np.zeros(len(fractions), bool)
     going, k = np.arange(len(fractions)), 1
     while going.size:
         on = (_words(going.size) >> np.uint64(64 - bits)) < fractions[going]
         on &= _one_in(k, going.size)
-        found[going[~on]] = k % 2 == 1
+        draws[going[~on]] = k % 2 == 1
         going, k = going[on], k + 1
-    return found
+    return draws
 
 
 def _exp_one(count: int) -> Array:
     """Return draws of Bernoulli(exp(-1)), as `_exp` does."""
-    found = np.zeros(count, bool)
+    draws = np.zeros(count, bool)
     going, k = np.arange(count), 1
     while going.size:
         on = _one_in(k, going.size)
-        found[going[~on]] = k % 2 == 1
+        draws[going[~on]] = k % 2 == 1
         going, k = going[on], k + 1
-    return found
+    return draws
 
 
 def _one_in(k: int, count: int) -> Array:
@@ -277,27 +277,27 @@ def _one_in(k: int, count: int) -> Array:
     while (beyond := words > most).any():
         words = words.copy()
         words[beyond] = _words(int(beyond.sum()))
-    found: Array = words % np.uint64(k) == 0
-    return found
+    draws: Array = words % np.uint64(k) == 0
+    return draws
 
 
 def _geometric(count: int) -> Array:
     """Return how many draws of Bernoulli(exp(-1)) succeed before one fails."""
-    found, going = np.zeros(count, np.int64), np.arange(count)
+    counts, going = np.zeros(count, np.int64), np.arange(count)
     while going.size:
         going = going[_exp_one(going.size)]
-        found[going] += 1
-    return found
+        counts[going] += 1
+    return counts
 
 
 def _whole_exp(numbers: Array) -> Array:
     """Return draws of Bernoulli(exp(-n)), for whole numbers n."""
-    found = np.ones(len(numbers), bool)
+    draws = np.ones(len(numbers), bool)
     left = numbers.copy()
     going = np.flatnonzero(left)
     while going.size:
         on = _exp_one(going.size)
-        found[going[~on]] = False
+        draws[going[~on]] = False
         left[going] -= 1
         going = going[on & (left[going] > 0)]
-    return found
+    return draws

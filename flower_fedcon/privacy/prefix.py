@@ -127,8 +127,8 @@ class Banded(Encoder):
     def squares(self, rounds: int) -> Array:
         """Return the squared norms of the columns of C after so many rounds."""
         below = np.minimum(np.arange(rounds, 0, -1), len(self._c)) - 1
-        found: Array = self._squares[below]
-        return found
+        norms: Array = self._squares[below]
+        return norms
 
     def releases(self, rounds: int) -> int:
         """Return the number of rows of C after so many rounds."""
@@ -192,8 +192,8 @@ class Tree(Encoder):
 
     def squares(self, rounds: int) -> Array:
         """Return the squared norms of the columns of C after so many rounds."""
-        found: Array = np.concatenate([*map(self._in_one, self._trees(rounds)), np.zeros(0)])
-        return found
+        norms: Array = np.concatenate([*map(self._in_one, self._trees(rounds)), np.zeros(0)])
+        return norms
 
     def sensitivity(self, rounds: int) -> float:
         """Return the squared largest change of C G by one client, divided by the clip's square."""
@@ -237,15 +237,15 @@ class Tree(Encoder):
 
     def _sizes(self, rounds: int) -> list[int]:
         """Return the sizes of the subtrees that are released in a tree's first rounds."""
-        found = [2**h for h in range(rounds.bit_length()) for _ in range(rounds >> h)]
-        return [*found, rounds] if rounds == self.rounds and self._odd else found
+        sizes = [2**h for h in range(rounds.bit_length()) for _ in range(rounds >> h)]
+        return [*sizes, rounds] if rounds == self.rounds and self._odd else sizes
 
     def _in_one(self, rounds: int) -> Array:
         t = np.arange(rounds)
-        found = np.zeros(rounds)
+        counts = np.zeros(rounds)
         for h in range(rounds.bit_length()):
-            found += (t >> h) < (rounds >> h)
-        return found + (rounds == self.rounds and self._odd)
+            counts += (t >> h) < (rounds >> h)
+        return counts + (rounds == self.rounds and self._odd)
 
     @property
     def _odd(self) -> bool:
@@ -321,7 +321,7 @@ def _best(bands: int, separation: int, rounds: int) -> tuple[int, ...]:
     if bands > 1:
         j = np.arange(1, bands)
         start = np.exp(special.gammaln(j + 0.5) - special.gammaln(j + 1)) / math.sqrt(math.pi)
-        found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B")
-        c = np.concatenate([[1.0], found.x])
+        optimum = optimize.minimize(loss, start, jac=True, method="L-BFGS-B")
+        c = np.concatenate([[1.0], optimum.x])
     whole = np.rint(c / np.linalg.norm(c) * 2.0**_BITS).astype(int)
     return tuple(whole.tolist())

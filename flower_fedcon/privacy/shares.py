@@ -112,8 +112,8 @@ class NoiseShares:
         array of float, shape (d,)
         """
         noisy = self.grid.steps(release[None])[0] + self.grid.noise(len(release))
-        found: Array = np.clip(noisy, -self._half, self._half) / self._half
-        return found
+        entries: Array = np.clip(noisy, -self._half, self._half) / self._half
+        return entries
 
     def total(self, mean: Array, count: int) -> Array:
         """Return the sum of `count` releases, from the mean of their masked forms."""

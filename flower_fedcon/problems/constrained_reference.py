@@ -79,7 +79,7 @@ def solve_constrained(
     start = given / scales.x
 
     slopes = _rows(jacobian, shape)
-    found = minimize(
+    result = minimize(
         lambda flat: value(flat.reshape(shape)),
         start.ravel(),
         jac=lambda flat: gradient(flat.reshape(shape)).ravel(),
@@ -91,7 +91,7 @@ def solve_constrained(
         },
         options=_OPTIONS,
     )
-    x, g = _moved_inside(constraints, slopes, found.x, shape, _TOLERANCE**2)
+    x, g = _moved_inside(constraints, slopes, result.x, shape, _TOLERANCE**2)
     binding = slopes(x)[g > -_SMALL]
     slope = gradient(x.reshape(shape)).ravel()
     residual = float(np.linalg.norm(slope))
@@ -102,7 +102,7 @@ def solve_constrained(
     if not residual <= _TOLERANCE or not g.max() <= _TOLERANCE**2:
         raise FedConError(
             f"the reference stopped at a residual of {residual:.3g}, with constraints up to "
-            f"{g.max():.3g} of their values at x0 ({found.message}): try looser constraints, give "
+            f"{g.max():.3g} of their values at x0 ({result.message}): try looser constraints, give "
             f"optimum=, or run without F* (reference = false)"
         )
     x = x.reshape(shape)
@@ -153,7 +153,7 @@ def least_violation(
     _check_convex(jacobian, given, scales.x)
     constraints, jacobian = scales.bounds(constraints, jacobian)
     start, slopes = given / scales.x, _rows(jacobian, shape)
-    found = minimize(
+    result = minimize(
         lambda point: point[-1],
         np.append(start.ravel(), constraints(start).max()),
         jac=lambda point: np.eye(1, len(point), len(point) - 1)[0],
@@ -165,7 +165,7 @@ def least_violation(
         },
         options=_OPTIONS,
     )
-    x = np.asarray(found.x[:-1], dtype=np.float64)
+    x = np.asarray(result.x[:-1], dtype=np.float64)
     g = constraints(x.reshape(shape))
     rows = slopes(x)[g > g.max() - _SMALL]
     sums = np.ones((1, len(rows)))  # the weights' sum, which is 1
@@ -174,7 +174,7 @@ def least_violation(
     if not residual <= _TOLERANCE:
         raise FedConError(
             f"the least violation was not found: SLSQP stopped at {scales.g * g.max():.3g}, with a "
-            f"relative residual of {residual:.3g} ({found.message}): add l2"
+            f"relative residual of {residual:.3g} ({result.message}): add l2"
         )
     steep, units = scales.g / scales.far, scales.x / scales.far
     return Reference(
@@ -288,8 +288,8 @@ def _rows(jacobian: Slope, shape: tuple[int, ...]) -> Slope:
     """Return the gradients as a function of a flat point, one in each row."""
 
     def rows(flat: Array) -> Array:
-        found = np.asarray(jacobian(flat.reshape(shape)))
-        return found.reshape(len(found), -1)
+        slopes = np.asarray(jacobian(flat.reshape(shape)))
+        return slopes.reshape(len(slopes), -1)
 
     return rows
 

@@ -158,8 +158,8 @@ class FederatedProblem:
         self.metrics = dict(metrics or {})
         check_metric_names(self.metrics)
         # From the given objectives: scaled ones have no metrics of their own.
-        own: list[Any] = [getattr(objective, "metrics", None) for objective in standing]
-        self._own_metrics = own if all(map(callable, own)) else []
+        measures: list[Any] = [getattr(objective, "metrics", None) for objective in standing]
+        self._own_metrics = measures if all(map(callable, measures)) else []
         self._optimum = optimum
         self.preparation = preparation
 
@@ -406,5 +406,5 @@ def _weights(weights: Any, n: int) -> Array:
 def _weighted(objective: Any, factor: float, layout: Layout, *, mean: bool) -> Any:
     if math.isclose(factor, 1.0, rel_tol=1e-15):
         return objective
-    own = objective if layout.layered else as_seen(objective, layout)
-    return Scaled(own, factor, constraint=mean)
+    seen = objective if layout.layered else as_seen(objective, layout)
+    return Scaled(seen, factor, constraint=mean)

@@ -100,14 +100,14 @@ def _dealt_out(path: str, rule: dict[str, Any]) -> dict[str, dict[str, Array]]:
                 f"partition: {path} has no array {rule['column']!r}: "
                 f"{nearest(str(rule['column']), arrays)}"
             )
-    own = {name: arrays[name] for name in ("A", "b", "y") if name in arrays}
-    if len(own["A"]) != len(outcome):
+    examples = {name: arrays[name] for name in ("A", "b", "y") if name in arrays}
+    if len(examples["A"]) != len(outcome):
         raise ConfigError(
-            f"{path}: A has {len(own['A'])} rows and there are {len(outcome)} "
+            f"{path}: A has {len(examples['A'])} rows and there are {len(outcome)} "
             f"outcomes: give one outcome for each row"
         )
     return {
-        name: {key: array[rows] for key, array in own.items()}
+        name: {key: array[rows] for key, array in examples.items()}
         for name, rows in dealt(outcome, rule, column).items()
     }
 

@@ -65,10 +65,10 @@ def why_unfit(
     if scope.hessians and not twice:
         return "is for objectives with hessian(x), the matrix of second derivatives"
     if scope.convexity in ("convex", "strong") and not convex:
-        known = (
+        stated = (
             "are not" if convex is False else "state no strong_convexity (0.0 if they are convex)"
         )
-        return f"is stated for convex objectives, and these {known}"
+        return f"is stated for convex objectives, and these {stated}"
     if kind.constraints and not (each or functional):
         return "is for a constraint on the objectives' own values"
     if kind.constraints == "each" and not each:
@@ -172,11 +172,11 @@ def contenders(
             for bias, made in fitting
             if bias
         }
-    found = exact or [made for _, made in fitting]
-    if not found:
+    racing = exact or [made for _, made in fitting]
+    if not racing:
         why = "; ".join(f"{name} {reason}" for name, reason in others.items())
         raise ConfigError(f"no method of the collection fits this problem: {why}")
-    return found, others
+    return racing, others
 
 
 def _why_unbound(made: Method[Any], setup: Setup) -> str:
@@ -195,7 +195,7 @@ def _why_unbound(made: Method[Any], setup: Setup) -> str:
 
 def _brief(reason: str, kind: type[Method[Any]]) -> str:
     """Return a reason without the method's name and the remedy."""
-    own = re.split(r", the problem has |: take |: `fedcon info", reason)[0]
+    words = re.split(r", the problem has |: take |: `fedcon info", reason)[0]
     for name in (kind.title, kind.__name__):
-        own = own.removeprefix(name)
-    return own.lstrip(": ")
+        words = words.removeprefix(name)
+    return words.lstrip(": ")

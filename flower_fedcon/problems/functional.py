@@ -153,11 +153,11 @@ def check_bounds(objectives: Sequence[Any], names: Sequence[str]) -> None:
             continue
         for k in np.flatnonzero(objective.constraint_counts).tolist():
             own = float(objective.bounds[k])
-            known, bound = first.setdefault(k, (name, own))
+            other, bound = first.setdefault(k, (name, own))
             if own != bound:
                 raise ConfigError(
                     f"the group {k} needs one bound for all clients, got {bound:g} of client "
-                    f"{known} and {own:g} of client {name}: give GroupLossBounds the same bound on "
+                    f"{other} and {own:g} of client {name}: give GroupLossBounds the same bound on "
                     f"all clients"
                 )
 

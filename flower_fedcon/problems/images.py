@@ -143,13 +143,13 @@ def rows_of_clients(
         return shares(labels, clients, split, seed)
     column = None
     if checked_rule(partition) == "natural":
-        known, name = columns or {}, str(partition["column"])
-        if name not in known:
-            remedy = nearest(name, known) if known else "use another rule"
+        by_name, name = columns or {}, str(partition["column"])
+        if name not in by_name:
+            remedy = nearest(name, by_name) if by_name else "use another rule"
             raise ConfigError(
                 f"partition: no column {name!r} states the client of each image: {remedy}"
             )
-        column = known[name]
+        column = by_name[name]
     return list(dealt(labels, partition, column).values())
 
 

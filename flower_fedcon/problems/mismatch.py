@@ -28,13 +28,13 @@ def oracles(kind: type[Method[Any]], problem: FederatedProblem) -> dict[str, Any
     >>> [oracles(kind, digits(l1_radius=9.0)) for kind in (FedAvg, FedDualAvg)]
     [{}, {'regularizer': L1Ball(radius=9.0)}]
     """
-    known = parameters(kind)
+    arguments = parameters(kind)
     if problem.constraint is not None:
-        if "constraint" in known:
+        if "constraint" in arguments:
             return {"constraint": problem.constraint}
-        if "regularizer" in known and kind.takes_sets:
+        if "regularizer" in arguments and kind.takes_sets:
             return {"regularizer": problem.constraint}
-    elif problem.regularizer is not None and "regularizer" in known:
+    elif problem.regularizer is not None and "regularizer" in arguments:
         return {"regularizer": problem.regularizer}
     return {}
 
@@ -49,11 +49,11 @@ def kept_constraints(kind: type[Method[Any]], problem: FederatedProblem) -> dict
     >>> kept_constraints(FedSGM, fair_digits())
     {'constraints': 'groups', 'groups': 10}
     """
-    asked, known = problem.constraints, parameters(kind)
-    if not problem.has_functional_constraint or not {"constraints", "groups"} <= known.keys():
+    asked, accepted = problem.constraints, parameters(kind)
+    if not problem.has_functional_constraint or not {"constraints", "groups"} <= accepted.keys():
         return {}
-    found: dict[str, Any] = {} if asked == kind.constraints else {"constraints": asked}
-    return found | ({"groups": problem.groups} if asked == "groups" else {})
+    arguments: dict[str, Any] = {} if asked == kind.constraints else {"constraints": asked}
+    return arguments | ({"groups": problem.groups} if asked == "groups" else {})
 
 
 def why_mismatched(strategy: Method[Any], problem: FederatedProblem) -> str | None:
@@ -122,10 +122,10 @@ def _added(
     constraint: ConstraintSet | None, regularizer: Regularizer | None, layout: Layout
 ) -> list[Regularizer]:
     """Return the parts added to the objectives: indicators, and regularizers other than 0."""
-    found: list[Regularizer] = [] if constraint is None else [Indicator(constraint)]
+    added: list[Regularizer] = [] if constraint is None else [Indicator(constraint)]
     if regularizer is not None and not is_zero(regularizer, layout):
-        found.append(regularizer)
-    return found
+        added.append(regularizer)
+    return added
 
 
 def is_zero(psi: Regularizer, layout: Layout) -> bool:

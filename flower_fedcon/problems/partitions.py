@@ -143,8 +143,8 @@ def _rng(seed: Any) -> np.random.Generator:
 
 
 def _by_appearance(values: Array) -> Array:
-    found, first = np.unique(values, return_index=True)
-    ordered: Array = found[np.argsort(first)]
+    distinct, first = np.unique(values, return_index=True)
+    ordered: Array = distinct[np.argsort(first)]
     return ordered
 
 
@@ -175,13 +175,13 @@ def _dirichlet(
     rows_of = [np.flatnonzero(labels == label) for label in _by_appearance(labels)]
     for _ in range(_TRIES):
         sizes, parts = np.zeros(n, np.intp), []
-        for own in rows_of:
+        for rows in rows_of:
             shares = rng.dirichlet(each)
             if balanced:
                 shares = np.where(sizes > average, 0.0, shares)
                 shares = shares / sum(shares.tolist())  # in this order, which determines rounding
-            ends = (np.cumsum(shares) * len(own)).astype(int)[:-1]
-            parts.append(np.split(own, ends))
+            ends = (np.cumsum(shares) * len(rows)).astype(int)[:-1]
+            parts.append(np.split(rows, ends))
             sizes += [len(piece) for piece in parts[-1]]
         fewest = int(sizes.min())
         if fewest >= least:
@@ -226,7 +226,7 @@ def _shards(
     chosen = np.split(rng.permutation(usable)[:pieces], np.cumsum(each))[:-1]
     none = np.empty(0, np.intp)
     return [
-        np.concatenate([none, *(order[k * size : (k + 1) * size] for k in own)]) for own in chosen
+        np.concatenate([none, *(order[k * size : (k + 1) * size] for k in mine)]) for mine in chosen
     ]
 
 
@@ -234,26 +234,26 @@ def _classes(
     labels: Array, *, clients: int, classes: int, mode: str = "random", seed: int = 42
 ) -> list[Array]:
     n, rng = _clients(clients, len(labels)), _rng(seed)
-    known = np.unique(labels)
+    distinct = np.unique(labels)
     k = count("partition: classes", classes)
     choice("partition: mode", mode, _MODES)
-    if k > len(known):
-        raise ConfigError(f"partition: classes must be at most {len(known)}, got {k}")
-    own: list[list[int]] = []  # for each client, places among the known classes
+    if k > len(distinct):
+        raise ConfigError(f"partition: classes must be at most {len(distinct)}, got {k}")
+    places: list[list[int]] = []  # for each client, places among the known classes
     for j in range(n):
         if mode == "deterministic":
-            mine = [(j + i) % len(known) for i in range(k)]
+            mine = [(j + i) % len(distinct) for i in range(k)]
         elif mode == "random":
-            mine = rng.choice(len(known), size=k, replace=False).tolist()
+            mine = rng.choice(len(distinct), size=k, replace=False).tolist()
         else:
-            mine = [j % len(known)]
+            mine = [j % len(distinct)]
             while len(mine) < k:
-                one = int(rng.choice(len(known), size=1)[0])
+                one = int(rng.choice(len(distinct), size=1)[0])
                 mine += [] if one in mine else [one]
-        own.append(mine)
+        places.append(mine)
     parts: list[list[Array]] = [[] for _ in range(n)]
-    for place, label in enumerate(known.tolist()):
-        holders, rows = [j for j in range(n) if place in own[j]], np.flatnonzero(labels == label)
+    for place, label in enumerate(distinct.tolist()):
+        holders, rows = [j for j in range(n) if place in places[j]], np.flatnonzero(labels == label)
         if len(holders) > len(rows):
             raise ConfigError(
                 f"partition by 'classes': {len(holders)} clients would share the {len(rows)} rows "

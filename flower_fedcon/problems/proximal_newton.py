@@ -67,8 +67,8 @@ def newton(
         return smooth.value(z) + float((l1 * np.abs(flat) + 0.5 * l2 * flat * flat).sum())
 
     def slope(z: Array) -> Array:
-        found: Array = smooth.gradient(z).reshape(-1) + l2 * z.reshape(-1)
-        return found
+        gradient: Array = smooth.gradient(z).reshape(-1) + l2 * z.reshape(-1)
+        return gradient
 
     g, value = slope(x), total(x)
     away = _distance(x, g, l1)
@@ -114,8 +114,8 @@ def excess(smooth: _Smooth, weights: tuple[Array, Array], x: Array) -> float:
     values, vectors = np.linalg.eigh(smooth.hessian(x) + np.diag(l2))
     along = vectors.T @ _subgradient(x.reshape(-1), g, l1)
     least = 16 * len(g) * np.finfo(np.float64).eps * max(float(values[-1]), 1e-300)
-    known = values > least
-    return 0.5 * float((along[known] ** 2 / values[known]).sum())
+    curved = values > least
+    return 0.5 * float((along[curved] ** 2 / values[curved]).sum())
 
 
 def interchangeable(smooth: _Smooth, weights: tuple[Array, Array], x: Array) -> str:
@@ -126,8 +126,8 @@ def interchangeable(smooth: _Smooth, weights: tuple[Array, Array], x: Array) -> 
 def _subgradient(x: Array, g: Array, l1: Array) -> Array:
     """Return the shortest element of a gradient plus the subdifferential of an l1 norm."""
     at_zero = np.sign(g) * np.maximum(np.abs(g) - l1, 0.0)
-    found: Array = np.where(x == 0, at_zero, g + l1 * np.sign(x))
-    return found
+    shortest: Array = np.where(x == 0, at_zero, g + l1 * np.sign(x))
+    return shortest
 
 
 def _distance(x: Array, g: Array, l1: Array) -> float:

@@ -82,8 +82,8 @@ class Reference:
 
     def length(self, move: Array) -> float:
         """Return the norm of a move from x in the units of `residual`."""
-        own = move.reshape(-1) if self.units is None else (move / self.units).reshape(-1)
-        return float(np.linalg.norm(own))
+        scaled = move.reshape(-1) if self.units is None else (move / self.units).reshape(-1)
+        return float(np.linalg.norm(scaled))
 
 
 def solve(
@@ -135,24 +135,24 @@ def solve(
             f"(reference = false), and use certificates, whose kkt is 0 at stationary points"
         )
     x0 = float_array("x0", x0).astype(np.float64)
-    own = _Mean(objectives)
+    mean = _Mean(objectives)
     limit = count("max_iterations", max_iterations)
-    start = own.gradient(x0)
+    start = mean.gradient(x0)
     if start.shape != x0.shape:
         raise ConfigError(
             f"the gradient has shape {start.shape} and x0 has shape {x0.shape}: give them one shape"
         )
-    units = units_of(regularizer, mean_curvatures(own.parts), x0.shape, exact=True)
-    smooth, psi, x = own.in_units(units), units.psi, x0 / units.sizes
-    size = max(units.length(start), units.length(own.gradient(np.zeros_like(x0))))
+    units = units_of(regularizer, mean_curvatures(mean.parts), x0.shape, exact=True)
+    smooth, psi, x = mean.in_units(units), units.psi, x0 / units.sizes
+    size = max(units.length(start), units.length(mean.gradient(np.zeros_like(x0))))
     target = positive("tolerance", tolerance) * size
 
     weights = psi.entrywise(x.shape)
     method, residual = "", math.inf
     if weights is not None and not weights[0].any():
-        found = _direct(smooth.parts, weights[1], x)
+        direct = _direct(smooth.parts, weights[1], x)
         x, method = (
-            (_lbfgs(smooth, weights[1], x, target, limit), "l-bfgs") if found is None else found
+            (_lbfgs(smooth, weights[1], x, target, limit), "l-bfgs") if direct is None else direct
         )
         residual = _away(smooth, psi, x)
     elif (least := _by_coordinates(smooth, psi, x, target, limit)) is not None:
@@ -185,8 +185,8 @@ def solve(
             _log.warning("F* may be %.2g too high: %s", above(), why)
     x = x * units.sizes
     if isinstance(regularizer, Indicator) and not regularizer.constraint.without_oracle:
-        above = partial(_frank_wolfe_gap, own, regularizer.constraint, x)
-    value = own.value(x) + regularizer.value(x)
+        above = partial(_frank_wolfe_gap, mean, regularizer.constraint, x)
+    value = mean.value(x) + regularizer.value(x)
     return Reference(x, value, residual, method or "fista", units.sizes, above)
 
 
@@ -223,8 +223,8 @@ class _Mean:
 
     def twice(self, size: int) -> bool:
         """Return whether second derivatives are available for a model of this size."""
-        known = all(callable(getattr(f, "hessian", None)) for f in self.parts)
-        return known and size <= _DENSE
+        available = all(callable(getattr(f, "hessian", None)) for f in self.parts)
+        return available and size <= _DENSE
 
     def value(self, x: Array) -> float:
         return sum(float(f.value(x)) for f in self.parts) / len(self.parts)
@@ -262,8 +262,8 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
         cores.append(f)
     kinds = {type(f) for f in cores}
     kind = kinds.pop()
-    known = (LeastSquares, LogisticRegression, SoftmaxRegression)
-    if kinds or kind not in known or len({f.shape for f in cores}) > 1:
+    stackable = (LeastSquares, LogisticRegression, SoftmaxRegression)
+    if kinds or kind not in stackable or len({f.shape for f in cores}) > 1:
         return None
     weighted = any(f.weights is not None for f in cores)
     if any(f.sparse or (f.l2 and f.intercept) for f in cores):
@@ -278,8 +278,8 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
     targets = np.concatenate([f.targets for f in cores])
     if kind is LeastSquares:
         weights = weights * [f.scale for f in cores]
-        own = [np.ones(f.num_examples) if f.weights is None else f.weights for f in cores]
-        root = np.sqrt(np.repeat(weights, sizes) * np.concatenate(own))
+        row_weights = [np.ones(f.num_examples) if f.weights is None else f.weights for f in cores]
+        root = np.sqrt(np.repeat(weights, sizes) * np.concatenate(row_weights))
         A *= root.reshape((-1, *[1] * (A.ndim - 1)))
         return LeastSquares(A, root * targets, scale=len(A))
     total = float(weights[0]) * len(A)
@@ -293,8 +293,8 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
 
 def _is_quadratic(f: Any) -> bool:
     """Return whether a function is a quadratic of this package, with nothing overridden."""
-    known = ("value", "gradient", "hessian", "loss", "slope", "curvature")
-    owners = filter(None, (owner_of(type(f), name) for name in known))
+    methods = ("value", "gradient", "hessian", "loss", "slope", "curvature")
+    owners = filter(None, (owner_of(type(f), name) for name in methods))
     return isinstance(f, Quadratic | LeastSquares) and all(map(is_ours, owners))
 
 
@@ -326,14 +326,14 @@ def _direct(parts: Sequence[Any], ridge: Array, x: Array) -> tuple[Array, str] |
             f"the mean of the quadratics has the eigenvalue {eigenvalues[0]:.3g} < 0, so it has no "
             f"minimiser: add L2Squared, or a constraint"
         )
-    found = np.linalg.lstsq(hessian, linear, rcond=None)[0]
-    found += np.linalg.lstsq(hessian, linear - hessian @ found, rcond=None)[0]
-    if np.linalg.norm(hessian @ found - linear) > 1e-6 * np.linalg.norm(linear):
+    solution = np.linalg.lstsq(hessian, linear, rcond=None)[0]
+    solution += np.linalg.lstsq(hessian, linear - hessian @ solution, rcond=None)[0]
+    if np.linalg.norm(hessian @ solution - linear) > 1e-6 * np.linalg.norm(linear):
         raise FedConError(
             "the mean of the quadratics is linear along a direction, so it has no minimiser: add "
             "L2Squared, or a constraint"
         )
-    return found.reshape(x.shape), "direct"
+    return solution.reshape(x.shape), "direct"
 
 
 def _by_coordinates(
@@ -359,8 +359,8 @@ def _by_coordinates(
     def distance(at: Array, gradient: Array) -> float:
         return psi.subdifferential_distance(at.reshape(x.shape), gradient.reshape(x.shape))
 
-    found, gap = coordinate_descent(A, b, l1, l2, x.reshape(-1), distance, target, limit)
-    return found.reshape(x.shape), gap
+    solution, gap = coordinate_descent(A, b, l1, l2, x.reshape(-1), distance, target, limit)
+    return solution.reshape(x.shape), gap
 
 
 def _lbfgs(smooth: _Mean, ridge: Array, x: Array, target: float, limit: int) -> Array:
@@ -381,8 +381,8 @@ def _lbfgs(smooth: _Mean, ridge: Array, x: Array, target: float, limit: int) -> 
 
     gtol = target / steep / math.sqrt(x.size)  # a bound on the largest entry
     options = {"maxiter": limit, "maxfun": 2 * limit, "gtol": gtol, "ftol": 0.0, "maxcor": 20}
-    found = minimize(both, x.ravel() / far, jac=True, method="L-BFGS-B", options=options)
-    return far * np.asarray(found.x, dtype=np.float64).reshape(x.shape)
+    solution = minimize(both, x.ravel() / far, jac=True, method="L-BFGS-B", options=options)
+    return far * np.asarray(solution.x, dtype=np.float64).reshape(x.shape)
 
 
 def curvature_along(gradient: Callable[[Array], Array], x: Array) -> float:
@@ -397,7 +397,7 @@ def curvature_along(gradient: Callable[[Array], Array], x: Array) -> float:
     norm = float(np.linalg.norm(slope))
     if not norm or not math.isfinite(norm):
         return 1.0
-    length, found = 1e-4 * (float(np.linalg.norm(x)) or 1.0), 1.0
+    length, curvature = 1e-4 * (float(np.linalg.norm(x)) or 1.0), 1.0
     for _ in range(_LOOKS):
         change = float(np.linalg.norm(gradient(x - (length / norm) * slope) - slope))
         if not math.isfinite(change):
@@ -405,12 +405,12 @@ def curvature_along(gradient: Callable[[Array], Array], x: Array) -> float:
         elif change <= 1e-9 * norm:  # the change is only rounding
             length *= 1e4
         else:
-            found = change / length
-            wanted = 1e-4 * norm / found
+            curvature = change / length
+            wanted = 1e-4 * norm / curvature
             if 0.01 <= length / wanted <= 1e3:
                 break
             length = wanted
-    return found
+    return curvature
 
 
 class _ProximalSteps:
@@ -419,9 +419,9 @@ class _ProximalSteps:
     def __init__(self, smooth: _Mean, psi: Regularizer, x: Array) -> None:
         self.gradient: Callable[[Array], Array] = smooth.gradient
         self.psi = psi
-        known = smooth.smoothness
-        self.known = known is not None and math.isfinite(known)
-        guess = known if known is not None and self.known else curvature_along(smooth.gradient, x)
+        stated = smooth.smoothness
+        self.known = stated is not None and math.isfinite(stated)
+        guess = stated if stated is not None and self.known else curvature_along(smooth.gradient, x)
         self.L = guess or 1.0
 
     def step(self, y: Array, gradient: Array) -> Array:

@@ -118,8 +118,8 @@ def norm(x: Array) -> float:
 
 def soft(v: Array, level: float | Array) -> Array:
     """Return sign(v) max(|v| - level, 0), in the dtype of `v` for a Python float."""
-    found: Array = v - np.minimum(np.maximum(v, -level), level)
-    return found if v.ndim else np.asarray(found)
+    shrunk: Array = v - np.minimum(np.maximum(v, -level), level)
+    return shrunk if v.ndim else np.asarray(shrunk)
 
 
 def weight_or_weights(name: str, value: object) -> float | Array:

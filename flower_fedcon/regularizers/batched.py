@@ -101,14 +101,14 @@ class BatchedRegularizer:
         """Return the proximal points, with one step or each client's."""
         if is_array(step):
             each = zip(v, step.tolist(), strict=True)
-            return np.stack([self.inner.prox(model, own) for model, own in each])
+            return np.stack([self.inner.prox(model, length) for model, length in each])
         return _of_each(self.inner.prox, v, self.axes, step)
 
     def subgradient(self, x: Array) -> Array:
         """Return a subgradient at each point."""
         if type(self.inner) in _ENTRY_BY_ENTRY:
-            found: Array = self.inner.subgradient(x)
-            return found
+            subgradients: Array = self.inner.subgradient(x)
+            return subgradients
         return self.each(x, self.inner.subgradient)
 
     def scaled(self, factor: float) -> BatchedRegularizer:

@@ -64,8 +64,8 @@ def constrained_prox(
     array([3., 0.])
     """
     if isinstance(psi, BatchedRegularizer):
-        own = psi.inner
-        return psi.each(v, lambda model: constrained_prox(own, model, step, center, radius))
+        inner = psi.inner
+        return psi.each(v, lambda model: constrained_prox(inner, model, step, center, radius))
     ball = norm_ball(psi, radius)
     free = psi.prox(v, step)
     if ball.excess(free - center) <= 0:

@@ -69,7 +69,7 @@ class Each(ByValue, Regularizer):
 
     def entrywise(self, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
         """Return the inner weights, for each model."""
-        found = self.inner.entrywise(shape[1:])
-        if found is None:
+        weights = self.inner.entrywise(shape[1:])
+        if weights is None:
             return None
-        return np.broadcast_to(found[0], shape), np.broadcast_to(found[1], shape)
+        return np.broadcast_to(weights[0], shape), np.broadcast_to(weights[1], shape)

@@ -76,8 +76,8 @@ class WithIntercept(ByValue, Regularizer):
 
     def entrywise(self, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
         """Return the weights of the coefficients, and 0 for the intercept."""
-        found = self.inner.entrywise((shape[0] - 1, *shape[1:]))
-        if found is None:
+        weights = self.inner.entrywise((shape[0] - 1, *shape[1:]))
+        if weights is None:
             return None
         free: Any = np.zeros((1, *shape[1:]))
-        return np.concatenate([found[0], free]), np.concatenate([found[1], free])
+        return np.concatenate([weights[0], free]), np.concatenate([weights[1], free])

@@ -59,20 +59,20 @@ def rescaled(
         l1, l2 = weights
         return sizes, Entrywise(l1 * sizes, l2 * sizes * sizes)
     if isinstance(psi, WithIntercept):
-        own, inner = rescaled(psi.inner, sizes[:-1])
-        return np.concatenate([own, sizes[-1:]]), WithIntercept(inner)
+        units, inner = rescaled(psi.inner, sizes[:-1])
+        return np.concatenate([units, sizes[-1:]]), WithIntercept(inner)
     if isinstance(psi, Separable):
         shapes = [shape for _, shape in psi.parts]
         layers = zip(psi.parts, split(sizes, shapes, 0), strict=True)
-        found = [rescaled(part, layer) for (part, _), layer in layers]
-        parts = zip(found, shapes, strict=True)
+        pairs = [rescaled(part, layer) for (part, _), layer in layers]
+        parts = zip(pairs, shapes, strict=True)
         return (
-            np.concatenate([own.ravel() for own, _ in found]),
+            np.concatenate([units.ravel() for units, _ in pairs]),
             Separable(tuple((part, shape) for (_, part), shape in parts)),
         )
     if isinstance(psi, Each):
-        own, inner = rescaled(psi.inner, _mean_size(sizes, axis=0))
-        return np.broadcast_to(own, sizes.shape), Each(inner)
+        units, inner = rescaled(psi.inner, _mean_size(sizes, axis=0))
+        return np.broadcast_to(units, sizes.shape), Each(inner)
     if isinstance(psi, Indicator) and isinstance(psi.constraint, Box):
         box = psi.constraint
         return sizes, Indicator(Box(box.lower / sizes, box.upper / sizes))
@@ -98,8 +98,8 @@ def _groups(psi: _GroupPenalty, sizes: Array) -> tuple[Array, Regularizer]:
     each = np.array(
         [float(_mean_size(sizes.ravel()[labels == g])) for g in range(int(labels.max()) + 1)]
     )
-    own = each[labels].reshape(sizes.shape)
-    return own, GroupsInUnits(labels, weight * each, l1 * own)
+    units = each[labels].reshape(sizes.shape)
+    return units, GroupsInUnits(labels, weight * each, l1 * units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +134,8 @@ class Entrywise(ByValue, Regularizer):
         step = check_prox(self, v, step)
         if not step:
             return v
-        found: Array = soft(v, (step * self.l1).astype(v.dtype, copy=False))
-        return (found / (1.0 + step * self.l2)).astype(v.dtype, copy=False)
+        shrunk: Array = soft(v, (step * self.l1).astype(v.dtype, copy=False))
+        return (shrunk / (1.0 + step * self.l2)).astype(v.dtype, copy=False)
 
     def subdifferential_distance(self, x: Array, grad: Array) -> float:
         """Return the least ||grad + q|| over the subdifferential at x."""
@@ -215,8 +215,8 @@ class L1BallInUnits(ByValue, Regularizer):
         weighed = np.take_along_axis(sizes * np.abs(flat), least, axis=-1)
         levels = (np.cumsum(weighed, axis=-1) - self.radius) / np.cumsum(sizes[least] ** 2, axis=-1)
         level = np.maximum(levels.max(axis=-1, keepdims=True), 0.0)
-        found: Array = soft(flat, (level * sizes).astype(v.dtype, copy=False)).reshape(v.shape)
-        return found
+        shrunk: Array = soft(flat, (level * sizes).astype(v.dtype, copy=False)).reshape(v.shape)
+        return shrunk
 
     def scaled(self, factor: float) -> L1BallInUnits:
         """Return the same function."""
@@ -269,8 +269,8 @@ class InUnits(ByValue, Regularizer):
         """Return psi's distance in these units."""
         if type(self.psi).subdifferential_distance is Regularizer.subdifferential_distance:
             return self.prox_residual(x, grad)
-        found = self.psi.subdifferential_distance(self.size * x, grad / self.size)
-        return found if math.isinf(found) else self.size * found
+        distance = self.psi.subdifferential_distance(self.size * x, grad / self.size)
+        return distance if math.isinf(distance) else self.size * distance
 
     def scaled(self, factor: float) -> InUnits:
         """Return factor * psi."""

@@ -103,8 +103,8 @@ class SLOPE(ByValue, Regularizer):
         self.check_shape(x.shape)
         out = np.empty(x.size)
         out[np.argsort(-np.abs(x), axis=None, kind="stable")] = self.weights
-        found: Array = out.reshape(x.shape) * np.sign(x)
-        return found.astype(x.dtype, copy=False)
+        signed: Array = out.reshape(x.shape) * np.sign(x)
+        return signed.astype(x.dtype, copy=False)
 
     def subdifferential_distance(self, x: Array, grad: Array) -> float:
         """Return the least ||grad + q|| over the subdifferential at x.

@@ -161,9 +161,9 @@ class Separable(OfLayers[Regularizer], Regularizer):
 
     def entrywise(self, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
         """Return the layers' weights, one after another."""
-        found = [part.entrywise(own) for part, own in self.parts]
-        known = [weights for weights in found if weights is not None]
-        if len(known) < len(found):
+        layers = [part.entrywise(layer_shape) for part, layer_shape in self.parts]
+        known = [weights for weights in layers if weights is not None]
+        if len(known) < len(layers):
             return None
         l1, l2 = (
             np.concatenate([each.ravel() for each in one]) for one in zip(*known, strict=True)

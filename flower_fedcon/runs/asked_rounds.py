@@ -44,7 +44,7 @@ def account(folder: Path) -> dict[str, Any]:
     """
     path = folder / NAME
     try:
-        found = state_files.read(path, {})
+        spent = state_files.read(path, {})
     except FileNotFoundError:
         return {"rounds": 0}
     except state_files.DamagedError as error:
@@ -52,6 +52,6 @@ def account(folder: Path) -> dict[str, Any]:
             f"it is not known what this run has spent: {error}. Start again in another run "
             f"directory"
         ) from None
-    if not isinstance(found, dict) or type(found.get("rounds")) is not int or found["rounds"] < 0:
+    if not isinstance(spent, dict) or type(spent.get("rounds")) is not int or spent["rounds"] < 0:
         raise FedConError(f"{path} does not say what this run has spent: use another run directory")
-    return found
+    return spent

@@ -79,14 +79,14 @@ def certify(server: Server, engine: Engine, units: Units | None = None) -> dict[
     gradient, curvatures = found_gradient
     if units is None:
         units = units_of(Zero() if psi is None else psi, curvatures, x.shape)
-    found = {"kkt": units.residual(x, gradient)}
+    certificates = {"kkt": units.residual(x, gradient)}
     if constraint is not None:
         vertex = constraint.lmo(gradient).dense()
-        found["fw_gap"] = float(np.vdot(gradient, x - vertex))
+        certificates["fw_gap"] = float(np.vdot(gradient, x - vertex))
     distances = [float(a["distance"]) for a in answers.values() if "distance" in a]
     if len(distances) == setup.num_clients:
-        found["consensus"] = math.sqrt(math.fsum(d * d for d in distances) / len(distances))
-    return found
+        certificates["consensus"] = math.sqrt(math.fsum(d * d for d in distances) / len(distances))
+    return certificates
 
 
 def pooled_gradient(

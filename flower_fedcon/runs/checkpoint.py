@@ -85,10 +85,10 @@ def fingerprint(
         entries["weighting"] = setup.weighting
     if strategy.uses_num_rounds:
         entries["num_rounds"] = setup.num_rounds
-    found = {name: _entry(digest(value), value) for name, value in entries.items()}
+    fingerprints = {name: _entry(digest(value), value) for name, value in entries.items()}
     for name, digests in engine.digests().items():
-        found[name] = _entry(digests, digest(digests))
-    return found
+        fingerprints[name] = _entry(digests, digest(digests))
+    return fingerprints
 
 
 def _entry(content: str | list[str], value: Any) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def load(
     path = folder / NAME
     try:
         kinds = [_types(method) for method in (strategy, *rivals)]
-        content = state_files.read(path, {n: kind for known in kinds for n, kind in known.items()})
+        content = state_files.read(path, {n: kind for types in kinds for n, kind in types.items()})
     except FileNotFoundError:
         return None
     except state_files.DamagedError as error:
@@ -233,12 +233,12 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
             return False
     server, clients = content["server"], content["clients"]
     numbers = [content["rows"], server["round"], server["incarnation"]]
-    known = isinstance(clients, StateColumns)
+    columnar = isinstance(clients, StateColumns)
     return (
         _are_rounds(server["acknowledged"], num_clients)
         and (clients is None or len(clients) == num_clients)
         and all(map(_is_round, numbers))
-        and (known or all(isinstance(client, Versions) for client in clients or ()))
+        and (columnar or all(isinstance(client, Versions) for client in clients or ()))
         and _is_spent(server.get("privacy"))
         and all(isinstance(content.get(name, {}), dict) for name in ("ledgers", _OTHERS))
         and isinstance(server.get("compression"), Mirror | None)
@@ -265,17 +265,17 @@ def _is_spent(found: Any) -> bool:
     if found is None:
         return True
     more = {"released", "asked"}
-    known = isinstance(found, dict) and found.keys() - more == {"spent", "clip"}
-    return known and type(found["spent"]) is int and found["spent"] >= 0 and found["clip"] > 0
+    fits = isinstance(found, dict) and found.keys() - more == {"spent", "clip"}
+    return fits and type(found["spent"]) is int and found["spent"] >= 0 and found["clip"] > 0
 
 
 def _is_time(found: Any) -> bool:
     """Return whether this is the reading of a simulated clock, or None."""
     if found is None:
         return True
-    known = isinstance(found, dict) and found.keys() - {"gradients"} == {"seconds", "sizes"}
+    fits = isinstance(found, dict) and found.keys() - {"gradients"} == {"seconds", "sizes"}
     return (
-        known
+        fits
         and isinstance(found.get("gradients", []), list)
         and found["seconds"] >= 0
         and all(map(_is_round, found["sizes"]))
@@ -335,10 +335,10 @@ def _change(
 
 def _types(strategy: Method[Any]) -> dict[str, type[Any]]:
     """Return the named tuples in an algorithm's modules: its states consist of them."""
-    found: dict[str, type[Any]] = {"Versions": Versions, "Mirror": Mirror}
-    found |= {"Remembering": Remembering, "StateColumns": StateColumns}
+    types: dict[str, type[Any]] = {"Versions": Versions, "Mirror": Mirror}
+    types |= {"Remembering": Remembering, "StateColumns": StateColumns}
     for kind in (*type(strategy).__mro__, *client_class(strategy.name).__mro__):
         for name, value in vars(sys.modules[kind.__module__]).items():
             if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
-                found[name] = value
-    return found
+                types[name] = value
+    return types

@@ -104,10 +104,10 @@ def _methods(of: str | Path) -> Iterator[str]:
     if not files and there:
         raise ConfigError(f"{path} holds no run: it has no {CONFIG} in it, nor below")
     if not files:
-        known = [*accepted(), *(kind.__name__ for kind in algorithms().values())]
+        names = [*accepted(), *(kind.__name__ for kind in algorithms().values())]
         raise ConfigError(
             f"{text!r} is no method, and there is no such experiment file or folder of runs: "
-            f"{nearest(text, known)}"
+            f"{nearest(text, names)}"
         )
     for file in files:
         tables = read_toml(file)
@@ -156,13 +156,13 @@ def _own_entry() -> str:
         else _tex(f"{who['family-names']}, {who['given-names']}")
         for who in stated["authors"]
     ]  # fmt: skip
-    known = {"title": stated["title"], "author": " and ".join(people)}
-    known |= {
+    fields = {"title": stated["title"], "author": " and ".join(people)}
+    fields |= {
         key: str(stated[key]) for key in ("version", "license", "doi", "url") if key in stated
     }
     if "date-released" in stated:
-        known["year"] = str(stated["date-released"])[:4]
-    return _written("software", stated["title"].replace("-", "_"), known)
+        fields["year"] = str(stated["date-released"])[:4]
+    return _written("software", stated["title"].replace("-", "_"), fields)
 
 
 def _written(kind: str, key: str, fields: dict[str, str]) -> str:

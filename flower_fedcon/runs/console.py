@@ -26,9 +26,9 @@ def console() -> Console:
     """Return a console for standard output."""
     from rich.console import Console
 
-    found = Console(markup=False, highlight=False)
-    if found.is_terminal or "COLUMNS" in os.environ:
-        return found
+    screen = Console(markup=False, highlight=False)
+    if screen.is_terminal or "COLUMNS" in os.environ:
+        return screen
     # A file or a pipe has no width, and 80 columns would break every cell.
     return Console(markup=False, highlight=False, width=160)
 

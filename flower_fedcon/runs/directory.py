@@ -189,14 +189,14 @@ def describe_run(
 
 def _stated(header: str, arguments: Mapping[str, Any]) -> list[str]:
     """Return a table's lines; a value that no file can state becomes a comment that says why."""
-    table, own = {}, []
+    table, comments = {}, []
     for name, value in arguments.items():
         if value is not None:
             try:
                 table[name] = tabled(value)
             except ConfigError as error:
-                own.append(f"# {name}: {' '.join(str(error).split())}")
-    return [*section(header, table)[1:], *own]
+                comments.append(f"# {name}: {' '.join(str(error).split())}")
+    return [*section(header, table)[1:], *comments]
 
 
 def environment() -> dict[str, Any]:
@@ -215,8 +215,8 @@ def environment() -> dict[str, Any]:
 def own_code_of(strategy: Any) -> dict[str, str]:
     """Return digests of the code of an algorithm's two classes, if the user wrote them."""
     pair = type(strategy), client_class(strategy.name)
-    found = {f"{kind.__module__}:{kind.__qualname__}": own_code(kind) for kind in pair}
-    return {name: code for name, code in found.items() if code}
+    digests = {f"{kind.__module__}:{kind.__qualname__}": own_code(kind) for kind in pair}
+    return {name: code for name, code in digests.items() if code}
 
 
 def _revision() -> str:
@@ -240,15 +240,15 @@ def _revision_of(folder: str) -> str:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a run uses."""
-    found = {"python": sys.version.split()[0], "flower-fedcon": __version__}
+    releases = {"python": sys.version.split()[0], "flower-fedcon": __version__}
     for package in (
         "flwr", "ray", "numpy", "scipy", "scikit-learn", "numba", "torch", "jax",
     ):  # fmt: skip
         try:
-            found[package] = metadata.version(package)
+            releases[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            releases[package] = "not installed"
+    return releases
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -256,5 +256,5 @@ def runs_in(folder: Path) -> list[Path]:
     with storage(f"look into {folder}"):
         if (folder / HISTORY).exists():
             return [folder]
-        found = [*folder.glob(f"*/{HISTORY}"), *folder.glob(f"*/seed-*/{HISTORY}")]
-    return sorted(path.parent for path in found)
+        histories = [*folder.glob(f"*/{HISTORY}"), *folder.glob(f"*/seed-*/{HISTORY}")]
+    return sorted(path.parent for path in histories)

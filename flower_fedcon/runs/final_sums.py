@@ -59,13 +59,13 @@ def total_sums(
             f"privacy={server.strategy.privacy!r} protects the uploads of rounds, not the sums of "
             f"the exchange {statistic!r} ({', '.join(shapes)}): leave inference out, or privacy"
         )
-    found, faults = asked(server, engine, statistic, shapes, None, x, **more)
+    answers, faults = asked(server, engine, statistic, shapes, None, x, **more)
     if faults:
         why = server.in_words(faults)
         raise RoundError(f"the sums {statistic!r} need every client's answer: {'; '.join(why)}")
     totals = {name: np.zeros(shape) for name, shape in shapes.items()}
-    for client in sorted(found):
-        for name, value in found[client].items():
+    for client in sorted(answers):
+        for name, value in answers[client].items():
             totals[name] += value
     return totals
 
@@ -92,7 +92,7 @@ def asked(
     wanted = server.everyone if clients is None else list(clients)
     exchange = known()[statistic]
     down = exchange.request({"x": server.x if x is None else x, **more})
-    found: dict[int, Payload] = {}
+    answers: dict[int, Payload] = {}
     faults: dict[int, str] = {}
 
     def refused(client: int, error: FedConError) -> None:
@@ -100,16 +100,16 @@ def asked(
 
     most = 3 if engine.max_retries is None else engine.max_retries
     for attempt in range(1 + most):
-        missing = [c for c in wanted if c not in found]
+        missing = [c for c in wanted if c not in answers]
         if not missing:
             break
         request = server.question(exchange.phase, down, missing)
         request.attempt = attempt + 1
         admit = partial(_admitted, shapes=shapes)
-        found |= ask(request, server, engine.answer, admit, refused, counted=True)
-        if all(is_refusal(faults.get(c, "")) for c in missing if c not in found):
+        answers |= ask(request, server, engine.answer, admit, refused, counted=True)
+        if all(is_refusal(faults.get(c, "")) for c in missing if c not in answers):
             break
-    return found, {c: faults.get(c, "no answer") for c in wanted if c not in found}
+    return answers, {c: faults.get(c, "no answer") for c in wanted if c not in answers}
 
 
 def is_refusal(fault: str) -> bool:

@@ -61,18 +61,18 @@ def read_runs(*folders: str | Path, settings: Sequence[str] = ()) -> pd.DataFram
     for given in map(Path, folders):
         with storage(f"look into {given}"):
             holding = (path.parent for path in given.rglob(HISTORY))
-            found = sorted(path for path in holding if not _has_tuned(path, given, is_study))
-        if not found:
+            runs = sorted(path for path in holding if not _has_tuned(path, given, is_study))
+        if not runs:
             raise ConfigError(
                 f"{given} holds no run: neither it nor its subfolders have a {HISTORY}"
             )
-        for folder in found:
+        for folder in runs:
             rows = pd.DataFrame(History.read_rows(folder / HISTORY))
             tables = read_toml(folder / CONFIG)
             found_at = {key: value_at(tables, key) for key in settings}
-            own = {key: value for key, value in found_at.items() if value is not None}
-            stated |= own.keys()
-            about = {"folder": str(folder), **_about(tables, folder), **_plain(own)}
+            values = {key: value for key, value in found_at.items() if value is not None}
+            stated |= values.keys()
+            about = {"folder": str(folder), **_about(tables, folder), **_plain(values)}
             frames.append(pd.concat([pd.DataFrame([about] * len(rows)), rows], axis=1))
     for key in settings:
         if key not in stated:

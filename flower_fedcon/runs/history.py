@@ -33,23 +33,23 @@ def why_not_recorded(name: str, columns: Iterable[str]) -> str:
     >>> why_not_recorded("residuals", ["residual", "round"])
     "did you mean 'residual'? Valid: residual, round"
     """
-    known = list(columns)
+    recorded = list(columns)
     if re.sub(r"[\s_]", "", name).upper().replace("−", "-") == "F-F*":
-        return f"F - F* has the name 'residual'. Valid: {', '.join(sorted(known))}"
-    of_model = name in ("objective", "residual", RELATIVE) or "epsilon" in known
-    if of_model and known and name not in known and "objective" not in known:
+        return f"F - F* has the name 'residual'. Valid: {', '.join(sorted(recorded))}"
+    of_model = name in ("objective", "residual", RELATIVE) or "epsilon" in recorded
+    if of_model and recorded and name not in recorded and "objective" not in recorded:
         return (
             f"a private run records only what noise protects, unless unsafe=True, and one on nodes "
-            f"what they answer; recorded: {', '.join(known)}"
+            f"what they answer; recorded: {', '.join(recorded)}"
         )
-    if name == RELATIVE and "residual" in known:
+    if name == RELATIVE and "residual" in recorded:
         return "F* is 0 here, and nothing is relative to it: take residual"
     if name in ("residual", RELATIVE):
         return (
             "F - F* is recorded if the optimum is known before the run: compute problem.optimum "
             "first (in a file: reference = true)"
         )
-    return nearest(name, known)
+    return nearest(name, recorded)
 
 
 class History:
@@ -172,7 +172,7 @@ def _parse(path: Path, count: int | None = None) -> _Parsed:
     except FileNotFoundError:
         raise StorageError(f"cannot read {path}: no such file") from None
     data = data[: data.rfind(b"\n") + 1]
-    found = _Parsed([], [], [], 0)
+    parsed = _Parsed([], [], [], 0)
     end = line = 0
 
     def lines() -> Iterator[str]:
@@ -183,25 +183,25 @@ def _parse(path: Path, count: int | None = None) -> _Parsed:
 
     try:
         for cells in csv.reader(lines(), strict=True):
-            if not found.columns:
+            if not parsed.columns:
                 if not cells or len(set(cells)) != len(cells):
                     raise ValueError("no names of columns")
-                found.columns.extend(cells)
-            elif len(cells) != len(found.columns):
-                raise ValueError(f"{len(cells)} values in {len(found.columns)} columns")
+                parsed.columns.extend(cells)
+            elif len(cells) != len(parsed.columns):
+                raise ValueError(f"{len(cells)} values in {len(parsed.columns)} columns")
             else:
-                pairs = zip(found.columns, cells, strict=True)
-                found.rows.append({name: _number(text) for name, text in pairs if text})
-                found.cells.append(cells)
-            found = found._replace(end=end)
-            if len(found.rows) == count:
+                pairs = zip(parsed.columns, cells, strict=True)
+                parsed.rows.append({name: _number(text) for name, text in pairs if text})
+                parsed.cells.append(cells)
+            parsed = parsed._replace(end=end)
+            if len(parsed.rows) == count:
                 break
     except (ValueError, csv.Error) as error:
         raise ConfigError(
             f"{path} is damaged in line {line} ({error!s:.99}): remove the lines from there on, or "
             f"resume the run, which cuts the file at its checkpoint"
         ) from None
-    return found
+    return parsed
 
 
 def _number(text: str) -> float:
@@ -251,8 +251,8 @@ class HistoryFile:
 
     def __init__(self, path: Path, keep: int = 0) -> None:
         self._path = path
-        found = _parse(path, keep) if keep else _Parsed([], [], [], 0)
-        self.rows, self._columns = found.rows, found.columns
+        parsed = _parse(path, keep) if keep else _Parsed([], [], [], 0)
+        self.rows, self._columns = parsed.rows, parsed.columns
         if len(self.rows) < keep:
             raise StorageError(
                 f"cannot resume: {path} holds {len(self.rows)} rows, and its checkpoint was "
@@ -262,7 +262,7 @@ class HistoryFile:
             check_file(path)
         with storage(f"write {path}"):
             self._file = path.open("ab", buffering=0)
-            self._file.truncate(found.end)
+            self._file.truncate(parsed.end)
 
     def write(self, row: Record) -> None:
         """Append a row; a new column is empty in earlier rows."""

@@ -40,7 +40,7 @@ def register(kind: type[Any]) -> None:
     ConfigError
         If the name is taken.
     """
-    taken = {"race", "ledgers", *(known.name for known in _of_wings())}
+    taken = {"race", "ledgers", *(hook.name for hook in _of_wings())}
     if not kind.name or kind.name in taken:
         raise ConfigError(
             f"{kind.__name__}.name must be a name that no other hook has, got {kind.name!r}"
@@ -62,9 +62,9 @@ def check_arguments(plan: Any, given: Sequence[str]) -> None:
     ConfigError
         If they are not valid, or nobody has them.
     """
-    known = hooks()
-    for kind in known:
+    kinds = hooks()
+    for kind in kinds:
         kind.check(plan)
     for name in given:
-        if not any(name in kind.arguments for kind in known):
+        if not any(name in kind.arguments for kind in kinds):
             raise ConfigError(f"{name}: what answers it is not installed: leave {name} out")

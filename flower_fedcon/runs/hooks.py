@@ -202,8 +202,8 @@ class Hooks:
 
     def _defined(self, name: str) -> list[Any]:
         """Return a method of the hooks that define it: a run calls it in every round."""
-        own = (part for part in self.parts if getattr(type(part), name) != getattr(RunHook, name))
-        return [getattr(part, name) for part in own]
+        parts = (part for part in self.parts if getattr(type(part), name) != getattr(RunHook, name))
+        return [getattr(part, name) for part in parts]
 
     @property
     def asks(self) -> str | None:
@@ -250,8 +250,8 @@ class Hooks:
 
     def snapshot(self) -> dict[str, Any]:
         """Return their states, by name."""
-        found = ((part.name, part.snapshot()) for part in self.parts if part.name)
-        return {name: state for name, state in found if state is not None}
+        states = ((part.name, part.snapshot()) for part in self.parts if part.name)
+        return {name: state for name, state in states if state is not None}
 
     def conclude(self, run: Playing, *, whole: bool) -> None:
         """Let all put results into the history."""

@@ -120,9 +120,9 @@ class Kept(RunHook):
 
     def begin(self, run: Playing, known: Any) -> None:
         """Make the folder, or take up the run in it."""
-        directory, plan, found = self._directory, self._plan, self._found
+        directory, plan, content = self._directory, self._plan, self._found
         self._saved = time.monotonic()
-        if found is None:
+        if content is None:
             if plan.resume:
                 lacks = "no checkpoint in" if directory.exists else "there is no folder"
                 _log.warning("%s %s to resume: starting from round 1", lacks, self.path)
@@ -130,10 +130,10 @@ class Kept(RunHook):
             directory.create(run.server, plan, algorithm, self._problem)
             self._begin_audit(run)
             return
-        run.history.rows = directory.reopen(found["rows"])
-        run.recorder.seconds = found["seconds"]
-        if found["clients"] is not None:
-            self._engine.load(found["clients"])
+        run.history.rows = directory.reopen(content["rows"])
+        run.recorder.seconds = content["seconds"]
+        if content["clients"] is not None:
+            self._engine.load(content["clients"])
         self._begin_audit(run)
         _log.info("resuming %s after round %d", self.path, run.server.round)
         if run.server.round > plan.num_rounds:

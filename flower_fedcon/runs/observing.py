@@ -87,14 +87,14 @@ class RunView:
         versions = self._engine.save()
         if versions is None:
             return {}
-        found = {}
+        states = {}
         for client, last in enumerate(self._server.acknowledgements.rounds.tolist()):
             state = versions[client].at(last) if last else None
             if isinstance(state, Remembering):
                 state = state.state
             if state is not None:
-                found[self.names[client]] = _read_only(state)
-        return found
+                states[self.names[client]] = _read_only(state)
+        return states
 
 
 class Observer:
@@ -161,7 +161,7 @@ def observed(
     ConfigError
         If a column is not a number, or its name is taken.
     """
-    found: Record = {}
+    measured: Record = {}
     watching = [one for one in callbacks if callable(getattr(one, "measure", None))]
     views: dict[bool, RunView] = {}
     for one in watching:
@@ -177,13 +177,13 @@ def observed(
             )
         check_metric_names(more)
         for name in more:
-            if name in records[True] or name in found:
+            if name in records[True] or name in measured:
                 raise ConfigError(
                     f"{type(one).__name__}.measure returns {name!r}, which is already a column: "
                     f"choose another name"
                 )
-        found |= numbers(more)
-    return found
+        measured |= numbers(more)
+    return measured
 
 
 def _read_only(value: Any) -> Any:

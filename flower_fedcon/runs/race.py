@@ -245,7 +245,7 @@ class Race:
 def _in_line(runners: Sequence[Runner]) -> list[Runner]:
     """Return runners that differ in one number, in its order; otherwise an empty list."""
     values = [[*runner.entry.settings.values()] for runner in runners]
-    if any(len(own) != 1 or not isinstance(own[0], int | float) for own in values):
+    if any(len(numbers) != 1 or not isinstance(numbers[0], int | float) for numbers in values):
         return []
     return sorted(runners, key=lambda runner: next(iter(runner.entry.settings.values())))
 
@@ -303,8 +303,8 @@ def begin(
     if snapshot is None:
         return Race([Runner(e, Server(e.strategy, setup, x0, **more)) for e in found], first)
     runners = []
-    for entry, known in zip(found, snapshot["runners"], strict=True):
-        kept = known["server"]
+    for entry, saved in zip(found, snapshot["runners"], strict=True):
+        kept = saved["server"]
         server = Server(
             entry.strategy,
             setup,
@@ -314,6 +314,6 @@ def begin(
             **more,
         )
         server.resume(kept)
-        record, states = known["record"], known["clients"]
-        runners.append(Runner(entry, server, known["score"], known["out"], states, record))
+        record, states = saved["record"], saved["clients"]
+        runners.append(Runner(entry, server, saved["score"], saved["out"], states, record))
     return Race(runners, first, snapshot["rung"])

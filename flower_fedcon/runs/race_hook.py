@@ -81,8 +81,8 @@ class RaceHook(RunHook):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each that took part, in order; empty before the race is decided."""
-        found: list[dict[str, Any]] = self._ended.get("rows", [])
-        return found
+        table: list[dict[str, Any]] = self._ended.get("rows", [])
+        return table
 
     @property
     def chosen(self) -> bool:
@@ -178,15 +178,15 @@ class RaceHook(RunHook):
             for method in (self.plain, *self._rivals):
                 setup = with_scales(method, setup, self._start, self._engine, several=several)
         if self._rivals:
-            found = [Entry(method.title, {}, method) for method in (self._strategy, *self._rivals)]
+            racers = [Entry(method.title, {}, method) for method in (self._strategy, *self._rivals)]
         else:
-            found = entries(self._strategy, setup)
+            racers = entries(self._strategy, setup)
         if "won" in known:
-            self._take(found, known)
+            self._take(racers, known)
         else:
             self._check_scores(known)
             first = _METHODS_FIRST if self._rivals else self.plain.bind(setup).first_stage()
-            self.race = begin(found, setup, self._start, known or None, first, **self._options)
+            self.race = begin(racers, setup, self._start, known or None, first, **self._options)
         return setup
 
     def _check_scores(self, known: Mapping[str, Any]) -> None:

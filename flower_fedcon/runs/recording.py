@@ -86,9 +86,9 @@ class Recorder:
         hidden = raw.keys() - more.keys() if self.covered else ()
         record = {name: value for name, value in whole.items() if name not in hidden}
         seen = {True: whole, False: record}
-        found = observed(plan.callbacks, server, self._engine, seen, self.covered)
-        whole |= found
-        record |= found
+        measured = observed(plan.callbacks, server, self._engine, seen, self.covered)
+        whole |= measured
+        record |= measured
         if self._noisy and first:
             _say_raw(server.private, raw if not self.covered else None)
         return record, seen

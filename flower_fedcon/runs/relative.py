@@ -23,10 +23,10 @@ def with_relative(rows: Sequence[Record]) -> list[Record]:
     >>> with_relative([{"objective": 3.0, "residual": 1.0}, {"round": 2.0}])
     [{'objective': 3.0, 'residual': 1.0, 'relative': 0.5}, {'round': 2.0}]
     """
-    known = [row for row in rows if "objective" in row and "residual" in row]
-    if not known or any(RELATIVE in row for row in rows):
+    complete = [row for row in rows if "objective" in row and "residual" in row]
+    if not complete or any(RELATIVE in row for row in rows):
         return list(rows)
-    nearest = min(known, key=lambda row: abs(row["residual"]))
+    nearest = min(complete, key=lambda row: abs(row["residual"]))
     size = abs(nearest["objective"] - nearest["residual"])
     if not size > TINY:
         return list(rows)

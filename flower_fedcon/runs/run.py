@@ -96,8 +96,8 @@ class Run:
         kept = None if plan.run_dir is None else Kept(plan, engine, race_hook, problem)
         self._kept = kept
         try:
-            found = {} if kept is None else kept.found(strategy, setup, x0, rivals)
-            self.server = race_hook.first_server(setup, found)
+            content = {} if kept is None else kept.found(strategy, setup, x0, rivals)
+            self.server = race_hook.first_server(setup, content)
             engine.open(self.server.info)
             restarts = Restarts(race_hook, self.server, x0, engine)
             self._flowing = Flowing.of_run(
@@ -110,7 +110,7 @@ class Run:
         brought = [hook for hook in wings if hook is not None]
         flowing = [] if self._flowing is None else [self._flowing]
         self.hooks = Hooks([*folder, *flowing, race_hook, restarts, Callbacks(), *brought])
-        self._states = states_in(found)
+        self._states = states_in(content)
         if few := short_of_rows(race_hook.strategy.batch_size, self.server.setup.clients):
             _strategies_log.warning("%s", few)
 

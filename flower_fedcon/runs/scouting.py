@@ -77,14 +77,14 @@ def with_scales(
     engine.open(server.info)
     numbers = ["steepness", "smoothness"] if steps else ["steepness"]
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(numbers, ())
-    found, faults = asked(server, engine, SCALES, shapes, steps=float(steps))
-    faults |= {c: f"it tells {own}" for c, own in found.items() if min(own.values()) < 0}
+    answers, faults = asked(server, engine, SCALES, shapes, steps=float(steps))
+    faults |= {c: f"it tells {answer}" for c, answer in answers.items() if min(answer.values()) < 0}
     if faults:
         raise RoundError(
             f"{lacking}, where the strategy is made (such as server_app.py), since before round 1 "
             f"its scales were not told by {'; '.join(server.in_words(faults))}{_or_allow(faults)}"
         )
-    told = {name: [float(found[client][name]) for client in range(n)] for name in numbers}
+    told = {name: [float(answers[client][name]) for client in range(n)] for name in numbers}
     for name, each in told.items():
         out = not_believed(each)
         most = max(number for place, number in enumerate(each) if place not in {*out})
@@ -151,10 +151,10 @@ class Guard:
         """Return a warning if the last record's objective is no lower than at x0; "" otherwise."""
         if server.round < _SHORT or not last.get("objective", -math.inf) >= self._first:
             return ""
-        found = server.setup
+        setup = server.setup
         source = "a race chose its steps"
-        if found.estimated:
-            source = f"its steps follow from an estimate of the smoothness, {found.smoothness:.3g}"
+        if setup.estimated:
+            source = f"its steps follow from an estimate of the smoothness, {setup.smoothness:.3g}"
         return (
             f"the objective ends at {last['objective']:.6g}, no lower than at the start "
             f"({self._first:.6g}), and {source}. If the start is no solution, the steps are too "

@@ -146,10 +146,10 @@ _PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
 def _rules() -> dict[str, type[Participation]]:
     """Return the rules of participation by name: those that the package exports."""
     homes = {name: home for name, home in _HOMES.items() if home.startswith("core.")}
-    known = {
+    exported = {
         name: getattr(import_module(f"flower_fedcon.{home}"), name) for name, home in homes.items()
     }
-    rules = {name: kind for name, kind in known.items() if issubclass(kind, Participation)}
+    rules = {name: kind for name, kind in exported.items() if issubclass(kind, Participation)}
     return {name: kind for name, kind in rules.items() if kind is not Participation}
 
 
@@ -204,21 +204,21 @@ def _typed_rule(name: str, arguments: Mapping[str, Any]) -> Participation:
         raise ConfigError(f"unknown participation {name!r}: {nearest(name, _rules())}")
     if kind is Deadline and "among" in arguments:
         arguments = {**arguments, "among": _participation(arguments["among"])}
-    found = _made(name, kind, arguments, "participation")
-    if not isinstance(found, Participation):
+    rule = _made(name, kind, arguments, "participation")
+    if not isinstance(rule, Participation):
         raise ConfigError(
             f"{name} is not a Participation: derive it from flower_fedcon.Participation"
         )
-    return found
+    return rule
 
 
 def _made(name: str, kind: Any, arguments: Mapping[str, Any], what: str) -> Any:
     """Return an object of a class, made with named arguments from a file."""
-    known = parameters(kind)
+    accepted = parameters(kind)
     for key in arguments:
-        if key not in known:
-            raise ConfigError(f"{name} takes no {key!r}: {nearest(key, known)}")
-    for key, parameter in known.items():
+        if key not in accepted:
+            raise ConfigError(f"{name} takes no {key!r}: {nearest(key, accepted)}")
+    for key, parameter in accepted.items():
         if parameter.default is parameter.empty and key not in arguments:
             raise ConfigError(f"{what} of type {name} needs {key}: write {key} = ...")
     return kind(**arguments)
@@ -230,7 +230,7 @@ def clock_of(table: Mapping[str, Any]) -> Clock:
     >>> clock_of({"compute": 2.0, "up": {"type": "LogNormal", "median": 1e6}})
     Clock(up=LogNormal(per='client', median=1000000.0, spread=0.5), compute=2.0)
     """
-    found = {}
+    arguments = {}
     for name, value in table.items():
         if isinstance(value, dict):
             kind = str(value.get("type"))
@@ -240,8 +240,8 @@ def clock_of(table: Mapping[str, Any]) -> Clock:
                 )
             rest = {key: part for key, part in value.items() if key != "type"}
             value = _made(kind, DISTRIBUTIONS[kind], rest, "a distribution")
-        found[name] = value
-    made: Clock = _made("a clock", Clock, found, "a clock")
+        arguments[name] = value
+    made: Clock = _made("a clock", Clock, arguments, "a clock")
     return made
 
 
@@ -265,11 +265,11 @@ def own_object(name: str, what: str) -> Any:
             f"cannot import {module_name!r} for {what} {name!r} ({error!r}): write "
             f'"module:name", of a module that is installed or lies in {here}'
         ) from None
-    found = getattr(module, attribute, None)
-    if not callable(found):
-        known = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
-        raise ConfigError(f"{module_name!r} has no {attribute!r}: {nearest(attribute, known)}")
-    return found
+    target = getattr(module, attribute, None)
+    if not callable(target):
+        callables = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+        raise ConfigError(f"{module_name!r} has no {attribute!r}: {nearest(attribute, callables)}")
+    return target
 
 
 def tabled(value: Any) -> Any:

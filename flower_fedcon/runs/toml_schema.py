@@ -110,7 +110,7 @@ def _describe(hint: Any) -> str:
         return "one of " + ", ".join(map(repr, get_args(hint)))
     kind = origin or hint
     if isinstance(kind, type) and kind not in _WORDS:
-        types = [n for n, known in settings.registered().items() if issubclass(known, kind)]
+        types = [n for n, setting in settings.registered().items() if issubclass(setting, kind)]
         if types:
             return f"a table {{type = ...}} of {', '.join(sorted(types))}"
     return _WORDS.get(hint, f"a {getattr(kind, '__name__', hint)}")

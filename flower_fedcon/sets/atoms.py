@@ -281,10 +281,10 @@ class CornerAtom(Atom):
 
 def number_arrays(atoms: Sequence[Atom]) -> dict[str, Array]:
     """Return the arrays of several atoms, numbered: "2.u" is the array u of the third."""
-    found: dict[str, Array] = {}
+    numbered: dict[str, Array] = {}
     for i, atom in enumerate(atoms):
-        found |= {f"{i}.{name}": array for name, array in atom.arrays().items()}
-    return found
+        numbered |= {f"{i}.{name}": array for name, array in atom.arrays().items()}
+    return numbered
 
 
 class StackedAtom(Atom):

@@ -43,7 +43,7 @@ def check_groups(name: str, groups: Any) -> Groups:
 def _ragged(groups: Any) -> bool:
     """Return whether a list holds lists of several lengths, or lists mixed with other values."""
     try:
-        return not isinstance(groups, np.ndarray) and len({np.shape(own) for own in groups}) > 1
+        return not isinstance(groups, np.ndarray) and len({np.shape(group) for group in groups}) > 1
     except ValueError:
         return True
 
@@ -51,10 +51,10 @@ def _ragged(groups: Any) -> bool:
 def _by_label(groups: Any) -> str:
     """Return how to write groups that are given as lists of indices; "" for other groups."""
     try:
-        entries = [int(operator.index(entry)) for own in groups for entry in own]
+        entries = [int(operator.index(entry)) for group in groups for entry in group]
         if sorted(entries) != list(range(len(entries))):
             return ""
-        labels = {int(entry): label for label, own in enumerate(groups) for entry in own}
+        labels = {int(entry): label for label, group in enumerate(groups) for entry in group}
     except TypeError:
         return ""
     return f": label the entries, {[labels[entry] for entry in range(min(len(labels), 20))]}"

@@ -122,8 +122,8 @@ class ConvexHull(ByValue, ConstraintSet):
 
         def nearest(model: Array) -> Array:
             wide = model.reshape(-1).astype(np.float64)
-            found = center + nearest_in_hull(points, wide - center)
-            return found.astype(model.dtype).reshape(model.shape)
+            point = center + nearest_in_hull(points, wide - center)
+            return point.astype(model.dtype).reshape(model.shape)
 
         return each(x, batch, nearest)
 

@@ -107,10 +107,10 @@ class Polyhedron(ByValue, ConstraintSet):
     @property
     def scale(self) -> float:
         """The largest distance from the origin to a face's plane, at least 1."""
-        found = max(1.0, float(np.abs(self._inequalities[1]).max()))
+        largest = max(1.0, float(np.abs(self._inequalities[1]).max()))
         if self._equations is None:
-            return found
-        return max(found, float(np.abs(self._equations[1]).max()))
+            return largest
+        return max(largest, float(np.abs(self._equations[1]).max()))
 
     @cached_property
     def _unit(self) -> float:
@@ -118,8 +118,8 @@ class Polyhedron(ByValue, ConstraintSet):
         levels = self._inequalities[1]
         if self._equations is not None:
             levels = np.concatenate([levels, self._equations[1]])
-        known = np.abs(levels[levels != 0])
-        return max(float(known.min()), float(known.max()) / 1e15) if known.size else 1.0
+        nonzero = np.abs(levels[levels != 0])
+        return max(float(nonzero.min()), float(nonzero.max()) / 1e15) if nonzero.size else 1.0
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless models have the normals' shape."""
@@ -129,11 +129,11 @@ class Polyhedron(ByValue, ConstraintSet):
         """Return the largest distance of x from a half-space or plane that it is outside of."""
         self.check_shape(x.shape)
         flat, (rows, levels) = x.reshape(-1).astype(np.float64), self._inequalities
-        found = float((rows @ flat - levels).max())
+        largest = float((rows @ flat - levels).max())
         if self._equations is None:
-            return found
+            return largest
         rows, levels = self._equations
-        return max(found, float(np.abs(rows @ flat - levels).max()))
+        return max(largest, float(np.abs(rows @ flat - levels).max()))
 
     def contains(self, x: Array, tolerance: float = 1e-12) -> bool:
         """Return whether `x` is in the set, to `tolerance` relative to the terms compared."""
@@ -182,18 +182,18 @@ class Polyhedron(ByValue, ConstraintSet):
         expect_finite(self, x)
 
         def nearest(model: Array) -> Array:
-            found = self._nearest(model.reshape(-1).astype(np.float64))
-            return found.astype(model.dtype).reshape(model.shape)
+            point = self._nearest(model.reshape(-1).astype(np.float64))
+            return point.astype(model.dtype).reshape(model.shape)
 
         return each(x, batch, nearest)
 
     def _nearest(self, v: Array) -> Array:
         flat, free, rows, levels = self._reduced
         if flat is None or free is None:
-            found = nearest_point(rows, levels, v)
-            if found is None:
+            point = nearest_point(rows, levels, v)
+            if point is None:
                 raise self._empty()
-            return found
+            return point
         inner = nearest_point(rows, levels, free.T @ (v - flat.point))
         if inner is None:
             raise self._empty()
@@ -235,8 +235,8 @@ class Polyhedron(ByValue, ConstraintSet):
             raise ConfigError(self.without_oracle)
 
         def vertex(one: Array) -> DenseAtom:
-            found = self._minimiser(one.reshape(-1).astype(np.float64))
-            return DenseAtom(found.astype(one.dtype).reshape(one.shape))
+            corner = self._minimiser(one.reshape(-1).astype(np.float64))
+            return DenseAtom(corner.astype(one.dtype).reshape(one.shape))
 
         return each_atom(g, batch, vertex)
 
@@ -246,10 +246,10 @@ class Polyhedron(ByValue, ConstraintSet):
         if self._equations is not None:
             equal = {"A_eq": self._equations[0], "b_eq": self._equations[1] / unit}
         size = float(np.abs(g).max())
-        found = _linear_program(g / size if size else g, A_ub=rows, b_ub=levels / unit, **equal)
-        if found.status:
-            raise FedConError(f"the linear program of a Polyhedron failed: {found.message}")
-        return self._nearest(found.x * unit)  # HiGHS satisfies inequalities to 1e-7 only
+        result = _linear_program(g / size if size else g, A_ub=rows, b_ub=levels / unit, **equal)
+        if result.status:
+            raise FedConError(f"the linear program of a Polyhedron failed: {result.message}")
+        return self._nearest(result.x * unit)  # HiGHS satisfies inequalities to 1e-7 only
 
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]

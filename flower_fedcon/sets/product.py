@@ -124,12 +124,12 @@ class ProductAtom(Atom):
 
     def _split(self, x: Array) -> list[tuple[Atom, Array]]:
         """Return each atom with its part of `x`, a view."""
-        found, start = [], 0
+        pairs, start = [], 0
         for atom in self.atoms:
             stop = start + size_of(atom.shape)
-            found.append((atom, x[start:stop].reshape(atom.shape)))
+            pairs.append((atom, x[start:stop].reshape(atom.shape)))
             start = stop
-        return found
+        return pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,14 +209,14 @@ class Product(OfLayers[ConstraintSet], ConstraintSet):
     ) -> Atom:
         """Return the product of the parts' atoms."""
         self.check_shape(shape)
-        own: list[dict[str, Array]] = [{} for _ in self.parts]
+        by_part: list[dict[str, Array]] = [{} for _ in self.parts]
         for name, array in arrays.items():
             number, _, rest = name.partition(".")
-            if number not in map(str, range(len(own))):
-                raise ConfigError(f"the array {name!r} belongs to no part of {len(own)}")
-            own[int(number)][rest] = array
+            if number not in map(str, range(len(by_part))):
+                raise ConfigError(f"the array {name!r} belongs to no part of {len(by_part)}")
+            by_part[int(number)][rest] = array
         atoms = [
             part.decode_atom(mine, shape, dtype)
-            for (part, shape), mine in zip(self.parts, own, strict=True)
+            for (part, shape), mine in zip(self.parts, by_part, strict=True)
         ]
         return ProductAtom(atoms)

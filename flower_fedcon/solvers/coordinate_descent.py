@@ -79,13 +79,13 @@ def coordinate_descent(
             chosen = np.arange(x.size)
         if chosen.size > _MOST:
             return x, away
-        own = np.ascontiguousarray(A[:, chosen])
-        gram = own.T @ own + np.diag(l2[chosen])
+        columns = np.ascontiguousarray(A[:, chosen])
+        gram = columns.T @ columns + np.diag(l2[chosen])
         goal = 0.1 * target / math.sqrt(x.size)
         if size < x.size:
             goal = max(goal, _SHARE * float(violation.max()))
         rest = min(limit - spent, _TIRED)
-        x[chosen], epochs = solved(gram, own.T @ b, l1[chosen], x[chosen], goal, rest)
+        x[chosen], epochs = solved(gram, columns.T @ b, l1[chosen], x[chosen], goal, rest)
         spent += epochs
         size = min(2 * size, x.size)
 
@@ -93,8 +93,8 @@ def coordinate_descent(
 def _violation(x: Array, gradient: Array, l1: Array, l2: Array) -> Array:
     """Return how far the entries are from their optimality conditions."""
     at_zero = np.maximum(np.abs(gradient) - l1, 0.0)
-    found: Array = np.where(x == 0, at_zero, np.abs(gradient + l2 * x + l1 * np.sign(x)))
-    return found
+    violation: Array = np.where(x == 0, at_zero, np.abs(gradient + l2 * x + l1 * np.sign(x)))
+    return violation
 
 
 def solved(

@@ -183,8 +183,8 @@ def finish(
     try:
         end = descend(problem, rules, stop)
     except ClientsError as failed:
-        own = {int(places[place]): error for place, error in failed.errors.items()}
-        raise ClientsError(own) from None
+        errors = {int(places[place]): error for place, error in failed.errors.items()}
+        raise ClientsError(errors) from None
     end = end._replace(
         iterations=part.iterations + end.iterations,
         evaluations=part.evaluations + end.evaluations,
@@ -236,8 +236,8 @@ def _first_step(problem: LocalProblem, rules: Rules) -> Any:
     usual = 1.0 / problem.usual[1]
     if L is None:
         return usual
-    known = (L > 0) & (math.inf > L)
-    return pick(known, 1 / pick(known, L, 1.0), usual)
+    usable = (L > 0) & (math.inf > L)
+    return pick(usable, 1 / pick(usable, L, 1.0), usual)
 
 
 def _searching(problem: LocalProblem, rules: Rules, s: Descent) -> Any:
@@ -261,12 +261,12 @@ def _ahead(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Array | No
         return None
     most = {"start": problem.start, "steps": rules.max_iterations - 1, "rate": rules.step}
     if problem.many:
-        found: Array | None = problem.objective.gradient_steps(problem.added._replace(**most))
+        point: Array | None = problem.objective.gradient_steps(problem.added._replace(**most))
     else:
-        found = LocalPass(**most).play(problem.gradient)
-    if found is None or not np.isfinite(found).all():
+        point = LocalPass(**most).play(problem.gradient)
+    if point is None or not np.isfinite(point).all():
         return None  # one by one, to report the step that diverges
-    return found
+    return point
 
 
 def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent) -> Descent:
@@ -401,10 +401,10 @@ def _attempt(problem: LocalProblem, x: Array, value: Any, g: Array, size: Any, s
     by_gradient = left ^ by_value
     # h has to lie below its quadratic model of curvature 1/a.
     if some(by_value):
-        found = problem.value(trial)
+        reached = problem.value(trial)
         model = value + dot(g, move, axes) + square / (2 * a)
-        below = by_value & (found <= model + 4.5 * eps * size)
-        left, new_value = left ^ below, pick(below, found, new_value)
+        below = by_value & (reached <= model + 4.5 * eps * size)
+        left, new_value = left ^ below, pick(below, reached, new_value)
     if some(by_gradient):
         # Near the minimiser differences of values are rounding error only. This test of the
         # gradients is equivalent for a quadratic.

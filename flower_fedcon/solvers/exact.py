@@ -82,23 +82,23 @@ def _units_apart(problem: LocalProblem) -> dict[int, Array]:
     shape = problem.start.shape[problem.many :]
     objectives = problem.objective.objectives if problem.many else [problem.objective]
     shifts = np.broadcast_to(problem.shift, len(objectives)).tolist()
-    found = (units_apart(f, shift, shape) for f, shift in zip(objectives, shifts, strict=True))
-    return {place: sizes for place, sizes in enumerate(found) if sizes is not None}
+    units = (units_apart(f, shift, shape) for f, shift in zip(objectives, shifts, strict=True))
+    return {place: sizes for place, sizes in enumerate(units) if sizes is not None}
 
 
 def _alike(problem: LocalProblem, sizes: Array) -> Solution:
     """Solve one client's problem in units in which its entries are alike."""
-    own = AlikeProblem(problem, sizes)
-    found = _steps(own, None)
-    return found._replace(x=(own.sizes * found.x).astype(problem.start.dtype, copy=False))
+    alike = AlikeProblem(problem, sizes)
+    solution = _steps(alike, None)
+    return solution._replace(x=(alike.sizes * solution.x).astype(problem.start.dtype, copy=False))
 
 
 def _each_alike(problem: LocalProblem, apart: dict[int, Array]) -> Solution:
     """Solve one by one the problems of a cohort whose entries are in units far apart."""
-    found = Solution.begun(problem)
+    solution = Solution.begun(problem)
     others = np.array([j for j in range(len(problem.start)) if j not in apart], dtype=int)
     if others.size:
-        found = over(partial(put, others), found, _steps(problem.only(others), None))
+        solution = over(partial(put, others), solution, _steps(problem.only(others), None))
     errors = {}
     for place, sizes in apart.items():
         try:
@@ -106,10 +106,10 @@ def _each_alike(problem: LocalProblem, apart: dict[int, Array]) -> Solution:
         except FedConError as error:
             errors[place] = error
             continue
-        found = over(partial(put, np.array([place])), found, one)
+        solution = over(partial(put, np.array([place])), solution, one)
     if errors:
         raise ClientsError(errors)
-    return found
+    return solution
 
 
 def _inverse_hessian(problem: LocalProblem) -> Inverses | None:
@@ -147,23 +147,23 @@ def _refined(problem: LocalProblem, inverse: Inverses) -> Solution:
 
 def _apart(problem: LocalProblem, inverse: Inverses, stop: Stop | None) -> Solution:
     """Solve a cohort's problems in closed form if they have one, the others by steps."""
-    found = Solution.begun(problem)
+    solution = Solution.begun(problem)
     closed = np.flatnonzero(inverse.known)
     if closed.size:
         part = _refined(problem.only(closed), inverse.only(closed))
-        found = over(partial(put, closed), found, part)
-    return finish(problem, RULES, stop, found, no(inverse.known))
+        solution = over(partial(put, closed), solution, part)
+    return finish(problem, RULES, stop, solution, no(inverse.known))
 
 
 def _by_products(problem: LocalProblem, stop: Stop | None) -> Solution:
     """Solve a problem by Newton's method, and by `AOGM` from its last point if it fails."""
-    found, unsolved = newton(problem, TIGHT, stop)
+    solution, unsolved = newton(problem, TIGHT, stop)
     if nobody(unsolved):
-        return found
+        return solution
     with np.errstate(over="ignore", invalid="ignore"):  # `finish` reports it
         first = length(problem.gradient(problem.start), problem.axes)
     goal = target(problem, TIGHT, first)
-    tolerance = remaining(problem, goal, found.x, found.gradient_norm)
+    tolerance = remaining(problem, goal, solution.x, solution.gradient_norm)
     rest = replace(RULES, tolerance=tolerance)
-    found = found._replace(evaluations=found.evaluations + unsolved)
-    return finish(problem, rest, stop, found, unsolved)
+    solution = solution._replace(evaluations=solution.evaluations + unsolved)
+    return finish(problem, rest, stop, solution, unsolved)

@@ -71,8 +71,8 @@ class Inverses(NamedTuple):
 
     def _small(self, b: Array) -> Array:
         # NumPy has no triangular solver; with the factor's inverse, two products solve.
-        found: Array = times(self.factors.swapaxes(-1, -2), times(self.factors, b))
-        return found
+        solution: Array = times(self.factors.swapaxes(-1, -2), times(self.factors, b))
+        return solution
 
     def only(self, places: Any) -> Inverses:
         """Return the inverses of some clients of a cohort."""
@@ -123,12 +123,12 @@ def inverses(objective: Any, shift: float) -> Inverses | None:
 
 def spectra(stack: Stack) -> Spectra | None:
     """Return the eigenvalues of a stack's Hessians; None if they vary with the model."""
-    found = _hessians(*unscaled(stack))
-    if found is None:
+    hessians = _hessians(*unscaled(stack))
+    if hessians is None:
         return None
-    values, vectors = np.linalg.eigh(found.matrices)
-    weights = np.reshape(found.weights, (-1, 1))
-    return Spectra(values, vectors.swapaxes(1, 2), weights, found.rows)
+    values, vectors = np.linalg.eigh(hessians.matrices)
+    weights = np.reshape(hessians.weights, (-1, 1))
+    return Spectra(values, vectors.swapaxes(1, 2), weights, hessians.rows)
 
 
 def unscaled(f: Any) -> tuple[Any, float]:
@@ -158,11 +158,11 @@ def _hessians(f: Any, factor: float) -> Hessians | None:
 
 
 def _invert(f: Any, factor: float, shift: float) -> Inverses | None:
-    found = _hessians(f, factor)
-    if found is None or (found.rows is not None and not shift):
+    hessians = _hessians(f, factor)
+    if hessians is None or (hessians.rows is not None and not shift):
         return None
-    matrices = found.matrices + (shift / found.weights) * np.eye(found.matrices.shape[-1])
-    return Inverses(*inverse_factors(matrices), found.rows, shift)
+    matrices = hessians.matrices + (shift / hessians.weights) * np.eye(hessians.matrices.shape[-1])
+    return Inverses(*inverse_factors(matrices), hessians.rows, shift)
 
 
 def inverse_factors(matrices: Array) -> tuple[Array, Any]:
@@ -178,8 +178,8 @@ def inverse_factors(matrices: Array) -> tuple[Array, Any]:
     diagonal = np.diagonal(matrices, axis1=-2, axis2=-1)
     positive = np.where(diagonal > 0, diagonal, 1.0)
     sizes = np.exp2(np.round(-0.5 * np.log2(positive)))
-    factors, known = _cholesky(matrices * sizes[..., None, :] * sizes[..., :, None])
-    return np.linalg.inv(factors) * sizes[..., None, :], known
+    factors, definite = _cholesky(matrices * sizes[..., None, :] * sizes[..., :, None])
+    return np.linalg.inv(factors) * sizes[..., None, :], definite
 
 
 def _cholesky(matrices: Array) -> tuple[Array, Any]:
@@ -190,5 +190,5 @@ def _cholesky(matrices: Array) -> tuple[Array, Any]:
     except np.linalg.LinAlgError:
         if not many:
             return np.eye(len(matrices)), False
-    factors, known = zip(*map(_cholesky, matrices), strict=True)  # one matrix at a time
-    return np.stack(factors), np.array(known)
+    factors, definite = zip(*map(_cholesky, matrices), strict=True)  # one matrix at a time
+    return np.stack(factors), np.array(definite)

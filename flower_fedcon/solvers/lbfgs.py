@@ -111,7 +111,7 @@ class LBFGS(LocalSolver):
             iterations += 1
 
         try:
-            found = minimize(
+            result = minimize(
                 both,
                 start.astype(np.float64).reshape(-1) / far,
                 jac=True,
@@ -119,16 +119,16 @@ class LBFGS(LocalSolver):
                 callback=count_iteration,
                 options=options,
             )
-            x = far * np.asarray(found.x).reshape(start.shape)
+            x = far * np.asarray(result.x).reshape(start.shape)
         except _Stopped:
             stopped = True
         x = x.astype(start.dtype)
         norm = length(problem.gradient(x), problem.axes)
-        found = Solution(x, norm, iterations, evaluations + 2, stopped or norm <= goal)
+        result = Solution(x, norm, iterations, evaluations + 2, stopped or norm <= goal)
         if not stopped and goal < norm < steep and iterations < self.max_iterations:
             tolerance = remaining(problem, goal, x, norm)
             rest = Rules(self.max_iterations - iterations, tolerance=tolerance)
-            return finish(problem, rest, stop, found, True)
+            return finish(problem, rest, stop, result, True)
         if not math.isfinite(norm):
             raise diverged()
-        return found
+        return result

@@ -39,15 +39,15 @@ def units_apart(objective: Any, shift: float, shape: tuple[int, ...]) -> Array |
     """
     if not _may_differ(objective):
         return None
-    found = entry_curvatures(objective)
-    if found is None or found.shape != shape:
+    curvatures = entry_curvatures(objective)
+    if curvatures is None or curvatures.shape != shape:
         return None
-    total = np.abs(found) + shift
-    known = np.isfinite(total) & (total > 0)
-    if not known.any():
+    total = np.abs(curvatures) + shift
+    usable = np.isfinite(total) & (total > 0)
+    if not usable.any():
         return None
-    logs = np.where(known, -0.5 * np.log2(np.where(known, total, 1.0)), 0.0)
-    logs = np.round(np.where(known, logs, logs[known].mean()))
+    logs = np.where(usable, -0.5 * np.log2(np.where(usable, total, 1.0)), 0.0)
+    logs = np.round(np.where(usable, logs, logs[usable].mean()))
     return np.exp2(logs) if np.ptp(logs) > np.log2(_APART) else None
 
 
@@ -62,9 +62,9 @@ def _may_differ(objective: Any) -> bool:
 
 
 def _spread(objective: Any) -> float:
-    found = entry_curvatures(objective)
-    known = np.empty(0) if found is None else found[np.isfinite(found) & (found > 0)]
-    return float(np.ptp(np.log2(known))) if known.size else 0.0
+    values = entry_curvatures(objective)
+    usable = np.empty(0) if values is None else values[np.isfinite(values) & (values > 0)]
+    return float(np.ptp(np.log2(usable))) if usable.size else 0.0
 
 
 class AlikeProblem(LocalProblem):
@@ -82,9 +82,9 @@ class AlikeProblem(LocalProblem):
 
     def __init__(self, given: LocalProblem, sizes: Array) -> None:
         psi: Regularizer = Zero() if given.regularizer is None else given.regularizer
-        self.sizes, own = rescaled(psi, sizes)
+        self.sizes, penalty = rescaled(psi, sizes)
         super().__init__(
-            InUnits(given.objective, self.sizes), given.start / self.sizes, regularizer=own
+            InUnits(given.objective, self.sizes), given.start / self.sizes, regularizer=penalty
         )
         self._given = given
         self._in_units = in_units(given.objective, self.sizes)  # a copy of the data: once a solve
@@ -95,8 +95,8 @@ class AlikeProblem(LocalProblem):
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient of h in z."""
-        found: Array = self.sizes * self._given.gradient(self.sizes * x)
-        return found
+        derivatives: Array = self.sizes * self._given.gradient(self.sizes * x)
+        return derivatives
 
     def evaluate(self, x: Array) -> tuple[Any, Array, Any]:
         """Return h, its gradient in z, and the sizes of its terms."""
@@ -126,18 +126,14 @@ class AlikeProblem(LocalProblem):
     @property
     def smoothness(self) -> Any:
         """L_h in z; None if unknown."""
-        own = getattr(self._in_units, "smoothness", None)
-        return (
-            None if own is None else float(own) + self._given.shift * float(self.sizes.max()) ** 2
-        )
+        L = getattr(self._in_units, "smoothness", None)
+        return None if L is None else float(L) + self._given.shift * float(self.sizes.max()) ** 2
 
     @property
     def strong_convexity(self) -> Any:
         """A lower bound on mu_h in z; None if unknown."""
-        own = getattr(self._in_units, "strong_convexity", None)
-        return (
-            None if own is None else float(own) + self._given.shift * float(self.sizes.min()) ** 2
-        )
+        mu = getattr(self._in_units, "strong_convexity", None)
+        return None if mu is None else float(mu) + self._given.shift * float(self.sizes.min()) ** 2
 
     def beside(self, x: Array) -> Any:
         """Return the size of the terms in the gradient of h in z other than f's."""

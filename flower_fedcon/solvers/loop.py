@@ -174,5 +174,5 @@ def holds(stop: Stop | None, who: Any, x: Array, gradient: Array) -> Any:
     """Return for which of these clients a stopping rule holds; it is not called without clients."""
     if stop is None or not some(who):
         return who & False
-    found = stop(x, gradient)
-    return who & (np.reshape(found, who.shape) if is_array(who) else bool(found))
+    answer = stop(x, gradient)
+    return who & (np.reshape(answer, who.shape) if is_array(who) else bool(answer))

@@ -131,8 +131,8 @@ def newton(
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         end = play(_advance, problem, stop, _begin(problem, tolerance, stop))
-    found = end.found._replace(evaluations=end.evaluations, products=end.products)
-    return found, end.unsolved
+    solution = end.found._replace(evaluations=end.evaluations, products=end.products)
+    return solution, end.unsolved
 
 
 def _begin(problem: LocalProblem, tolerance: float, stop: Stop | None) -> Newton:
@@ -166,8 +166,8 @@ def _advance(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
     g, product = s.at.g, problem.hessian_products(s.at.x)
     assert product is not None  # noqa: S101  (see `Exact`)
     residual = larger(s.forcing * s.at.norm, 0.1 * s.goal)
-    found = conjugate_gradients(product, g, residual, s.going, problem.axes)
-    direction = found.d if nobody(found.short) else _densely(problem, s, found)
+    directions = conjugate_gradients(product, g, residual, s.going, problem.axes)
+    direction = directions.d if nobody(directions.short) else _densely(problem, s, directions)
     slope = dot(g, direction, problem.axes)
     uphill = s.going & no(slope < 0)
     going = s.going & no(uphill)
@@ -178,7 +178,7 @@ def _advance(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
         halvings=0,
         going=going,
         moved=problem.each(False),
-        evaluations=s.evaluations + found.products,
+        evaluations=s.evaluations + directions.products,
     )
     end = repeat(partial(_attempt, problem, s.at, direction, slope), begun)
     stuck = uphill | (going & no(end.moved))
@@ -191,7 +191,7 @@ def _advance(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
         going=going,
         unsolved=s.unsolved | stuck,
         evaluations=end.evaluations,
-        products=s.products + found.products,
+        products=s.products + directions.products,
         found=noted,
     )
     return _look(problem, stop, there)
@@ -289,14 +289,14 @@ def _multiply(
 def _densely(problem: LocalProblem, s: Newton, found: Directions) -> Array:
     """Return the directions, by factors of the Hessian where products do not suffice."""
     if not problem.many:
-        own = _by_factor(problem, problem.objective, s.at.x, s.at.g)
-        return found.d if own is None else own
+        exact = _by_factor(problem, problem.objective, s.at.x, s.at.g)
+        return found.d if exact is None else exact
     directions = np.array(found.d)
     for place in np.flatnonzero(found.short & s.going).tolist():
         one = problem.objective.objectives[place]
-        own = _by_factor(problem, one, s.at.x[place], s.at.g[place])
-        if own is not None:
-            directions[place] = own
+        exact = _by_factor(problem, one, s.at.x[place], s.at.g[place])
+        if exact is not None:
+            directions[place] = exact
     return directions
 
 

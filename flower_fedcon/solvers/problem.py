@@ -78,9 +78,9 @@ class LocalProblem:
             objective, shape = served, (len(served), *served.shape)
             if start.shape != shape:  # all clients have the same
                 start = np.broadcast_to(start, shape)
-        own = start.shape[1:] if self.many else start.shape
+        model_shape = start.shape[1:] if self.many else start.shape
         for name, array in (("linear", linear), ("center", center)):
-            if array is not None and array.shape not in (start.shape, own):
+            if array is not None and array.shape not in (start.shape, model_shape):
                 raise ConfigError(
                     f"LocalProblem({name}) must have the start's shape {start.shape}, "
                     f"got {array.shape}"
@@ -132,8 +132,8 @@ class LocalProblem:
 
     def hessian_of(self, objective: Any, x: Array) -> Array:
         """Return the Hessian of h at x, for one client's objective with `hessian`."""
-        found: Array = objective.hessian(x) + self.shift * np.eye(x.size)
-        return found
+        hessian: Array = objective.hessian(x) + self.shift * np.eye(x.size)
+        return hessian
 
     @property
     def has_hessian(self) -> bool:
@@ -190,13 +190,13 @@ class LocalProblem:
         """Return the problem of one client of a cohort, without the axis of clients."""
         part = self.only(slice(place, place + 1))
         _, linear, shift, center, *_ = part.added
-        own = (a if a is None or a.ndim < part.start.ndim else a[0] for a in (linear, center))
+        arrays = (a if a is None or a.ndim < part.start.ndim else a[0] for a in (linear, center))
         return LocalProblem(
             self.objective.objectives[place],
             part.start[0],
             shift=float(np.ravel(shift)[0]),
             regularizer=self.regularizer,
-            **dict(zip(("linear", "center"), own, strict=True)),
+            **dict(zip(("linear", "center"), arrays, strict=True)),
         )
 
     def each(self, number: Any) -> Any:
@@ -215,8 +215,8 @@ class LocalProblem:
         tells = self.tells
         if tells is True:
             return gradient, curvature
-        own = pick(tells, gradient, self.beside(self.start))
-        return own, pick(tells, curvature, larger(1.0, self.shift))
+        size = pick(tells, gradient, self.beside(self.start))
+        return size, pick(tells, curvature, larger(1.0, self.shift))
 
     @property
     def tells(self) -> Any:
@@ -227,8 +227,8 @@ class LocalProblem:
     @property
     def _told(self) -> tuple[Any, Any]:
         """The usual sizes that f states; NaN if it does not."""
-        own: tuple[Any, Any] = self.objective.usual if self.many else usual_sizes(self.objective)
-        return own
+        sizes: tuple[Any, Any] = self.objective.usual if self.many else usual_sizes(self.objective)
+        return sizes
 
     def beside(self, x: Array) -> Any:
         """Return the size of the terms in the gradient of h other than f's."""

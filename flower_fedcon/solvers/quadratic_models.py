@@ -113,7 +113,7 @@ def minimizer(model: QuadraticModel, psi: Regularizer, start: Array) -> Array:
     sizes = units.sizes.reshape(-1)
     H, b, z = model.H * sizes * sizes[:, None], model.b * sizes, start.reshape(-1) / sizes
     weights = units.psi.entrywise(start.shape)
-    diagonal, found = np.diag_indices_from(H), None
+    diagonal, point = np.diag_indices_from(H), None
     pull = max(_STEADY, len(b) * float(np.finfo(np.float64).eps))
     l1, l2 = (None, np.zeros(1)) if weights is None else (each.reshape(-1) for each in weights)
     H[diagonal] += l2
@@ -122,12 +122,12 @@ def minimizer(model: QuadraticModel, psi: Regularizer, start: Array) -> Array:
         H[diagonal] += pull
     for _ in range(1 if regular else _PULLS):
         linear = b if regular else b + pull * z
-        found = None if l1 is None else _by_support(H, linear, l1, z)
-        if found is None:
+        point = None if l1 is None else _by_support(H, linear, l1, z)
+        if point is None:
             H[diagonal] -= l2
-            found = _by_steps(H, linear, units.psi, z.reshape(start.shape)).reshape(-1)
+            point = _by_steps(H, linear, units.psi, z.reshape(start.shape)).reshape(-1)
             H[diagonal] += l2
-        moved, z = found - z, found
+        moved, z = point - z, point
         if np.abs(moved).max() <= _NEAR * np.abs(z).max():
             break
     return (sizes * z).reshape(start.shape).astype(start.dtype, copy=False)
@@ -173,9 +173,9 @@ def apart(H: Array, weights: tuple[Array, Array], x: Array) -> Array:
     chosen = np.flatnonzero(((x.reshape(-1) != 0) | (l1 == 0)) & (sizes > 0))
     if not chosen.size:
         return shares
-    own = H[np.ix_(chosen, chosen)] / sizes[chosen] / sizes[chosen, None]
-    own[np.diag_indices_from(own)] += len(own) * float(np.finfo(np.float64).eps)
-    inverse = np.diag(np.linalg.inv(own))
+    block = H[np.ix_(chosen, chosen)] / sizes[chosen] / sizes[chosen, None]
+    block[np.diag_indices_from(block)] += len(block) * float(np.finfo(np.float64).eps)
+    inverse = np.diag(np.linalg.inv(block))
     shares[chosen] = np.where(inverse > 0, 1.0 / np.where(inverse > 0, inverse, 1.0), 0.0)
     return shares
 

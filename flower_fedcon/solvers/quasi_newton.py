@@ -120,14 +120,14 @@ def quasi_newton(
 ) -> Solution:
     """Return the minimisers of a cohort; see `LBFGS`."""
     end = play(partial(_advance, most), problem, stop, _begin(problem, tolerance, most, stop))
-    found = end.found._replace(evaluations=end.evaluations)
-    told(problem, end.lost, found.iterations, diverged)
-    left = end.unsolved & (found.iterations < most)
+    solution = end.found._replace(evaluations=end.evaluations)
+    told(problem, end.lost, solution.iterations, diverged)
+    left = end.unsolved & (solution.iterations < most)
     if nobody(left):
-        return found
-    tolerances = remaining(problem, end.goal, found.x, found.gradient_norm)
-    rest = Rules(most - found.iterations, tolerance=tolerances)
-    return finish(problem, rest, stop, found, left)
+        return solution
+    tolerances = remaining(problem, end.goal, solution.x, solution.gradient_norm)
+    rest = Rules(most - solution.iterations, tolerance=tolerances)
+    return finish(problem, rest, stop, solution, left)
 
 
 def _begin(problem: LocalProblem, tolerance: float, most: int, stop: Stop | None) -> QuasiNewton:

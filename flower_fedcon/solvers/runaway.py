@@ -66,5 +66,5 @@ def runaway(first: Array, model: QuadraticModel, x: Array, flat: float = _FLAT) 
     parts = np.abs(axes @ ((turn[:, away] @ gone[away]) / root))
     if not away.any() or not parts.any():
         return none
-    found: Array = used[parts >= _NAMED * parts.max()]
-    return found
+    entries: Array = used[parts >= _NAMED * parts.max()]
+    return entries

@@ -92,14 +92,14 @@ class ServedClients:
 
     def inverse_hessian(self, shift: float) -> Inverses | None:
         """Return (H_i + shift I)^-1, if the H_i are constant; it is kept for the whole stack."""
-        found = inverses(self.stack, shift)
-        return None if found is None else found.only(self.which)
+        whole = inverses(self.stack, shift)
+        return None if whole is None else whole.only(self.which)
 
     @property
     def smoothness(self) -> Array:
         """The Lipschitz constants of the gradients, shape (n,); NaN where one is unknown."""
-        known = (getattr(one, "smoothness", None) for one in self.objectives)
-        return np.array([np.nan if one is None else float(one) for one in known])
+        constants = (getattr(one, "smoothness", None) for one in self.objectives)
+        return np.array([np.nan if one is None else float(one) for one in constants])
 
     @property
     def usual(self) -> tuple[Any, Any]:
@@ -110,8 +110,8 @@ class ServedClients:
         if self._usual is None:
             whole, _ = unscaled(self.stack)
             if hasattr(whole, "usual_sizes"):
-                found = [np.ravel(one) for one in usual_sizes(whole)]
-                each = [one[self.which] if one.size > 1 else one for one in found]
+                sizes = [np.ravel(one) for one in usual_sizes(whole)]
+                each = [one[self.which] if one.size > 1 else one for one in sizes]
             else:
                 each = list(np.array([usual_sizes(one) for one in self.objectives]).T)
             gradient, curvature = (float(v[0]) if (v == v[0]).all() else v for v in each)
@@ -130,18 +130,18 @@ class ServedClients:
         """
         if isinstance(psi, Penalty) and type(psi).prox is Penalty.prox:
             l1, l2 = (weights.astype(v.dtype) for weights in psi.entrywise(self.shape))
-            own = as_column(steps, v.ndim - 1, v.dtype)
-            return soft(v, own * l1) / (1 + own * l2)  # type: ignore[no-any-return]
+            column = as_column(steps, v.ndim - 1, v.dtype)
+            return soft(v, column * l1) / (1 + column * l2)  # type: ignore[no-any-return]
         new = []
         for place, one in enumerate(v):
-            found = one
+            point = one
             try:
                 if going[place]:
-                    found = psi.prox(one, float(steps[place]))
+                    point = psi.prox(one, float(steps[place]))
             except FedConError as error:
                 self.failures[int(places(self.which)[place])] = error
-                found = np.full_like(one, np.nan)
-            new.append(found)
+                point = np.full_like(one, np.nan)
+            new.append(point)
         return np.stack(new)
 
     def failure(self, place: int) -> FedConError | None:
@@ -151,10 +151,10 @@ class ServedClients:
     def only(self, chosen: Any) -> ServedClients:
         """Return some of the clients, by their places in this cohort."""
         if isinstance(chosen, slice):
-            own = self.objectives[chosen]
+            objectives = self.objectives[chosen]
         else:
-            own = [self.objectives[place] for place in chosen.tolist()]
-        other = ServedClients(self.stack, own, places(self.which)[chosen])
+            objectives = [self.objectives[place] for place in chosen.tolist()]
+        other = ServedClients(self.stack, objectives, places(self.which)[chosen])
         other.failures = self.failures
         if self._own is not None:
             other._own = self._own.only(chosen)
@@ -219,15 +219,15 @@ class CohortSolver:
         parts = -(-n // max(1, _TOGETHER // max(1, cohort.stack.entries)))
         if parts == 1:
             return self.solver.solve(problem, stop=stop)  # type: ignore[no-any-return]
-        found: list[Solution] = []
+        solutions: list[Solution] = []
         errors: dict[int, FedConError] = {}
         for number in range(parts):
             here = slice(n * number // parts, n * (number + 1) // parts)
             rule = some_of(stop, np.arange(here.start, here.stop))
             try:
-                found.append(self.solver.solve(problem.only(here), stop=rule))
+                solutions.append(self.solver.solve(problem.only(here), stop=rule))
             except ClientsError as failed:
                 errors |= {here.start + place: error for place, error in failed.errors.items()}
         if errors:
             raise ClientsError(errors)
-        return over(lambda *columns: np.concatenate(columns), *found)  # type: ignore[no-any-return]
+        return over(lambda *columns: np.concatenate(columns), *solutions)  # type: ignore[no-any-return]

@@ -96,7 +96,7 @@ class SGD(LocalSolver):
                 f'another local solver, such as "exact"'
             )
         psi, rate = declared.regularizer, at(self.lr, server_round)
-        own = declared._replace(
+        plan = declared._replace(
             solver=None,
             regularizer=None,
             steps=self.number(rows),
@@ -104,9 +104,9 @@ class SGD(LocalSolver):
             clip=self.clip,
         )
         if psi is None or isinstance(psi, Zero):
-            return own
+            return plan
         point = Prox(psi, lambda k: rate)
-        return own._replace(point=point, first=declared.start, onward=(0.0, 1.0))
+        return plan._replace(point=point, first=declared.start, onward=(0.0, 1.0))
 
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Raise: batches are drawn by the client; see `steps`.

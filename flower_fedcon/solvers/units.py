@@ -84,12 +84,12 @@ def units_of(
         return Units(np.ones(shape), psi)
     weights = psi.entrywise(shape)
     total = np.abs(curvatures.astype(np.float64)) + (0.0 if weights is None else weights[1])
-    known = np.isfinite(total) & (total > 0)
-    if not known.any():
+    usable = np.isfinite(total) & (total > 0)
+    if not usable.any():
         return Units(np.ones(shape), psi)
-    logs = -0.5 * np.log2(np.where(known, total, 1.0))
-    if not known.all():
-        logs = np.where(known, logs, logs[known].mean())
+    logs = -0.5 * np.log2(np.where(usable, total, 1.0))
+    if not usable.all():
+        logs = np.where(usable, logs, logs[usable].mean())
     units = Units(np.exp2(np.round(logs) if exact else logs), psi)
     return units if units.plain else Units(*rescaled(psi, units.sizes, weights))
 
@@ -98,8 +98,8 @@ def mean_curvatures(objectives: Sequence[Any]) -> Array | None:
     """Return the mean's approximate curvature along each entry, if all objectives know theirs."""
     total: Array | None = None
     for f in objectives:
-        found = entry_curvatures(f)
-        if found is None:
+        curvatures = entry_curvatures(f)
+        if curvatures is None:
             return None
-        total = found if total is None else total + found
+        total = curvatures if total is None else total + curvatures
     return None if total is None else total / len(objectives)

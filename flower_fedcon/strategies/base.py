@@ -201,14 +201,14 @@ class FedConStrategy(FlowerStrategy[State]):
                     f"for the default; FedAvg and FedMiD take it"
                 )
             return client_lr
-        found = chosen(rate_or_schedule, "client_lr", client_lr)
-        if isinstance(found, Schedule) and self.needs_constant_lr:
+        rate = chosen(rate_or_schedule, "client_lr", client_lr)
+        if isinstance(rate, Schedule) and self.needs_constant_lr:
             raise ConfigError(
-                f"{self.title} takes no schedule for client_lr, got {found!r}: "
-                f"{self.needs_constant_lr}. Give a number; `fedcon info {type(found).__name__}` "
+                f"{self.title} takes no schedule for client_lr, got {rate!r}: "
+                f"{self.needs_constant_lr}. Give a number; `fedcon info {type(rate).__name__}` "
                 "says which methods take a schedule"
             )
-        return found
+        return rate
 
     # --- what a run uses of each method ----------------------------------------------------------
 
@@ -356,16 +356,16 @@ class FedConStrategy(FlowerStrategy[State]):
 
     def settings(self) -> dict[str, Any]:
         """Return the value of each of the client's fields: a constant, or an attribute."""
-        known = self.constants._asdict() if self.constants is not None else {}
-        found = {}
+        constants = self.constants._asdict() if self.constants is not None else {}
+        values = {}
         for name in self.client_settings:
-            if name not in known and not hasattr(self, name):
+            if name not in constants and not hasattr(self, name):
                 raise ConfigError(
                     f"the client of {self.title} declares {name!r}, which is no attribute of the "
                     "strategy and none of its constants: define it there, or correct the name"
                 )
-            found[name] = known[name] if name in known else getattr(self, name)
-        return found
+            values[name] = constants[name] if name in constants else getattr(self, name)
+        return values
 
 
 def _probabilities(strategy: FedConStrategy[Any]) -> Array | None:
@@ -385,10 +385,10 @@ def _probabilities(strategy: FedConStrategy[Any]) -> Array | None:
                 "unbiased=False, for plain means, or a method that weighs them (`fedcon info`)",
             )
         return None
-    known = rule.inclusion(n)
-    if known is None or known.shape != (n,) or not (known > 0).all():
+    inclusion = rule.inclusion(n)
+    if inclusion is None or inclusion.shape != (n,) or not (inclusion > 0).all():
         raise ParticipationError(
-            f"{type(rule).__name__} has unbiased=True, but inclusion({n}) returns {known!r}: "
+            f"{type(rule).__name__} has unbiased=True, but inclusion({n}) returns {inclusion!r}: "
             f"return each client's probability of being in a cohort, > 0"
         )
-    return known
+    return inclusion

@@ -148,9 +148,9 @@ class FastFedDA(DualAveraging[FastFedDAState]):
 
     def rules(self) -> dict[str, Callable[[], Any]]:
         """Return the rules; that of a (2 q L/mu) comes before that of gamma."""
-        known = super().rules()
-        last = known.pop("damping")
-        return {**known, "weight_shift": self._shift, "damping": last}
+        defaults = super().rules()
+        last = defaults.pop("damping")
+        return {**defaults, "weight_shift": self._shift, "damping": last}
 
     def _shift(self) -> float:
         q = self.weight_power

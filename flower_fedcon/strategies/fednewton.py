@@ -136,9 +136,9 @@ class FedNewton(SecondOrder[FedNewtonState]):
             return self._incremental(state, uploads)
         m, psi, x = uploads.mean("m"), self.regularizer, state.x
         blocks = self.blocks(m, x)
-        value = math.fsum(model.value(own) for model, _, own in blocks)
+        value = math.fsum(model.value(row) for model, _, row in blocks)
         if state.t > 1:
-            size = math.fsum(model.size(own) for model, _, own in blocks)
+            size = math.fsum(model.size(row) for model, _, row in blocks)
             rounding = _ROUNDING * float(np.finfo(x.dtype).eps) * size
             if not value + psi.value(x) <= state.value + psi.value(state.w) + rounding:
                 return state._replace(x=(0.5 * (x + state.w)).astype(x.dtype), t=state.t + 1)
@@ -156,14 +156,14 @@ class FedNewton(SecondOrder[FedNewtonState]):
         assert state.mirror is not None  # noqa: S101  (the caller's case)
         heard = state.heard.copy()
         heard[uploads.clients] = 1.0
-        own = {j: uploads.share(j, m_j) for j, m_j in uploads.items("m")}
-        total = sum(own.values())
+        shares = {j: uploads.share(j, m_j) for j, m_j in uploads.items("m")}
+        total = sum(shares.values())
         for j in np.flatnonzero(heard).tolist():
-            if j not in own:
+            if j not in shares:
                 total = total + state.mirror.rows["m"][j]
         m = np.asarray(total / heard.sum(), dtype=state.m.dtype)
         after = self.renew(state._replace(w=state.x, m=m, t=state.t + 1, heard=heard))
-        for j, m_j in own.items():
+        for j, m_j in shares.items():
             state.mirror.put(j, m=m_j)
         return after
 
@@ -175,5 +175,5 @@ class FedNewton(SecondOrder[FedNewtonState]):
         awaited = self.participation.reached(self.setup.num_clients)
         if state.t == 1 or (state.mirror is not None and state.heard.sum() < awaited):
             return state
-        found = [minimizer(*block) for block in self.blocks(state.m, state.x)]
-        return state._replace(x=np.stack(found).reshape(state.x.shape))
+        parts = [minimizer(*block) for block in self.blocks(state.m, state.x)]
+        return state._replace(x=np.stack(parts).reshape(state.x.shape))

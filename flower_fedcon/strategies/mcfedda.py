@@ -170,23 +170,23 @@ def as_stages(stages: Any) -> list[Stage]:
     """Return checked stages."""
     if isinstance(stages, str) or not isinstance(stages, Sequence) or not len(stages):
         raise ConfigError(f"stages must be a list of (multiple, radius, rounds), got {stages!r}")
-    found: list[Stage] = []
+    checked: list[Stage] = []
     for number, stage in enumerate(stages, start=1):
         if isinstance(stage, str) or not isinstance(stage, Sequence) or len(stage) != 3:
             raise ConfigError(f"stages: {number} must be (multiple, radius, rounds), got {stage!r}")
         multiple, radius, rounds = stage
         free = radius is None or (isinstance(radius, float) and radius == math.inf)
-        found.append(
+        checked.append(
             Stage(
                 positive(f"stages: multiple {number}", multiple),
                 None if free else positive(f"stages: radius {number}", radius),
                 count(f"stages: rounds {number}", rounds),
             )
         )
-    multiples = [stage.multiple for stage in found]
+    multiples = [stage.multiple for stage in checked]
     if multiples != sorted(multiples, reverse=True) or multiples[-1] != 1:
         raise ConfigError(
             f"stages: the multiples of the regularizer must not increase and must end in 1, so "
             f"that the last stage minimises the objective itself, got {multiples}"
         )
-    return found
+    return checked

@@ -55,13 +55,13 @@ def curves_of_tables(
             f'column of the event, event = "COLUMN"'
         )
     rows = [table.training_rows for table in clients]
-    marks = [np.full(len(own), ALL) for own in rows]
+    marks = [np.full(len(here), ALL) for here in rows]
     if by is not None:
-        known = [feature.name for feature in schema.categorical]
-        if by not in known:
-            raise ConfigError(f"{by!r} is not a categorical feature: {nearest(by, known)}")
-        place = known.index(by)
-        marks = [table.categories[own, place] for table, own in zip(clients, rows, strict=True)]
+        features = [feature.name for feature in schema.categorical]
+        if by not in features:
+            raise ConfigError(f"{by!r} is not a categorical feature: {nearest(by, features)}")
+        place = features.index(by)
+        marks = [table.categories[here, place] for table, here in zip(clients, rows, strict=True)]
         for name, column in zip(names, marks, strict=True):
             if (column == "").any():
                 raise ConfigError(
@@ -69,8 +69,8 @@ def curves_of_tables(
                     f"curves by it need a value in each row: fill it in, or remove these rows"
                 )
     labels, arm = np.unique(np.concatenate(marks), return_inverse=True)
-    y = np.concatenate([table.targets[own] for table, own in zip(clients, rows, strict=True)])
-    sites = np.repeat(np.array(names), [len(own) for own in rows])
+    y = np.concatenate([table.targets[here] for table, here in zip(clients, rows, strict=True)])
+    sites = np.repeat(np.array(names), [len(here) for here in rows])
     known_sites, points, n, d = counts_of_sites(
         y[:, 0], y[:, 1] == 1, arm, len(labels), sites, grid, min_rows
     )

@@ -203,8 +203,8 @@ def counts_of_sites(
         raise ConfigError(
             f"grid must be times >= 0, each later than the one before, got {repr_of(grid)}"
         )
-    found = [
-        risk_counts(times[own], events[own], arm[own], arms, points, least)
-        for own in (place == k for k in range(len(sites)))
+    counted = [
+        risk_counts(times[here], events[here], arm[here], arms, points, least)
+        for here in (place == k for k in range(len(sites)))
     ]
-    return sites, points, np.array([n for n, _ in found]), np.array([d for _, d in found])
+    return sites, points, np.array([n for n, _ in counted]), np.array([d for _, d in counted])

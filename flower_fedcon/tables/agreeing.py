@@ -115,21 +115,21 @@ class Preparing:
         if len(said) > _SAID:
             more = len(said) - _SAID
             _log.warning("tables: %s more remarks: see `fedcon data check`", more)
-        found = conclude(schema, first, answers, self._ask)
-        found = replace(found, site_effects=self._site_effects, remarks=tuple(said))
+        preparation = conclude(schema, first, answers, self._ask)
+        preparation = replace(preparation, site_effects=self._site_effects, remarks=tuple(said))
         if not schema.sparse:
             described = Descriptives.of(
                 schema, self._names, first.rows, first.means, first.categories, told, answers
             )
-            found = replace(found, described=described)
+            preparation = replace(preparation, described=described)
         if schema.curve_times:
-            found = replace(found, curves=self._curves(found))
-        if found.left_out:
+            preparation = replace(preparation, curves=self._curves(preparation))
+        if preparation.left_out:
             _log.warning(
                 "columns with at most one value over all clients are left out: %s",
-                left_out_in_words(found.left_out),
+                left_out_in_words(preparation.left_out),
             )
-        return replace(found, uplink_bytes=self._up, downlink_bytes=self._down)
+        return replace(preparation, uplink_bytes=self._up, downlink_bytes=self._down)
 
     def _ask(self, stage: str, down: Payload, sizes: dict[str, int]) -> list[Payload]:
         """Carry out an exchange of terms."""
@@ -166,32 +166,32 @@ class Preparing:
         answers = self._exchange(3, preparation.payload, {"constants": 2})
         shape = self._schema.model_shape(len(preparation.names), preparation.site_effects)
         layout = Layout((shape,), "float64", False)
-        found = []
+        completed = []
         for info, answer in zip(infos, answers, strict=True):
             L, mu = (None if math.isnan(v) else v for v in answer["constants"].tolist())
-            found.append(replace(info, layout=layout, smoothness=L, strong_convexity=mu))
+            completed.append(replace(info, layout=layout, smoothness=L, strong_convexity=mu))
         check_comparable(
-            self._schema, (info.smoothness for info in found), preparation.site_effects
+            self._schema, (info.smoothness for info in completed), preparation.site_effects
         )
-        return found, preparation
+        return completed, preparation
 
     def _exchange(self, number: int, down: Payload, shapes: dict[str, int | None]) -> list[Payload]:
         """Return everyone's answer, in client order."""
-        found: dict[int, Payload] = {}
+        answers: dict[int, Payload] = {}
         faults: dict[int, str] = {}
         began, attempt = time.monotonic(), 0
         most = math.inf if self._max_retries is None else self._max_retries
-        while len(found) < len(self._names):
+        while len(answers) < len(self._names):
             left = began + self._deadline - time.monotonic()
             if attempt and (left <= 0 or attempt > most):
                 why = "; ".join(
                     f"client {self._names[c]}: {faults.get(c, 'no answer')}"
                     for c in range(len(self._names))
-                    if c not in found
+                    if c not in answers
                 )
                 raise RoundError(f"preparing the tables needs every client's answer ({why})")
             attempt += 1
-            clients = [c for c in range(len(self._names)) if c not in found]
+            clients = [c for c in range(len(self._names)) if c not in answers]
             none = np.zeros(len(clients), dtype=np.int64)
             request = Request(
                 clients, number, none, down, none, phase=PREPARE, wanted=len(clients),
@@ -202,12 +202,12 @@ class Preparing:
             for reply in self._answer(request):
                 (client,) = reply.clients
                 try:
-                    found[client] = self._admit(reply, number, shapes)
+                    answers[client] = self._admit(reply, number, shapes)
                 except FedConError as error:
                     faults[client] = printable(str(error))
                     if not reply.silent:
                         _log.warning("preparing: client %s: %s", self._names[client], error)
-        return [found[client] for client in range(len(self._names))]
+        return [answers[client] for client in range(len(self._names))]
 
     def _admit(self, reply: Reply, number: int, shapes: dict[str, int | None]) -> Payload:
         """Return an answer, if it can be used."""

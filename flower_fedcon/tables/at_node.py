@@ -79,8 +79,8 @@ class TableAtNode(DataAtNode):
             if store is not None:
                 Surveys(store, table).conclude(preparation)
             info = ClientInfo.of(self._make(preparation), self._name)
-            known = (info.smoothness, info.strong_convexity)
-            return {"constants": np.array([math.nan if v is None else v for v in known])}
+            constants = (info.smoothness, info.strong_convexity)
+            return {"constants": np.array([math.nan if v is None else v for v in constants])}
         if request.round == 1:
             log_notes([table])
         answer = table.answer(stage, down, self._bounds.min_rows, self._bounds.min_cell)
@@ -156,9 +156,9 @@ def check_times(site: Site, down: Payload) -> None:
     ------
     RefusedError
     """
-    own = site.data
-    if isinstance(own, TableAtNode) and not np.array_equal(
-        down["times"], own.data.schema.curve_times
+    table = site.data
+    if isinstance(table, TableAtNode) and not np.array_equal(
+        down["times"], table.data.schema.curve_times
     ):
         raise RefusedError(
             "refused: this node sends baseline hazards only at the schema's curve_times, not at "

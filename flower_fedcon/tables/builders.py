@@ -164,7 +164,7 @@ def clients_of(
     partition: dict[str, Any] | None = None,
 ) -> tuple[list[Table], list[str]]:
     """Return the clients' tables and names; see `tables`."""
-    known = Schema.load(schema)
+    loaded = Schema.load(schema)
     paths = paths_of(data)
     if (client_column, partition) != (None, None) and len(paths) != 1:
         raise ConfigError(
@@ -174,18 +174,18 @@ def clients_of(
     if partition is not None:
         if client_column is not None:
             raise ConfigError('give client_column or partition (by = "natural"), not both')
-        read, names = dealt_out(paths[0], known, partition)
+        read, names = dealt_out(paths[0], loaded, partition)
     elif client_column is None:
         names = client_names(paths)
         read = []
         for path in paths:
-            read.append(read_table(path, known))
+            read.append(read_table(path, loaded))
             if len(read[-1].targets) > _MANY:
                 _log.info("tables: read %s, %d rows", path, len(read[-1].targets))
     else:
-        found = read_clients(paths[0], known, client_column)
-        names = sorted(found, key=natural)
-        read = [found[name] for name in names]
+        by_client = read_clients(paths[0], loaded, client_column)
+        names = sorted(by_client, key=natural)
+        read = [by_client[name] for name in names]
     log_notes(read)
     return read, names
 
@@ -316,19 +316,19 @@ def regularizer(
 def _factors(schema: Schema, preparation: Preparation, given: Mapping[str, float]) -> Array:
     """Return the factor of the penalty for each column of the model."""
     names, features = preparation.names, schema.groups
-    found = np.ones(len(names))
+    factors = np.ones(len(names))
     for name, factor in given.items():
         value = nonnegative(f"penalty_factor of {name!r}", factor)
         if name in names:
-            found[names.index(name)] = value
+            factors[names.index(name)] = value
         elif name in features:
-            own = np.array(preparation.groups) == features.index(name)
-            named = [j for j in np.flatnonzero(own) if names[j] not in given]
-            found[named] = value
+            belongs = np.array(preparation.groups) == features.index(name)
+            named = [j for j in np.flatnonzero(belongs) if names[j] not in given]
+            factors[named] = value
         elif name not in preparation.left_out:
-            known = nearest(name, [*features, *names])
-            raise ConfigError(f"penalty_factor names {name!r}, which is not a column: {known}")
-    return found
+            hint = nearest(name, [*features, *names])
+            raise ConfigError(f"penalty_factor names {name!r}, which is not a column: {hint}")
+    return factors
 
 
 def client_names(paths: Sequence[str]) -> list[str]:

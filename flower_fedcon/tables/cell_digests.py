@@ -42,9 +42,9 @@ def digest_of_content(path: Path, client: str = "") -> str:
         content = gzip.decompress(content)
     if suffix_of(path) not in (".npz", ".parquet"):
         content = b"\n".join(sorted(filter(None, content.splitlines())))
-    found = sha256(content)
-    found.update(client.encode())
-    return found.hexdigest()[:16]
+    hasher = sha256(content)
+    hasher.update(client.encode())
+    return hasher.hexdigest()[:16]
 
 
 @lru_cache(maxsize=64)
@@ -88,23 +88,23 @@ def digest_of_cells(path: Path, content: str, column: str = "", client: str = ""
 
 def _named(cells: Cells) -> Iterable[tuple[str, Any]]:
     """Return the columns, without names of rows."""
-    for name, own in cells.columns.items():
+    for name, column in cells.columns.items():
         if folded(name) not in _ROW_NAMES:
-            yield name, own
+            yield name, column
 
 
 def _parsed(column: Any) -> tuple[Array, Any]:
     """Return a column's numbers, and what stands for its texts."""
     if column.dtype.kind in "biuf":
         return column.astype(np.float64), np.zeros(len(column), np.uint64)
-    known: dict[Any, tuple[float, Any]] = {}
-    found = []
+    parsed: dict[Any, tuple[float, Any]] = {}
+    pairs = []
     for cell in column.tolist():
         key = cell if isinstance(cell, str | Number) else text_of(cell)
-        if key not in known:
-            known[key] = _read(key)
-        found.append(known[key])
-    numbers, texts = zip(*found, strict=True) if found else ((), ())
+        if key not in parsed:
+            parsed[key] = _read(key)
+        pairs.append(parsed[key])
+    numbers, texts = zip(*pairs, strict=True) if pairs else ((), ())
     return np.array(numbers, np.float64), np.array(texts, np.uint64)
 
 

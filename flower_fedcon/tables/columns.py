@@ -170,14 +170,14 @@ class Columns:
         texts |= {schema.target} if schema.family.labelled else set()
         there = np.ones(len(self._rows), dtype=bool)
         for name in wanted:
-            known = {*schema.missing, *marks.get(name, ())}
-            numbers = set() if name in texts else {number_in(mark) for mark in known} - {None}
+            missing = {*schema.missing, *marks.get(name, ())}
+            numbers = set() if name in texts else {number_in(mark) for mark in missing} - {None}
             cells = self._cells[name].tolist()
-            absent = {cell for cell in set(cells) if _is_missing(cell, known, numbers)}
-            own = np.array([cell in absent or cell != cell for cell in cells], dtype=bool)
-            if own.any():
-                self.incomplete[name] = int(own.sum())
-            there &= ~own
+            absent = {cell for cell in set(cells) if _is_missing(cell, missing, numbers)}
+            blank = np.array([cell in absent or cell != cell for cell in cells], dtype=bool)
+            if blank.any():
+                self.incomplete[name] = int(blank.sum())
+            there &= ~blank
         if not there.any():
             lacking = first_few([f"{name} {cells}" for name, cells in self.incomplete.items()], 20)
             raise DataError(
@@ -209,15 +209,15 @@ class Columns:
         marks, missing = self._marks(name, ())
         self._expect(~missing, name, "a value in every row", "remove the row, or fill it in")
         booleans = _truths(known)
-        found: dict[str, float | None] = {"": 0.0}
+        numbers: dict[str, float | None] = {"": 0.0}
         unknown = []
         for mark in dict.fromkeys(marks[~missing].tolist()):
-            found[mark] = known.get(mark, booleans.get(boolean_in(mark)))
-            if found[mark] is None:
+            numbers[mark] = known.get(mark, booleans.get(boolean_in(mark)))
+            if numbers[mark] is None:
                 unknown.append(mark)
         expected_marks = {"", *known, *map(opposite, known)}
         otherwise = [
-            mark for mark in found if mark not in expected_marks and found[mark] is not None
+            mark for mark in numbers if mark not in expected_marks and numbers[mark] is not None
         ]
         if otherwise:
             self.notes.append(
@@ -225,8 +225,8 @@ class Columns:
                 f"{_listed(otherwise)}"
             )
         if others and not (booleans and any(number_in(mark) is None for mark in known)):
-            own = {folded(mark): mark for mark in known}
-            found |= dict.fromkeys([m for m in unknown if folded(m) not in own], -1.0)
+            spellings = {folded(mark): mark for mark in known}
+            numbers |= dict.fromkeys([m for m in unknown if folded(m) not in spellings], -1.0)
             if len(unknown) > 1 or (unknown and booleans):  # such as 2 beside 0 and 1
                 said = f"{_listed(unknown)} count{'s' * (len(unknown) == 1)} as 0"
                 self.notes.append(
@@ -240,9 +240,9 @@ class Columns:
         expected = f"one of {', '.join(known)}"
         if booleans:
             expected += " (or another usual spelling of true or false)"
-        good = np.array([found[mark] is not None for mark in marks.tolist()], dtype=bool)
+        good = np.array([numbers[mark] is not None for mark in marks.tolist()], dtype=bool)
         self._expect(good, name, expected, remedy)
-        values = np.array([found[mark] or 0.0 for mark in marks.tolist()])
+        values = np.array([numbers[mark] or 0.0 for mark in marks.tolist()])
         return np.where(good & ~missing, values, np.nan) if self._cut else values
 
     def numbers_in(self, name: str, positive: str) -> Array:
@@ -360,14 +360,14 @@ class Columns:
         marks, _ = self._marks(name, feature.missing)
         listed = feature.categories or self._known.get(name, ())
         if listed:
-            known = np.isin(marks, ["", *listed])
+            allowed = np.isin(marks, ["", *listed])
             expected = f"one of {first_few(listed, 20)}"
             remedy = "correct the cell, or add the category, or a mark of missing, to the schema"
             if not feature.categories:
                 expected += ", with which the model was fitted"
                 remedy = 'correct the cell, or take unknown="missing" (--unknown missing)'
-            self._expect(known, name, expected, remedy)
-            marks = np.where(known, marks, "") if self._cut else marks
+            self._expect(allowed, name, expected, remedy)
+            marks = np.where(allowed, marks, "") if self._cut else marks
         return marks
 
     def _marks(self, name: str, also: Sequence[str]) -> tuple[np.ndarray[Any, Any], Any]:
@@ -375,16 +375,16 @@ class Columns:
         cells = [*map(_key, self._cells[name].tolist())]
         missing = {*self.schema.missing, *also}
         counts: dict[str, int] = {}
-        known: dict[Any, str] = {}
+        mark_of: dict[Any, str] = {}
         wrong = {}
         for cell, count in Counter(cells).items():
             text = text_of(cell)
             if text is None:
-                known[cell] = ""
+                mark_of[cell] = ""
                 continue
             mark = canonical(text)
-            known[cell] = "" if mark in missing else mark
-            if known[cell]:
+            mark_of[cell] = "" if mark in missing else mark
+            if mark_of[cell]:
                 counts[text] = counts.get(text, 0) + count
             if expected := unfit_mark(cell):
                 wrong[cell] = expected
@@ -392,9 +392,9 @@ class Columns:
             good = np.array([other != cell for other in cells])
             self._expect(good, name, expected, "write the column anew as text")
             if self._cut:
-                known[cell] = ""
+                mark_of[cell] = ""
         self.counts[name] = counts
-        marks = np.array([known[cell] for cell in cells], dtype=str)
+        marks = np.array([mark_of[cell] for cell in cells], dtype=str)
         return marks, marks == ""
 
     def _expect(self, good: Any, name: str, expected: str, remedy: str) -> None:

@@ -68,12 +68,12 @@ def check_references(schema: Schema, first: Agreed) -> None:
         If the schema lists no categories of the column, and its reference is none of those told.
     """
     for feature in schema.categorical:
-        known = first.categories[feature.name]
-        listed = feature.categories or is_wide(known)
-        if feature.reference and known and not listed and feature.reference not in known:
+        marks = first.categories[feature.name]
+        listed = feature.categories or is_wide(marks)
+        if feature.reference and marks and not listed and feature.reference not in marks:
             raise ConfigError(
                 f"column {feature.name!r}: its reference {feature.reference!r} is no category of "
-                f"any client: name one that occurs ({first_few([repr(mark) for mark in known])})"
+                f"any client: name one that occurs ({first_few([repr(mark) for mark in marks])})"
             )
 
 
@@ -119,44 +119,44 @@ def conspicuous_values(
     told, spread : sequence of dict
         The clients' answers in the first and in the second exchange.
     """
-    found = []
+    remarks = []
     for place, outcome in enumerate(schema.outcomes):
-        rows = [own["outcomes"][place] for own in told]
+        rows = [one["outcomes"][place] for one in told]
         lacking = [name for name, n in zip(names, rows, strict=True) if n == 0]
         if lacking:
-            found.append(f"no row has {outcome} at {first_few(lacking)}")
+            remarks.append(f"no row has {outcome} at {first_few(lacking)}")
     if schema.sparse:
-        return found
+        return remarks
     for j, feature in enumerate(schema.numeric):
-        observed = np.array([own["observed"][j] for own in told])
-        sums = np.array([own["sums"][j] for own in told])
-        squares = np.array([own["squares"][j] for own in spread])
-        found += _missing(feature.name, names, observed)
-        found += scales(feature, names, observed, sums, squares, float(first.means[j]))
+        observed = np.array([one["observed"][j] for one in told])
+        sums = np.array([one["sums"][j] for one in told])
+        squares = np.array([one["squares"][j] for one in spread])
+        remarks += _missing(feature.name, names, observed)
+        remarks += scales(feature, names, observed, sums, squares, float(first.means[j]))
         if feature.transform == "none":
-            found += _years(feature.name, names, observed, sums)
+            remarks += _years(feature.name, names, observed, sums)
     place = 0
-    listed_own = [categories_of(own["categories"], schema) for own in told]
+    listed_own = [categories_of(one["categories"], schema) for one in told]
     for feature in schema.categorical:
-        known = first.categories[feature.name]
-        each_told = [own["counts"][place : place + len(known)] for own in spread]
+        marks = first.categories[feature.name]
+        each_told = [one["counts"][place : place + len(marks)] for one in spread]
         counts = np.nan_to_num(np.array(each_told))  # a few count as none
-        place += len(known)
-        named = [j for j, category in enumerate(known) if category]  # without `OTHER`
-        known, counts = tuple(known[j] for j in named), counts[:, named]
-        found += _missing(feature.name, names, counts.sum(axis=1))
-        found += _categories(feature, known, names, counts)
+        place += len(marks)
+        named = [j for j, category in enumerate(marks) if category]  # without `OTHER`
+        marks, counts = tuple(marks[j] for j in named), counts[:, named]
+        remarks += _missing(feature.name, names, counts.sum(axis=1))
+        remarks += _categories(feature, marks, names, counts)
         where = [
             name
-            for name, own, n in zip(names, listed_own, first.rows, strict=True)
-            if n >= _ROWS and len(own.get(feature.name, ())) == n
+            for name, one, n in zip(names, listed_own, first.rows, strict=True)
+            if n >= _ROWS and len(one.get(feature.name, ())) == n
         ]
         if where:
-            found.append(
+            remarks.append(
                 f"column {feature.name!r} has as many categories as rows at {first_few(where)}: is "
                 "it an identifier? Leave it out"
             )
-    return found
+    return remarks
 
 
 def _missing(column: str, names: Sequence[str], observed: Array) -> list[str]:
@@ -214,16 +214,16 @@ def scales(
     sizes, means, spreads, many = {}, {}, {}, set()
     for name, n, total, square in zip(names, observed, sums, squares, strict=True):
         if n:
-            own = means[name] = float(total / n)
+            average = means[name] = float(total / n)
             if n >= _STEADY:
                 many.add(name)
             if n >= _ROWS and feature.transform in ("none", *_LOGS):
-                spreads[name] = _spread(own, float(square / n), mean)
-            if size := _size(feature.transform, own, float(square / n), mean):
+                spreads[name] = _spread(average, float(square / n), mean)
+            if size := _size(feature.transform, average, float(square / n), mean):
                 sizes[name] = size
     if len(sizes) < 2:
         return []
-    found = []
+    remarks = []
     for name, size in sizes.items():
         others = [math.log(sizes[other]) for other in sizes if other != name and other in many]
         if not others:
@@ -236,12 +236,12 @@ def scales(
             continue
         digits = ".0f" if max(ratio, 1 / ratio) >= 10 else ".2g"
         said = f"{ratio:,{digits}}" if ratio > 1 else f"1/{1 / ratio:,{digits}}"
-        elsewhere = np.median([own for other, own in means.items() if other != name])
-        found.append(
+        elsewhere = np.median([average for other, average in means.items() if other != name])
+        remarks.append(
             f"column {feature.name!r}: values at {name} are about {said} times those of the others "
             f"(mean {means[name]:.4g}, elsewhere {elsewhere:.4g}): another unit?"
         )
-    return found
+    return remarks
 
 
 def _spread(own: float, square: float, mean: float) -> float:
@@ -325,21 +325,21 @@ def _categories(
     feature: Feature, known: Sequence[str], names: Sequence[str], counts: Array
 ) -> list[str]:
     """Find conspicuous categories of a column, from the rows by client and category."""
-    found, column = [], f"column {feature.name!r}"
+    remarks, column = [], f"column {feature.name!r}"
     total = dict(zip(known, counts.sum(axis=0).tolist(), strict=True))
     present = [category for category in known if total[category]]
     for group in near_duplicates(present):
         said = ", ".join(f"{category!r} ({total[category]:.0f} rows)" for category in group)
-        found.append(f"{column}: {said} are {len(group)} categories: do they mean the same?")
+        remarks.append(f"{column}: {said} are {len(group)} categories: do they mean the same?")
     for category in present:
         if looks_missing(category):
-            found.append(
+            remarks.append(
                 f"{column}: {category!r} ({total[category]:.0f} rows) is a category: if it stands "
                 "for a missing value, add it to missing in the schema"
             )
     reference = feature.reference or (feature.categories[0] if feature.categories else "")
     if reference in total and present and not total[reference]:
-        found.append(
+        remarks.append(
             f"{column}: its reference {reference!r} occurs in no row, so the columns of the other "
             f"categories sum to 1: name one that occurs ({first_few(present)})"
         )
@@ -353,7 +353,7 @@ def _categories(
         own = [[known[j] for j in np.flatnonzero(counts[place]).tolist()] for place in apart]
         pairs = zip(apart[:_SHOWN], own, strict=False)
         said = "; ".join(f"{names[place]} has {first_few(marks)}" for place, marks in pairs)
-        found.append(f"{column}: categories that no other client has, and no others: {said}")
+        remarks.append(f"{column}: categories that no other client has, and no others: {said}")
     if len(present) <= _LISTED:
         for place, own in enumerate(counts):
             elsewhere = (whole - own) > 0
@@ -363,8 +363,8 @@ def _categories(
             said = first_few([f"{known[j]!r} ({own[j]:.0f} rows)" for j in alone])
             absent = [repr(known[j]) for j in np.flatnonzero((own == 0) & elsewhere).tolist()]
             lacks = f", and lacks {first_few(absent)}" if absent else ""
-            found.append(
+            remarks.append(
                 f"{column}: {names[place]} alone has {said}{lacks}: another spelling? A category "
                 "of one client says nothing of what differs between clients"
             )
-    return found
+    return remarks

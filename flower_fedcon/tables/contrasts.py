@@ -76,9 +76,9 @@ class Contrasts(Estimates):
                 f"{empty[0]}: the model has no column that tells them apart, so that nothing is "
                 "compared: the rows are alike, or the columns were left out (the report says which)"
             )
-        found = fit.mapped(rows, names)
-        known = {field.name: getattr(found, field.name) for field in fields(Estimates)}
-        return cls(**known, ratio=ratio, at=tuple(at))
+        mapped = fit.mapped(rows, names)
+        entries = {field.name: getattr(mapped, field.name) for field in fields(Estimates)}
+        return cls(**entries, ratio=ratio, at=tuple(at))
 
     def differences(self) -> Contrasts:
         """Return the differences of effects at several values from the effect at the first.
@@ -102,8 +102,8 @@ class Contrasts(Estimates):
             for at in self.at[1:several]
         ]
         ratio = f"ratio of {self.ratio}s" if self.ratio else ""
-        found = self.mapped(np.kron(np.eye(blocks), signs), names)
-        if (np.diag(found.covariance) <= _ROUNDING * np.diag(self.covariance).max()).any():
+        mapped = self.mapped(np.kron(np.eye(blocks), signs), names)
+        if (np.diag(mapped.covariance) <= _ROUNDING * np.diag(self.covariance).max()).any():
             raise ConfigError(
                 f"the effect is the same at {' and '.join(self.at[:2])} by the model, which has no "
                 "term with the product of the two: a product in terms lets it differ"
@@ -114,7 +114,7 @@ class Contrasts(Estimates):
         """Return a table's columns by name, for pandas or a file; intervals cover 1 - alpha."""
         low, high = self.conf_int(alpha).T.tolist()
         each = [self.names, self.values.tolist(), self.bse.tolist()]
-        found = dict(zip(CONTRASTS, map(list, each), strict=True)) | {
+        columns = dict(zip(CONTRASTS, map(list, each), strict=True)) | {
             self.letter: self.statistics.tolist(),
             "p_value": self.pvalues.tolist(),
             "lower": low,
@@ -123,8 +123,8 @@ class Contrasts(Estimates):
         if self.ratio:
             name = self.ratio.replace(" ", "_")
             triples = zip(("", "_lower", "_upper"), (self.values.tolist(), low, high), strict=True)
-            found |= {f"{name}{end}": [_exp(v) for v in own] for end, own in triples}
-        return found
+            columns |= {f"{name}{end}": [_exp(v) for v in column] for end, column in triples}
+        return columns
 
     def summary(self, alpha: float = 0.05) -> Summary:
         """Return the printed table, with intervals of coverage 1 - alpha.
@@ -204,7 +204,7 @@ def pairs(
         )
     if twice := sorted(values.keys() & at.keys()):
         raise ConfigError(f"{twice[0]!r} is compared, so that effects are not by it: leave by out")
-    found = []
+    collected = []
     for first in _combined(values):
         for beside in _combined(at):
             second = {name: _one(name, value) for name, value in against.items()}
@@ -213,8 +213,8 @@ def pairs(
             _expect_named(schema, apart, {*first, *beside})
             what = f"{_said(first)} against {_said(second)}"
             nothing = {**_nothing(schema), **beside}
-            found.append(Pair(what, _said(beside), {**nothing, **first}, {**nothing, **second}))
-    return found
+            collected.append(Pair(what, _said(beside), {**nothing, **first}, {**nothing, **second}))
+    return collected
 
 
 def between(
@@ -241,10 +241,10 @@ def between(
     weights, names, at = [], [], []
     for first in range(0, len(known), several):
         for k in range(1, len(classes)) if classes else (0,):
-            own = np.eye(len(classes))[k] - np.eye(len(classes))[0] if classes else np.ones(1)
+            by_class = np.eye(len(classes))[k] - np.eye(len(classes))[0] if classes else np.ones(1)
             of = f" [{classes[k]} against {classes[0]}]" if classes else ""
             for place in range(first, first + several):
-                row = np.kron(apart[place], own)
+                row = np.kron(apart[place], by_class)
                 weights.append(np.pad(row, (0, len(fit.names) - len(row))))
                 pair = known[place]
                 names.append(pair.what + of + (f" at {pair.at}" if pair.at else ""))
@@ -287,18 +287,18 @@ def _levels(schema: Schema, categories: Mapping[str, tuple[str, ...]], by: Any) 
     if by is None:
         return {}
     stated = by if isinstance(by, Mapping) else dict.fromkeys([by] if isinstance(by, str) else by)
-    found: dict[str, Any] = {}
+    levels: dict[str, Any] = {}
     for name, values in stated.items():
         _expect_features(schema, [name])
-        known = categories.get(name, ())
-        if values is None and (not known or is_wide(known)):
+        marks = categories.get(name, ())
+        if values is None and (not marks or is_wide(marks)):
             raise ConfigError(
                 f"by = {name!r} names no values, and the feature "
-                + ("has more than 200 categories" if known else "is numeric")
+                + ("has more than 200 categories" if marks else "is numeric")
                 + f': say at which, such as by = {{"{name}": [...]}} (--by {name}=VALUE, repeated)'
             )
-        found[name] = list(known) if values is None else values
-    return found
+        levels[name] = list(marks) if values is None else values
+    return levels
 
 
 def _expect_features(schema: Schema, given: Any) -> None:
@@ -322,23 +322,23 @@ def _expect_categories(
                 raise ConfigError(
                     f"{name!r} has no value, and the run left such rows out: name a value"
                 )
-            known = categories.get(name, ())
-            if name in kinds and value is not None and not is_wide(known):
+            marks = categories.get(name, ())
+            if name in kinds and value is not None and not is_wide(marks):
                 mark = _mark(value)
-                if mark not in known:
+                if mark not in marks:
                     raise ConfigError(
-                        f"{name!r} has no category {mark!r} in the model: {nearest(mark, known)}"
+                        f"{name!r} has no category {mark!r} in the model: {nearest(mark, marks)}"
                     )
 
 
 def _expect_named(schema: Schema, apart: Sequence[str], named: set[str]) -> None:
     """Refuse an effect that depends on features that are not given."""
     for term in schema.design:
-        own = {factor.feature for factor in term.factors}
-        lacking = sorted(own - named)
-        if own & {*apart} and lacking:
+        used = {factor.feature for factor in term.factors}
+        lacking = sorted(used - named)
+        if used & {*apart} and lacking:
             raise ConfigError(
-                f"the effect of {first_few(sorted(own & {*apart}))} depends on {lacking[0]!r}, by "
+                f"the effect of {first_few(sorted(used & {*apart}))} depends on {lacking[0]!r}, by "
                 f"the term {term.text}: say at which value, in both rows, or effects at each by "
                 f"by = {lacking[0]!r} (--by {lacking[0]})"
             )
@@ -346,18 +346,18 @@ def _expect_named(schema: Schema, apart: Sequence[str], named: set[str]) -> None
 
 def _nothing(schema: Schema) -> dict[str, Any]:
     """Return a row without values, with count 0 and exposure 1."""
-    found: dict[str, Any] = dict.fromkeys(schema.names)
+    row: dict[str, Any] = dict.fromkeys(schema.names)
     if schema.offset:
-        found[schema.offset] = 0.0
+        row[schema.offset] = 0.0
     if schema.exposure:
-        found[schema.exposure] = 1.0
-    return found
+        row[schema.exposure] = 1.0
+    return row
 
 
 def _combined(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield every combination of values; the last feature's varies fastest."""
-    each = [_several(own) for own in values.values()]
-    if empty := [name for name, own in zip(values, each, strict=True) if not own]:
+    each = [_several(given) for given in values.values()]
+    if empty := [name for name, given in zip(values, each, strict=True) if not given]:
         raise ConfigError(f"{empty[0]!r} has no value")
     for combination in itertools.product(*each):
         yield dict(zip(values, combination, strict=True))
@@ -370,10 +370,10 @@ def _several(value: Any) -> list[Any]:
 
 
 def _one(name: str, value: Any) -> Any:
-    own = _several(value)
-    if len(own) != 1:
-        raise ConfigError(f"against has one value of {name!r}, got {len(own)}: ask for each apart")
-    return own[0]
+    each = _several(value)
+    if len(each) != 1:
+        raise ConfigError(f"against has one value of {name!r}, got {len(each)}: ask for each apart")
+    return each[0]
 
 
 def _mark(value: Any) -> str:

@@ -73,9 +73,9 @@ def with_points(cells: Cells, schema: Schema, *, cut: bool = False) -> Cells:
 def _columns_pointed(cells: Cells, numeric: list[str], missing: set[str]) -> dict[str, Any]:
     """Return the columns with a point in place of each decimal comma."""
     columns = {}
-    for column, own in cells.columns.items():
+    for column, values in cells.columns.items():
         shape = _NUMBER if column in numeric else _NO_FRACTION
-        texts = [_pointed(cell, shape, missing) for cell in own.tolist()]
+        texts = [_pointed(cell, shape, missing) for cell in values.tolist()]
         columns[column] = np.array(texts, dtype=object)
     return columns
 
@@ -84,8 +84,8 @@ def _decimals(column: Any, missing: set[str]) -> Iterator[tuple[int, str, str]]:
     """Yield place, mark and text of the numbers with a point or a comma."""
     for place, cell in enumerate(column):
         text = str(cell).strip()
-        if text not in missing and (found := _NUMBER.fullmatch(text)):
-            yield place, found[2] or found[3], text
+        if text not in missing and (matched := _NUMBER.fullmatch(text)):
+            yield place, matched[2] or matched[3], text
 
 
 def _pointed(cell: Any, shape: re.Pattern[str], missing: set[str]) -> Any:

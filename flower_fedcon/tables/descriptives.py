@@ -85,22 +85,22 @@ class Descriptives:
             f.name if f.transform == "none" else f"{f.transform}({f.name})" for f in schema.numeric
         ]
         levels = [(schema.event or schema.target, mark) for mark in schema.outcome_marks]
-        each = [np.asarray(own["outcomes"], dtype=float) for own in told] if levels else []
+        each = [np.asarray(one["outcomes"], dtype=float) for one in told] if levels else []
         each_level = [(f.name, mark) for f in schema.categorical for mark in categories[f.name]]
         shown = [not is_wide(categories[name]) for name, _ in each_level]  # else thousands
-        known = [level for level, own in zip(each_level, shown, strict=True) if own]
-        counts = np.stack([np.asarray(own["counts"], dtype=float) for own in spread])[:, shown]
+        visible = [level for level, one in zip(each_level, shown, strict=True) if one]
+        counts = np.stack([np.asarray(one["counts"], dtype=float) for one in spread])[:, shown]
         if each:
             counts = np.hstack([np.stack(each)[:, -len(levels) :], counts])
         return cls(
             tuple(clients),
             tuple(rows),
             tuple(columns),
-            np.stack([own["observed"] for own in told]),
-            np.stack([own["sums"] for own in told]),
-            np.stack([own["squares"] for own in spread]),
+            np.stack([one["observed"] for one in told]),
+            np.stack([one["sums"] for one in told]),
+            np.stack([one["squares"] for one in spread]),
             np.asarray(means),
-            (*levels, *known),
+            (*levels, *visible),
             counts,
         )
 
@@ -119,8 +119,8 @@ class Descriptives:
             n, sums, squares = self.values[:, j], self.sums[:, j], self.squares[:, j]
             about = self.means[j]
             for k, client in enumerate(self.clients):
-                own = _moments(n[k], sums[k], squares[k], about)
-                yield (name, "", client, float(n[k]), *own, math.nan)
+                moments = _moments(n[k], sums[k], squares[k], about)
+                yield (name, "", client, float(n[k]), *moments, math.nan)
             every = _moments(n.sum(), sums.sum(), squares.sum(), about)
             yield (name, "", TOGETHER, float(n.sum()), *every, math.nan)
         nothing = math.nan, math.nan
@@ -130,8 +130,8 @@ class Descriptives:
             for client, n, of in zip(self.clients, counts, rows, strict=True):
                 yield (name, mark, client, float(n), *nothing, _share(n, of))
             told = ~np.isnan(counts)
-            known = float(counts[told].sum()) if told.any() else math.nan
-            yield (name, mark, TOGETHER, known, *nothing, _share(known, float(rows[told].sum())))
+            total = float(counts[told].sum()) if told.any() else math.nan
+            yield (name, mark, TOGETHER, total, *nothing, _share(total, float(rows[told].sum())))
 
 
 def _moments(n: float, total: float, square: float, about: float) -> tuple[float, float]:
@@ -143,8 +143,8 @@ def _moments(n: float, total: float, square: float, about: float) -> tuple[float
     if not n:
         return math.nan, math.nan
     mean = float(total / n)
-    own = max(float(square - n * (mean - about) ** 2), 0.0)
-    return mean, math.sqrt(own / (n - 1)) if n > 1 else math.nan
+    variation = max(float(square - n * (mean - about) ** 2), 0.0)
+    return mean, math.sqrt(variation / (n - 1)) if n > 1 else math.nan
 
 
 def _share(n: float, whole: float) -> float:

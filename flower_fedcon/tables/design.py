@@ -95,8 +95,8 @@ class Design:
         """All fields in the form of JSON."""
         return {
             "fill": dict(self.fill),
-            "shares": {name: list(own) for name, own in self.shares.items()},
-            "knots": {name: list(own) for name, own in self.knots.items()},
+            "shares": {name: list(values) for name, values in self.shares.items()},
+            "knots": {name: list(values) for name, values in self.knots.items()},
             "powers": {
                 name: [mean, spread, [list(one) for one in rows]]
                 for name, (mean, spread, rows) in self.powers.items()
@@ -120,7 +120,7 @@ class Design:
                 for name, (mean, spread, rows) in stated["powers"].items()
             }  # fmt: skip
             lists = {
-                kind: {str(name): tuple(map(float, own)) for name, own in stated[kind].items()}
+                kind: {str(name): tuple(map(float, parts)) for name, parts in stated[kind].items()}
                 for kind in ("shares", "knots")
             }
             fill = {str(name): float(value) for name, value in stated["fill"].items()}
@@ -154,26 +154,26 @@ def codings(schema: Schema) -> dict[frozenset[Factor], list[dict[Factor, bool]]]
     """
     marks = {feature.name for feature in schema.categorical}
     used: dict[frozenset[Factor], set[frozenset[Factor]]] = {}
-    found = {}
+    by_term = {}
     order = sorted(schema.design, key=_in_turn)
     for term in order:
         kinds = [f for f in term.factors if f.feature in marks and f.basis == PLAIN]
         numbers = term.key - set(kinds)
-        known = used.setdefault(numbers, set() if numbers else {frozenset()})
+        covered = used.setdefault(numbers, set() if numbers else {frozenset()})
         subsets = [
-            frozenset(own)
+            frozenset(chosen)
             for size in range(len(kinds) + 1)
-            for own in itertools.combinations(kinds, size)
+            for chosen in itertools.combinations(kinds, size)
         ]
-        blocks = [dict.fromkeys(own, False) for own in subsets if own not in known]
-        known |= set(subsets)
+        blocks = [dict.fromkeys(chosen, False) for chosen in subsets if chosen not in covered]
+        covered |= set(subsets)
         linear = frozenset(_linear(factor) for factor in numbers)
         used.setdefault(linear, set()).update(subsets)
         while joined := _joined(blocks):
             blocks = joined
-        ordered = [{f: own[f] for f in kinds if f in own} for own in blocks]
-        found[term.key] = sorted(ordered, key=len)
-    return {term.key: found[term.key] for term in schema.design}
+        ordered = [{f: chosen[f] for f in kinds if f in chosen} for chosen in blocks]
+        by_term[term.key] = sorted(ordered, key=len)
+    return {term.key: by_term[term.key] for term in schema.design}
 
 
 def _in_turn(term: Term) -> Any:
@@ -196,7 +196,7 @@ def _joined(blocks: list[dict[Factor, bool]]) -> list[dict[Factor, bool]]:
         more = [factor for factor in long if factor not in short]
         alike = all(long.get(factor) == full for factor, full in short.items())
         if alike and len(more) == 1 and not long[more[0]]:
-            rest = [own for own in blocks if own is not short and own is not long]
+            rest = [block for block in blocks if block is not short and block is not long]
             return [*rest, {**long, more[0]: True}]
     return []
 
@@ -208,7 +208,7 @@ def _parts_of(
     categories: Mapping[str, tuple[str, ...]],
 ) -> list[tuple[Part, ...]]:
     """Return a term's columns, each as parts; the first factor varies fastest, as in R."""
-    by_name, found = {feature.name: feature for feature in schema.features}, []
+    by_name, columns = {feature.name: feature for feature in schema.features}, []
     for block in blocks:
         each = []
         for factor in term.factors:
@@ -218,10 +218,10 @@ def _parts_of(
             elif feature.type == NUMERIC:
                 each.append(_basis(factor, feature))
             elif factor in block:
-                known = categories[feature.name]
-                each.append(_levels(factor, feature, known, schema, block[factor]))
-        found += [tuple(reversed(one)) for one in itertools.product(*reversed(each))]
-    return found
+                marks = categories[feature.name]
+                each.append(_levels(factor, feature, marks, schema, block[factor]))
+        columns += [tuple(reversed(one)) for one in itertools.product(*reversed(each))]
+    return columns
 
 
 def _basis(factor: Factor, feature: Feature) -> list[Part]:
@@ -231,8 +231,8 @@ def _basis(factor: Factor, feature: Feature) -> list[Part]:
         return [Part(factor, 0, name)]
     if factor.basis == SPLINE:  # rms calls them x, x', x''
         return [Part(factor, j, name + "'" * j) for j in range(factor.number - 1)]
-    known = f"poly({name}, {factor.number}{', raw=True' if factor.raw else ''})"
-    return [Part(factor, j, f"{known}{j + 1}") for j in range(factor.number)]
+    prefix = f"poly({name}, {factor.number}{', raw=True' if factor.raw else ''})"
+    return [Part(factor, j, f"{prefix}{j + 1}") for j in range(factor.number)]
 
 
 def _levels(
@@ -255,7 +255,7 @@ def term_columns(schema: Schema, categories: Mapping[str, tuple[str, ...]]) -> l
     ConfigError
         If a term multiplies a feature of more than 200 categories.
     """
-    found, coded = [], codings(schema)
+    columns, coded = [], codings(schema)
     for number, term in enumerate(schema.design):
         wide = [
             f.feature
@@ -267,9 +267,9 @@ def term_columns(schema: Schema, categories: Mapping[str, tuple[str, ...]]) -> l
                 f"{term.text}: {wide[0]!r} has more than 200 categories, which stand alone in a "
                 "model: leave the product out, or list fewer categories in the schema"
             )
-        own = _parts_of(term, coded[term.key], schema, categories)
-        found += [(number, parts) for parts in own]
-    return found
+        of_term = _parts_of(term, coded[term.key], schema, categories)
+        columns += [(number, parts) for parts in of_term]
+    return columns
 
 
 def name_of(parts: Sequence[Part]) -> str:
@@ -289,29 +289,29 @@ def described(parts: Sequence[Part], schema: Schema, design: Design, known: Any)
         The categories.
     """
     by_name = {feature.name: feature for feature in schema.features}
-    found = []
+    factors = []
     for factor, place, _ in parts:
-        own: dict[str, Any] = {"feature": factor.feature}
+        entry: dict[str, Any] = {"feature": factor.feature}
         if factor.basis != MISSING and by_name[factor.feature].type != NUMERIC:
-            found.append(own | {"category": known[factor.feature][place] or None})
+            factors.append(entry | {"category": known[factor.feature][place] or None})
             continue
         if factor.basis != MISSING:
-            own["transform"] = by_name[factor.feature].transform
+            entry["transform"] = by_name[factor.feature].transform
         if factor.basis == SPLINE:
-            own |= {"knots": list(design.knots[factor.text]), "function": place}
+            entry |= {"knots": list(design.knots[factor.text]), "function": place}
         elif factor.basis == POLYNOMIAL and factor.raw:
-            own["power"] = place + 1
+            entry["power"] = place + 1
         elif factor.basis == POLYNOMIAL:
             mean, spread, rows = design.powers[factor.text]
-            own |= {"mean": mean, "spread": spread, "coefficients": list(rows[place])}
-        found.append(own | ({"basis": factor.basis} if factor.basis else {}))
-    return found
+            entry |= {"mean": mean, "spread": spread, "coefficients": list(rows[place])}
+        factors.append(entry | ({"basis": factor.basis} if factor.basis else {}))
+    return factors
 
 
 def wide_columns(schema: Schema, categories: Mapping[str, tuple[str, ...]]) -> Array:
     """Return which columns belong to features with more than 200 categories and stay sparse."""
-    found = [_is_wide([parts], categories) for _, parts in term_columns(schema, categories)]
-    return np.array(found, dtype=bool)
+    wide = [_is_wide([parts], categories) for _, parts in term_columns(schema, categories)]
+    return np.array(wide, dtype=bool)
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ class Rows:
     ) -> None:
         self._table, self._design, self._categories = table, design, categories
         self._least = least
-        schema, known = table.schema, table.known_numbers(least)
+        schema, numbers = table.schema, table.known_numbers(least)
         self._absent: dict[str, Array] = {}
         self._values: dict[str, Array] = {}
         self._places: dict[str, Any] = {}
@@ -346,12 +346,12 @@ class Rows:
         self._rare: dict[str, AbstractSet[str]] = {}
         for j, feature in enumerate(schema.numeric):
             self._absent[feature.name] = np.isnan(table.numeric[:, j])
-            column = known[:, j]
+            column = numbers[:, j]
             self._values[feature.name] = np.where(
                 np.isnan(column), design.fill[feature.name], column
             )
-        own = zip(schema.categorical, table.known_categories(least), strict=True)
-        for feature, (marks, self._rare[feature.name]) in own:
+        pairs = zip(schema.categorical, table.known_categories(least), strict=True)
+        for feature, (marks, self._rare[feature.name]) in pairs:
             self._absent[feature.name] = marks == ""
             self._places[feature.name] = codes(marks, categories[feature.name])
             self._classes[feature.name] = marks
@@ -364,12 +364,12 @@ class Rows:
         """Return a term's columns, shape (m, columns); NaN where a column is unknown here."""
         factors = list(dict.fromkeys(part.factor for parts in columns for part in parts))
         blocks = {factor: self._block(factor) for factor in factors}
-        found = np.stack([self._product(parts, blocks) for parts in columns], axis=1)
+        values = np.stack([self._product(parts, blocks) for parts in columns], axis=1)
         if self._least > 1:
             cells = self._cells(factors)
             few = effective_counts(cells, int(cells.max(initial=-1)) + 1, self._weights)
             if (few < self._least).any() and len(few) > 1:
-                return np.full_like(found, np.nan)
+                return np.full_like(values, np.nan)
             shown = {factor: self.shown(factor, cells) for factor in factors}
             hidden: dict[tuple[Part, ...], bool] = {}
             for place, parts in enumerate(columns):
@@ -379,13 +379,13 @@ class Rows:
                     tells = any(part.place >= shown[part.factor] for part in numbers)
                     hidden[numbers] = tells or self._alike(alone, cells)
                 if hidden[numbers]:
-                    found[:, place] = np.nan
-        return found
+                    values[:, place] = np.nan
+        return values
 
     def levels(self, columns: Sequence[Sequence[Part]]) -> tuple[Any, Any]:
         """Return categories of a wide feature: each row's, and the columns'."""
-        own = [parts[0].place for parts in columns]
-        return self._places[columns[0][0].factor.feature], np.array(own)
+        places = [parts[0].place for parts in columns]
+        return self._places[columns[0][0].factor.feature], np.array(places)
 
     def shown(self, factor: Factor, cells: Any = None) -> int:
         """Return how many columns of a polynomial or spline tell no few rows apart.
@@ -407,33 +407,33 @@ class Rows:
         if factor.basis == SPLINE:
             t = self._design.knots[factor.text]
             ends = [(-np.inf, t[2]), (t[-3], np.inf), *zip(t, t[4:], strict=False)]
-            for own in (cells == cell for cell in range(int(cells.max(initial=-1)) + 1)):
-                tails = [own & (x > low) & (x < high) for low, high in ends]
+            for inside in (cells == cell for cell in range(int(cells.max(initial=-1)) + 1)):
+                tails = [inside & (x > low) & (x < high) for low, high in ends]
                 if any(is_few(self._weights, rows, self._least) for rows in tails):
                     return 1
         return next((q - 1 for q in range(2, most + 1) if self._alike(x, cells, q)), most)
 
     @property
     def _weights(self) -> Array | None:
-        own = self._table.weights
-        return None if own is None else own[self._table.training_rows]
+        weights = self._table.weights
+        return None if weights is None else weights[self._table.training_rows]
 
     def _alike(self, x: Array, cells: Any, most: int = 1) -> bool:
         """Return whether in a cell all but a few training rows have one value, or `most`."""
-        own, w = [cells == cell for cell in range(int(cells.max(initial=-1)) + 1)], self._weights
+        masks, w = [cells == cell for cell in range(int(cells.max(initial=-1)) + 1)], self._weights
         return any(
             all_but_few_alike(x[rows], None if w is None else w[rows], self._least, most)
-            for rows in own
+            for rows in masks
         )
 
     def _is_mark(self, factor: Factor) -> bool:
         return factor.feature in self._places and factor.basis == PLAIN
 
     def _product(self, parts: Sequence[Part], blocks: Mapping[Factor, Array]) -> Array:
-        found = np.ones(len(self._table.targets))
+        product = np.ones(len(self._table.targets))
         for part in parts:
-            found = found * blocks[part.factor][:, part.place]
-        return found
+            product = product * blocks[part.factor][:, part.place]
+        return product
 
     def _block(self, factor: Factor) -> Array:
         """Return the columns of one factor, by the place of its parts."""
@@ -456,11 +456,11 @@ class Rows:
 
     def _dummies(self, factor: Factor) -> Array:
         name = factor.feature
-        known, places = self._categories[name], self._places[name]
-        block: Array = (places[:, None] == np.arange(len(known))).astype(np.float64)
+        marks, places = self._categories[name], self._places[name]
+        block: Array = (places[:, None] == np.arange(len(marks))).astype(np.float64)
         shares = np.array(self._design.shares[name])
         block[places < 0] = shares
-        hidden = hidden_places(known, self._rare[name])
+        hidden = hidden_places(marks, self._rare[name])
         block[:, hidden] = shares[hidden]
         return block
 
@@ -494,8 +494,8 @@ def spline(x: Array, knots: Sequence[float]) -> Array:
     last, before = t[-1], t[-2]
 
     def cubed(knot: float) -> Array:
-        found: Array = np.maximum((x - knot) / (last - t[0]), 0.0) ** 2 * np.maximum(x - knot, 0.0)
-        return found
+        cube: Array = np.maximum((x - knot) / (last - t[0]), 0.0) ** 2 * np.maximum(x - knot, 0.0)
+        return cube
 
     columns = [x]
     for knot in t[:-2]:
@@ -543,8 +543,8 @@ def told_of_terms(
             sums += [0.0 if few else math.fsum((z**k).tolist()) for k in powers]
         return {"sums": np.array(sums)}
     columns, n = term_columns(schema, categories), float(len(rows))
-    observed, found = np.zeros(len(columns)), np.zeros(len(columns))
-    means = np.asarray(down["means"]) if stage == SQUARES else found
+    observed, totals = np.zeros(len(columns)), np.zeros(len(columns))
+    means = np.asarray(down["means"]) if stage == SQUARES else totals
     few = is_few(table.weights, rows, least)
     for places, parts in _by_term(columns) if not few else ():
         if _is_wide(parts, categories):
@@ -553,15 +553,15 @@ def told_of_terms(
             at = means[places]
             spread = counts * (1.0 - at) ** 2 + (n - counts) * at**2
             observed[places] = n
-            found[places] = spread if stage == SQUARES else counts
+            totals[places] = spread if stage == SQUARES else counts
             continue
         for place, column in zip(places, made.term(parts)[rows].T, strict=True):
             if np.isnan(column).any():
                 continue
             observed[place] = n
             each = np.square(column - means[place]) if stage == SQUARES else column
-            found[place] = math.fsum(each.tolist())
-    return {"squares": found} if stage == SQUARES else {"observed": observed, "sums": found}
+            totals[place] = math.fsum(each.tolist())
+    return {"squares": totals} if stage == SQUARES else {"observed": observed, "sums": totals}
 
 
 def matrix(
@@ -591,13 +591,13 @@ def matrix(
         used = [j for j, place in enumerate(places) if place in there]
         if not used:
             continue
-        own = [there[places[j]] for j in used]
+        at = [there[places[j]] for j in used]
         if _is_wide(parts, categories):
             levels, of = made.levels(parts)
-            blocks.append(level_block(levels, of[used], (), means[own], scales[own]))
+            blocks.append(level_block(levels, of[used], (), means[at], scales[at]))
             continue
         whole = made.term(parts)[:, used]
-        blocks.append((np.where(np.isnan(whole), means[own], whole) - means[own]) / scales[own])
+        blocks.append((np.where(np.isnan(whole), means[at], whole) - means[at]) / scales[at])
     if all(isinstance(block, np.ndarray) for block in blocks):
         return np.concatenate(blocks, axis=1)
     from scipy import sparse
@@ -608,8 +608,8 @@ def matrix(
 def _by_term(columns: Sequence[Any]) -> Any:
     """Yield the places of each term's columns, and their parts."""
     for _, group in itertools.groupby(enumerate(columns), key=lambda pair: pair[1][0]):
-        own = list(group)
-        yield [place for place, _ in own], [parts for _, (_, parts) in own]
+        members = list(group)
+        yield [place for place, _ in members], [parts for _, (_, parts) in members]
 
 
 def is_rest(parts: Sequence[Part], categories: Mapping[str, tuple[str, ...]]) -> bool:
@@ -628,20 +628,20 @@ def _is_wide(columns: Sequence[Sequence[Part]], categories: Mapping[str, tuple[s
 
 def of_quantiles(schema: Schema) -> list[str]:
     """Return the features whose quantiles are needed, for knots or a median."""
-    found = [f.feature for f in _splines(schema) if not f.knots]
-    found += [feature.name for feature in schema.numeric if feature.impute == MEDIAN]
-    return list(dict.fromkeys(found))
+    names = [f.feature for f in _splines(schema) if not f.knots]
+    names += [feature.name for feature in schema.numeric if feature.impute == MEDIAN]
+    return list(dict.fromkeys(names))
 
 
 def orthogonal(schema: Schema) -> list[Factor]:
     """Return the polynomials whose moments are needed."""
-    found = [f for term in schema.design for f in term.factors if f.basis == POLYNOMIAL]
-    return [factor for factor in dict.fromkeys(found) if not factor.raw]
+    factors = [f for term in schema.design for f in term.factors if f.basis == POLYNOMIAL]
+    return [factor for factor in dict.fromkeys(factors) if not factor.raw]
 
 
 def _splines(schema: Schema) -> list[Factor]:
-    found = [f for term in schema.design for f in term.factors if f.basis == SPLINE]
-    return list(dict.fromkeys(found))
+    factors = [f for term in schema.design for f in term.factors if f.basis == SPLINE]
+    return list(dict.fromkeys(factors))
 
 
 class Agreement(NamedTuple):
@@ -713,8 +713,8 @@ def agree_on_terms(
         )
         for factor in _splines(schema):
             if not factor.knots:
-                found = quantiles(*known[factor.feature], QUANTILES[factor.number])
-                knots[factor.text] = _apart(factor, found)
+                values = quantiles(*known[factor.feature], QUANTILES[factor.number])
+                knots[factor.text] = _apart(factor, values)
         fill |= {
             f.name: quantiles(*known[f.name], [0.5])[0]
             for f in schema.numeric

@@ -36,20 +36,20 @@ def encoded(table: SiteRows, preparation: Preparation, least: int = 1) -> Any:
     ConfigError
         If the mean of a category's column is not a share.
     """
-    schema, known = table.schema, preparation.categories
+    schema, by_feature = table.schema, preparation.categories
     of_marks = np.asarray(preparation.kept) >= len(schema.numeric)
     check_shares(preparation.means[of_marks])
-    found = []
+    parts = []
     for feature, (marks, rare) in zip(
         schema.categorical, table.known_categories(least), strict=True
     ):
-        categories = known[feature.name]
+        categories = by_feature[feature.name]
         hidden = hidden_places(categories, rare)
-        found.append((feature, categories, codes(marks, categories), hidden))
-    if any(is_wide(categories) for _, categories, _, _ in found):
-        return _sparse(table, found, preparation, least)
+        parts.append((feature, categories, codes(marks, categories), hidden))
+    if any(is_wide(categories) for _, categories, _, _ in parts):
+        return _sparse(table, parts, preparation, least)
     columns = [table.known_numbers(least)]
-    for feature, categories, places, hidden in found:
+    for feature, categories, places, hidden in parts:
         block = (places[:, None] == np.arange(len(categories))).astype(np.float64)
         block[places < 0] = np.nan
         block[:, hidden] = np.nan

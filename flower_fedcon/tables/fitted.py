@@ -218,11 +218,11 @@ class FittedModel:
             cells = guarded(path, _cells, path, source, (*self.schema.predictors, *keep))
             columns = Columns(cells, self.schema)
         kept = columns.as_they_stand(keep)
-        known: dict[str, Sequence[str]] = {}
+        categories: dict[str, Sequence[str]] = {}
         if unknown == "refuse":
-            own = self.preparation.categories.items()
-            known = {name: marks for name, marks in own if not is_wide(marks)}
-        table = guarded(path, lambda: columns.table(known, outcome=held_out))
+            agreed = self.preparation.categories.items()
+            categories = {name: marks for name, marks in agreed if not is_wide(marks)}
+        table = guarded(path, lambda: columns.table(categories, outcome=held_out))
         if self.schema.sparse and table.sparse.shape[1] > self.preparation.width:
             raise DataError(
                 f"{path}: it has {table.sparse.shape[1]} columns, and the model "
@@ -242,10 +242,10 @@ class FittedModel:
                 "predict all rows instead"
             )
         if table.num_examples not in self.preparation.rows:
-            known = first_few([str(rows) for rows in self.preparation.rows])
+            sizes = first_few([str(rows) for rows in self.preparation.rows])
             raise DataError(
                 f"{path}: it has {table.num_examples} training rows, and no client of the run has "
-                f"as many ({known}): held-out rows are known only for the run's own files, each "
+                f"as many ({sizes}): held-out rows are known only for the run's own files, each "
                 f"with all its rows"
             )
         rows = table.held_out_rows
@@ -255,22 +255,22 @@ class FittedModel:
         """Warn of columns whose values are far outside the fit's."""
         for feature, column in zip(self.schema.numeric, table.numeric.T, strict=True):
             mean, spread = self.preparation.seen.get(feature.name, (0.0, 0.0))
-            known = column[~np.isnan(column)]
-            if not spread or not known.size:
+            values = column[~np.isnan(column)]
+            if not spread or not values.size:
                 continue
-            away = np.abs(known - mean) / spread
-            moved = abs(float(np.median(known)) - mean) / spread
+            away = np.abs(values - mean) / spread
+            moved = abs(float(np.median(values)) - mean) / spread
             rows = int((away > _FAR_OUT).sum())
-            if not rows and (moved <= _MOVED or len(known) < _SEVERAL):
+            if not rows and (moved <= _MOVED or len(values) < _SEVERAL):
                 continue
             _log.warning(
                 "column %r: %s, and the fit's values had the mean %.4g and the standard deviation "
                 "%.3g: in another unit?",
                 feature.name,
-                f"{rows} of {len(known)} values are more than {_FAR_OUT:g} standard deviations "
-                f"away, up to {known[away.argmax()]:.4g}"
+                f"{rows} of {len(values)} values are more than {_FAR_OUT:g} standard deviations "
+                f"away, up to {values[away.argmax()]:.4g}"
                 if rows
-                else f"the median is {np.median(known):.4g}",
+                else f"the median is {np.median(values):.4g}",
                 mean,
                 spread,
             )
@@ -314,12 +314,12 @@ class FittedModel:
         table, prepared = self._table(source, unknown), self.preparation
         free = len(self.x) > len(prepared.names)  # with an intercept
         size = len(prepared.names) + free
-        V, A, found = self.covariance[:size, :size], table.matrix(prepared), []
+        V, A, parts = self.covariance[:size, :size], table.matrix(prepared), []
         for first in range(0, A.shape[0], _ROWS):
             rows = _dense(A[first : first + _ROWS]) * prepared.scales + prepared.centers
             rows = np.column_stack([rows, np.ones(len(rows))]) if free else rows
-            found.append(np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", rows, V, rows), 0.0)))
-        errors: Array = np.concatenate(found)
+            parts.append(np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", rows, V, rows), 0.0)))
+        errors: Array = np.concatenate(parts)
         if self.schema.complete_cases:
             errors[table.incomplete] = np.nan
         return errors
@@ -365,12 +365,12 @@ class FittedModel:
             that is not named.
         """
         fit, prepared = self._fit, self.preparation
-        known = contrasts.pairs(self.schema, prepared.categories, values, against, by)
-        sides = [row for pair in known for row in (pair.first, pair.second)]
+        pairs = contrasts.pairs(self.schema, prepared.categories, values, against, by)
+        sides = [row for pair in pairs for row in (pair.first, pair.second)]
         columns = {name: [row[name] for row in sides] for name in sides[0]}
         A = _dense(self.rows(columns).table.matrix(prepared))
         apart = (A[::2] - A[1::2]) * prepared.scales
-        return contrasts.between(fit, apart, known, self.schema.classes)
+        return contrasts.between(fit, apart, pairs, self.schema.classes)
 
     def combination(self, *weights: Mapping[str, float]) -> contrasts.Contrasts:
         """Return linear combinations of coefficients, with errors and tests.
@@ -387,7 +387,7 @@ class FittedModel:
         """
         fit = self._fit
         rows = contrasts.weights_of(weights, fit.names)
-        names = [" + ".join(f"{w:.12g} * {name}" for name, w in own.items()) for own in weights]
+        names = [" + ".join(f"{w:.12g} * {name}" for name, w in one.items()) for one in weights]
         return contrasts.Contrasts.of(fit, rows, names, fit.family.ratio)
 
     def likelihood_ratio(self, smaller: FittedModel) -> tuple[float, int, float]:
@@ -420,8 +420,8 @@ class FittedModel:
                     "a likelihood ratio compares two models of the same rows, and their "
                     f"{what} differ: {these!r} and {those!r}"
                 )
-        known = {_LEVEL.sub(r"=\1", name) for name in own.names}
-        if lone := [name for name in other.names if _LEVEL.sub(r"=\1", name) not in known]:
+        columns = {_LEVEL.sub(r"=\1", name) for name in own.names}
+        if lone := [name for name in other.names if _LEVEL.sub(r"=\1", name) not in columns]:
             raise ConfigError(
                 f"{first_few(lone, what='column')} of the smaller model is not in the larger one: "
                 "a likelihood ratio is of a model and the same without some columns"
@@ -502,18 +502,18 @@ class FittedModel:
             errors["std_error"] = self.standard_errors(source, unknown=unknown)
         if self.preparation.site_effects == OWN:
             return {WITHOUT_INTERCEPT: scores, **errors}
-        found = {"prediction": self._predicted(scores)}
+        columns = {"prediction": self._predicted(scores)}
         if scores.ndim == 1:
-            found["linear_predictor"] = scores
+            columns["linear_predictor"] = scores
         if self.schema.family.binary:
-            found["probability"] = self.schema.family.probabilities(scores)[:, 1]
+            columns["probability"] = self.schema.family.probabilities(scores)[:, 1]
         elif self.schema.family.several:
             each = self.schema.family.probabilities(scores).T
-            found |= {
-                f"probability [{mark}]": own
-                for mark, own in zip(self.schema.classes, each, strict=True)
+            columns |= {
+                f"probability [{mark}]": values
+                for mark, values in zip(self.schema.classes, each, strict=True)
             }
-        return {**found, **errors}
+        return {**columns, **errors}
 
     def _table(self, source: Any, unknown: str) -> Table:
         return source if isinstance(source, Table) else self.rows(source, unknown=unknown).table
@@ -557,11 +557,11 @@ class FittedModel:
                 name: np.asarray(getattr(prepared, name)).tolist() for name in _PREPARED
             }
             | {
-                "categories": {name: list(own) for name, own in prepared.categories.items()},
+                "categories": {name: list(values) for name, values in prepared.categories.items()},
                 "numeric": prepared.numeric,
                 "width": prepared.width,
                 "left_out": dict(prepared.left_out),
-                "seen": {name: list(own) for name, own in prepared.seen.items()},
+                "seen": {name: list(values) for name, values in prepared.seen.items()},
                 "imputed": dict(prepared.imputed),
             },
             "schema": schema.stated,
@@ -586,8 +586,8 @@ class FittedModel:
             (feature.name, None, feature.transform) for feature in schema.numeric
         ]
         for feature in schema.categorical:
-            known = prepared.categories[feature.name]
-            features += [(feature.name, own or None, "none") for own in dummies(feature, known)]
+            marks = prepared.categories[feature.name]
+            features += [(feature.name, own or None, "none") for own in dummies(feature, marks)]
         numbers = {
             "name": list(prepared.names),
             "missing": prepared.means.tolist(),
@@ -604,13 +604,13 @@ class FittedModel:
                 ]
             }
         if schema.sparse:
-            found = [(name, None, "none") for name in prepared.names]
+            kept = [(name, None, "none") for name in prepared.names]
         else:
-            found = [features[j] for j in np.asarray(prepared.kept).tolist()]
+            kept = [features[j] for j in np.asarray(prepared.kept).tolist()]
         return {
-            "feature": [name for name, _, _ in found],
-            "category": [category for _, category, _ in found],
-            "transform": [transform for _, _, transform in found],
+            "feature": [name for name, _, _ in kept],
+            "category": [category for _, category, _ in kept],
+            "transform": [transform for _, _, transform in kept],
             **numbers,
         }
 
@@ -619,8 +619,8 @@ class FittedModel:
         design, categories = self.preparation.design, self.preparation.categories
         assert design is not None  # noqa: S101  (the caller's case)
         shares = {
-            name: dict(zip(categories[name], own, strict=True))
-            for name, own in design.shares.items()
+            name: dict(zip(categories[name], values, strict=True))
+            for name, values in design.shares.items()
         }
         return {**design.fill, **shares}
 
@@ -694,29 +694,29 @@ class FittedModel:
             raise ValueError("its arrays differ in length")
         if not (np.isfinite(x).all() and (preparation.scales > 0).all()):
             raise ValueError("numbers that cannot be used")
-        known = None if covariance is None else np.array(covariance, dtype=np.float64)
+        matrix = None if covariance is None else np.array(covariance, dtype=np.float64)
         clients = tuple(map(str, content["clients"]["names"]))
         deviations = (content.get(name) for name in ("site_sd", "residual_sd"))
         sd, residual_sd = (math.nan if v is None else float(v) for v in deviations)
-        found = cls(
-            schema, preparation, x, known, clients, dict(content["versions"]), sd, residual_sd
+        model = cls(
+            schema, preparation, x, matrix, clients, dict(content["versions"]), sd, residual_sd
         )
         stated = content.get("inference")
-        return found if stated is None else replace(found, estimates=_estimates(found, stated))
+        return model if stated is None else replace(model, estimates=_estimates(model, stated))
 
 
 def _stated(fit: Estimates) -> dict[str, Any]:
     """Return the file's entries on a fit, except coefficients and covariance."""
-    found: dict[str, Any] = {"notes": list(fit.notes)}
+    entries: dict[str, Any] = {"notes": list(fit.notes)}
     for name, (attribute, _) in _INFERENCE.items():
         value = getattr(fit, attribute)
         lost = isinstance(value, float) and not math.isfinite(value)  # JSON has no such numbers
-        found[name] = None if lost else value
-    return found
+        entries[name] = None if lost else value
+    return entries
 
 
 def _estimates(model: FittedModel, stated: Mapping[str, Any]) -> Estimates:
-    known = {
+    entries = {
         attribute: none if stated[name] is None else type(none)(stated[name])
         for name, (attribute, none) in _INFERENCE.items()
     }
@@ -731,13 +731,13 @@ def _estimates(model: FittedModel, stated: Mapping[str, Any]) -> Estimates:
         values=values,
         covariance=covariance,
         notes=tuple(map(str, stated["notes"])),
-        **known,
+        **entries,
     )
 
 
 def _dense(rows: Any) -> Array:
-    found: Array = rows.toarray() if hasattr(rows, "toarray") else rows
-    return found
+    dense: Array = rows.toarray() if hasattr(rows, "toarray") else rows
+    return dense
 
 
 def load_model(run_dir: str | Path) -> FittedModel:
@@ -778,13 +778,13 @@ def write_held_out(
         The model, with the node's own intercept if it has one.
     """
     rows, schema = table.held_out_rows, table.schema
-    known = replace(preparation.of_schema(schema), site_effects=COMMON)
-    found = FittedModel(schema, known, x).columns_of(table.of_rows(rows))
+    prepared = replace(preparation.of_schema(schema), site_effects=COMMON)
+    predictions = FittedModel(schema, prepared, x).columns_of(table.of_rows(rows))
     number, _ = PREDICTIONS
-    own = table.targets[rows]
-    outcome = schema.family.cells(own, schema)
+    targets = table.targets[rows]
+    outcome = schema.family.cells(targets, schema)
     numbers = table.numbers_of(rows).tolist()
-    columns = {number: numbers, **{k: v.tolist() for k, v in found.items()}, **outcome}
+    columns = {number: numbers, **{k: v.tolist() for k, v in predictions.items()}, **outcome}
     _write_own(folder, name, columns)
 
 
@@ -854,9 +854,9 @@ def _column(given: Any) -> Any:
     absent = getattr(given, "isna", None)
     missing = np.asarray(absent()) if callable(absent) else np.zeros(len(array), dtype=bool)
     cells = [None if gone else cell for cell, gone in zip(array.tolist(), missing, strict=True)]
-    found = np.empty(len(cells), dtype=object)
-    found[:] = cells
-    return found
+    column = np.empty(len(cells), dtype=object)
+    column[:] = cells
+    return column
 
 
 __all__ = ["FittedModel", "Rows", "load_model"]

@@ -92,14 +92,14 @@ class HeldOut:
         scores = self.scores(x)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             means = family.means(scores, y, x)
-            found = {
+            metrics = {
                 name: self._told(value, pairs, self.rarer)
                 for name, (value, pairs) in family.pairs(scores, y).items()
             }
             rows = self.counted(np.arange(len(y)))
             for name, values in means.items():
-                found[name] = self._told(float(np.mean(bounded(values))), n, rows)
-        return {f"test_{name}": told for name, told in found.items()}
+                metrics[name] = self._told(float(np.mean(bounded(values))), n, rows)
+        return {f"test_{name}": told for name, told in metrics.items()}
 
     def _told(self, value: float, weight: float, rows: float) -> tuple[float, float]:
         return (value, weight) if rows >= self.least and weight else (0.0, 0.0)

@@ -106,5 +106,5 @@ class LogRank:
 
     def __repr__(self) -> str:
         kind = "stratified, " if self.stratified else ""
-        found = f"chi2 {self.statistic:.4g}, p = {self.pvalue:.3g}"
-        return f"LogRank({kind}{len(self.arms)} arms: {found})"
+        numbers = f"chi2 {self.statistic:.4g}, p = {self.pvalue:.3g}"
+        return f"LogRank({kind}{len(self.arms)} arms: {numbers})"

@@ -144,9 +144,9 @@ def near_duplicates(marks: Iterable[str]) -> list[list[str]]:
     for key in groups:
         if len(key) > 2 and key.isalpha() and not _ROMAN.fullmatch(key):
             words.setdefault(key[0], []).append(key)
-    for letter, found in words.items():
-        if letter in groups and len(found) == 1:
-            groups[letter] += groups.pop(found[0])
+    for letter, keys in words.items():
+        if letter in groups and len(keys) == 1:
+            groups[letter] += groups.pop(keys[0])
     return [group for group in groups.values() if len(group) > 1]
 
 

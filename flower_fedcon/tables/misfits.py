@@ -82,14 +82,14 @@ class DataError(ConfigError):
                 f"of the folder, or name the files of data without it",
                 columns=names,
             )
-        found = []
+        listed = []
         for name in names:
             near = nearest(name, known)
             hint = near.partition("? ")[0] if near.startswith("did you mean") else ""
-            found.append(f"{name!r} ({hint}?)" if hint else repr(name))
+            listed.append(f"{name!r} ({hint}?)" if hint else repr(name))
         has = printable(", ".join(known), 200)
         return cls(
-            f"{file}: no column{'s'[: len(names) - 1]} {', '.join(found)}: it has {has}. {remedy}",
+            f"{file}: no column{'s'[: len(names) - 1]} {', '.join(listed)}: it has {has}. {remedy}",
             columns=names,
         )
 

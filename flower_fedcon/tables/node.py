@@ -41,11 +41,11 @@ def table_of_node(
             if given and key not in node:
                 raise ConfigError(f'this node\'s configuration names no {key}: write {key}="FILE"')
         shared = node.get("schema", schema)
-        known = shared if isinstance(shared, Schema) else Schema.load(shared)  # type: ignore[arg-type]
+        loaded = shared if isinstance(shared, Schema) else Schema.load(shared)  # type: ignore[arg-type]
         column = node.get("client-column")
         return read_table(
             str(node["data"]),
-            known,
+            loaded,
             column=None if column is None else str(column),
             client=node.get("client", node.get("name")),
         )

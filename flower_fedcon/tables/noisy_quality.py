@@ -75,8 +75,8 @@ def noisy_counts(places: Array, grid: Grid) -> Array:
     """
     one = grid.steps(np.ones((1, 1)))[0, 0]
     counts = np.bincount(places, minlength=2 * NOISY_BINS).astype(np.int64)
-    found: Array = grid.release(counts * one).reshape(2, NOISY_BINS)
-    return found
+    noisy: Array = grid.release(counts * one).reshape(2, NOISY_BINS)
+    return noisy
 
 
 # --- on the server -------------------------------------------------------------------------------
@@ -85,12 +85,12 @@ def noisy_counts(places: Array, grid: Grid) -> Array:
 def as_binned(told: Mapping[str, Array], bins: int) -> Array:
     """Return noisy counts in the form of `quality.binned_counts`, on its finer bins."""
     wide = bins // NOISY_BINS
-    found = np.zeros((4, bins))
+    binned = np.zeros((4, bins))
     ends = np.arange(wide - 1, bins, wide)
     middles = (np.arange(NOISY_BINS) + 0.5) / NOISY_BINS
-    found[:2, ends] = told["noisy"]
-    found[2, ends], found[3, ends] = told["noisy"].sum(axis=0) * middles, ends - (wide - 1)
-    return found
+    binned[:2, ends] = told["noisy"]
+    binned[2, ends], binned[3, ends] = told["noisy"].sum(axis=0) * middles, ends - (wide - 1)
+    return binned
 
 
 def area_error(counts: Array, noisy: Sequence[Mapping[str, Array]]) -> float:

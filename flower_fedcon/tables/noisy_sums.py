@@ -75,11 +75,11 @@ class PrivateTable(Table):
     def of(cls, table: Table, privacy: ExampleDP, ledger: Ledger, **memory: Any) -> PrivateTable:
         """Return a table whose rows are private."""
         check_public(table.schema)
-        own = {field.name: getattr(table, field.name) for field in fields(Table)}
+        entries = {field.name: getattr(table, field.name) for field in fields(Table)}
         if not memory:
             told: dict[str, str] = {}
             memory = {"note": lambda question: told.get(question, ""), "keep": told.__setitem__}
-        return cls(**own, privacy=privacy, ledger=ledger, **memory)
+        return cls(**entries, privacy=privacy, ledger=ledger, **memory)
 
     @property
     def told_digest(self) -> str:
@@ -101,13 +101,13 @@ class PrivateTable(Table):
         p = len(middle)
         observed = np.clip(np.rint(sums[:p]), 0.0, m)
         observed[observed < least] = 0.0
-        found = np.clip(sums[p : 2 * p], -observed, observed) * half + observed * middle
+        totals = np.clip(sums[p : 2 * p], -observed, observed) * half + observed * middle
         answer: dict[str, Any] = {"rows": m}
         if schema.outcomes:
             answer["outcomes"] = np.clip(np.rint(sums[2 * p :]), 0.0, m)
         if schema.family.log_link:
             answer["level"] = np.zeros(3)  # nothing is sent: the run starts from 0
-        return answer | {"observed": observed, "sums": found, "categories": packed_text({})}
+        return answer | {"observed": observed, "sums": totals, "categories": packed_text({})}
 
     def _classes(self, rows: Any) -> Array:
         """Return each row's class, as 0 or 1 in columns of `Schema.outcomes`."""
@@ -121,12 +121,12 @@ class PrivateTable(Table):
         means = np.clip(np.asarray(down["means"], np.float64), limits[:, 0], limits[:, 1])
         parts = [np.nan_to_num(((self.numeric[rows] - means) / width) ** 2)]
         for feature, column in zip(schema.categorical, self.categories[rows].T, strict=True):
-            known = tuple(feature.categories)
-            if tuple(agreed.get(feature.name, ())) != known:
+            marks = tuple(feature.categories)
+            if tuple(agreed.get(feature.name, ())) != marks:
                 raise ConfigError(
                     f"the server asks about other categories of {feature.name!r} than the schema's"
                 )
-            parts.append(codes(column, known)[:, None] == np.arange(len(known)))
+            parts.append(codes(column, marks)[:, None] == np.arange(len(marks)))
         question = digest(["spread", [float(mean).hex() for mean in means.tolist()]])
         sums = self._released(question, parts, len(width) + len(schema.categorical))
         p = len(width)
@@ -152,13 +152,13 @@ class PrivateTable(Table):
         assert self.privacy is not None  # noqa: S101  (`of` gives it)
         assert self.ledger is not None  # noqa: S101
         key = digest([self.resume_key, question, self.privacy.noise_multiplier, entries])
-        known = self.note(key)
-        if known:
-            return np.array(json.loads(known), np.float64)
+        earlier = self.note(key)
+        if earlier:
+            return np.array(json.loads(earlier), np.float64)
         self.ledger.spend(1.0, grid.distance(entries))
-        found = release()
-        self.keep(key, json.dumps(found.tolist()))
-        return found
+        answer = release()
+        self.keep(key, json.dumps(answer.tolist()))
+        return answer
 
     def objective(self, preparation: Preparation, least: int = 1) -> Any:
         """Return this node's objective, whose gradients are noisy.
@@ -176,10 +176,10 @@ class PrivateTable(Table):
         self._check_units(preparation)
         plain = Table.objective(self._with_outcomes, preparation)
         plain.rows_key = digest(self)  # type: ignore[attr-defined]
-        known = ~np.isnan(self.targets[self.training_rows])
-        found = PrivateObjective(plain, self.privacy, self.ledger, counting=known)
-        found.noisy_quality = lambda x: self._quality(preparation, x)
-        return found
+        counted = ~np.isnan(self.targets[self.training_rows])
+        private = PrivateObjective(plain, self.privacy, self.ledger, counting=counted)
+        private.noisy_quality = lambda x: self._quality(preparation, x)
+        return private
 
     @property
     def _with_outcomes(self) -> PrivateTable:

@@ -41,7 +41,7 @@ def written_by(names: Sequence[str]) -> str:
         return "a node"
     if tuple(names[: len(CONTRASTS)]) == CONTRASTS:
         return "`fedcon contrast`"
-    own = (
+    headers = (
         COEFFICIENTS,
         CURVES,
         _EARLIER_CURVES,
@@ -50,4 +50,4 @@ def written_by(names: Sequence[str]) -> str:
         BASELINE,
         DESCRIPTIVES,
     )
-    return "a run" if any(tuple(names[: len(header)]) == header for header in own) else ""
+    return "a run" if any(tuple(names[: len(header)]) == header for header in headers) else ""

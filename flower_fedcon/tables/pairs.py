@@ -42,12 +42,12 @@ def concordance(
     order = np.lexsort((event != 0, -time))
     time, died, ranks = time[order], event[order] != 0, np.unique(scores, return_inverse=True)[1]
     ranks = ranks[order]
-    own = np.flatnonzero(died)
-    new = (np.diff(time[own], prepend=np.nan) != 0).astype(np.intp)
-    ends = own[new == 1][np.cumsum(new) - 1] if own.size else own
+    events = np.flatnonzero(died)
+    new = (np.diff(time[events], prepend=np.nan) != 0).astype(np.intp)
+    ends = events[new == 1][np.cumsum(new) - 1] if events.size else events
     every = np.ones(len(ranks)) if weight is None else weight[order]
-    pairs = float(every[own] @ np.append(0.0, np.cumsum(every))[ends])
-    below, same = _before(ranks, ends, ranks[own], every, every[own])
+    pairs = float(every[events] @ np.append(0.0, np.cumsum(every))[ends])
+    below, same = _before(ranks, ends, ranks[events], every, every[events])
     return ((below + 0.5 * same) / pairs, pairs) if pairs else (0.0, 0.0)
 
 

@@ -279,13 +279,13 @@ class Preparation:
         x : array, shape (entries,) or (entries, classes)
             The coefficients of prepared columns, with or without an intercept.
         """
-        columns, found = len(self.names), np.array(x, dtype=np.float64)
-        table = found.reshape(len(found), -1)
+        columns, model = len(self.names), np.array(x, dtype=np.float64)
+        table = model.reshape(len(model), -1)
         table[:columns] /= self.scales[:, None]
         if len(table) > columns:
-            for k, own in enumerate(table[:columns].T):
-                table[columns, k] -= math.fsum((own * self.centers).tolist())
-        return found
+            for k, column in enumerate(table[:columns].T):
+                table[columns, k] -= math.fsum((column * self.centers).tolist())
+        return model
 
     @cached_property
     def payload(self) -> Payload:
@@ -391,7 +391,7 @@ class Agreed:
         """The part that is sent to nodes."""
         if self.width:
             return {"width": float(self.width)}
-        names = {name: list(known) for name, known in self.categories.items()}
+        names = {name: list(marks) for name, marks in self.categories.items()}
         return {"means": self.means, "categories": packed_text(names)}
 
 
@@ -408,7 +408,7 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
     weights = tuple(float(answer[counted]) for answer in answers)
     level = tuple(_total(answers, "level").tolist()) if schema.family.log_link else ()
     counts = answers if schema.outcomes else []
-    outcomes = tuple(tuple(np.asarray(own["outcomes"]).tolist()) for own in counts)
+    outcomes = tuple(tuple(np.asarray(one["outcomes"]).tolist()) for one in counts)
     if schema.sparse:
         width = int(max(answer["width"] for answer in answers))
         none = np.empty(0)
@@ -418,11 +418,11 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
     told = [categories_of(answer["categories"], schema) for answer in answers]
     categories = {}
     for feature in schema.categorical:
-        found = {mark for own in told for mark in own.get(feature.name, ())}
-        every = feature.categories or tuple(sorted(found, key=_in_order))
+        marks = {mark for one in told for mark in one.get(feature.name, ())}
+        every = feature.categories or tuple(sorted(marks, key=_in_order))
         categories[feature.name] = (*every, OTHER) if len(every) > WIDE else every
-    known = answers if schema.complete_cases else []
-    incomplete = tuple(float(answer["left_out"]) for answer in known)
+    telling = answers if schema.complete_cases else []
+    incomplete = tuple(float(answer["left_out"]) for answer in telling)
     return Agreed(rows, weights, observed, means, categories, 0, level, incomplete, outcomes)
 
 
@@ -489,21 +489,21 @@ def conclude(
     absent = {f.name: total - n for f, n in zip(schema.numeric, first.observed, strict=True)}
     shares = {}
     for feature in schema.categorical:
-        known = first.categories[feature.name]
-        own = dict(zip(known, counts[place : place + len(known)].tolist(), strict=True))
-        place += len(known)
-        n = math.fsum(own.values())
-        shares[feature.name] = tuple(own[mark] / n if n else 0.0 for mark in known)
-        if not is_wide(known):
+        marks = first.categories[feature.name]
+        by_mark = dict(zip(marks, counts[place : place + len(marks)].tolist(), strict=True))
+        place += len(marks)
+        n = math.fsum(by_mark.values())
+        shares[feature.name] = tuple(by_mark[mark] / n if n else 0.0 for mark in marks)
+        if not is_wide(marks):
             absent[feature.name] = total - n
-        for category in dummies(feature, known):
-            if category == OTHER and not own[category]:
+        for category in dummies(feature, marks):
+            if category == OTHER and not by_mark[category]:
                 unused.add(len(names_))
-            share = own[category] / n if n else 0.0
+            share = by_mark[category] / n if n else 0.0
             names_.append(f"{feature.name}={category or '(other)'}")
             groups_.append(schema.names.index(feature.name))
             means.append(share)
-            spread = own[category] * (1 - share) ** 2 + (n - own[category]) * share**2
+            spread = by_mark[category] * (1 - share) ** 2 + (n - by_mark[category]) * share**2
             variances.append(spread / total)
             observed.append(n)
     said["imputed"] = {name: int(cells) for name, cells in absent.items() if cells}
@@ -542,16 +542,16 @@ def _of_terms(
     if ask is None:
         raise ConfigError("the schema has terms, which need further exchanges with nodes")
     categories, total = first.categories, float(sum(first.rows))
-    known: Agreement = agree_on_terms(schema, said["seen"], shares, categories, ask)
+    agreed: Agreement = agree_on_terms(schema, said["seen"], shares, categories, ask)
     columns = term_columns(schema, categories)
     names = [name_of(parts) for _, parts in columns]
-    variances, why, used = known.squares / total, {}, []
+    variances, why, used = agreed.squares / total, {}, []
     for j, name in enumerate(names):
-        if not known.observed[j]:
+        if not agreed.observed[j]:
             why[name] = "empty"
-        elif not known.means[j] and is_rest(columns[j][1], categories):
+        elif not agreed.means[j] and is_rest(columns[j][1], categories):
             continue
-        elif _is_constant(float(variances[j]), float(known.means[j]), total):
+        elif _is_constant(float(variances[j]), float(agreed.means[j]), total):
             why[name] = "constant"
         else:
             used.append(j)
@@ -565,12 +565,12 @@ def _of_terms(
         schema=schema.digest,
         names=tuple(names[j] for j in used),
         groups=tuple(columns[j][0] for j in used),
-        means=known.means[kept],
+        means=agreed.means[kept],
         scales=np.sqrt(variances[kept]) if schema.standardize else np.ones(len(kept)),
         kept=kept,
         categories=categories,
         left_out=why,
-        design=known.design,
+        design=agreed.design,
         **said,
     )
 
@@ -593,8 +593,8 @@ def categories_of(packed: Any, schema: Schema) -> dict[str, list[str]]:
         If they have another form.
     """
     told = unpacked_text(packed)
-    known = {feature.name for feature in schema.categorical}
-    if not isinstance(told, dict) or not told.keys() <= known:
+    names = {feature.name for feature in schema.categorical}
+    if not isinstance(told, dict) or not told.keys() <= names:
         raise ConfigError("its categories belong to other columns than the schema's")
     for marks in told.values():
         if not isinstance(marks, list) or not all(isinstance(m, str) and m for m in marks):

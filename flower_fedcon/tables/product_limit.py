@@ -108,8 +108,8 @@ class KaplanMeier:
         """
         wanted = plain_array("times", times).astype(float)
         after = np.concatenate([[1.0], self.survival])
-        found: Array = after[np.searchsorted(self.time, wanted, side="right")]
-        return found
+        estimate: Array = after[np.searchsorted(self.time, wanted, side="right")]
+        return estimate
 
     def quantile(self, share: float) -> float:
         """Return the first time after which at most 1 - share are without an event.

@@ -106,7 +106,7 @@ def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
     outcomes, exposed, null = _null(held, x)
     with np.errstate(over="ignore"):
         squares = np.square(family.numbers(y) - mean)
-    found = {
+    numbers = {
         "rows": float(len(y)),
         "outcomes": outcomes,
         "deviance": _deviance(held, scores, x),
@@ -116,14 +116,14 @@ def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
     }
     line = Line.fit(lambda at: _calibration(held, x, at))
     if line is not None:
-        found |= {"intercept": line.intercept, "slope": line.slope,
+        numbers |= {"intercept": line.intercept, "slope": line.slope,
                   "in_the_large": line.in_the_large, "calibrated": 1.0}  # fmt: skip
     if binned:
-        found["auc"] = family.pairs(scores, y)["auc"][0]
+        numbers["auc"] = family.pairs(scores, y)["auc"][0]
         if held.rarer >= held.cell:
             most = max(held.least, held.cell)
             counts["counts"] = binned_counts(mean, y > 0, most, held.weights)
-    return {"numbers": np.array([found.get(name, 0.0) for name in NUMBERS]), **counts}
+    return {"numbers": np.array([numbers.get(name, 0.0) for name in NUMBERS]), **counts}
 
 
 def calibration_sums(held: HeldOut, x: Array, at: Array) -> dict[str, Array]:
@@ -195,27 +195,27 @@ def binned_counts(
     def enough(begin: int, end: int) -> bool:
         if weights is None:
             return all(n == 0 or n >= least for n in raw[:2, begin:end].sum(axis=1).tolist())
-        own = (places >= begin) & (places < end)
-        return not any(is_few(weights, own & rows, least) for rows in (event, ~event))
+        inside = (places >= begin) & (places < end)
+        return not any(is_few(weights, inside & rows, least) for rows in (event, ~event))
 
-    found, first, last = np.zeros((4, BINS)), 0, -1
+    bins, first, last = np.zeros((4, BINS)), 0, -1
     for end in range(BINS):
         sums = raw[:, first : end + 1].sum(axis=1)
         if sums[:2].any() and raw[:2, end].any() and enough(first, end + 1):
             # A bin that began at the first of few rows would reveal its place.
-            found[:3, end], found[3, end] = sums, end if least == 1 else first
+            bins[:3, end], bins[3, end] = sums, end if least == 1 else first
             first, last = end + 1, end
     rest = raw[:, first:].sum(axis=1)
     while rest[:2].any():  # too few at the end: they join the bins before
-        rest += found[:3, last]
-        first = int(found[3, last])
-        found[:, last] = 0.0
-        before = np.flatnonzero(found[:2].any(axis=0))
+        rest += bins[:3, last]
+        first = int(bins[3, last])
+        bins[:, last] = 0.0
+        before = np.flatnonzero(bins[:2].any(axis=0))
         if enough(first, BINS):
-            found[:3, -1], found[3, -1] = rest, first
+            bins[:3, -1], bins[3, -1] = rest, first
             break
         last = int(before[-1])
-    return found
+    return bins
 
 
 def _total(each: Array) -> float:
@@ -255,9 +255,9 @@ def _calibration(held: HeldOut, x: Array, at: Array) -> Array:
     scores = whole - offset
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         residual, weight = family.slopes(offset + at[0] + at[1] * scores, y, parameter)
-        alone, own = family.slopes(at[2] + whole, y, parameter)
+        alone, information = family.slopes(at[2] + whole, y, parameter)
         sums = (residual, residual * scores, weight, weight * scores, weight * scores**2)
-    return np.array([_total(each) for each in (*sums, alone, own)])
+    return np.array([_total(each) for each in (*sums, alone, information)])
 
 
 # --- on the server -------------------------------------------------------------------------------
@@ -376,18 +376,18 @@ class Quality:
         """
         noisy, family = noisy or {}, family_of(loss)
         numbers = {
-            site: dict(zip(NUMBERS, own["numbers"].tolist(), strict=True))
-            for site, own in told.items()
+            site: dict(zip(NUMBERS, sums["numbers"].tolist(), strict=True))
+            for site, sums in told.items()
         }
         absent, sites = dict(absent or {}), {}
-        for site, own in numbers.items():
-            if not own["rows"]:
+        for site, sums in numbers.items():
+            if not sums["rows"]:
                 absent[site] = (
                     "too few held-out rows, or too few of one class (the node's min_rows)"
                 )
                 continue
-            sites[site] = _of_site(family, own)
-            if not own["calibrated"]:
+            sites[site] = _of_site(family, sums)
+            if not sums["calibrated"]:
                 absent[f"{site}: calibration"] = _NO_LINE
         using = [numbers[site] for site in sites]
         counts = []
@@ -453,11 +453,11 @@ class Quality:
             return [
                 f"quality on held-out rows: not known at any site ({first_few(list(self.absent))})"
             ]
-        found = []
+        sentences = []
         pooled = self.pooled
         if "auc" in pooled:
             noise = f" (s.e. {pooled['auc_bse']:.2g} for noise)" if "auc_bse" in pooled else ""
-            found.append(
+            sentences.append(
                 f"AUC of all sites' rows together: {pooled['auc']:.4f}{noise}, from binned scores, "
                 f"with an error of at most {pooled['auc_error']:.2g}"
             )
@@ -467,15 +467,15 @@ class Quality:
                  ("brier", "Brier score"), ("mse", "mean squared error"),
                  ("deviance_explained", "deviance explained"))  # fmt: skip
         for name, words in parts:
-            each = [f"{site} {own[name]:.4f}" for site, own in self.sites.items() if name in own]
+            each = [f"{site} {one[name]:.4f}" for site, one in self.sites.items() if name in one]
             if name in pooled:
                 error = pooled.get(f"{name}_bse")
                 also = "" if error is None else f" (s.e. {error:.4f})"
                 each.append(f"together {pooled[name]:.4f}{also}")
             if each:
-                found.append(f"{words}: {', '.join(each)}")
-        found += [f"not known: {what}: {why}" for what, why in self.absent.items()]
-        return found
+                sentences.append(f"{words}: {', '.join(each)}")
+        sentences += [f"not known: {what}: {why}" for what, why in self.absent.items()]
+        return sentences
 
 
 _NO_LINE = "there is no calibration line: the predictions separate the outcomes, or are all alike"
@@ -483,39 +483,39 @@ _NO_LINE = "there is no calibration line: the predictions separate the outcomes,
 
 def _with_null(sites: Sequence[Mapping[str, float]]) -> bool:
     """Return whether every site has sent its null deviance."""
-    return min(own["null_deviance"] for own in sites) >= 0
+    return min(sums["null_deviance"] for sums in sites) >= 0
 
 
 def _of_site(family: Family, own: Mapping[str, float]) -> dict[str, float]:
-    found = {"rows": own["rows"], **_shares(family, own, own["null_deviance"])}
+    numbers = {"rows": own["rows"], **_shares(family, own, own["null_deviance"])}
     if own["calibrated"]:
         for name in ("intercept", "slope", "in_the_large"):
-            found[f"calibration_{name}"] = own[name]
+            numbers[f"calibration_{name}"] = own[name]
     if family.binary:
-        found |= {"events": own["outcomes"], "auc": own["auc"]}
-    return found
+        numbers |= {"events": own["outcomes"], "auc": own["auc"]}
+    return numbers
 
 
 def _shares(family: Family, sums: Mapping[str, float], null: float) -> dict[str, float]:
-    found = {family.error: sums["squares"] / sums["rows"]}
+    shares = {family.error: sums["squares"] / sums["rows"]}
     if null > 0:
-        found["deviance_explained"] = 1.0 - sums["deviance"] / null
-    return found
+        shares["deviance_explained"] = 1.0 - sums["deviance"] / null
+    return shares
 
 
 def _pooled(
     family: Family, sites: Sequence[Mapping[str, float]], parameter: float = 0.0
 ) -> dict[str, float]:
     """Return the pooled results from the sites' sums; null deviances are about the pooled mean."""
-    sums = {name: math.fsum(own[name] for own in sites) for name in NUMBERS[:6]}
+    sums = {name: math.fsum(site[name] for site in sites) for name in NUMBERS[:6]}
     mean, null = sums["outcomes"] / sums["exposed"], -1.0
     if family.mean_null and _with_null(sites):
         null = sums["null_deviance"]
-        for own in sites:  # about the pooled mean instead of the site's
-            n = own["exposed"]
-            null += n * family.between(own["outcomes"] / n, mean, parameter)
-    found = {"rows": sums["rows"], **_shares(family, sums, null)}
-    return found | ({"events": sums["outcomes"]} if family.binary else {})
+        for site in sites:  # about the pooled mean instead of the site's
+            n = site["exposed"]
+            null += n * family.between(site["outcomes"] / n, mean, parameter)
+    pooled = {"rows": sums["rows"], **_shares(family, sums, null)}
+    return pooled | ({"events": sums["outcomes"]} if family.binary else {})
 
 
 def pooled_auc(counts: Sequence[Array]) -> tuple[float, float]:
@@ -536,16 +536,16 @@ def pooled_auc(counts: Sequence[Array]) -> tuple[float, float]:
     True
     """
     ends, begins = np.zeros(BINS + 1), np.zeros(BINS + 1)  # cumulative rows without the event
-    for own in counts:
-        used = np.flatnonzero(own[0])
-        np.add.at(ends, used + 1, own[0, used])
-        np.add.at(begins, own[3, used].astype(np.intp) + 1, own[0, used])
+    for site in counts:
+        used = np.flatnonzero(site[0])
+        np.add.at(ends, used + 1, site[0, used])
+        np.add.at(begins, site[3, used].astype(np.intp) + 1, site[0, used])
     below, begun = np.cumsum(ends), np.cumsum(begins)
     total = right = wrong = 0.0
     without = float(below[-1])
-    for own in counts:
-        used = np.flatnonzero(own[1])
-        events, first = own[1, used], own[3, used].astype(np.intp)
+    for site in counts:
+        used = np.flatnonzero(site[1])
+        events, first = site[1, used], site[3, used].astype(np.intp)
         total += float(events.sum()) * without
         right += float(events @ below[first])  # bins that end before this one begins
         wrong += float(events @ (without - begun[used + 1]))  # bins that begin after this one's end
@@ -558,7 +558,7 @@ def _area(counts: Sequence[Array], noisy: Sequence[Mapping[str, Array]]) -> dict
     if not noisy:
         area, off = pooled_auc(counts)
         return {"auc": area, "auc_error": off}
-    coarse = np.sum([own[:2].reshape(2, NOISY_BINS, -1).sum(axis=2) for own in counts], axis=0)
+    coarse = np.sum([site[:2].reshape(2, NOISY_BINS, -1).sum(axis=2) for site in counts], axis=0)
     error = area_error(coarse, noisy)
     if not error < 0.5:
         return {}

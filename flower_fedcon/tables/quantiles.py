@@ -47,8 +47,8 @@ def round_ends(low: float, high: float) -> Array:
     first = math.floor(low / (digit * 10.0**power)) - 1
     places = (first + np.arange(INTERVALS, dtype=np.float64)) * digit
     # A quotient of whole numbers equals the float read from its decimals.
-    found: Array = places / 10.0**-power if power < 0 else places * 10.0**power
-    return found
+    ends: Array = places / 10.0**-power if power < 0 else places * 10.0**power
+    return ends
 
 
 def told_counts(values: Array, ends: Array, least: int, weights: Array | None = None) -> Array:
@@ -104,8 +104,8 @@ def quantiles(counts: Array, ends: Array, shares: Sequence[float]) -> list[float
     below = np.cumsum(counts)
     wanted = np.array(shares) * below[-1] * (1.0 - _SLACK)
     places = np.minimum(np.searchsorted(below, wanted, side="left"), len(ends) - 1)
-    found: list[float] = ends[places].tolist()
-    return found
+    values: list[float] = ends[places].tolist()
+    return values
 
 
 def second_ends(counts: Array, ends: Array) -> Array:

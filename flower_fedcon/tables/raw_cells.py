@@ -87,10 +87,10 @@ def read_cells(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -
     }
     suffix = suffix_of(path)
     if suffix not in readers:
-        found = f"a file {suffix}" if suffix else "a file without a suffix"
-        known = ", ".join([*readers, *SPARSE])
+        kind = f"a file {suffix}" if suffix else "a file without a suffix"
+        suffixes = ", ".join([*readers, *SPARSE])
         saved = ": save it as CSV UTF-8" if suffix in _SPREADSHEETS else ""
-        raise DataError(f"{path}: found {found}, expected {known}{saved}")
+        raise DataError(f"{path}: found {kind}, expected {suffixes}{saved}")
     cells: Cells = opened(path, lambda: readers[suffix](path, wanted, cut=cut))
     return cells
 
@@ -140,19 +140,19 @@ def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> d
     """Return the places of the wanted columns."""
     if wanted is None:  # a name that occurs again with a sign that no name has
         return {name + "\0" * names[:j].count(name): j for j, name in enumerate(names)}
-    found: dict[str, int] = {}
+    by_name: dict[str, int] = {}
     twice = []
     for name in dict.fromkeys(wanted):
-        places = [j for j, known in enumerate(names) if known == name]
+        places = [j for j, other in enumerate(names) if other == name]
         if len(places) > 1:
             numbers = ", ".join(str(j + 1) for j in places)
             said = f"{len(places)} columns of this name (numbers {numbers} of the file)"
             twice.append(Misfit(name, 0, said, "one", "rename or remove the others"))
         elif places:
-            found[name] = places[0]
+            by_name[name] = places[0]
     if twice:
         raise DataError.of(path, twice)
-    return found
+    return by_name
 
 
 def _numbered(path: Path, names: Sequence[str], columns: dict[str, Any], rows: int) -> Cells:
@@ -214,9 +214,9 @@ def _csv(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cell
         columns[name] = _objects(cells)
     if not picked:
         columns = {name: _objects(()) for name in places}
-    found = _numbered(path, names, columns, len(picked))
+    numbered = _numbered(path, names, columns, len(picked))
     notes = (f"lines with more or fewer cells than the header, taken as empty rows: {broken}",)
-    return replace(found, delimiter=delimiter, notes=notes if broken else ())
+    return replace(numbered, delimiter=delimiter, notes=notes if broken else ())
 
 
 def _delimiter(path: Path, first: Sequence[str]) -> str:
@@ -345,7 +345,7 @@ def _values(every: Callable[[], list[Any]], column: Any, cut: bool) -> Any:
 def _value_at(column: Any, row: int) -> Any:
     """Return a value of a column of NumPy or Arrow; None for one that Python cannot hold."""
     try:
-        found = column[row]
-        return found.as_py() if hasattr(found, "as_py") else found.item()
+        value = column[row]
+        return value.as_py() if hasattr(value, "as_py") else value.item()
     except Exception:  # whatever a library raises for this value
         return None

@@ -112,7 +112,7 @@ def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Tab
     """
     path = Path(path)
     parts, notes = guarded(path, columns_by_client, path, schema, column)
-    return guarded(path, lambda: {name: _table(own, notes) for name, own in parts.items()})
+    return guarded(path, lambda: {name: _table(columns, notes) for name, columns in parts.items()})
 
 
 def log_notes(tables: Iterable[Table]) -> None:
@@ -165,7 +165,7 @@ def columns_by_client(
     notes = _alike(column, dict.fromkeys(text for text in texts if text is not None))
     cut = _cut.get()
     return {
-        name: Columns(cells.of_rows(own), schema, cut=cut) for name, own in parts.items()
+        name: Columns(cells.of_rows(places), schema, cut=cut) for name, places in parts.items()
     }, notes
 
 
@@ -179,18 +179,18 @@ def owners_of(cells: Cells, schema: Schema, column: str) -> np.ndarray[Any, Any]
     """
     if column not in cells.columns:
         raise DataError.lacking(cells.path, [column], cells.names)
-    found = cells.columns[column].tolist()
-    owners = [canonical(text_of(cell) or "") for cell in found]
+    values = cells.columns[column].tolist()
+    owners = [canonical(text_of(cell) or "") for cell in values]
     misfits = []
     for wrong, expected, remedy in (
         ([o in ("", *schema.missing) for o in owners], "a client in every row",
          "fill in the row's client, or remove the row"),
-        ([bool(unfit_mark(cell)) for cell in found], "the client as text",
+        ([bool(unfit_mark(cell)) for cell in values], "the client as text",
          "write the column anew as text"),
     ):  # fmt: skip
         places = np.flatnonzero(wrong)
         if places.size:
-            row, cell = int(cells.rows[places[0]]), found[places[0]]
+            row, cell = int(cells.rows[places[0]]), values[places[0]]
             said = "nothing" if text_of(cell) is None else repr(str(cell))
             if _cut.get():  # these are nobody's rows
                 owners = ["" if bad else owner for owner, bad in zip(owners, wrong, strict=True)]

@@ -76,8 +76,8 @@ def risk_counts(
     >>> at_risk[:, 0], events[:, 0]
     (array([5, 4, 2]), array([1, 1, 1]))
     """
-    found = [_by_interval(time[arm == k], event[arm == k], grid) for k in range(arms)]
-    start, deaths, logs, at_end = (np.stack(part, axis=1) for part in zip(*found, strict=True))
+    by_arm = [_by_interval(time[arm == k], event[arm == k], grid) for k in range(arms)]
+    start, deaths, logs, at_end = (np.stack(part, axis=1) for part in zip(*by_arm, strict=True))
     at_risk, events = np.zeros_like(deaths), np.zeros_like(deaths)
     first = 0
     for last in range(len(grid)):
@@ -91,11 +91,11 @@ def risk_counts(
         if weights is not None and min_rows > 1:
             begin, end = grid[first - 1] if first else -np.inf, grid[last]
             for k in range(arms):
-                own, died = arm == k, event & (time > begin) & (time <= end)
-                left = own & (time >= end)
-                few = [own & died, *([left] * bool(left.any() and not total[k]))]
+                in_arm, died = arm == k, event & (time > begin) & (time <= end)
+                left = in_arm & (time >= end)
+                few = [in_arm & died, *([left] * bool(left.any() and not total[k]))]
                 enough[k] &= not any(is_few(weights, rows, min_rows) for rows in few)
-                open_arm[k] &= not is_few(weights, own & (time > begin), min_rows)
+                open_arm[k] &= not is_few(weights, in_arm & (time > begin), min_rows)
         if enough[open_arm].all() or last == len(grid) - 1:
             told = enough & open_arm
             at_risk[block] = np.where(told, size, 0)

@@ -278,16 +278,16 @@ class Schema:
         if self.formula and self.terms:
             raise ConfigError("terms and formula both define the model: give one of them")
         listed = _listed("terms", self.terms)
-        found = formula_terms(self.formula, self.target) if self.formula else terms_of(listed)
+        terms = formula_terms(self.formula, self.target) if self.formula else terms_of(listed)
         what = f"formula = {self.formula!r}" if self.formula else "terms"
-        object.__setattr__(self, "terms", tuple(term.text for term in found))
+        object.__setattr__(self, "terms", tuple(term.text for term in terms))
         object.__setattr__(self, "formula", "")
-        if not found:
+        if not terms:
             return
         if self.sparse:
             raise ConfigError(f'{what} needs named features, and features = "all" has none')
-        check_terms(found, [f.name for f in self.numeric], [f.name for f in self.categorical], what)
-        used = {factor.feature for term in found for factor in term.factors} | {self.curve_by}
+        check_terms(terms, [f.name for f in self.numeric], [f.name for f in self.categorical], what)
+        used = {factor.feature for term in terms for factor in term.factors} | {self.curve_by}
         kept = tuple(feature for feature in self.features if feature.name in used)
         object.__setattr__(self, "features", kept)
 
@@ -302,11 +302,11 @@ class Schema:
         plain = all(feature.impute == MEAN for feature in self.features)
         if not self.terms and plain:
             return ()
-        own = terms_of(self.terms) or tuple(
+        terms = terms_of(self.terms) or tuple(
             Term((Factor(feature.name),)) for feature in (*self.numeric, *self.categorical)
         )
-        keys = {term.key for term in own}
-        return (*own, *(term for term in indicated if term.key not in keys))
+        keys = {term.key for term in terms}
+        return (*terms, *(term for term in indicated if term.key not in keys))
 
     @property
     def groups(self) -> list[str]:
@@ -321,7 +321,7 @@ class Schema:
     @property
     def _default_loss(self) -> str:
         """The loss that needs what is given; without it the first one."""
-        needed = (known.name for known in families() if known.needs and getattr(self, known.needs))
+        needed = (loss.name for loss in families() if loss.needs and getattr(self, loss.needs))
         return next(needed, names_of()[0])
 
     def _check_offset(self) -> None:
@@ -401,10 +401,10 @@ class Schema:
                 raise ConfigError(
                     f"{where}it is not TOML ({error}){toml_remedy(text, error)}"
                 ) from None
-        known = [field.name for field in fields(cls)]
+        valid = [field.name for field in fields(cls)]
         for key in table:
-            if key not in known:
-                raise ConfigError(f"{where}unknown key {key!r} of a schema: {nearest(key, known)}")
+            if key not in valid:
+                raise ConfigError(f"{where}unknown key {key!r} of a schema: {nearest(key, valid)}")
         for key in ("target", "features"):
             if key not in table:
                 example = '"outcome"' if key == "target" else '{age = "numeric"}'
@@ -421,16 +421,16 @@ class Schema:
         >>> Schema("ill", {"age": "numeric", "sex": "categorical"}, positive=["yes"]).stated
         {'target': 'ill', 'features': {'age': 'numeric', 'sex': 'categorical'}, 'positive': ['yes']}
         """
-        found = _unlike_default(self)
+        table = _unlike_default(self)
         features: dict[str, Any] = {}
         for feature in self.features:
-            own = _unlike_default(feature) | {"type": feature.type}
-            del own["name"]
-            features[feature.name] = own if len(own) > 1 else feature.type
-        found["features"] = features or "all"
-        if found["loss"] == self._default_loss:
-            del found["loss"]
-        return found
+            about = _unlike_default(feature) | {"type": feature.type}
+            del about["name"]
+            features[feature.name] = about if len(about) > 1 else feature.type
+        table["features"] = features or "all"
+        if table["loss"] == self._default_loss:
+            del table["loss"]
+        return table
 
     @property
     def sparse(self) -> bool:
@@ -470,8 +470,8 @@ class Schema:
     @property
     def _roles(self) -> list[str]:
         """The columns that are not features."""
-        own = (self.target, self.event, self.weight, self.cluster)
-        return [name for name in own if name] + self.offsets
+        roles = (self.target, self.event, self.weight, self.cluster)
+        return [name for name in roles if name] + self.offsets
 
     @property
     def outcomes(self) -> list[str]:
@@ -503,8 +503,8 @@ class Schema:
         ------
         ConfigError
         """
-        found = choice("site_effects", wanted, SITE_EFFECTS)
-        if found != COMMON and not self.family.profiled:
+        effects = choice("site_effects", wanted, SITE_EFFECTS)
+        if effects != COMMON and not self.family.profiled:
             names = names_of(lambda family: family.profiled)
             remedy = "leave it out" + (
                 ": each site is a stratum with its own baseline hazard"
@@ -512,10 +512,10 @@ class Schema:
                 else ", or give sites a column"
             )
             raise ConfigError(
-                f'site_effects = "{found}" is for {", ".join(names)} losses, and the schema has '
+                f'site_effects = "{effects}" is for {", ".join(names)} losses, and the schema has '
                 f'loss = "{self.loss}": {remedy}'
             )
-        return found
+        return effects
 
     @property
     def digest(self) -> str:
@@ -543,7 +543,7 @@ def _features(given: Any) -> tuple[Feature, ...]:
             'features must be a table of columns, such as {age = "numeric", sex = "categorical"}, '
             f"got {given!r}"
         )
-    found = []
+    features = []
     valid = [field.name for field in fields(Feature) if field.name != "name"]
     for name, about in given.items():
         table = {"type": about} if isinstance(about, str) else about
@@ -553,10 +553,10 @@ def _features(given: Any) -> tuple[Feature, ...]:
             if key not in valid:
                 raise ConfigError(f"feature {name!r}: unknown key {key!r}: {nearest(key, valid)}")
         try:
-            found.append(Feature(str(name), **table))
+            features.append(Feature(str(name), **table))
         except ConfigError as error:
             raise ConfigError(f"feature {name!r}: {error}") from None
-    return tuple(found)
+    return tuple(features)
 
 
 def _unlike_default(record: Any) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class SiteRows:
         A = self.sparse
         parts = None if A is None else (A.shape, A.data, A.indices, A.indptr)
         content = (self.targets, self.weights, self.numeric, self.categories, parts)
-        more = tuple(own for own in (self.clusters, self.offset) if own is not None)
+        more = tuple(column for column in (self.clusters, self.offset) if column is not None)
         return digest((self.schema.digest, *content, *more))
 
     @property
@@ -155,5 +155,5 @@ class SiteRows:
     @property
     def total_weight(self) -> float:
         """The sum of the training rows' weights, or their number without weights."""
-        own = self.weights
-        return float(self.num_examples) if own is None else math.fsum(own[self.training_rows])
+        given = self.weights
+        return float(self.num_examples) if given is None else math.fsum(given[self.training_rows])

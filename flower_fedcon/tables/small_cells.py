@@ -47,9 +47,9 @@ def effective_counts(codes: Any, cells: int, weights: Array | None = None) -> Ar
     top = np.zeros(cells)
     np.maximum.at(top, codes, weights)
     w = weights / np.where(top > 0, top, 1.0)[codes]
-    sums, squares = (np.bincount(codes, own, cells) for own in (w, w * w))
-    found: Array = sums * sums / np.where(squares > 0, squares, 1.0)
-    return found
+    sums, squares = (np.bincount(codes, power, cells) for power in (w, w * w))
+    counts: Array = sums * sums / np.where(squares > 0, squares, 1.0)
+    return counts
 
 
 def effective_rows(weights: Array | None, rows: Any) -> float:
@@ -63,8 +63,8 @@ def effective_rows(weights: Array | None, rows: Any) -> float:
         Those that count.
     """
     which = np.arange(len(rows))[rows] if rows.dtype == bool else rows
-    own = None if weights is None else weights[which]
-    return float(effective_counts(np.zeros(len(which), np.intp), 1, own)[0])
+    chosen = None if weights is None else weights[which]
+    return float(effective_counts(np.zeros(len(which), np.intp), 1, chosen)[0])
 
 
 def is_few(weights: Array | None, rows: Any, least: int) -> bool:
@@ -101,11 +101,11 @@ def all_but_few_alike(values: Array, weights: Array | None, least: int, most: in
     """
     if least <= 1:
         return False
-    known, codes = np.unique(values, return_inverse=True)
-    rest = len(known) - min(most, len(known) - 1)
-    if len(known) < 2:
+    distinct, codes = np.unique(values, return_inverse=True)
+    rest = len(distinct) - min(most, len(distinct) - 1)
+    if len(distinct) < 2:
         return False
-    rare = np.argsort(effective_counts(codes, len(known), weights), kind="stable")[:rest]
+    rare = np.argsort(effective_counts(codes, len(distinct), weights), kind="stable")[:rest]
     return is_few(weights, np.isin(codes, rare), least)
 
 
@@ -140,19 +140,19 @@ def known_marks(
     """
     if least <= 1 or not len(rows):
         return marks, frozenset()
-    own, codes = np.unique(marks[rows], return_inverse=True)
-    counts = effective_counts(codes, len(own), None if weights is None else weights[rows])
-    known = (own != "") & (counts >= least)
+    distinct, codes = np.unique(marks[rows], return_inverse=True)
+    counts = effective_counts(codes, len(distinct), None if weights is None else weights[rows])
+    known = (distinct != "") & (counts >= least)
     w = np.ones(len(rows)) if weights is None else weights[rows]
     usual = ""
     while known.any() and is_few(weights, rows[~known[codes]], least):
         if w[~known[codes]].sum() <= _SMALL * w.sum():
-            usual = own[known][np.argmax(counts[known])]
+            usual = distinct[known][np.argmax(counts[known])]
             break
         known[np.argmin(np.where(known, counts, np.inf))] = False
-    rare = own[(own != "") & ~known]
-    found = np.where(np.isin(marks, rare) | (marks == ""), usual, marks)
-    return found, frozenset(rare.tolist())
+    rare = distinct[(distinct != "") & ~known]
+    used = np.where(np.isin(marks, rare) | (marks == ""), usual, marks)
+    return used, frozenset(rare.tolist())
 
 
 def known_numbers(numbers: Array, rows: Any, weights: Array | None, least: int) -> Array:
@@ -170,15 +170,15 @@ def known_numbers(numbers: Array, rows: Any, weights: Array | None, least: int) 
     """
     if least <= 1:
         return numbers
-    found = numbers.copy()
-    for column in found.T:
+    shown = numbers.copy()
+    for column in shown.T:
         there = rows[~np.isnan(column[rows])]
         w = None if weights is None else weights[there]
         if is_few(weights, there, least) or all_but_few_alike(column[there], w, least):
             column[:] = np.nan
         elif len(there) and is_few(weights, rows[np.isnan(column[rows])], least):
             column[np.isnan(column)] = math.fsum(column[there]) / len(there)
-    return found
+    return shown
 
 
 def of_enough_rows(A: Any, rows: Any, least: int) -> Any:

@@ -101,17 +101,17 @@ class Study:
         self._file, stated = file, read_toml(file)
         with context(str(file)):
             check_table(stated.get("problem"), "[problem]")
-            own = dict(stated["problem"])
-            name = own.pop("name", None)
+            settings = dict(stated["problem"])
+            name = settings.pop("name", None)
             if name is None or builder(name) is not tables:
                 raise ConfigError(
                     f'the app of a study needs a [problem] with name = "tables", got {name!r}'
                 )
-            own.pop("reference", None)
-            check_keys(own, parameters(tables), "[problem]")
-            check_types(own, parameters(tables))
+            settings.pop("reference", None)
+            check_keys(settings, parameters(tables), "[problem]")
+            check_types(settings, parameters(tables))
             for key, why in _NOT_ON_NODES.items():
-                if key in own and own[key] != parameters(tables)[key].default:
+                if key in settings and settings[key] != parameters(tables)[key].default:
                     raise ConfigError(
                         f"[problem]: an app has no setting {key}, since {why}. Leave it out"
                     )
@@ -124,8 +124,8 @@ class Study:
             if "rounds" not in stated.get("run", {}):
                 raise ConfigError("rounds is missing: write rounds = 10 below [run]")
             self._run: Mapping[str, Any] = stated["run"]
-            self._own: Mapping[str, Any] = own
-            self.schema = Schema.load(own["schema"]) if "schema" in own else None
+            self._own: Mapping[str, Any] = settings
+            self.schema = Schema.load(settings["schema"]) if "schema" in settings else None
             if self.schema is None:
                 raise ConfigError('[problem]: the schema is missing: write schema = "schema.toml"')
 
@@ -139,16 +139,16 @@ class Study:
     @property
     def config(self) -> str:
         """The run configuration."""
-        own, run = self._own, self._run
+        settings, run = self._own, self._run
         values = {
             "num-server-rounds": run["rounds"],
             "evaluate-every": 0,
-            "weighting": own.get("weighting", "examples"),
-            "l1": float(own.get("l1", 0.0)),
-            **({"l2": float(own["l2"])} if own.get("l2") else {}),
-            "inference": own.get("inference", ""),
-            "site-effects": own.get("site_effects", "common"),
-            "heterogeneity": own.get("heterogeneity", False),
+            "weighting": settings.get("weighting", "examples"),
+            "l1": float(settings.get("l1", 0.0)),
+            **({"l2": float(settings["l2"])} if settings.get("l2") else {}),
+            "inference": settings.get("inference", ""),
+            "site-effects": settings.get("site_effects", "common"),
+            "heterogeneity": settings.get("heterogeneity", False),
             "certificates": True,
             "run-dir": "",
             "resume": False,
@@ -172,11 +172,11 @@ class Study:
     def phases(self) -> str:
         """The phases that nodes must allow, in the form of their configuration."""
         assert self.schema is not None  # noqa: S101  (checked at the start)
-        found = [*Policy().phases, CERTIFY]
-        found += [ALONE] * bool(self._own.get("heterogeneity"))
+        names = [*Policy().phases, CERTIFY]
+        names += [ALONE] * bool(self._own.get("heterogeneity"))
         if self.schema.curve_times:
-            found += [CURVES, *([BASELINE] * bool(self._own.get("inference")))]
-        return ",".join(found)
+            names += [CURVES, *([BASELINE] * bool(self._own.get("inference")))]
+        return ",".join(names)
 
     def deploy(self, folder: Path) -> str:
         """Return the command that runs the app on nodes of this machine."""

@@ -144,8 +144,8 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     else:
         for column, why in preparation.left_out.items():
             values = [client.columns.numbers.get(column, np.empty(0)) for client in clients]
-            known = np.concatenate(values)
-            if why == "constant" and len(np.unique(known[~np.isnan(known)])) > 1:
+            together = np.concatenate(values)
+            if why == "constant" and len(np.unique(together[~np.isnan(together)])) > 1:
                 why = "constant up to rounding"
             findings.append(f"column {column!r} is {why} over all clients, and is left out")
         tables = [client.table for client in clients]
@@ -165,15 +165,15 @@ def _lines(column: str, clients: Sequence[Client], told: Sequence[Any]) -> Itera
         marks = _by_mark(client.columns.counts.get(column, {}))
         rows = len(client.table.targets)
         values = sum(marks.values()) if numbers is None else int((~np.isnan(numbers)).sum())
-        known = np.empty(0) if numbers is None else numbers[~np.isnan(numbers)]
+        filled = np.empty(0) if numbers is None else numbers[~np.isnan(numbers)]
         yield Line(
             column=column,
             client=client.name,
             values=values,
             missing=rows - values,
-            least=float(known.min()) if known.size else None,
-            mean=math.fsum(known.tolist()) / known.size if known.size else None,
-            greatest=float(known.max()) if known.size else None,
+            least=float(filled.min()) if filled.size else None,
+            mean=math.fsum(filled.tolist()) / filled.size if filled.size else None,
+            greatest=float(filled.max()) if filled.size else None,
             categories=tuple(sorted(marks.items(), key=lambda pair: (-pair[1], pair[0]))),
             told=_told(column, client.table.schema, answer),
         )
@@ -181,10 +181,10 @@ def _lines(column: str, clients: Sequence[Client], told: Sequence[Any]) -> Itera
 
 def _by_mark(counts: dict[str, int]) -> dict[str, int]:
     """Return the rows of each mark, however it is written in the file."""
-    found: dict[str, int] = {}
+    by_mark: dict[str, int] = {}
     for text, rows in counts.items():
-        found[canonical(text)] = found.get(canonical(text), 0) + rows
-    return found
+        by_mark[canonical(text)] = by_mark.get(canonical(text), 0) + rows
+    return by_mark
 
 
 def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
@@ -221,16 +221,16 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
     if schema.weight:
         outcomes[schema.weight] = [table.weights for table in tables if table.weights is not None]
     for column, values in outcomes.items():
-        sizes = np.array([float(len(own)) for own in values])
+        sizes = np.array([float(len(part)) for part in values])
         if len(np.unique(np.concatenate(values))) == 1 and column == schema.target:
             yield (
                 f"target {column!r} is {values[0][0]:g} in all rows, so there is nothing to "
                 f"fit: name another target"
             )
             return
-        sums = np.array([math.fsum(own.tolist()) for own in values])
+        sums = np.array([math.fsum(part.tolist()) for part in values])
         mean = float(sums.sum() / sizes.sum())
-        squares = np.array([float(((own - mean) ** 2).sum()) for own in values])
+        squares = np.array([float(((part - mean) ** 2).sum()) for part in values])
         yield from scales(Feature(column), names, sizes, sums, squares, mean)
 
 
@@ -243,8 +243,8 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         The columns; `table` must have been called.
     """
     for column, values in columns.numbers.items():
-        known = values[~np.isnan(values)]
-        distinct, counts = np.unique(known, return_counts=True)
+        filled = values[~np.isnan(values)]
+        distinct, counts = np.unique(filled, return_counts=True)
         rows = dict(zip(distinct.tolist(), counts.tolist(), strict=True))
         for value, rest in _far_out(distinct.tolist()):
             where = f"column {column!r}: {value:g} ({rows[value]} rows)"
@@ -257,15 +257,15 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
                 yield (
                     f"{where} is far from all others ({rest[0]:g} to {rest[-1]:g}): is it correct?"
                 )
-        if column in columns.schema.names and _counts_rows(column, known, distinct):
+        if column in columns.schema.names and _counts_rows(column, filled, distinct):
             yield (
                 f"column {column!r} has a different whole number in each row: is it an identifier? "
                 f"Leave it out"
             )
-        part = known[known != np.floor(known)]
+        part = filled[filled != np.floor(filled)]
         if column == columns.schema.target and columns.schema.family.whole and part.size:
             yield (
-                f"column {column!r}: {part.size} of {known.size} values, such as {part[0]:g}, are "
+                f"column {column!r}: {part.size} of {filled.size} values, such as {part[0]:g}, are "
                 f"not whole numbers: are they counts? For a rate give the count and its exposure"
             )
     for column, texts in columns.counts.items():
@@ -363,10 +363,10 @@ def _decided(clients: Sequence[Client]) -> Iterator[str]:
         if not 1 < len(outcomes) <= _FEW + 1:
             continue
         for mark, parts in outcomes.items():
-            own = np.concatenate(parts)
-            if mark and schema.family.decides(own):
+            whole = np.concatenate(parts)
+            if mark and schema.family.decides(whole):
                 yield (
-                    f"column {feature.name!r}: all {len(own)} rows of {mark!r} have one outcome: "
+                    f"column {feature.name!r}: all {len(whole)} rows of {mark!r} have one outcome: "
                     "without a penalty its coefficient has no end. Join it to another category, "
                     "or take l1 > 0"
                 )
@@ -490,8 +490,8 @@ def _triangle(tables: Sequence[Table], preparation: Preparation) -> Array:
         rows = table.matrix(preparation)[table.training_rows]
         dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
         triangle = np.linalg.qr(np.concatenate([triangle, dense - middle]), mode="r")
-    found: Array = triangle
-    return found
+    upper: Array = triangle
+    return upper
 
 
 def combinations(
@@ -521,5 +521,5 @@ def combinations(
     sizes = np.abs(np.diag(upper))
     rank = int((sizes > rounding * math.sqrt(len(names)) * max(1.0, sizes[0])).sum())
     weights = solve_triangular(upper[:rank, :rank], upper[:rank, rank:])
-    for j, own in zip(order[rank:], weights.T, strict=True):
-        yield names[j], [names[order[i]] for i in np.flatnonzero(np.abs(own) > 100 * rounding)]
+    for j, shares in zip(order[rank:], weights.T, strict=True):
+        yield names[j], [names[order[i]] for i in np.flatnonzero(np.abs(shares) > 100 * rounding)]

@@ -109,11 +109,11 @@ class Surveys:
 
     def _remember(self, name: str, entry: Any) -> None:
         def with_entry(noted: str) -> str:
-            known = _read(noted)
-            if entry in known[name]:
+            content = _read(noted)
+            if entry in content[name]:
                 return noted
-            known[name] = [*known[name], entry][-_MOST:]
-            return json.dumps(known)
+            content[name] = [*content[name], entry][-_MOST:]
+            return json.dumps(content)
 
         self._store.revise(_KIND, self._data, with_entry)
 
@@ -121,8 +121,8 @@ class Surveys:
 def _read(noted: str) -> dict[str, list[Any]]:
     """Return the content of a note; empty if it is damaged."""
     try:
-        found = json.loads(noted or "{}")
-        return {name: list(found.get(name, ())) for name in (_ASKED, _AGREED)}
+        content = json.loads(noted or "{}")
+        return {name: list(content.get(name, ())) for name in (_ASKED, _AGREED)}
     except (ValueError, TypeError, AttributeError):
         return {_ASKED: [], _AGREED: []}
 

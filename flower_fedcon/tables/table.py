@@ -62,8 +62,8 @@ class Table(SiteRows):
         if stage == CURVES and self.schema.curve_times:
             return self._curves(rows, down, least)
         if stage in OF_TERMS and self.schema.design:
-            found: dict[str, Any] = told_of_terms(self, stage, down, least, cell)
-            return found
+            sums: dict[str, Any] = told_of_terms(self, stage, down, least, cell)
+            return sums
         raise ConfigError(
             f"the server asks for the unknown preparation step {stage!r}: run one "
             f"version of flower-fedcon"
@@ -84,26 +84,26 @@ class Table(SiteRows):
             return answer | {"width": float(self.sparse.shape[1])}
         observed, sums = [], []
         for column in self.known_numbers(least)[rows].T:
-            known = column[~np.isnan(column)]
-            observed.append(float(len(known)))
-            sums.append(math.fsum(known))
-        own = {}
+            present = column[~np.isnan(column)]
+            observed.append(float(len(present)))
+            sums.append(math.fsum(present))
+        seen = {}
         for feature, (marks, _) in zip(
             self.schema.categorical, self.known_categories(least), strict=True
         ):
             if not feature.categories:
-                own[feature.name] = [mark for mark in np.unique(marks[rows]).tolist() if mark]
+                seen[feature.name] = [mark for mark in np.unique(marks[rows]).tolist() if mark]
         return answer | {
             "observed": np.array(observed),
             "sums": np.array(sums),
-            "categories": packed_text(own),
+            "categories": packed_text(seen),
         }
 
     def _outcomes(self, rows: Any, least: int) -> Array:
         """Return how many rows each class has; NaN for all if one class, or the rest, has few."""
-        known = self.schema.family.counted(self.outcome[rows], self.schema)
-        counts = known.sum(axis=0)
-        each = known.argmax(axis=1) if len(counts) > 1 else known[:, 0].astype(np.intp)
+        counted = self.schema.family.counted(self.outcome[rows], self.schema)
+        counts = counted.sum(axis=0)
+        each = counted.argmax(axis=1) if len(counts) > 1 else counted[:, 0].astype(np.intp)
         weights = None if self.weights is None else self.weights[rows]
         by_class = effective_counts(each, max(2, len(counts)), weights)
         told = least == 1 or by_class.min() >= least
@@ -134,17 +134,17 @@ class Table(SiteRows):
         for feature, (marks, _) in own_marks:
             known = tuple(agreed[feature.name])
             places = codes(marks[rows], known)
-            own = np.bincount(places[places >= 0], minlength=len(known)).astype(np.float64)
+            by_mark = np.bincount(places[places >= 0], minlength=len(known)).astype(np.float64)
             if least > 1 and not is_wide(known):
-                own[own == 0] = math.nan  # none, or a few
-            counts.append(own)
+                by_mark[by_mark == 0] = math.nan  # none, or a few
+            counts.append(by_mark)
         return {"squares": np.array(squares), "counts": np.concatenate([[], *counts])}
 
     def _curves(self, rows: Any, down: dict[str, Any], least: int) -> dict[str, Any]:
-        schema, arm, own, known = self.schema, np.zeros(len(rows), np.intp), ("",), ("",)
+        schema, arm, own, agreed = self.schema, np.zeros(len(rows), np.intp), ("",), ("",)
         if schema.curve_by:
             place = [feature.name for feature in schema.categorical].index(schema.curve_by)
-            known = tuple(unpacked_text(down["categories"])[schema.curve_by])
+            agreed = tuple(unpacked_text(down["categories"])[schema.curve_by])
             # Intervals are merged for all arms of this node, whatever arms the server requests:
             # otherwise two answers could reveal another.
             marks = self.known_categories(least)[place][0][rows]
@@ -154,13 +154,13 @@ class Table(SiteRows):
         size, times = max(1, len(own)), np.array(schema.curve_times)
         w = None if self.weights is None else self.weights[rows]
         told = risk_counts(time, event == 1, arm, size, times, least, w)
-        found = []
+        parts = []
         for counted in told:
             columns = dict(zip(own, counted.T, strict=False))  # without any arm, one without rows
             none = np.zeros(len(schema.curve_times))
-            wanted = [columns.get(mark, none) for mark in known]
-            found.append(np.stack(wanted, axis=1).astype(float).ravel())
-        return {"at_risk": found[0], "events": found[1]}
+            wanted = [columns.get(mark, none) for mark in agreed]
+            parts.append(np.stack(wanted, axis=1).astype(float).ravel())
+        return {"at_risk": parts[0], "events": parts[1]}
 
     # --- the objective ---------------------------------------------------------------------------
 
@@ -182,16 +182,16 @@ class Table(SiteRows):
         A = self.matrix(preparation, least)
         train, test = self._split
         objective = self._loss(A[train], self.targets[train], train)
-        own = None
+        profile = None
         if preparation.site_effects == OWN:
-            own, objective = Profiled(objective), Profiled(objective)
+            profile, objective = Profiled(objective), Profiled(objective)
         if self.clusters is not None:
             set_clusters(objective, self.clusters[train])
         if self.schema.test_fraction:
             kind, offset = self.schema.loss, self.offset
-            known = None if offset is None else offset[test]
+            offsets = None if offset is None else offset[test]
             w = None if self.weights is None else self.weights[test]
-            held = HeldOut(kind, A[test], self.targets[test], least, known, own, weights=w)
+            held = HeldOut(kind, A[test], self.targets[test], least, offsets, profile, weights=w)
             objective.metrics = held  # type: ignore[attr-defined]
         return objective
 
@@ -205,11 +205,11 @@ class Table(SiteRows):
             from scipy import sparse
 
             inverse = sparse.diags_array(1.0 / preparation.scales)
-            known = of_enough_rows(self._widened(preparation.width), self.training_rows, least)
-            return sparse.csr_array(known @ inverse)
+            rows = of_enough_rows(self._widened(preparation.width), self.training_rows, least)
+            return sparse.csr_array(rows @ inverse)
         made = preparation.of_schema(self.schema)
         if made.design is not None:
-            categories = {name: tuple(own) for name, own in made.categories.items()}
+            categories = {name: tuple(marks) for name, marks in made.categories.items()}
             return matrix(self, made.design, categories, made.kept, made.means, made.scales, least)
         return encoded(self, made, least)
 
@@ -230,9 +230,9 @@ class Table(SiteRows):
             return family.loss(A, y, self.schema, intercept=True, sample_weight=weights)
 
         try:
-            known = kind(A) if offset is None else WithOffset(kind, A, offset)
-            found: Objective = family.completed(known)
-            return found
+            loss = kind(A) if offset is None else WithOffset(kind, A, offset)
+            objective: Objective = family.completed(loss)
+            return objective
         except ConfigError as error:
             misfit = Misfit(self.schema.target, 0, str(error), f"a {self.schema.loss} loss",
                             "choose another")  # fmt: skip

@@ -82,8 +82,8 @@ class Factor:
             return name
         if self.basis == MISSING:
             return f"missing({name})"
-        known = f"[{', '.join(f'{knot:.12g}' for knot in self.knots)}]"
-        argument = known if self.knots else str(self.number)
+        knots = f"[{', '.join(f'{knot:.12g}' for knot in self.knots)}]"
+        argument = knots if self.knots else str(self.number)
         return f"{self.basis}({name}, {argument}{', raw=True' if self.raw else ''})"
 
 
@@ -117,14 +117,14 @@ def terms_of(texts: Iterable[str]) -> tuple[Term, ...]:
     >>> [term.text for term in terms_of(["age", "age:sex", "sex : age", "rcs(bmi,4)"])]
     ['age', 'age:sex', 'rcs(bmi, 4)']
     """
-    found: dict[frozenset[Factor], Term] = {}
+    terms: dict[frozenset[Factor], Term] = {}
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             raise ConfigError(f'a term must be text such as "age:sex", got {text!r}')
         factors = tuple(dict.fromkeys(_factor(part, text) for part in _split(text)))
         term = Term(factors)
-        found.setdefault(term.key, term)
-    return tuple(found.values())
+        terms.setdefault(term.key, term)
+    return tuple(terms.values())
 
 
 def formula_terms(formula: str, target: str) -> tuple[Term, ...]:
@@ -177,7 +177,7 @@ def formula_terms(formula: str, target: str) -> tuple[Term, ...]:
             f"formula = {formula!r} leaves out the intercept, which models of tables always have: "
             f"remove - 1, or 0 +"
         )
-    found: dict[frozenset[Factor], Term] = {}
+    terms: dict[frozenset[Factor], Term] = {}
     for term in right:
         if str(term) == "1":
             continue
@@ -185,9 +185,9 @@ def formula_terms(formula: str, target: str) -> tuple[Term, ...]:
         for factor in term.factors:
             looked_up = factor.eval_method.value == "lookup"
             factors.append(Factor(factor.expr) if looked_up else _factor(factor.expr, formula))
-        own = Term(tuple(dict.fromkeys(factors)))
-        found.setdefault(own.key, own)
-    return tuple(sorted(found.values(), key=lambda term: len(term.factors)))
+        made = Term(tuple(dict.fromkeys(factors)))
+        terms.setdefault(made.key, made)
+    return tuple(sorted(terms.values(), key=lambda term: len(term.factors)))
 
 
 def check_terms(
@@ -202,9 +202,9 @@ def check_terms(
     for term in terms:
         for factor in term.factors:
             if factor.feature not in (*numeric, *categorical):
-                known = nearest(factor.feature, [*numeric, *categorical])
+                hint = nearest(factor.feature, [*numeric, *categorical])
                 raise ConfigError(
-                    f"{what}: {factor.feature!r} (in {term.text}) is not a feature: {known}"
+                    f"{what}: {factor.feature!r} (in {term.text}) is not a feature: {hint}"
                 )
             if factor.basis in (SPLINE, POLYNOMIAL) and factor.feature in categorical:
                 raise ConfigError(
@@ -233,13 +233,13 @@ def _split(text: str, by: str = ":") -> list[str]:
 
 
 def _factor(text: str, whole: str) -> Factor:
-    own = text.strip()
-    if (name := _name(own)) is not None:
+    term = text.strip()
+    if (name := _name(term)) is not None:
         return Factor(name)
-    call = _CALL.fullmatch(own)
+    call = _CALL.fullmatch(term)
     if call is None:
         raise ConfigError(
-            f"{own!r} in {whole!r} is not a term: write a feature, rcs(x, 4), poly(x, 2), "
+            f"{term!r} in {whole!r} is not a term: write a feature, rcs(x, 4), poly(x, 2), "
             f"missing(x), or products such as age:sex; put names that are not single words in "
             f"backticks"
         )
@@ -250,20 +250,20 @@ def _factor(text: str, whole: str) -> Factor:
     first, *rest = _split(inner, ",")
     name = _name(first)
     if name is None:
-        raise ConfigError(f"{own!r} in {whole!r}: {first!r} is not a name of a feature")
+        raise ConfigError(f"{term!r} in {whole!r}: {first!r} is not a name of a feature")
     if kind == MISSING:
         if rest:
-            raise ConfigError(f"{own!r} in {whole!r}: missing takes only a feature")
+            raise ConfigError(f"{term!r} in {whole!r}: missing takes only a feature")
         return Factor(name, MISSING)
-    values = [_value(part, own) for part in rest]
-    return _spline(name, values, own) if kind == SPLINE else _polynomial(name, values, own)
+    values = [_value(part, term) for part in rest]
+    return _spline(name, values, term) if kind == SPLINE else _polynomial(name, values, term)
 
 
 def _spline(name: str, values: list[tuple[str, object]], own: str) -> Factor:
-    known = dict(values) if all(key for key, _ in values) else {"knots": values[0][1]}
-    if len(values) > 1 or not known.keys() <= {"knots"}:
+    arguments = dict(values) if all(key for key, _ in values) else {"knots": values[0][1]}
+    if len(values) > 1 or not arguments.keys() <= {"knots"}:
         raise ConfigError(f"{own!r}: write rcs(x, 4), or rcs(x, [20, 25, 30]) for these knots")
-    given = known.get("knots", 5)
+    given = arguments.get("knots", 5)
     if isinstance(given, list):
         knots = tuple(float(knot) for knot in given)
         if len(knots) < 3 or any(a >= b for a, b in pairwise(knots)):
@@ -275,10 +275,10 @@ def _spline(name: str, values: list[tuple[str, object]], own: str) -> Factor:
 
 
 def _polynomial(name: str, values: list[tuple[str, object]], own: str) -> Factor:
-    known = {key or "degree": value for key, value in values}
-    degree, raw = known.get("degree"), known.get("raw", False)
+    arguments = {key or "degree": value for key, value in values}
+    degree, raw = arguments.get("degree"), arguments.get("raw", False)
     whole = isinstance(degree, int) and not isinstance(degree, bool)
-    if len(known) != len(values) or not known.keys() <= {"degree", "raw"} or not whole:
+    if len(arguments) != len(values) or not arguments.keys() <= {"degree", "raw"} or not whole:
         raise ConfigError(f"{own!r}: write poly(x, 2), or poly(x, 2, raw=True)")
     if not 1 <= int(degree) <= MOST_DEGREE or not isinstance(raw, bool):  # type: ignore[call-overload]
         raise ConfigError(
@@ -289,10 +289,10 @@ def _polynomial(name: str, values: list[tuple[str, object]], own: str) -> Factor
 
 
 def _name(text: str) -> str | None:
-    own = text.strip()
-    if len(own) > 2 and own[0] == own[-1] == "`" and "`" not in own[1:-1]:
-        return own[1:-1]
-    return own if _WORD.fullmatch(own) else None
+    name = text.strip()
+    if len(name) > 2 and name[0] == name[-1] == "`" and "`" not in name[1:-1]:
+        return name[1:-1]
+    return name if _WORD.fullmatch(name) else None
 
 
 def _value(text: str, own: str) -> tuple[str, object]:
@@ -301,12 +301,12 @@ def _value(text: str, own: str) -> tuple[str, object]:
     plain = re.sub(r"^\s*c\((.*)\)\s*$", r"[\1]", rest, flags=re.DOTALL).strip()
     plain = {"TRUE": "True", "FALSE": "False"}.get(plain, plain)
     try:
-        found = ast.literal_eval(plain)
+        value = ast.literal_eval(plain)
     except (ValueError, SyntaxError):
         raise ConfigError(
             f"{own!r}: {text.strip()!r} is neither a number nor a list of numbers"
         ) from None
-    listed = list(found) if isinstance(found, tuple | list) else found
+    listed = list(value) if isinstance(value, tuple | list) else value
     numbers = listed if isinstance(listed, list) else [listed]
     if not all(isinstance(number, int | float) for number in numbers):
         raise ConfigError(f"{own!r}: {text.strip()!r} is neither a number nor a list of numbers")

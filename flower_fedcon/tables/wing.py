@@ -74,10 +74,10 @@ def _statistic(
     def answer(site: Site, down: Payload) -> Payload:
         few = counted(down) if callable(counted) else counted
         cell = site.bounds.min_cell if few else 1
-        found: Payload = told(site.objective, down, max(site.bounds.min_rows, cell))
+        sums: Payload = told(site.objective, down, max(site.bounds.min_rows, cell))
         if kept is not None and site.data is not None:
             kept(site, down)
-        return found
+        return sums
 
     return Exchange(
         name,

@@ -49,8 +49,8 @@ def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None)
         except Exception as error:  # a failing algorithm may raise any error
             ours = isinstance(error, FedConError)
             told = str(error) if ours else with_place(error)
-            known = (why for why in failed if told in why or why in told)  # one as a round tells it
-            failed.setdefault(next(known, told), []).append(name)
+            alike = (why for why in failed if told in why or why in told)  # one as a round tells it
+            failed.setdefault(next(alike, told), []).append(name)
     if failed:
         reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in failed.items())
         number = sum(map(len, failed.values()))

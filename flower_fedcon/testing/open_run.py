@@ -156,8 +156,8 @@ def arrived(
 ) -> Reply:
     """Return the server's form of a NumPyClient's answer."""
     tensors = [array.data for array in messages.to_record(arrays).values()]
-    found = incoming.reply(client, layout.size, lambda: Parts(tensors, examples, None, config))
-    return found if isinstance(found, Reply) else Reply([client], 0, error=found.reason)
+    reply = incoming.reply(client, layout.size, lambda: Parts(tensors, examples, None, config))
+    return reply if isinstance(reply, Reply) else Reply([client], 0, error=reply.reason)
 
 
 class Wire(LocalEngine):

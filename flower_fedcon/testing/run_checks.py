@@ -163,9 +163,9 @@ def resumed(strategy: Strategy, problem: FederatedProblem) -> None:
     with tempfile.TemporaryDirectory() as folder:
         simulate(strategy, problem, 4, seed=1, run_dir=folder, evaluate_every=0)
         options: dict[str, Any] = {"run_dir": folder, "resume": True, "evaluate_every": 0}
-        found = simulate(strategy, problem, 9, seed=1, **options).x
+        model = simulate(strategy, problem, 9, seed=1, **options).x
     expect(
-        model_bytes(found) == model_bytes(whole),
+        model_bytes(model) == model_bytes(whole),
         "a resumed run ends at another model: keep everything in states",
     )
 
@@ -184,9 +184,9 @@ def any_shape(strategy: Strategy, problem: FederatedProblem) -> None:
     if not _is_default(strategy, problem):
         return
     expected = run([(SIZE,)])
-    found = run([(2, SIZE // 2)])
-    expect(found.shape == (2, SIZE // 2), f"a matrix becomes an array of shape {found.shape}")
-    expect(close(found.ravel(), expected, 1e-12), "a matrix has other iterates than a vector")
+    matrix = run([(2, SIZE // 2)])
+    expect(matrix.shape == (2, SIZE // 2), f"a matrix becomes an array of shape {matrix.shape}")
+    expect(close(matrix.ravel(), expected, 1e-12), "a matrix has other iterates than a vector")
     layers = run([(2, 2), (2,)], layered=True)
     shapes = [layer.shape for layer in layers]
     expect(shapes == [(2, 2), (2,)], f"layers come back with shapes {shapes}")
@@ -208,12 +208,12 @@ def single_precision(strategy: Strategy, problem: FederatedProblem) -> None:
 
 def _is_default(strategy: Strategy, problem: FederatedProblem) -> bool:
     """Return whether this is the default problem, and the strategy's psi allows any form."""
-    own = default_problem(strategy)
+    default = default_problem(strategy)
     shaped = [part for part in (strategy.constraint, strategy.regularizer) if part is not None]
     try:
         for part in shaped:
             part.check_shape((2, SIZE // 2))
     except ConfigError:
         return False
-    pairs = zip(own.objectives, problem.objectives, strict=False)
+    pairs = zip(default.objectives, problem.objectives, strict=False)
     return all(type(a) is type(b) and np.array_equal(a.Q, b.Q) for a, b in pairs)

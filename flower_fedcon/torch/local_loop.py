@@ -98,24 +98,24 @@ class TorchTraining(LocalTraining):
             If the model has different ones.
         """
         names = self.layout.names or ()
-        found = as_named(dict(model.named_parameters(remove_duplicate=False)), names)
-        names = names or tuple(found)
+        by_name = as_named(dict(model.named_parameters(remove_duplicate=False)), names)
+        names = names or tuple(by_name)
         buffers = as_named(dict(model.named_buffers()), names)
-        fixed = [name for name in names if name not in found or not found[name].requires_grad]
-        missing = [name for name in fixed if name not in found and name not in buffers]
+        fixed = [name for name in names if name not in by_name or not by_name[name].requires_grad]
+        missing = [name for name in fixed if name not in by_name and name not in buffers]
         if missing:
             self._refuse_names(missing, "missing")
         if fixed:
-            kinds = {"frozen" if name in found else "buffers" for name in fixed}
+            kinds = {"frozen" if name in by_name else "buffers" for name in fixed}
             self._refuse_names(fixed, " or ".join(sorted(kinds, reverse=True)))
-        more = [name for name, p in found.items() if p.requires_grad and name not in names]
+        more = [name for name, p in by_name.items() if p.requires_grad and name not in names]
         if more:
             raise ConfigError(
                 f"{self.name}: this client trains {', '.join(map(repr, more))}, which the server's "
                 "initial_arrays do not hold: build the same model on server and clients"
             )
         # Tied weights are listed under each of their names; they stay equal, with one gradient.
-        tensors: list[Tensor] = [found[name] for name in names]
+        tensors: list[Tensor] = [by_name[name] for name in names]
         shapes = tuple(tuple(t.shape) for t in tensors)
         if shapes != self.layout.shapes:
             raise ConfigError(
@@ -208,8 +208,8 @@ class TorchCorrection(LoopCorrection):
         self._own = [p.grad for p in self._parameters] if self.by_itself else []
         gradients = self._turned([dense_gradient(p) for p in self._parameters])
         points = [p.detach() for p in self._parameters]
-        found = self._turned(self.corrected(gradients, points))
-        for p, gradient in zip(self._parameters, found, strict=True):
+        corrected = self._turned(self.corrected(gradients, points))
+        for p, gradient in zip(self._parameters, corrected, strict=True):
             p.grad = gradient
 
     def _turned(self, gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -230,8 +230,8 @@ class TorchCorrection(LoopCorrection):
         if infinite is not None and infinite.item():
             return None  # it takes no step
         # In current PyTorch the arguments begin with the optimizer.
-        own = [argument for argument in given if argument is not optimizer]
-        closure = named.get("closure", own[0] if own else None)
+        arguments = [argument for argument in given if argument is not optimizer]
+        closure = named.get("closure", arguments[0] if arguments else None)
         if closure is None:
             self._apply()
             return None

@@ -53,13 +53,13 @@ def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def _by_layer(layers: Sequence[str], parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part for each layer, by name or pattern; the last match counts."""
-    found: dict[str, Any] = {}
+    by_layer: dict[str, Any] = {}
     for pattern, part in parts.items():
         names = fnmatch.filter(layers, pattern)
         if not names:
             raise ConfigError(f"no layer {pattern!r}: {nearest(pattern, layers)}")
-        found |= dict.fromkeys(names, part)
-    return found
+        by_layer |= dict.fromkeys(names, part)
+    return by_layer
 
 
 def separable(module: nn.Module, parts: Mapping[str, Any]) -> Separable:
@@ -96,9 +96,9 @@ def separable(module: nn.Module, parts: Mapping[str, Any]) -> Separable:
     if not isinstance(module, nn.Module):
         raise ConfigError(f"separable(module) must be a torch.nn.Module, got {repr_of(module)}")
     trained = _trained(module)
-    found = _by_layer([name for name, _ in trained], parts)
+    by_layer = _by_layer([name for name, _ in trained], parts)
     return Separable(
-        tuple((as_regularizer(found.get(name)), tuple(p.shape)) for name, p in trained)
+        tuple((as_regularizer(by_layer.get(name)), tuple(p.shape)) for name, p in trained)
     )
 
 
@@ -193,10 +193,10 @@ class TorchObjective(Objective, Stackable):
         self._loss, self._measures = _on(self._like.device, loss), dict(measures or {})
         self._untouched = self._never_called()
         self._no_hooks = [
-            found
+            hooks
             for part in self._untouched[0].modules()
-            for name, found in vars(part).items()
-            if name.endswith("_hooks") and not found
+            for name, hooks in vars(part).items()
+            if name.endswith("_hooks") and not hooks
         ]
         self.l2 = nonnegative("TorchObjective(l2)", l2)
         self._chunk = count("TorchObjective(chunk)", chunk)
@@ -242,14 +242,14 @@ class TorchObjective(Objective, Stackable):
         ConfigError
             If a layer has no set.
         """
-        found = _by_layer(self.layer_names, parts)
-        free = [name for name in self.layer_names if name not in found]
+        by_layer = _by_layer(self.layer_names, parts)
+        free = [name for name in self.layer_names if name not in by_layer]
         if rest is None and free:
             raise ConfigError(
                 f"product: no set for {', '.join(free)}: give rest=..., such as L2Ball(10.0), or "
                 "leave them free with separable(...) and a method that takes a prox"
             )
-        sets = [found.get(name, rest) for name in self.layer_names]
+        sets = [by_layer.get(name, rest) for name in self.layer_names]
         return Product(tuple(zip(sets, self.shape, strict=True)))  # type: ignore[arg-type]
 
     def _never_called(self) -> tuple[nn.Module, Any, list[Tensor]]:
@@ -260,18 +260,18 @@ class TorchObjective(Objective, Stackable):
         empty: list[Tensor] = [
             nn.Parameter(torch.empty(0, dtype=p.dtype)) for p in self._parameters
         ]
-        known = {id(p): new for p, new in zip(self._parameters, empty, strict=True)}
-        module, loss = copy.deepcopy((self._module, self._loss), known)
+        memo = {id(p): new for p, new in zip(self._parameters, empty, strict=True)}
+        module, loss = copy.deepcopy((self._module, self._loss), memo)
         return module, loss, empty
 
     def _as_if_new(self, tensors: Sequence[Tensor]) -> tuple[nn.Module, Any, list[Tensor]]:
         """Return a module and a loss that were never called, with their parameters, at a model."""
         module, loss, empty = self._untouched
-        own: list[Tensor] = [nn.Parameter(tensor.clone()) for tensor in tensors]
-        known: dict[int, Any] = {id(p): new for p, new in zip(empty, own, strict=True)}
+        parameters: list[Tensor] = [nn.Parameter(tensor.clone()) for tensor in tensors]
+        memo: dict[int, Any] = {id(p): new for p, new in zip(empty, parameters, strict=True)}
         # The largest part of a copy: these are empty, and each row gets its own.
-        known |= {id(hooks): type(hooks)() for hooks in self._no_hooks}
-        return *copy.deepcopy((module, loss), known), own
+        memo |= {id(hooks): type(hooks)() for hooks in self._no_hooks}
+        return *copy.deepcopy((module, loss), memo), parameters
 
     # --- the function --------------------------------------------------------------------------
 
@@ -346,10 +346,10 @@ class TorchObjective(Objective, Stackable):
             torch.set_rng_state(draws)
             if on_gpu:
                 torch.cuda.set_rng_state(gpu_draws, device)
-            module, loss, own = self._as_if_new(tensors)
-            return read(loss(module(inputs.clone()), target.clone()), own)
+            module, loss, parameters = self._as_if_new(tensors)
+            return read(loss(module(inputs.clone()), target.clone()), parameters)
 
-        found, on_gpu = [], device.type == "cuda"
+        results, on_gpu = [], device.type == "cuda"
         with torch.random.fork_rng([device] if on_gpu else []):
             draws = torch.get_rng_state()
             gpu_draws = torch.cuda.get_rng_state(device) if on_gpu else draws
@@ -358,8 +358,8 @@ class TorchObjective(Objective, Stackable):
                 each = failed
                 with count_as_nothing():
                     each = told(self._inputs[row : row + 1], self._targets[row : row + 1])
-                found.append(each)
-        return found
+                results.append(each)
+        return results
 
     def ridge(self, x: Any) -> float:
         """Return l2/2 ||x||^2 for a model in layers."""
@@ -374,9 +374,9 @@ class TorchObjective(Objective, Stackable):
     def why_rows_mix(self) -> str:
         """Return why the loss is not a mean of losses of single rows; "" if no reason is known."""
         kind = type(self)
-        own = [name for name in _FORMS if owner_of(kind, name) not in (TorchObjective, Objective)]
-        if own:
-            return f"it defines its own {own[0]}, which gradients of single rows do not use"
+        forms = [name for name in _FORMS if owner_of(kind, name) not in (TorchObjective, Objective)]
+        if forms:
+            return f"it defines its own {forms[0]}, which gradients of single rows do not use"
         if (device := self._like.device.type) not in ("cpu", "cuda"):
             return (
                 f"a row's random numbers on {device!r} would depend on other rows: use cpu or cuda"
@@ -418,24 +418,24 @@ class TorchObjective(Objective, Stackable):
     def packed_objective(self, layout: Layout) -> PackedObjective:
         """Return the function of the packed vector that algorithms use."""
         kind = type(self)
-        known = all(owner_of(kind, name) in (TorchObjective, Objective) for name in _FORMS)
-        return PackedTorch(self, layout) if known else PackedObjective(self, layout)
+        plain = all(owner_of(kind, name) in (TorchObjective, Objective) for name in _FORMS)
+        return PackedTorch(self, layout) if plain else PackedObjective(self, layout)
 
     @property
     def resume_key(self) -> str | None:
         """The value that a resumed run compares, without the last model; None for subclasses."""
         if type(self) is not TorchObjective:
             return None  # for a subclass everything that pickle keeps counts
-        own = self._start, self._inputs, self._targets, self.l2, sorted(self._measures)
-        return f"{self._content(exact=False)} {digest(own)}"
+        parts = self._start, self._inputs, self._targets, self.l2, sorted(self._measures)
+        return f"{self._content(exact=False)} {digest(parts)}"
 
     def stack_key(self) -> Hashable | None:
         """Return a key that is equal for clients whose modules can be evaluated together."""
         if type(self) is not TorchObjective:
             return None
         rows = *self._inputs.shape, self._inputs.dtype, *self._targets.shape, self._targets.dtype
-        own = self.layer_names, *self.shape, self.dtype.name, self.l2, self._chunk
-        return *own, *rows, str(self._like.device), self._content(exact=True)
+        form = self.layer_names, *self.shape, self.dtype.name, self.l2, self._chunk
+        return *form, *rows, str(self._like.device), self._content(exact=True)
 
     def _content(self, *, exact: bool) -> str:
         """Return the digest of the module and the loss."""
@@ -483,12 +483,12 @@ class TorchObjective(Objective, Stackable):
                     totals[i] = g if before is None else before + g
 
         value = self._sum(None if rows is None else torch.as_tensor(np.asarray(rows)), pull_back)
-        found = [
+        gradient = [
             torch.zeros_like(w) if t is None else t for t, w in zip(totals, model, strict=True)
         ]
         if self.l2:
-            found = [t + self.l2 * w for t, w in zip(found, model, strict=True)]
-        return value, found
+            gradient = [t + self.l2 * w for t, w in zip(gradient, model, strict=True)]
+        return value, gradient
 
     def _load(self, model: Sequence[Tensor]) -> None:
         """Set the module to a model without a copy, which is cheaper than `functional_call`."""

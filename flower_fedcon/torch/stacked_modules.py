@@ -81,8 +81,8 @@ class StackedTorch(Stack):
 
     def _loss(self, layers: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         """Return one client's mean loss over some rows."""
-        own = dict(zip(self._first.layer_names, layers, strict=True))
-        loss: Tensor = self._mean_loss(functional_call(self._module, own, (inputs,)), targets)
+        named = dict(zip(self._first.layer_names, layers, strict=True))
+        loss: Tensor = self._mean_loss(functional_call(self._module, named, (inputs,)), targets)
         return loss
 
     def content(self) -> str:
@@ -109,26 +109,26 @@ class StackedTorch(Stack):
         at_once = max(1, chunk // m)
         for start in range(0, len(clients), at_once):
             here = slice(start, min(start + at_once, len(clients)))
-            some, own = clients[here], torch.from_numpy(clients[here])
+            some, taken = clients[here], torch.from_numpy(clients[here])
             follow = some[-1] - some[0] == len(some) - 1  # adjacent clients: their rows are a view
             for first in range(0, m, chunk):
                 last = min(first + chunk, m)
-                index: Any = (slice(some[0], some[-1] + 1) if follow else own, slice(first, last))
+                index: Any = (slice(some[0], some[-1] + 1) if follow else taken, slice(first, last))
                 if rows is not None:
-                    index = (own[:, None], torch.from_numpy(rows[here, first:last]))
+                    index = (taken[:, None], torch.from_numpy(rows[here, first:last]))
                 yield here, index, (last - first) / m
 
     def _evaluated(
         self, function: Callable[..., Any], x: Array, clients: Array, rows: Array | None = None
     ) -> Iterator[tuple[slice, float, Any]]:
         """Yield a function of some clients' layers and rows, for all of `_parts`."""
-        own = x.ndim > 1
-        evaluate = vmap(function, in_dims=(0 if own else None, 0, 0))
+        several = x.ndim > 1
+        evaluate = vmap(function, in_dims=(0 if several else None, 0, 0))
         for here, index, share in self._parts(clients, rows):
-            at = self._layers(x[here] if own else x)
+            at = self._layers(x[here] if several else x)
             with _told():
-                found = evaluate(at, self._inputs[index], self._targets[index])
-            yield here, share, found
+                result = evaluate(at, self._inputs[index], self._targets[index])
+            yield here, share, result
 
     def _both(self, x: Array, clients: Array, rows: Array | None = None) -> tuple[Array, Array]:
         """Return the values and gradients of some clients, at one point or each at its own."""
@@ -158,8 +158,8 @@ class StackedTorch(Stack):
         with torch.no_grad():
             for here, share, losses in self._evaluated(self._loss, x, clients):
                 values[here] += share * as_array(losses)
-        found: Array = self._factors[clients] * (values + self._ridge(x))
-        return found
+        weighted: Array = self._factors[clients] * (values + self._ridge(x))
+        return weighted
 
     def _ridge(self, x: Array) -> Any:
         return 0.5 * self.l2 * np.square(x, dtype=np.float64).sum(axis=-1) if self.l2 else 0.0
@@ -187,8 +187,8 @@ class StackedTorch(Stack):
     def only(self, which: Which) -> Self:
         """Return a stack of some of the clients."""
         part = copy.copy(self)
-        own = which if isinstance(which, slice) else torch.from_numpy(which)
-        part._inputs, part._targets = self._inputs[own], self._targets[own]
+        index = which if isinstance(which, slice) else torch.from_numpy(which)
+        part._inputs, part._targets = self._inputs[index], self._targets[index]
         part._factors = self._factors[which]
         return part
 
@@ -232,8 +232,8 @@ def why_not_together(objectives: Sequence[OneModule]) -> str | None:
     for f, value, gradient in zip(objectives[:few], values, gradients, strict=True):
         alone = f.packed_objective(layout)
         if not (_close(gradient, alone.batch_gradient(x, rows)) and _close(value, alone.value(x))):
-            found = "torch.func.vmap finds another gradient or value than the client alone"
-            return found + (_TF32 if _rounds_to_tf32(f._module) else "")
+            why = "torch.func.vmap finds another gradient or value than the client alone"
+            return why + (_TF32 if _rounds_to_tf32(f._module) else "")
     return None
 
 

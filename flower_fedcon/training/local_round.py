@@ -178,14 +178,14 @@ class LocalTraining:
                 "it only corrects gradients: use your optimizer, with correction = "
                 "method.begin(model) and correction.apply_gradients(model) before its step"
             )
-        known = self.rate
-        if known is None and not self._added.is_the_method:
+        rate = self.rate
+        if rate is None and not self._added.is_the_method:
             self._refuse(
                 "without client_lr it leaves the steps to your optimizer: use "
                 "correction.apply_gradients(model), or give the strategy client_lr"
             )
-        if lr is not None and lr != known:
-            has = "it has no learning rate" if known is None else f"its client_lr is {known!r}"
+        if lr is not None and lr != rate:
+            has = "it has no learning rate" if rate is None else f"its client_lr is {rate!r}"
             self._refuse(f"{has}, and method.optimizer was given lr={lr!r}: the strategy decides")
 
     def advance(self, gradients: Sequence[Array]) -> list[Array]:
@@ -226,14 +226,14 @@ class LocalTraining:
                     else self.how_to_correct
                 )
             )
-        known = added.steps or None
-        if known is not None and self.steps not in (0, known):
+        stated = added.steps or None
+        if stated is not None and self.steps not in (0, stated):
             self._refuse(
-                f"the strategy has local_steps={known}, and the train function took {self.steps} "
+                f"the strategy has local_steps={stated}, and the train function took {self.steps} "
                 f"steps: make the two equal, or leave local_steps out if the method allows it"
             )
         z = self._z if self._z is not None else self.packed(end)
-        if gradient is not None and known is not None:
+        if gradient is not None and stated is not None:
             self._check_plain(z - added.start, gradient)
         done = Done(self._declared, z, self.steps, gradient)
         return client.upload(self._state, self._down, done)

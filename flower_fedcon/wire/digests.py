@@ -185,5 +185,5 @@ def _name(code: Any) -> str:
 
 
 def _name_and_code(code: Any) -> str:
-    own = own_code(code)
-    return f"{_name(code)} {own}" if own else _name(code)
+    code_digest = own_code(code)
+    return f"{_name(code)} {code_digest}" if code_digest else _name(code)

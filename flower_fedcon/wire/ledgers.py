@@ -79,19 +79,19 @@ class FileLedger(Ledger):
                 )  # fmt: skip
 
     def _take(self, path: Path, *, more: bool) -> None:
-        found = _read(path)
-        if found is not None:
+        entries = _read(path)
+        if entries is not None:
             with understood(path):
-                self.take(found, more=more)
+                self.take(entries, more=more)
 
     def _write(self, path: Path) -> None:
-        known = self.privacy
+        privacy = self.privacy
         with atomic(path, private=True) as temporary:
             temporary.write_text(json.dumps(self.entries()))
-        most = "" if known.budget is None else f" of {known.budget:g}"
+        most = "" if privacy.budget is None else f" of {privacy.budget:g}"
         _log.info(
             "privacy of this node's examples: epsilon %.4g%s at delta %g, for %d gradients",
-            self.epsilon, most, known.target_delta, self.gradients.total(),
+            self.epsilon, most, privacy.target_delta, self.gradients.total(),
         )  # fmt: skip
 
 
@@ -133,9 +133,9 @@ class RunLedgers:
 
     def save(self) -> None:
         """Write what is spent, before any result of a round is shown."""
-        found = self.entries()
-        if found and self._kept != self._kept | found:
-            self._kept = self._kept | found
+        entries = self.entries()
+        if entries and self._kept != self._kept | entries:
+            self._kept = self._kept | entries
             with atomic(self._path, private=True) as temporary:
                 temporary.write_text(json.dumps(self._kept))
         for key, ledger in self._ledgers.items():
@@ -147,14 +147,14 @@ def ledgers_of(objectives: Iterable[Any]) -> dict[str, Ledger]:
 
     If clients have the same rows, the second one's digest ends in "-2", and so on.
     """
-    found: dict[str, Ledger] = {}
+    ledgers: dict[str, Ledger] = {}
     seen: Counter[str] = Counter()
     for objective in objectives:
         if (inner := private_within(objective)) is not None:
             data = key_of(inner.objective)
             seen[data] += 1
-            found[data if seen[data] == 1 else f"{data}-{seen[data]}"] = inner.ledger
-    return found
+            ledgers[data if seen[data] == 1 else f"{data}-{seen[data]}"] = inner.ledger
+    return ledgers
 
 
 def key_of(objective: Any) -> str:
@@ -180,8 +180,8 @@ def rows_on_node(objective: Any) -> str:
     """
     if (of_cells := getattr(objective, "digest_of_cells", None)) is not None:
         return str(of_cells())
-    if known := getattr(objective, "rows_digest", ""):
-        return str(known)
+    if stored := getattr(objective, "rows_digest", ""):
+        return str(stored)
     rows = _rows_of(objective)
     return key_of(objective) if rows is None else digest_of_rows(rows)
 
@@ -190,8 +190,8 @@ def former_on_node(objective: Any) -> tuple[str, ...]:
     """Return the digests by which earlier versions recognised a node's rows."""
     rows = _rows_of(objective)
     single = "" if rows is None else digest_of_rows(rows, single=True)
-    known = (str(getattr(objective, "rows_digest", "")), single, key_of(objective))
-    return tuple(filter(None, known))
+    digests = (str(getattr(objective, "rows_digest", "")), single, key_of(objective))
+    return tuple(filter(None, digests))
 
 
 def _rows_of(objective: Any) -> Any:
@@ -210,24 +210,24 @@ def spent_in(folder: Path, least: int = 1) -> dict[str, dict[str, Any]]:
         If fewer than `least` ledgers are found, or one cannot be read.
     """
     files = [*folder.glob(SPENT), *folder.glob(f"*/{SPENT}"), *folder.glob(f"privacy/*/{SPENT}")]
-    found = {path.parent.name: _read(path) or {} for path in files}
-    found |= _read(folder / RUN) or {}
-    if len(found) < least:
+    entries = {path.parent.name: _read(path) or {} for path in files}
+    entries |= _read(folder / RUN) or {}
+    if len(entries) < least:
         raise StorageError(
             f"{folder} has no privacy ledger: give a node's state-dir, or the directory of a run "
             "with private examples"
         )
-    return found
+    return entries
 
 
 def _read(path: Path) -> Any:
     """Return the content of a file; None without the file."""
     try:
         with understood(path):
-            found = json.loads(read_bytes(path))
-            if not isinstance(found, dict):
-                raise ValueError(f"it holds a {type(found).__name__}")
-            return found
+            content = json.loads(read_bytes(path))
+            if not isinstance(content, dict):
+                raise ValueError(f"it holds a {type(content).__name__}")
+            return content
     except FileNotFoundError:
         return None
 

@@ -111,13 +111,13 @@ def own_places(error: BaseException) -> str:
     >>> own_places(ValueError("raised nowhere"))
     ''
     """
-    found = [
+    places = [
         _place(frame.f_code, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if str(frame.f_globals.get("__name__")).partition(".")[0] != _PACKAGE
         and not _is_installed(frame.f_code.co_filename)
     ]
-    return ", ".join(found[-3:])
+    return ", ".join(places[-3:])
 
 
 def with_place(error: BaseException) -> str:

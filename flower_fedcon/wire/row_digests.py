@@ -82,16 +82,16 @@ def digest_of_columns(columns: Mapping[str, tuple[Array, Array]]) -> str:
     for name, (numbers, texts) in columns.items():
         there = ~np.isnan(numbers)
         bits = _rounded(np.where(there, numbers, 0.0), False).view(np.uint32).astype(np.uint64)
-        own = _mixed(_mixed(np.where(there, bits, texts)) + word(name))
-        marks = np.where(there | (texts != 0), own, np.uint64(0))
+        hashes = _mixed(_mixed(np.where(there, bits, texts)) + word(name))
+        marks = np.where(there | (texts != 0), hashes, np.uint64(0))
         sums = marks if not sums.size else sums + marks
     return _of_sums(sums)
 
 
 def word(text: str) -> Any:
     """Return a whole number of 64 bits that stands for a text; never 0."""
-    found = hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8]
-    return np.uint64(int.from_bytes(found, "little") or 1)
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8]
+    return np.uint64(int.from_bytes(digest, "little") or 1)
 
 
 def _of_sums(sums: Any) -> str:

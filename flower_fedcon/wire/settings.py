@@ -39,15 +39,15 @@ _SCALARS = (bool, int, float, str, type(None))
 @cache
 def registered() -> dict[str, type[Any]]:
     """Return the types that a message may name: sets, regularizers, solvers and others."""
-    found: dict[str, type[Any]] = {}
+    types: dict[str, type[Any]] = {}
     mathematics = sets, regularizers, solvers, compressors, aggregation, optimizers, schedules
     for module in (*mathematics, privacy):
         for name, kind in vars(module).items():
             named = isinstance(kind, type) and dataclasses.is_dataclass(kind) and name[0] != "_"
             if named and not inspect.isabstract(kind):
-                found[name] = kind
-    del found["Foreign"]  # holds a user's own object
-    return found
+                types[name] = kind
+    del types["Foreign"]  # holds a user's own object
+    return types
 
 
 def encode(settings: Mapping[str, Any]) -> tuple[str, dict[str, Array]]:
@@ -116,19 +116,19 @@ def decode(
 
 def make(kind: Any, parameters: Mapping[str, Any]) -> Any:
     """Return a value of the registered type `kind`, with these parameters."""
-    known = registered()
-    if not isinstance(kind, str) or kind not in known:
-        raise ConfigError(f"unknown type {kind!r}: {nearest(str(kind), known)}")
-    fields = [f.name for f in dataclasses.fields(known[kind]) if f.init]
+    types = registered()
+    if not isinstance(kind, str) or kind not in types:
+        raise ConfigError(f"unknown type {kind!r}: {nearest(str(kind), types)}")
+    fields = [f.name for f in dataclasses.fields(types[kind]) if f.init]
     for name in parameters:
         if name not in fields:
             raise ConfigError(f"{kind} has no parameter {name!r}: {nearest(name, fields)}")
     try:
-        return known[kind](**parameters)
+        return types[kind](**parameters)
     except TypeError:
         lacking = [
             f.name
-            for f in dataclasses.fields(known[kind])
+            for f in dataclasses.fields(types[kind])
             if f.init
             and f.name not in parameters
             and f.default is f.default_factory is dataclasses.MISSING

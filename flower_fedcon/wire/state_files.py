@@ -140,10 +140,10 @@ def _head(digest: str) -> bytes:
 def _digest(file: BinaryIO, start: int) -> str:
     """Return the SHA-256 of the bytes after the head, read in pieces."""
     file.seek(start)
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     while piece := file.read(_PIECE):
-        found.update(piece)
-    return found.hexdigest()
+        checksum.update(piece)
+    return checksum.hexdigest()
 
 
 class _After:
@@ -188,10 +188,10 @@ def read(path: Path, types: Mapping[str, type[Any]], part: str | None = None) ->
 
 def _content(path: Path, file: BinaryIO, types: Mapping[str, type[Any]], part: str | None) -> Any:
     head = file.readline(_LINE)
-    found = _HEAD.fullmatch(head)
-    if found is None:
+    matched = _HEAD.fullmatch(head)
+    if matched is None:
         raise DamagedError(f"{path} is not a state file, or its head is damaged")
-    version, digest = int(found[1]), found[2].decode()
+    version, digest = int(matched[1]), matched[2].decode()
     if version != _VERSION:
         writer = "earlier" if version < _VERSION else "newer"
         raise ConfigError(

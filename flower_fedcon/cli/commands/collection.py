@@ -69,11 +69,11 @@ def _renew(path: Path, text: str) -> None:
 
     first, last = _MARKERS
     try:
-        before, found, rest = path.read_text(encoding="utf-8").partition(first)
+        before, marker, rest = path.read_text(encoding="utf-8").partition(first)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     _, end, after = rest.partition(last)
-    if not found or not end:
+    if not marker or not end:
         raise ConfigError(
             f"{path} lacks the lines {first.strip()} and {last}: add them, and the table goes "
             f"between them"
@@ -110,7 +110,7 @@ def info(
     from flower_fedcon.problems import BUILDERS
     from flower_fedcon.registry import accepted, algorithms
 
-    found = parts()
+    kinds = parts()
     if ":" in name and _is_algorithm(name):
         _algorithm_info(name, size)
         return
@@ -122,18 +122,18 @@ def info(
             )
         _problem_info(name)
         return
-    if name.lower() not in accepted() and name in found:
+    if name.lower() not in accepted() and name in kinds:
         if size is not None:
             raise ConfigError(
                 f"--size counts the bytes of an algorithm's messages, and {name} is "
                 f"not an algorithm: leave --size out"
             )
-        _part_info(found[name])
+        _part_info(kinds[name])
         return
     if name.lower() not in accepted():
-        known = {*(kind.__name__ for kind in algorithms().values()), *accepted(), *BUILDERS, *found}
-        known -= set(algorithms())
-        raise ConfigError(f"unknown algorithm or problem {name!r}: {nearest(name, known)}")
+        names = {*(kind.__name__ for kind in algorithms().values()), *accepted(), *BUILDERS, *kinds}
+        names -= set(algorithms())
+        raise ConfigError(f"unknown algorithm or problem {name!r}: {nearest(name, names)}")
     _algorithm_info(name, size)
 
 
@@ -313,13 +313,13 @@ def _wire_sizes(size: str) -> dict[str, int]:
     shape = tuple(int(part) for part in parts)
     g = np.random.default_rng(0).standard_normal(shape)
     vector = array_bytes(shape, g.dtype)
-    found = {"1 number": payloads.SCALAR_BYTES, "1 vector": vector}
-    found["1 atom of an l1 ball"] = sets.L1Ball(1.0).lmo(g).nbytes
-    found["1 atom of a box"] = sets.Box(-1.0, 1.0).lmo(g).nbytes
+    sizes = {"1 number": payloads.SCALAR_BYTES, "1 vector": vector}
+    sizes["1 atom of an l1 ball"] = sets.L1Ball(1.0).lmo(g).nbytes
+    sizes["1 atom of a box"] = sets.Box(-1.0, 1.0).lmo(g).nbytes
     if len(shape) == 2:
-        found["1 atom of a nuclear-norm ball"] = sets.NuclearNormBall(1.0).lmo(g).nbytes
-    found["1 atom of a set without a smaller form"] = vector
-    return found
+        sizes["1 atom of a nuclear-norm ball"] = sets.NuclearNormBall(1.0).lmo(g).nbytes
+    sizes["1 atom of a set without a smaller form"] = vector
+    return sizes
 
 
 COMMANDS = {

@@ -65,17 +65,17 @@ def _check_before(
     tables = schema.is_file() and any("table_of_node" in code for code in codes)
     wrong, refused = [], set()
     for text in node_configs:
-        own = parsed("--node-config", text)
-        policy = Policy.of(own)
+        said = parsed("--node-config", text)
+        policy = Policy.of(said)
         if tables:
             from flower_fedcon.tables import table_of_node
             from flower_fedcon.tables.wing import ALONE
 
             asked = {CERTIFY: config.get("certificates"), ALONE: config.get("heterogeneity")}
             refused |= {phase for phase, given in asked.items() if given} - set(policy.phases)
-            if "data" in own:
+            if "data" in said:
                 try:
-                    table_of_node(schema)(SimpleNamespace(node_config=own))  # type: ignore[arg-type]
+                    table_of_node(schema)(SimpleNamespace(node_config=said))  # type: ignore[arg-type]
                 except ConfigError as error:
                     wrong.append(str(error))
     if wrong:
@@ -144,15 +144,15 @@ def deploy(
     for path in files:
         if not path.is_file():
             raise ConfigError(f"--data {path}: no such file")
-    own = [f'data="{path.resolve()}" name="{path.stem}" {node_config}' for path in files]
+    configs = [f'data="{path.resolve()}" name="{path.stem}" {node_config}' for path in files]
     number = len(files) or (3 if nodes is None else nodes)
-    each = own or [node_config.replace("{i}", str(i)) for i in range(number)]
+    each = configs or [node_config.replace("{i}", str(i)) for i in range(number)]
     _check_before(app, each, run_config, run_dir)
     if run_dir is not None:
         _check_keys(app / "pyproject.toml", 'run-dir=""', "--run-dir")
         run_config = f'{run_config} run-dir="{run_dir.resolve()}"'.strip()
     try:
-        with LocalDeployment(home, number, own or node_config, say=say) as deployment:
+        with LocalDeployment(home, number, configs or node_config, say=say) as deployment:
             completed = deployment.run(app, run_config)
     except KeyboardInterrupt:
         raise InterruptedRunError(
@@ -176,14 +176,14 @@ def _check_keys(about: Path, given: str, option: str = "--run-config") -> None:
     listed: Any = read_toml(about)
     for part in ("tool", "flwr", "app", "config"):
         listed = listed.get(part, {})
-    known = set(_flat(listed))
+    keys = set(_flat(listed))
     pairs = [key for key, _ in _PAIR.findall(given)]
     asked = _flat(read_toml(given)) if given.endswith(".toml") else pairs
     for key in asked:
-        if key not in known:
+        if key not in keys:
             raise ConfigError(
                 f"{option}: {about} lists no key {key!r} under [tool.flwr.app.config]"
-                + (f": {nearest(key, known)}" if known else "")
+                + (f": {nearest(key, keys)}" if keys else "")
             )
 
 

@@ -48,11 +48,11 @@ def doctor() -> None:
     Notes concern what only some runs need.
     """
     rows = table("What", "", "Found")
-    found = list(findings())
-    for finding in found:
+    checks = list(findings())
+    for finding in checks:
         rows.add_row(*finding)
     console().print(rows)
-    states = [finding.state for finding in found]
+    states = [finding.state for finding in checks]
     if BAD in states:
         say(f"{states.count(BAD)} of {len(states)} checks fail")
         raise typer.Exit(1)
@@ -81,28 +81,28 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     """Compare the installed packages with the requirements in this package's metadata."""
-    own = metadata.distribution("flower-fedcon")
-    yield Finding("flower-fedcon", GOOD, f"{own.version}, {Path(__file__).parents[1]}")
-    for text in own.requires or ():
+    package = metadata.distribution("flower-fedcon")
+    yield Finding("flower-fedcon", GOOD, f"{package.version}, {Path(__file__).parents[1]}")
+    for text in package.requires or ():
         wanted = Requirement(text)
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
             continue
         try:
-            found = metadata.version(wanted.name)
+            version = metadata.version(wanted.name)
         except metadata.PackageNotFoundError:
             yield Finding(wanted.name, BAD, f"not installed: pip install '{text}'")
             continue
-        good = wanted.specifier.contains(found, prereleases=True)
+        good = wanted.specifier.contains(version, prereleases=True)
         remedy = "" if good else f", wanted {wanted.specifier}: pip install '{text}'"
-        yield Finding(wanted.name, GOOD if good else BAD, f"{found}{remedy}")
+        yield Finding(wanted.name, GOOD if good else BAD, f"{version}{remedy}")
 
 
 def _extras() -> Iterator[Finding]:
     """Look for the packages of the extras; Ray is an extra of Flower."""
     yield _of_extra("ray", "simulation")
-    own = metadata.distribution("flower-fedcon")
-    extras = [e for e in own.metadata.get_all("Provides-Extra") or () if e not in _WORKSHOP]
-    for text in own.requires or ():
+    package = metadata.distribution("flower-fedcon")
+    extras = [e for e in package.metadata.get_all("Provides-Extra") or () if e not in _WORKSHOP]
+    for text in package.requires or ():
         wanted = Requirement(text)
         if wanted.name in ("flwr", "flower-fedcon"):  # an extra of the required package
             continue
@@ -148,9 +148,9 @@ def _compiler() -> Iterator[Finding]:
 def _algorithms() -> Iterator[Finding]:
     from flower_fedcon.registry import accepted, algorithms, own_algorithms
 
-    own = own_algorithms()
-    unloaded = sorted({*accepted()} - {*algorithms(), *own})
-    beside = f", and {len(own)} beside it" if own else ""
+    added = own_algorithms()
+    unloaded = sorted({*accepted()} - {*algorithms(), *added})
+    beside = f", and {len(added)} beside it" if added else ""
     if unloaded:
         yield Finding("algorithms", BAD, f"{', '.join(unloaded)}: the package cannot be loaded")
     else:
@@ -160,9 +160,9 @@ def _algorithms() -> Iterator[Finding]:
 def _commands() -> Iterator[Finding]:
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     for name in _COMMANDS:
-        found = shutil.which(name, path=path)
+        place = shutil.which(name, path=path)
         missing = "not found; deployments need it: pip install --force-reinstall flwr"
-        yield Finding(name, GOOD if found else BAD, found or missing)
+        yield Finding(name, GOOD if place else BAD, place or missing)
 
 
 def _ports() -> Iterator[Finding]:

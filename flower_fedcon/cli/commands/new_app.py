@@ -293,15 +293,15 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
     if framework not in _PSI:
         raise ConfigError(f"--framework {framework!r}: {nearest(framework, _PSI)}")
     loops = framework == "torch"
-    known = _WITH_LOOPS if loops else _WITH_OBJECTIVES
-    if algorithm.lower() not in known:
+    calls = _WITH_LOOPS if loops else _WITH_OBJECTIVES
+    if algorithm.lower() not in calls:
         if loops and algorithm.lower() in names():
             own_loop(algorithm.lower())  # it says why a method does not support train loops
         raise ConfigError(
-            f"--algorithm {algorithm!r} with {framework}: {nearest(algorithm, known)}. For another "
+            f"--algorithm {algorithm!r} with {framework}: {nearest(algorithm, calls)}. For another "
             f"one of `fedcon list` write the strategy into server_app.py"
         )
-    text = Template(known[algorithm.lower()]).substitute(psi=_PSI[framework])
+    text = Template(calls[algorithm.lower()]).substitute(psi=_PSI[framework])
     kind = text.partition("(")[0]
     rooms = {"regularizers": r"\b(L1|WithIntercept)\(", "sets": r"\b(L1Ball)\("}
     imports = [
@@ -324,25 +324,25 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
         "schema": ', schema=Path(__file__).parent / "schema.toml"' if framework == "tables" else "",
         "optimizer": _OWN_STEP if "client_lr" in text else _CORRECTED,
     }
-    found = {
+    contents = {
         "pyproject.toml": _PROJECT.substitute(words),
         "LICENSE": LICENSE,
         "README.md": _README.substitute(words),
     }
     if loops:
-        found["server_app.py"] = _LOOP_SERVER.substitute(words)
-        found["client_app.py"] = _LOOP_CLIENT.substitute(words)
-        found["task.py"] = _TASK
+        contents["server_app.py"] = _LOOP_SERVER.substitute(words)
+        contents["client_app.py"] = _LOOP_CLIENT.substitute(words)
+        contents["task.py"] = _TASK
     elif framework == "tables":
         server = _SERVER.substitute(words)
         head = "\n\nfrom flower_fedcon import server_app"
-        found["server_app.py"] = server.replace(head, "\n\nfrom pathlib import Path" + head, 1)
-        found["client_app.py"], found["schema.toml"] = _TABLES, _SCHEMA
+        contents["server_app.py"] = server.replace(head, "\n\nfrom pathlib import Path" + head, 1)
+        contents["client_app.py"], contents["schema.toml"] = _TABLES, _SCHEMA
     else:
         modules, body = _NUMPY if framework == "numpy" else _SKLEARN
-        found["server_app.py"] = _SERVER.substitute(words)
-        found["client_app.py"] = _CLIENT.substitute(modules=modules, body=body)
-    return found
+        contents["server_app.py"] = _SERVER.substitute(words)
+        contents["client_app.py"] = _CLIENT.substitute(modules=modules, body=body)
+    return contents
 
 
 def files_of_study(folder: Path, study: Path) -> tuple[dict[str, str], str]:
@@ -353,17 +353,17 @@ def files_of_study(folder: Path, study: Path) -> tuple[dict[str, str], str]:
     ConfigError
         If the study is not on tables, or asks for something that nodes cannot do.
     """
-    own = bring("APPS", "study", "--study is for studies on tables")(study)
+    app = bring("APPS", "study", "--study is for studies on tables")(study)
     words = {
         "name": folder.name,
         "title": "A study on tables",
         "version": _SERIES,
-        "extra": own.extra,
+        "extra": app.extra,
         "flwr": metadata.version("flwr"),
-        "config": own.config,
+        "config": app.config,
     }
-    found = {"pyproject.toml": _PROJECT.substitute(words), "LICENSE": LICENSE}
-    return found | own.files(folder), own.deploy(folder)
+    contents = {"pyproject.toml": _PROJECT.substitute(words), "LICENSE": LICENSE}
+    return contents | app.files(folder), app.deploy(folder)
 
 
 def new(
@@ -402,22 +402,22 @@ def new(
         )
     command = ""
     if study is None:
-        found = files(name, algorithm, framework)
+        contents = files(name, algorithm, framework)
     else:
-        found, command = files_of_study(folder, study)
+        contents, command = files_of_study(folder, study)
     with storage(f"make the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise ConfigError(f"{folder} is not empty: name a folder that does not exist yet")
-    for path, text in found.items():
+    for path, text in contents.items():
         write_text(folder / path, text)
     if command:
-        say(f"{folder}: {', '.join(found)}. Try it on this machine:\n{command}")
+        say(f"{folder}: {', '.join(contents)}. Try it on this machine:\n{command}")
         return
     # From a clone there is no index that Flower could install this package from.
-    own = metadata.distribution("flower-fedcon").read_text("direct_url.json") is not None
-    first = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 " if own else ""
-    say(f"{folder}: {', '.join(found)}. Try it: {first}flwr run {folder} --stream")
+    cloned = metadata.distribution("flower-fedcon").read_text("direct_url.json") is not None
+    first = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 " if cloned else ""
+    say(f"{folder}: {', '.join(contents)}. Try it: {first}flwr run {folder} --stream")
 
 
 COMMANDS = {

@@ -54,14 +54,14 @@ def spent(
     sums = sorted((folder / NOISY_SUMS).glob("[!.]*"))
     for number, path in enumerate(sums, 1):
         if path.is_file():
-            known, at = SumsLedger(path.read_text(), str(path)), delta or 1e-5
-            least = ", ".join(f"{noise:.4g}" for noise in sorted(known.sums))
+            counted, at = SumsLedger(path.read_text(), str(path)), delta or 1e-5
+            least = ", ".join(f"{noise:.4g}" for noise in sorted(counted.sums))
             shown.add_row(
-                f"a client, {number}", f"{known.sums.total()} sums", f"{least} by clients",
-                f"{known.epsilon(at):.4g}", f"{at:g}", "",
+                f"a client, {number}", f"{counted.sums.total()} sums", f"{least} by clients",
+                f"{counted.epsilon(at):.4g}", f"{at:g}", "",
             )  # fmt: skip
-    found = spent_in(folder, least=0 if "sums" in clients or sums else 1)
-    for number, (_, entries) in enumerate(sorted(found.items()), 1):
+    ledgers = spent_in(folder, least=0 if "sums" in clients or sums else 1)
+    for number, (_, entries) in enumerate(sorted(ledgers.items()), 1):
         with understood(folder):
             at = delta or entries.get("target_delta") or 1e-5
             ledger = Ledger(ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=at))

@@ -50,8 +50,8 @@ class LocalPassClient(FedConClient[State]):
         super().configure(run)
         if self._own_rate is None:
             return
-        own, why = self._own_objective, ""
-        if is_private(own) or noise_of(own):
+        objective, why = self._own_objective, ""
+        if is_private(objective) or noise_of(objective):
             why = "differences of its gradients would consist of their noise"
         elif self._batch_size is not None and not hasattr(self.objective, "batch_gradient"):
             why = "it needs batch_gradient(x, rows) for two gradients of one minibatch"

@@ -24,10 +24,10 @@ class FrankWolfeClient(FedConClient[State]):
     def configure(self, run: RunInfo) -> None:
         """Adopt a run's settings; check once whether a step can be one call."""
         super().configure(run)
-        own, base = type(self), FrankWolfeClient
+        kind, base = type(self), FrankWolfeClient
         at_once = isinstance(self.objective, StepTaker) and not self.stochastic
-        at_once &= (own.atom, own.pulled_gradient) == (base.atom, base.pulled_gradient)
-        at_once &= own.gradient is FedConClient.gradient
+        at_once &= (kind.atom, kind.pulled_gradient) == (base.atom, base.pulled_gradient)
+        at_once &= kind.gradient is FedConClient.gradient
         self._magnitude = self.constraint.coordinate_magnitude if at_once else None
         self._adds = getattr(self.objective, "add_gradient", None) is not None
         self._pulls = self._adds and hasattr(self.objective, "pulled_gradient")
@@ -83,11 +83,11 @@ class FrankWolfeClient(FedConClient[State]):
         if not self.stochastic:
             self.tally_gradients(1, full=True)
             return self.with_gradient(x, g), None
-        own: Array = self.gradient(x) / self.num_clients
+        term: Array = self.gradient(x) / self.num_clients
         if d is not None:  # no d yet: the same as rho = 1
             rho: float = down["averaging"]
-            own = (1.0 - rho) * d + rho * own
-        return g + own, own
+            term = (1.0 - rho) * d + rho * term
+        return g + term, term
 
     def atom(self, g: Array, step_size: float) -> Atom:
         """Return lmo(g); an iterative oracle is only as accurate as the step needs.

@@ -51,18 +51,18 @@ class SwitchingClient(LocalPassClient[State]):
         """Return the values of constraints at w that the server asks for."""
         if self.constraints == "mean":
             return {"constraint": float(self.objective.constraint_value(w))}
-        found = {f"sum_{k}": float(value) for k, value in enumerate(self._sums.sums(w))}
-        return found | {f"count_{k}": float(n) for k, n in enumerate(self._sums.counts)}
+        sums = {f"sum_{k}": float(value) for k, value in enumerate(self._sums.sums(w))}
+        return sums | {f"count_{k}": float(n) for k, n in enumerate(self._sums.counts)}
 
     def mixture(self, down: Payload) -> tuple[float, Array]:
         """Return C omega_j, and the factors of this client's sums, shape (m,)."""
         active, weights = down["active"], down["weights"]
-        own = np.zeros(len(self._sums.counts))
+        factors = np.zeros(len(self._sums.counts))
         if self.constraints == "groups":
-            own[active] = weights
+            factors[active] = weights
         elif self._index in active:
-            own[:] = weights[active == self._index]
-        return float(1.0 - down["sigma"] + own @ self._sums.counts), own
+            factors[:] = weights[active == self._index]
+        return float(1.0 - down["sigma"] + factors @ self._sums.counts), factors
 
     def mixed_gradient(self, v: Array, sigma: float, own: Array) -> Array:
         """Return (1 - sigma) grad f_j(v) + sum_k own_k grad s_jk(v)."""

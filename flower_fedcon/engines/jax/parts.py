@@ -32,10 +32,10 @@ def parts(tree: Any) -> tuple[list[Any], Rebuild]:
     if isinstance(tree, tuple | list):
         each = [parts(value) for value in tree]
         make = type(tree)._make if hasattr(tree, "_make") else type(tree)
-        return [p for found, _ in each for p in found], lambda v: make([r(v) for _, r in each])
+        return [p for entries, _ in each for p in entries], lambda v: make([r(v) for _, r in each])
     if isinstance(tree, dict):
-        found, rebuild = parts(list(tree.values()))
-        return found, lambda values: dict(zip(tree, rebuild(values), strict=True))
+        entries, rebuild = parts(list(tree.values()))
+        return entries, lambda values: dict(zip(tree, rebuild(values), strict=True))
     raise NotTraceableError(f"its state holds a {type(tree).__name__}")
 
 
@@ -54,19 +54,19 @@ def numbers_that_change(
     """
     varies = [isinstance(value, np.ndarray) for value in values]
     while True:
-        found: list[Any] = []
+        after: list[Any] = []
 
-        def once(given: list[Any], varies: Sequence[bool] = varies, out: Any = found) -> Any:
+        def once(given: list[Any], varies: Sequence[bool] = varies, out: Any = after) -> Any:
             left = iter(given)
             out[:] = trace([next(left) if v else x for v, x in zip(varies, values, strict=True)])
             return 0
 
         jax.eval_shape(once, [x for v, x in zip(varies, values, strict=True) if v])
-        if len(found) != len(values):
+        if len(after) != len(values):
             raise NotTraceableError("its state has another form after a round")
         more = [
             v or isinstance(new, jax.Array) or new != old
-            for v, old, new in zip(varies, values, found, strict=True)
+            for v, old, new in zip(varies, values, after, strict=True)
         ]
         if more == varies:
             return varies

@@ -75,8 +75,8 @@ class JaxEngine(StackedEngine):
         self._tracing_client = self._serving(self._given, run)
         solver = run.settings.get("local_solver")
         if solver is not None and not isinstance(solver, SGD):
-            own = self._problem.objectives
-            self._tracing_client.local_solver = GivenSolver(solver, self._stack, own)
+            objectives = self._problem.objectives
+            self._tracing_client.local_solver = GivenSolver(solver, self._stack, objectives)
         self._block: _Block | None = None
         self._length, self._refused = _FIRST, False
         self._skips, self._failed = False, 0  # the next round; how many in a row have failed
@@ -159,14 +159,14 @@ class JaxEngine(StackedEngine):
     def _take_over(self, server: Server) -> bool:
         """Copy the states of server and clients to the device; return whether it is possible."""
         if server.state is not self._returned:
-            found = parts(server.state)[0]
+            entries = parts(server.state)[0]
             block = self._block
             if block is not None:
-                fixed = [x for v, x in zip(block.varies, found, strict=False) if not v]
-                if len(found) != len(block.varies) or fixed != block.fixed:
+                fixed = [x for v, x in zip(block.varies, entries, strict=False) if not v]
+                if len(entries) != len(block.varies) or fixed != block.fixed:
                     self._block = block = None
             if block is not None:
-                self._on_device = [x for v, x in zip(block.varies, found, strict=True) if v]
+                self._on_device = [x for v, x in zip(block.varies, entries, strict=True) if v]
         if self._states is not None and self._client_arrays is None:
             form = self._states.everyone(server.acknowledgements.rounds)
             if form is None:
@@ -198,7 +198,7 @@ class JaxEngine(StackedEngine):
             server.setting_bytes,
             int(server.acknowledgements.rounds.min()),
         )
-        found, rebuild = parts(server.state)
+        entries, rebuild = parts(server.state)
         size = n if not server.setup.sampled else len(strategy.cohort(server.round + 1))
         cohort = np.arange(size) if server.setup.sampled else None
         counted: list[Any] = []
@@ -212,16 +212,16 @@ class JaxEngine(StackedEngine):
             return seen.state
 
         data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
-        varies = numbers_that_change(probe, found)
+        varies = numbers_that_change(probe, entries)
         data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
-        fixed = [x for v, x in zip(varies, found, strict=True) if not v]
+        fixed = [x for v, x in zip(varies, entries, strict=True) if not v]
         batches = (self._given.asked, self._given.size)
         drawn = (size if server.setup.sampled else 0) + size * batches[0] * batches[1]
         most = max(1, _DRAWN // drawn) if drawn else _DRAWN
         # At least two: for a single round XLA would make different code.
         capacity = max(2, min(rounds, most)) if drawn or tracer.rate is not None else most
         loop = jax.jit(self._loop(tracer, varies, fixed, rebuild))
-        self._on_device = [x for v, x in zip(varies, found, strict=True) if v]
+        self._on_device = [x for v, x in zip(varies, entries, strict=True) if v]
 
         def run(carry: Any, given: Any, first: int, count: int) -> Any:
             return loop(carry, data, given, first, count)

@@ -110,12 +110,12 @@ class TracedClients(ServedClients):
                 return None
             values = solver.asked(f"{known.name}spectra", known.spectra)
             return values.inverses(shift).only(self.which)  # type: ignore[no-any-return]
-        found = inverses(known.stack, shift)
-        if found is None:
+        inverse = inverses(known.stack, shift)
+        if inverse is None:
             return None
-        if not found.known.all():
+        if not inverse.known.all():
             raise NotTraceableError("a local problem is not convex")
-        asked = solver.asked(f"{known.name}inverse {shift}", found)
+        asked = solver.asked(f"{known.name}inverse {shift}", inverse)
         return asked.only(self.which)  # type: ignore[no-any-return]
 
 
@@ -159,15 +159,15 @@ class GivenSolver(LocalSolver):
         apart = isinstance(stack, Joined) and isinstance(self._solver, Exact)
         if not apart or problem.regularizer is not None or problem.has_hessian:
             return self._solve(self._whole, problem, stop)
-        found = []
-        for known, (part, clients) in zip(self._kinds, stack.parts, strict=True):
+        solutions = []
+        for kind, (part, clients) in zip(self._kinds, stack.parts, strict=True):
             cohort = TracedClients(part, slice(0, len(clients)), len(clients))
             _, linear, shift, center, *_ = problem.added.only(clients)
-            own = LocalProblem(
+            subproblem = LocalProblem(
                 cohort, problem.start[clients], linear=linear, shift=shift, center=center
             )
-            found.append(self._solve(known, own, some_of(stop, clients)))
-        return over(lambda *parts: np.concatenate(parts)[stack.order], *found)  # type: ignore[no-any-return]
+            solutions.append(self._solve(kind, subproblem, some_of(stop, clients)))
+        return over(lambda *parts: np.concatenate(parts)[stack.order], *solutions)  # type: ignore[no-any-return]
 
     def _solve(self, known: Known, problem: LocalProblem, stop: Stop | None) -> Solution:
         """Return the solutions of clients with objectives of one kind."""
@@ -177,8 +177,8 @@ class GivenSolver(LocalSolver):
     def asked(self, what: str, found: Any) -> Any:
         """Return a NamedTuple with traced arrays, and note that they are used."""
         parts = {}
-        for name, own in found._asdict().items():
-            if isinstance(own, np.ndarray):
-                self.data[f"{what} {name}"] = own
-                parts[name] = as_traced(self.given.get(f"{what} {name}", own))
+        for name, value in found._asdict().items():
+            if isinstance(value, np.ndarray):
+                self.data[f"{what} {name}"] = value
+                parts[name] = as_traced(self.given.get(f"{what} {name}", value))
         return found._replace(**parts)

@@ -49,9 +49,9 @@ def one_at_a_time(function: _Function) -> _Function:
 
 def conditions() -> list[Any]:
     """Return the conditions assumed since the last call, each a JAX bool."""
-    found = [*_conditions]
+    assumed = [*_conditions]
     _conditions.clear()
-    return found
+    return assumed
 
 
 class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
@@ -228,9 +228,9 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
     def __array_function__(
         self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        own = _OWN.get(function)
-        if own is not None:
-            return own(*args, **kwargs)
+        replacement = _OWN.get(function)
+        if replacement is not None:
+            return replacement(*args, **kwargs)
         _expect_no(kwargs.get("out"))
         ignored = ("out", "casting", "subok", "order", "copy")
         options = {k: plain(v) for k, v in kwargs.items() if k not in ignored}
@@ -302,10 +302,10 @@ def _expect_no(out: Any) -> None:
 def _of_jax(function: Any) -> Callable[..., Any]:
     """Return JAX's function of the same name."""
     linear = getattr(function, "__module__", "").startswith("numpy.linalg")
-    found = getattr(jnp.linalg if linear else jnp, function.__name__, None)
-    if found is None:
+    counterpart = getattr(jnp.linalg if linear else jnp, function.__name__, None)
+    if counterpart is None:
         raise NotTraceableError(f"np.{function.__name__} has no counterpart in JAX")
-    return found  # type: ignore[no-any-return]
+    return counterpart  # type: ignore[no-any-return]
 
 
 def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:

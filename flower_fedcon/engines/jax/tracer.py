@@ -218,12 +218,12 @@ class RoundTracer:
             # For the whole cohort at once.
             everyone: Any = np.arange(n) if cohort is None else clients
             last: Any = _AtLeast(self._since)
-            own = strategy.personal(state, everyone, last)
-            for name in client.own_numbers & own.keys():
+            personal = strategy.personal(state, everyone, last)
+            for name in client.own_numbers & personal.keys():
                 sent += len(clients) * payload_bytes({name: 0.0})
-                down = down | {name: as_column(own.pop(name), *self._form)}
-            sent += sum(self._own_bytes(value, len(clients)) for value in own.values())
-            down = down | own
+                down = down | {name: as_column(personal.pop(name), *self._form)}
+            sent += sum(self._own_bytes(value, len(clients)) for value in personal.values())
+            down = down | personal
         mine: Any = None
         if client_state is not None:
             mine = _map(client_state, lambda value: value if cohort is None else value[clients])
@@ -236,17 +236,17 @@ class RoundTracer:
             raise NotTraceableError(f"its clients upload {sorted(columns)}")
         self._admit(columns)
         up = sum(map(column_bytes, columns.values()))
-        known = None if strategy.inclusion is None else TracedArray(jnp.asarray(strategy.inclusion))
+        rates = None if strategy.inclusion is None else TracedArray(jnp.asarray(strategy.inclusion))
         replies = [Reply(clients, now, columns)]
-        uploads = Uploads(replies, n, strategy.aggregation, inclusion=known)
-        found, _ = parts(strategy.aggregate(state, uploads))
-        for value in found:
+        uploads = Uploads(replies, n, strategy.aggregation, inclusion=rates)
+        values, _ = parts(strategy.aggregate(state, uploads))
+        for value in values:
             _assume_finite(value)
         kept = {}
         if client_state is not None:
             kept = self._kept(client_state, after, cohort, len(clients))
         holds = jnp.stack([jnp.asarray(True), *conditions()]).all()
-        state_parts = [v.value if type(v) is TracedArray else v for v in found]
+        state_parts = [v.value if type(v) is TracedArray else v for v in values]
         work = {name: _total(value, len(clients)) for name, value in client.work.items()}
         return TracedRound(state_parts, kept, holds, up, sent, work)
 
@@ -312,13 +312,13 @@ def _assume_finite(value: Any) -> None:
 
 def _arrays(stack: Any, prefix: str = "") -> dict[str, Any]:
     """Return the arrays of a stack of objectives, by name."""
-    found = {}
+    arrays = {}
     for name, value in vars(stack).items():
         if isinstance(value, np.ndarray):
-            found[prefix + name] = value
+            arrays[prefix + name] = value
         for part, inner in _inner(name, value):
-            found |= _arrays(inner, f"{prefix}{part}.")
-    return found
+            arrays |= _arrays(inner, f"{prefix}{part}.")
+    return arrays
 
 
 def _inner(name: str, value: Any) -> list[tuple[str, Any]]:
@@ -337,8 +337,8 @@ def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
     for name, value in vars(stack).items():
         if prefix + name in data:
             setattr(new, name, TracedArray(data[prefix + name]))
-        found = _inner(name, value)
-        inner = [_with(part, data, f"{prefix}{own}.") for own, part in found]
+        stacks = _inner(name, value)
+        inner = [_with(part, data, f"{prefix}{key}.") for key, part in stacks]
         if inner:
             setattr(new, name, tuple(inner) if isinstance(value, tuple) else inner[0])
     return new

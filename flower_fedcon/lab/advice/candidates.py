@@ -73,10 +73,10 @@ class Candidate:
 
     def rank(self, *, by_bytes: bool) -> tuple[float, ...]:
         """Return the sort key of candidates: the smallest is the first to try."""
-        found = self.measured
-        cost = (found.megabytes if by_bytes else found.rounds) if found else None
-        known = 0 if cost is not None else 2 if found else 1  # a miss of the level is last
-        return (not self.exact, self.burden > LARGE, known, cost or 0.0)
+        measured = self.measured
+        cost = (measured.megabytes if by_bytes else measured.rounds) if measured else None
+        place = 0 if cost is not None else 2 if measured else 1  # a miss of the level is last
+        return (not self.exact, self.burden > LARGE, place, cost or 0.0)
 
 
 def candidates(
@@ -121,8 +121,8 @@ def candidates(
             else:
                 reason = why_mismatched(strategy, problem) or ""
         if reason:
-            own = reason.partition(": take ")[0].removeprefix(kind.title)
-            others[kind.__name__] = own.lstrip(": ")
+            words = reason.partition(": take ")[0].removeprefix(kind.title)
+            others[kind.__name__] = words.lstrip(": ")
             continue
         measured = None if study is None else study.best(kind.__name__)
         burden = strategy.most_entries(problem.layout) / problem.layout.size
@@ -146,19 +146,19 @@ def _made(
     The required settings are tried alone first, then with all optional ones that have a first
     value.
     """
-    known = parameters(kind)
+    takes = parameters(kind)
     starts: dict[str, Any] = {name: start(facts) for name, start in _STARTS.items()}
     starts["penalty"] = penalty
     if not facts.convex:
         starts["schedule"] = "nonconvex"
-    offered = {name: value for name, value in starts.items() if name in known and value is not None}
+    offered = {name: value for name, value in starts.items() if name in takes and value is not None}
     required = {name: v for name, v in offered.items()
-                if known[name].default is known[name].empty or name == "schedule"}  # fmt: skip
+                if takes[name].default is takes[name].empty or name == "schedule"}  # fmt: skip
     required |= kept_constraints(kind, problem)
-    open_ = {n: v for n, v in offered.items() if n in required or known[n].default is None}
+    open_ = {n: v for n, v in offered.items() if n in required or takes[n].default is None}
     open_ |= kept_constraints(kind, problem)
     given = {**oracles(kind, problem), "participation": participation}
-    for name, parameter in known.items():
+    for name, parameter in takes.items():
         if parameter.default is parameter.empty and name not in {*required, *given}:
             raise ConfigError(f"needs {name}, which the problem does not have")
     assert issubclass(kind, FedConStrategy)  # noqa: S101  (the registry takes no other)

@@ -109,11 +109,11 @@ def facts_of(problem: FederatedProblem, participation: Participation) -> Facts:
         )
     setup = setup_of(problem, participation)
     mus = [info.strong_convexity for info in setup.clients]
-    known = [mu for mu in mus if mu is not None]
+    stated = [mu for mu in mus if mu is not None]
     L, convex = setup.smoothness, True
     slopes, steepest = _slopes(problem, stated=L is not None)
     L = slopes or None if L is None else L
-    mu = min(known) if len(known) == len(mus) else None
+    mu = min(stated) if len(stated) == len(mus) else None
     if not mu:
         step = steepest / L if L else 0.0
         convex = _are_monotone(problem.clients[:_CLIENTS], problem.start, step or 1.0)
@@ -149,11 +149,11 @@ def _slopes(problem: FederatedProblem, *, stated: bool) -> tuple[float, float]:
     """Return L as a run estimates it, 0 where it is stated, and the longest gradient at x0."""
     clients: Sequence[Any] = problem.clients[:_CLIENTS] if stated else problem.clients
     start, steps = problem.start, 0 if stated else ONE
-    found = [
+    scales = [
         estimate(client.gradient, start, stream(0, SCALES, 0, j), steps=steps)
         for j, client in enumerate(clients)
     ]
-    return max(own.smoothness or 0.0 for own in found), max(own.steepness for own in found)
+    return max(each.smoothness or 0.0 for each in scales), max(each.steepness for each in scales)
 
 
 def _are_monotone(clients: Sequence[Any], start: Array, step: float) -> bool:

@@ -85,8 +85,8 @@ class Study:
 
     def best(self, algorithm: str) -> Measured | None:
         """Return the best of a method's settings, by rounds; None if it was not tried."""
-        own = [each for each in self.measured if each.algorithm == algorithm]
-        return min(own, key=lambda each: each.rounds or math.inf, default=None)
+        tried = [each for each in self.measured if each.algorithm == algorithm]
+        return min(tried, key=lambda each: each.rounds or math.inf, default=None)
 
 
 @cache
@@ -110,12 +110,12 @@ def nearest(facts: Facts) -> Study | None:
     """
 
     def distance(study: Study) -> float:
-        own = study.facts
+        theirs = study.facts
         return (
-            4.0 * (own.term != facts.term)
-            + 1.0 * (own.strongly_convex != facts.strongly_convex)
-            + abs(math.log(own.rate / facts.rate))
-            + 0.2 * abs(math.log(own.clients / facts.clients))
+            4.0 * (theirs.term != facts.term)
+            + 1.0 * (theirs.strongly_convex != facts.strongly_convex)
+            + abs(math.log(theirs.rate / facts.rate))
+            + 0.2 * abs(math.log(theirs.clients / facts.clients))
         )
 
     alike = [
@@ -138,7 +138,7 @@ def measure(
     ConfigError
         If a file does not exist, or cannot be run.
     """
-    found = []
+    cases = []
     for name in names:
         experiment = Experiment.load(sims / f"{name}.toml")
         problem, limit = experiment.problem(), experiment.run_options.rounds
@@ -152,9 +152,9 @@ def measure(
                              "rounds": rounds, "megabytes": megabytes})  # fmt: skip
             say(f"{name}: {label}: {rounds} rounds, {megabytes} MB")
         facts = facts_of(problem, experiment.strategy().participation)
-        found.append({"name": name, "level": STUDIES[name], "limit": limit,
+        cases.append({"name": name, "level": STUDIES[name], "limit": limit,
                       "facts": facts.to_dict(), "measured": measured})  # fmt: skip
-    return json.dumps(found, indent=1) + "\n"
+    return json.dumps(cases, indent=1) + "\n"
 
 
 def _cost(experiment: Experiment, index: int, level: float) -> tuple[int | None, float | None]:

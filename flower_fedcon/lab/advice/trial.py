@@ -85,7 +85,7 @@ def try_out(
         If the examples are private.
     """
     refuse_private(problem, "recommend --try")
-    found = []
+    trials = []
     for given in candidates:
         candidate = _racing(given) if rounds >= WORTH else given
         began, last, error, chosen = time.perf_counter(), Record(), "", ""
@@ -98,10 +98,10 @@ def try_out(
         except FedConError as failed:
             error = str(failed)
         trial = Trial(candidate, last, error, time.perf_counter() - began, chosen)
-        found.append(trial)
+        trials.append(trial)
         told = error or f"F {last['objective']:.6g}"
         say(f"tried {candidate.kind.__name__}: {told}")
-    return sorted(found, key=lambda trial: trial.rank(by_bytes=by_bytes))
+    return sorted(trials, key=lambda trial: trial.rank(by_bytes=by_bytes))
 
 
 def _racing(candidate: Candidate) -> Candidate:

@@ -26,11 +26,11 @@ def imports(quick: bool = False) -> Iterator[Result]:
         ("flower_fedcon.clients.fedfw", "flwr.clientapp", "<= 1.2"),
         ("flower_fedcon.strategies", "flwr.serverapp.strategy", ""),
     ]
-    for own, base, target in pairs[:1] if quick else pairs:
-        works: dict[str, Work] = {name: partial(_import, name) for name in (base, own)}
+    for ours, base, target in pairs[:1] if quick else pairs:
+        works: dict[str, Work] = {name: partial(_import, name) for name in (base, ours)}
         times = in_turn(works, 1 if quick else 7, _children)
         yield ratio(
-            f"import {own}", f"import {base}", times[own], times[base], unit="s", target=target
+            f"import {ours}", f"import {base}", times[ours], times[base], unit="s", target=target
         )
 
 
@@ -88,9 +88,9 @@ def flower(quick: bool = False) -> Iterator[Result]:
         ours = ClockedFedAvg(client_lr=1e-9, local_steps=1)
         middle = statistics.median(_bare_flower(problem, rounds))
         simulate(ours, problem, rounds, engine="ray", evaluate_every=0)
-        own = ours.gaps()
+        gaps = ours.gaps()
         what = f"a round of FedAvg through Ray, {clients} clients, d={d}"
-        yield ratio(what, "Flower's FedAvg", own, [middle] * len(own), unit="s", target="<= 1.15")
+        yield ratio(what, "Flower's FedAvg", gaps, [middle] * len(gaps), unit="s", target="<= 1.15")
 
 
 class _Clock:
@@ -126,9 +126,9 @@ def flowers_fedavg(nodes: int) -> Any:
         aggregate = None  # type: ignore[assignment]
 
         def aggregate_train(self, server_round: int, replies: Any) -> Any:
-            found = super().aggregate_train(server_round, replies)
+            averaged = super().aggregate_train(server_round, replies)
             self.ends.append(time.perf_counter())
-            return found
+            return averaged
 
     return Strategy(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
 
@@ -141,7 +141,7 @@ def _bare_flower(problem: FederatedProblem, rounds: int) -> list[float]:
 
     from flower_fedcon.flower.virtual_nodes import run_on_virtual_nodes
 
-    objectives, found = problem.objectives, []
+    objectives, gaps = problem.objectives, []
     client, server = ClientApp(), ServerApp()
 
     @client.train()
@@ -161,7 +161,7 @@ def _bare_flower(problem: FederatedProblem, rounds: int) -> list[float]:
     def main(grid: Grid, context: Context) -> None:
         strategy = flowers_fedavg(problem.num_clients)
         strategy.start(grid, ArrayRecord([problem.start]), num_rounds=rounds)
-        found.extend(strategy.gaps())
+        gaps.extend(strategy.gaps())
 
     run_on_virtual_nodes(server, client, problem.num_clients)
-    return found
+    return gaps

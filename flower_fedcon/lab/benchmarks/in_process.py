@@ -264,9 +264,9 @@ def solver(quick: bool = False) -> Iterator[Result]:
 
     def timed(self: AOGM, *arguments: Any, **options: Any) -> Any:
         began = time.process_time()
-        found = plain(self, *arguments, **options)
+        solution = plain(self, *arguments, **options)
         inside[-1] += time.process_time() - began
-        return found
+        return solution
 
     with mock.patch.object(AOGM, "solve", timed):
         for _ in range(2 if quick else 5):

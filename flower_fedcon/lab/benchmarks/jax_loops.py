@@ -45,9 +45,9 @@ def scaffold(A: Any, b: Any, *, rate: float, steps: int, rounds: int) -> Any:
         return delta, -(c + delta / (steps * rate))
 
     def one(state: Any, _: None) -> Any:
-        x, c, own = state
-        deltas, changes = vmap(local, in_axes=(0, 0, 0, None, None))(A, b, own, x, c)
-        return (x + deltas.mean(axis=0), c + changes.sum(axis=0) / n, own + changes), None
+        x, c, variates = state
+        deltas, changes = vmap(local, in_axes=(0, 0, 0, None, None))(A, b, variates, x, c)
+        return (x + deltas.mean(axis=0), c + changes.sum(axis=0) / n, variates + changes), None
 
     start = (jnp.zeros(d), jnp.zeros(d), jnp.zeros((n, d)))
     return lax.scan(one, start, length=rounds)[0][0]

@@ -160,12 +160,12 @@ def in_simulation(own: bool, nodes: int, rounds: int, megabytes: float) -> list[
     """Return the notes on each round in Flower's simulation on Ray."""
     from flower_fedcon.flower.virtual_nodes import run_on_virtual_nodes
 
-    found: list[Row] = []
+    rows: list[Row] = []
     setting = {"own": own, "nodes": nodes, "rounds": rounds, "megabytes": megabytes}
-    run_on_virtual_nodes(averaging_app(setting, found), training_app(own), nodes)
-    if not found:
+    run_on_virtual_nodes(averaging_app(setting, rows), training_app(own), nodes)
+    if not rows:
         raise FedConError("Flower's simulation ended without a result: see its log above")
-    return found
+    return rows
 
 
 class Notes(list[float]):
@@ -197,8 +197,8 @@ def megabytes_of(pid: int) -> float:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0.0
-    (own,) = [line.split()[1] for line in lines if line.startswith("RssAnon:")] or ["0"]
-    return int(own) / 1e3
+    (kilobytes,) = [line.split()[1] for line in lines if line.startswith("RssAnon:")] or ["0"]
+    return int(kilobytes) / 1e3
 
 
 def handles_of(pid: int) -> int:
@@ -213,8 +213,8 @@ def long_lived(folder: str) -> set[int]:
     """Return the long-lived processes of a deployment, or Ray's workers."""
     if folder:
         return {pid for pid in family_of(Path(folder)) if b"flower-super" in _command(pid)}
-    found = {int(path.name) for path in Path("/proc").glob("[0-9]*")}
-    return {pid for pid in found if _command(pid).startswith(b"ray::ClientAppActor")}
+    processes = {int(path.name) for path in Path("/proc").glob("[0-9]*")}
+    return {pid for pid in processes if _command(pid).startswith(b"ray::ClientAppActor")}
 
 
 def _command(pid: int) -> bytes:

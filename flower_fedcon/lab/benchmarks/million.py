@@ -103,11 +103,11 @@ def _kept(clients: int, d: int, problem: FederatedProblem, strategy: Any) -> Ite
 
         def play(rounds: int, **options: Any) -> tuple[float, History]:
             began = time.perf_counter()
-            found = simulate(
+            history = simulate(
                 strategy, problem, rounds, engine="stacked", evaluate_every=0, run_dir=folder,
                 checkpoint_every=10**6, **options,
             )  # fmt: skip
-            return time.perf_counter() - began, found
+            return time.perf_counter() - began, history
 
         play(1)
         size, files = (folder / "checkpoint").stat().st_size, len(list(folder.iterdir()))

@@ -51,7 +51,7 @@ def _case(
     inputs = torch.randn(clients, rows, units[0])
     targets = torch.randint(0, units[2], (clients, rows))
     loss = nn.CrossEntropyLoss()
-    objectives = [TorchObjective(module, loss, own) for own in zip(inputs, targets, strict=True)]
+    objectives = [TorchObjective(module, loss, pair) for pair in zip(inputs, targets, strict=True)]
     problem = FederatedProblem(objectives, x0=objectives[0].start())
     strategy = FedAvg(client_lr=_RATE, local_steps=steps, batch_size=batch)
     rounds = max(1, 400 // (clients * steps))
@@ -87,7 +87,7 @@ def _by_hand(
     rows = inputs.shape[1]
     for _ in range(rounds):
         total = [torch.zeros_like(p) for p in x]
-        for own, labels in zip(inputs, targets, strict=True):
+        for examples, labels in zip(inputs, targets, strict=True):
             with torch.no_grad():
                 for p, start in zip(model.parameters(), x, strict=True):
                     p.copy_(start)
@@ -97,7 +97,7 @@ def _by_hand(
             for k in range(steps):
                 some = order[k * batch : (k + 1) * batch]
                 optimizer.zero_grad()
-                loss(model(own[some]), labels[some]).backward()
+                loss(model(examples[some]), labels[some]).backward()
                 optimizer.step()
             with torch.no_grad():
                 for t, p in zip(total, model.parameters(), strict=True):

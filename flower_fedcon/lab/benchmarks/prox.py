@@ -87,7 +87,7 @@ def _cases(size: int) -> Iterator[Case]:
         within = 0.0, 1.0, np.ones(size), size / 10
         capped = _compiled(jax, lambda v: section(v, within), x)
         beside("CappedSimplex", jaxopt, "jaxopt, to 1e-6", capped)
-    own: dict[str, Work] = {
+    oracles: dict[str, Work] = {
         "L1": partial(L1(0.5).prox, x, 1.0),
         "L2Norm": partial(L2Norm(1.5).prox, x, 1.0),
         "GroupLasso": partial(GroupLasso(1.5, _WIDTH).prox, x, 1.0),
@@ -101,7 +101,7 @@ def _cases(size: int) -> Iterator[Case]:
         "Box": partial(Box(-0.5, 0.5).project, x),
         "Birkhoff": partial(Birkhoff(side).lmo, square),
     }
-    for name, work in own.items():
+    for name, work in oracles.items():
         yield name, work, dict(here.get(name, []))
 
 
@@ -141,13 +141,13 @@ def _lasso(quick: bool) -> Iterator[Result]:
     b = A @ truth + 0.1 * rng.standard_normal(m)
     weight = 0.05 * float(np.abs(A.T @ b).max()) / m
     rows = zip(np.array_split(A, 10), np.array_split(b, 10), strict=True)
-    clients = [LeastSquares(own, t, scale=10 * len(own) / m) for own, t in rows]
+    clients = [LeastSquares(part, t, scale=10 * len(part) / m) for part, t in rows]
     works: dict[str, Work] = {"own": lambda: solve(clients, L1(weight), np.zeros(d))}
     tolerance = 1e-10 / math.sqrt(d)
     for name in ("skglm", "sklearn.linear_model"):
         if (package := _module(name)) is not None:
-            found = package.Lasso(weight, fit_intercept=False, tol=tolerance, max_iter=100_000)
-            works[name] = partial(found.fit, A, b)
+            lasso = package.Lasso(weight, fit_intercept=False, tol=tolerance, max_iter=100_000)
+            works[name] = partial(lasso.fit, A, b)
     times = in_turn(works, 1 if quick else 5)
     for name in list(works)[1:]:
         what = f"the reference lasso, {m} x {d}, 10 clients"

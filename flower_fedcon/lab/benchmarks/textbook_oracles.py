@@ -57,9 +57,9 @@ def nuclear(quick: bool = False) -> Iterator[Result]:
             atom = ball.lmo(g, tolerance=tolerance)
             error = 1.0 + float((g * atom.dense()).sum()) / top
             what = f"nuclear LMO {shape}, tolerance {tolerance:g}, found to {error:.0e}"
-            own = times[f"{tolerance:g}"]
+            seconds = times[f"{tolerance:g}"]
             target = "<= 0.2" if tolerance == 1e-6 and min(shape) > 900 else ""
-            yield ratio(what, "dense SVD", own, times["svd"], unit="s", target=target)
+            yield ratio(what, "dense SVD", seconds, times["svd"], unit="s", target=target)
 
 
 class _DenseBall(NuclearNormBall):
@@ -95,9 +95,9 @@ def completion(quick: bool = False) -> Iterator[Result]:
         return (time.process_time() - began) / number
 
     dense = rounds(_DenseBall(7000.0), 1 if quick else 2)
-    own = rounds(NuclearNormBall(7000.0), 2 if quick else 12, before=1)
+    ours = rounds(NuclearNormBall(7000.0), 2 if quick else 12, before=1)
     what = f"a round of FedFW, completion of {users} x {items}, {clients} clients"
-    yield ratio(what, "with dense SVDs", [own], [dense], unit="s", target="<= 0.05")
+    yield ratio(what, "with dense SVDs", [ours], [dense], unit="s", target="<= 0.05")
 
     u, v = rng.standard_normal((clients, users)), rng.standard_normal((clients, items))
     atoms = [RankOneAtom(*pair, 1.0) for pair in zip(u, v, strict=True)]

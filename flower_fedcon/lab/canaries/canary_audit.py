@@ -101,20 +101,20 @@ def games_of(file: Path, overrides: list[str], rounds: int | None, rows: int) ->
     experiment = Experiment.load(file, overrides)
     planned = experiment.run_options.rounds
     most = min(planned, _ROUNDS) if rounds is None else rounds
-    problem, found = experiment.problem(), []
+    problem, games = experiment.problem(), []
     private = [inner for inner in map(private_within, problem.objectives) if inner is not None]
     for label, strategy in experiment.strategies().items():
         if isinstance(strategy.privacy, GaussianDP):
             play = partial(play_clients, strategy, problem, max(planned, most), most)
-            found.append(Game(label, most, play))
+            games.append(Game(label, most, play))
         if private:
-            found.append(_of_rows(label, strategy, problem, private, most))
-    if not found:
+            games.append(_of_rows(label, strategy, problem, private, most))
+    if not games:
         raise ConfigError(
             f'{file} has nothing private: give an algorithm privacy = {{type = "GaussianDP", ...}}'
             ", a problem of PrivateObjectives, or a node's file with a table [privacy]"
         )
-    return found
+    return games
 
 
 def _of_node(file: Path, said: Any, gradients: int, rows: int) -> Game:
@@ -203,8 +203,8 @@ def _run_scores(played: Played, world: Array, releases: int, everyone: bool) -> 
         spread = spread + 1e-9 * np.trace(spread) / releases * np.eye(releases)
         there = played.there[:releases, 0].astype(float)
         weights = np.linalg.solve(spread, there)
-        found: Array = weights @ world / (weights @ there)
-        return found
+        scores: Array = weights @ world / (weights @ there)
+        return scores
     if everyone:
         mean: Array = world.mean(axis=0)
         return mean

@@ -52,17 +52,17 @@ def _bounds(absent: Array, present: Array, levels: Array, delta: float, alpha: f
     misses = np.searchsorted(np.sort(present), levels, side="right")
     fpr, fnr = _at_most(alarms, len(absent), alpha / 2), _at_most(misses, len(present), alpha / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = [np.log((1 - delta - a) / b) for a, b in ((fnr, fpr), (fpr, fnr))]
-    best: Array = np.fmax(np.fmax(*found), 0.0)
+        bounds = [np.log((1 - delta - a) / b) for a, b in ((fnr, fpr), (fpr, fnr))]
+    best: Array = np.fmax(np.fmax(*bounds), 0.0)
     return best
 
 
 def _at_most(hits: Array, n: int, alpha: float) -> Array:
     """Return an upper confidence bound of a probability."""
-    found: Array = np.where(
+    bounds: Array = np.where(
         hits >= n, 1.0, stats.beta.ppf(1 - alpha, hits + 1, np.maximum(n - hits, 1))
     )
-    return found
+    return bounds
 
 
 def ratio_at_least(low: Array, high: Array, alpha: float) -> float:
@@ -113,7 +113,7 @@ def by_fit(
     ratio = ratio_at_least(np.concatenate([absent.ravel(), present[~there]]), present[there], each)
     if ratio in (0.0, math.inf):
         return ratio
-    found = {}
+    counts = {}
     for kind, n in groups.items():
         sampling = kind.sampling
         if sampling.kind != FULL:
@@ -124,5 +124,5 @@ def by_fit(
                 continue
             sampling = sampling._replace(size=rate * sampling.num_clients)
         noise = (2.0 if sampling.kind == FIXED else 1.0) / ratio
-        found[NoisySum(noise, sampling)] = n
-    return spent_epsilon(found, delta)
+        counts[NoisySum(noise, sampling)] = n
+    return spent_epsilon(counts, delta)

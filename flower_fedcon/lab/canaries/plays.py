@@ -140,9 +140,9 @@ class _Canary:
         self._about = private.centers(self._names, self._down)
         sizes = [math.prod(shape) for shape in shapes]
         starts = np.cumsum([0, *sizes[:-1]])
-        own = [start + int(rng.integers(size)) for start, size in zip(starts, sizes, strict=True)]
-        free = np.setdiff1d(rng.choice(sum(sizes), min(sum(sizes), 4 * ENTRIES), False), own)
-        self._at = np.sort(np.array([*own, *free[: max(0, ENTRIES - len(own))]], int))
+        spots = [start + int(rng.integers(size)) for start, size in zip(starts, sizes, strict=True)]
+        free = np.setdiff1d(rng.choice(sum(sizes), min(sum(sizes), 4 * ENTRIES), False), spots)
+        self._at = np.sort(np.array([*spots, *free[: max(0, ENTRIES - len(spots))]], int))
         direction = rng.standard_normal(len(self._at))
         self._direction = direction / np.linalg.norm(direction)
         # --- its effect, in a cohort whose other clients are known
@@ -168,8 +168,8 @@ class _Canary:
             start += part.size
             payload[name] = (part + np.asarray(self._about.get(name, 0.0)))[None].astype(dtype)
         steps, _ = private.whole_steps([Reply([0], 1, payload)], self._names, self._about)
-        found: Array = steps[self._at]
-        return found
+        entries: Array = steps[self._at]
+        return entries
 
     def takes_part(self, private: Private, t: int, runs: int) -> Array:
         """Return in which runs it is in the cohort; without draws, as often as it may be."""
@@ -193,9 +193,9 @@ class _Canary:
             )
             each = 1.0 if self._fixed else 0.5
             count = (self._cohort / 2 - private.release_count(within, present)) / each
-            own = (self._length / rule.noise(private.clip, size)) ** 2
+            weight = (self._length / rule.noise(private.clip, size)) ** 2
             more = (each / rule.noise_of_count(size)) ** 2
-            score = (own * score + more * count) / (own + more)
+            score = (weight * score + more * count) / (weight + more)
         return score, still
 
 
@@ -236,10 +236,10 @@ def play_rows(
         if rate < 1.0:
             taken[drawn(runs, rate)] = True  # drawn for each run separately
         there.append(taken)
-        for world, own in enumerate((taken, taken & False)):
-            totals = others + own[:, None] * move
+        for world, present in enumerate((taken, taken & False)):
+            totals = others + present[:, None] * move
             values = grid.release(totals.ravel()).reshape(totals.shape)
-            silent += int((np.ptp(values[own == own[0]], axis=0) == 0).sum())
+            silent += int((np.ptp(values[present == present[0]], axis=0) == 0).sum())
             scores[world].append(values @ direction / rule.clip)
         kinds.append(noisy_gradient(rule.noise_multiplier, rate))
         if len(kinds) == 1:

@@ -83,15 +83,15 @@ def recommend(
     for line in facts.lines():
         say(line)
     study, by_bytes = nearest(facts), bandwidth is not None
-    found, others = candidates(problem, participation, facts, study, by_bytes=by_bytes)
-    if not found:
+    fitting, others = candidates(problem, participation, facts, study, by_bytes=by_bytes)
+    if not fitting:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in others.items())
         raise ConfigError(f"no method fits this problem. {reasons}")
     if try_:
-        found = _try(problem, found, count("try", try_), by_bytes)
-    best = found[:_BEST]
+        fitting = _try(problem, fitting, count("try", try_), by_bytes)
+    best = fitting[:_BEST]
     _show(best, study, bandwidth)
-    say(f"{len(found)} methods fit, {len(others)} do not:")
+    say(f"{len(fitting)} methods fit, {len(others)} do not:")
     for name, reason in others.items():
         say(f"  {name}: {reason}")
     if experiment is None:
@@ -136,8 +136,8 @@ def _show(best: list[Candidate], study: Study | None, bandwidth: float | None) -
     if study is None:
         say("no study has a problem of this kind: --try 50 ranks the methods on this one")
     else:
-        own = study.facts
-        alike = f"{own.term or 'no'} regularizer, {own.clients} clients, {100 * own.rate:.3g} %"
+        case = study.facts
+        alike = f"{case.term or 'no'} regularizer, {case.clients} clients, {100 * case.rate:.3g} %"
         say(f"nearest study: {study.name} ({alike} of them in a round); rounds and megabytes until "
             f"{100 * study.level:g} % of F(x0) - F* are left, each method with its own tuned "
             f"settings there: {study.command}")  # fmt: skip
@@ -147,13 +147,13 @@ def _cost(each: Candidate, study: Study | None, bandwidth: float | None) -> str:
     """Return a candidate's rounds and megabytes in the study, in words."""
     if study is None or each.measured is None:
         return "not in it" if study else "no study"
-    found = each.measured
-    if found.rounds is None or found.megabytes is None:
+    measured = each.measured
+    if measured.rounds is None or measured.megabytes is None:
         return f"not within {study.limit} rounds"
-    text = f"{found.rounds} rounds, {found.megabytes:.4g} MB"
+    text = f"{measured.rounds} rounds, {measured.megabytes:.4g} MB"
     if bandwidth is not None:
-        own = found.megabytes / (study.facts.clients * study.facts.rate)
-        text += f",\n{own / bandwidth:.3g} s of transfer\nfor a client that is always in"
+        megabytes = measured.megabytes / (study.facts.clients * study.facts.rate)
+        text += f",\n{megabytes / bandwidth:.3g} s of transfer\nfor a client that is always in"
     return text
 
 

@@ -64,11 +64,11 @@ def audit(
         raise ConfigError(f"--confidence must be in [0.5, 1), got {confidence:g}")
     games = games_of(file, set_ or [], rounds, rows)
     with steps("playing", sum(game.releases for game in games)) as tick:
-        found = audit_of(games, runs, confidence, seed, tick)
+        findings = audit_of(games, runs, confidence, seed, tick)
     shown = table(
         "what", "one", "releases", "delta", "stated", "by counts", "by fit", "", right_from=2
     )
-    for one in found:
+    for one in findings:
         shown.add_row(
             one.label,
             one.unit,
@@ -78,15 +78,15 @@ def audit(
             "holds" if one.holds else "EXCEEDED",
         )
     console().print(shown)
-    for one in found:
+    for one in findings:
         if one.silent:
             say(f"{one.label}: {one.silent} entries were sent without noise")
     say(f"lower bounds of epsilon, by counts and by fit, which hold together with confidence "
         f"{confidence:.0%}; {runs} runs with a canary and {runs} without")  # fmt: skip
     if json is not None:
         settings = {"file": str(file), "runs": runs, "seed": seed, "confidence": confidence}
-        write_text(json, findings_json(found, **settings))
-    if not all(one.holds for one in found):
+        write_text(json, findings_json(findings, **settings))
+    if not all(one.holds for one in findings):
         raise typer.Exit(1)
 
 

@@ -85,7 +85,7 @@ def curves(
             raise ConfigError(
                 f"--grid must be times separated by commas, such as 30,60,90, got {grid!r}"
             ) from None
-    found, test = curves_of_tables(
+    by_arm, test = curves_of_tables(
         clients,
         names,
         by,
@@ -96,18 +96,18 @@ def curves(
     every, _ = curves_of_tables(clients, names, by, grid=points, min_rows=1)
     counted = "At risk" if points is None else "Adjusted at risk"  # in the first interval
     shown = table("Arm", counted, "Events", "Median", "First", "Last", right_from=1)
-    for arm, curve in found.items():
-        known = np.flatnonzero(np.isfinite(curve.survival))
+    for arm, curve in by_arm.items():
+        places = np.flatnonzero(np.isfinite(curve.survival))
         ends = [
             f"{curve.survival[k]:.3f} at {curve.time[k]:g}"
-            for k in (known[[0, -1]].tolist() if known.size else ())
+            for k in (places[[0, -1]].tolist() if places.size else ())
         ] or ["", ""]
         counts = [str(int(curve.at_risk[0])), str(int(curve.events.sum()))]
         shown.add_row(printable(arm), *counts, f"{curve.median:g}", *ends)
     console().print(shown)
     if points is not None:
         say("median: up to the next grid time, and after the one before")
-    for arm, curve in found.items():
+    for arm, curve in by_arm.items():
         whole, at = every[arm], curve.time[np.isfinite(curve.survival)]
         kept = int(whole.events.sum() - curve.events.sum())
         if kept:
@@ -115,9 +115,9 @@ def curves(
         if len(at) < len(curve.time):
             last = f"after {at[-1]:g}" if len(at) else "at any time"
             say(f"{printable(arm)}: not known {last}, since no site sends its rows at risk")
-    for name in next(iter(found.values())).left_out.tolist():
+    for name in next(iter(by_arm.values())).left_out.tolist():
         say(f"{name} sends nothing: too few rows or events")
-    if held_out := sum(len(own.held_out_rows) for own in clients):
+    if held_out := sum(len(client.held_out_rows) for client in clients):
         say(f"{held_out} held-out rows are not counted: write test_fraction = 0 to count all")
     if test is not None:
         kind = "stratified log-rank" if stratified else "log-rank"
@@ -126,7 +126,7 @@ def curves(
             f"p = {test.pvalue:.3g}"
         )
     if output is not None:
-        draw_curves(found, output, clients[0].schema.target)
+        draw_curves(by_arm, output, clients[0].schema.target)
         say(f"figure: {output}")
 
 

@@ -55,14 +55,14 @@ def reproduce(
     from flower_fedcon.lab.experiments.figures import plot_scalings
     from flower_fedcon.lab.experiments.folders import write
 
-    found = claims.find(sims, names or ())
+    files = claims.find(sims, names or ())
     if names_only:
         rows = table("Experiment", "Paper", "What of it", "Methods", "Claims", right_from=4)
-        for file, paper, figure, methods, number in map(claims.Entry.read, found):
+        for file, paper, figure, methods, number in map(claims.Entry.read, files):
             rows.add_row(file.stem, paper, figure, ", ".join(methods), str(number))
         console().print(rows)
         return
-    outcome = claims.reproduce(found, quick=quick, workers=workers, folder=run_dir, say=say)
+    outcome = claims.reproduce(files, quick=quick, workers=workers, folder=run_dir, say=say)
     rows = table(*claims.TITLES)
     for verdict in outcome.verdicts:
         rows.add_row(*claims.cells(verdict)[:-1], verdict.verdict)
@@ -107,14 +107,14 @@ def steps(
     if figure is not None:
         check_figure(figure)
     study = StepStudy.load(file)
-    found = run_steps(study, run_dir, workers=workers, say=say)
-    text = to_markdown(found, study.levels)
+    rows = run_steps(study, run_dir, workers=workers, say=say)
+    text = to_markdown(rows, study.levels)
     say(text)
     if markdown is not None:
         write(markdown, text)
     if figure is not None:
-        say(f"figure: {plot_steps(found, figure)}")
-    above = grown(found)
+        say(f"figure: {plot_steps(rows, figure)}")
+    above = grown(rows)
     for each in above:
         say(f"ended above the start: {each}")
     if above:
@@ -156,19 +156,19 @@ def bench(
         return
     if figure is not None:
         check_figure(figure)
-    found = list(measure(names, quick=quick))
+    results = list(measure(names, quick=quick))
     rows = table("What", "Yardstick", "Ratio", "Quartiles", "Cost", "Target", right_from=2)
-    for one in found:
+    for one in results:
         quartiles = f"{one.low:.3g} to {one.high:.3g}"
         cost = f"{one.cost:.3g} {one.unit}"
         target = one.target if quick else one.judged
         rows.add_row(one.what, one.yardstick, f"{one.ratio:.3g}", quartiles, cost, target)
     console().print(rows)
     if output is not None:
-        write_text(output, to_json(found))
+        write_text(output, to_json(results))
         say(f"results: {output}")
     if figure is not None:
-        say(f"figure: {plot_curves(found, figure)}")
+        say(f"figure: {plot_curves(results, figure)}")
 
 
 COMMANDS = {

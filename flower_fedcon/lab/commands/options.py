@@ -175,7 +175,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     >>> show(file="a.toml", rounds=3, seeds="0,1")
     a.toml 3 0,1
     """
-    first, *own = inspect.signature(command, eval_str=True).parameters.values()
+    first, *rest = inspect.signature(command, eval_str=True).parameters.values()
     kind = first.annotation
     hints = get_type_hints(kind, include_extras=True)
     fields = [
@@ -190,7 +190,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         )
         command(value, **given)
 
-    parameters = [*fields, *own]
+    parameters = [*fields, *rest]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call

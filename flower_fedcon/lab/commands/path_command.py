@@ -127,15 +127,15 @@ def _show_stable(
     from flower_fedcon.paths import stability_selection
     from flower_fedcon.paths.path_report import names_of
 
-    found = stability_selection(problem, psi, strategy, **settings)
+    stable = stability_selection(problem, psi, strategy, **settings)
     names = [name.partition(" [")[0] for name in names_of(problem)]
     names = list(dict.fromkeys(names)) if problem.preparation is not None else names
     rows = table("Column", "Share of half samples", "Selected", right_from=1)
-    for k in sorted(range(len(found.shares)), key=lambda k: (-found.shares[k], k)):
-        if found.shares[k]:
-            rows.add_row(names[k], f"{found.shares[k]:.0%}", "yes" if k in found.selected else "")
+    for k in sorted(range(len(stable.shares)), key=lambda k: (-stable.shares[k], k)):
+        if stable.shares[k]:
+            rows.add_row(names[k], f"{stable.shares[k]:.0%}", "yes" if k in stable.selected else "")
     console().print(rows)
-    say(repr(found))
+    say(repr(stable))
 
 
 def _for_lambda(experiment: Experiment) -> Regularizer | None:

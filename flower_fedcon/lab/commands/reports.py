@@ -73,17 +73,17 @@ def table(
         if path.suffix not in (".tex", ".csv"):
             raise ConfigError(f"cannot write {path}: its name must end in .tex or .csv")
     folders = [path for path in run_dirs if not path.is_file()]  # DIR/* names files too
-    found = targets_of(folders, [*map(parse_target, to)], of or ["rounds"], middle)
-    shown = console.table("Algorithm", *found.titles, right_from=1)
-    for label in found.rows:
-        shown.add_row(label, *found.texts(label))
-    for label, why in found.failed.items():
+    targets = targets_of(folders, [*map(parse_target, to)], of or ["rounds"], middle)
+    shown = console.table("Algorithm", *targets.titles, right_from=1)
+    for label in targets.rows:
+        shown.add_row(label, *targets.texts(label))
+    for label, why in targets.failed.items():
         shown.add_row(label, f"failed: {why}")
     console.console().print(shown)
-    if found.notes:
-        say("; ".join(found.notes))
+    if targets.notes:
+        say("; ".join(targets.notes))
     for path in output or ():
-        write(path, found.latex() if path.suffix == ".tex" else found.csv())
+        write(path, targets.latex() if path.suffix == ".tex" else targets.csv())
         say(f"table: {path}")
 
 

@@ -144,8 +144,8 @@ def tune(
     wrong = []
     for label in labels:
         points = tuning.file_grid(experiment, label)
-        found = _tune(experiment.only(label), points, home(label), options, workers, numbers)
-        wrong += tuning.faults(experiment, label, found, options)
+        tried = _tune(experiment.only(label), points, home(label), options, workers, numbers)
+        wrong += tuning.faults(experiment, label, tried, options)
     for text in wrong:
         say(text)
     if wrong:
@@ -164,25 +164,25 @@ def _tune(
     from flower_fedcon.lab.experiments import tuning
     from flower_fedcon.wire.whole_files import write_text
 
-    found, best = tuning.tune(
+    tried, best = tuning.tune(
         experiment, points, folder, options=options, seeds=seeds, workers=workers, say=say
     )
     rows = table(*points[0], options.title.replace("_", " ").capitalize(), right_from=0)
-    for point in sorted(found, key=lambda point: point.rank(options)):
+    for point in sorted(tried, key=lambda point: point.rank(options)):
         rows.add_row(*point.settings.values(), str(point))
     console().print(rows)
     if best is None:
-        first = tuning.best(found, options)[0]
+        first = tuning.best(tried, options)[0]
         say(
             f"no best.toml was written: no run brought {options.metric} down to {options.level:g}; "
             f"the nearest was {tuning.describe(first.settings)}. Try more --rounds or a higher "
             f"level"
         )
         (folder / "best.toml").unlink(missing_ok=True)  # of an earlier search
-        return found
+        return tried
     write_text(folder / "best.toml", best.to_toml(0))
     say(f"best:      {folder / 'best.toml'}")
-    return found
+    return tried
 
 
 def plot(

@@ -202,12 +202,12 @@ class Claims:
 
     def overrides(self, seed: int, place: int = 0) -> tuple[str, ...]:
         """Return the overrides for `Experiment.load`."""
-        found = [str(text) for text in self._options.get("set", [])]
+        texts = [str(text) for text in self._options.get("set", [])]
         if "rounds" in self._options:
-            found.append(f"run.rounds={self._options['rounds']}")
+            texts.append(f"run.rounds={self._options['rounds']}")
         if "seeds" in self._options:
-            found += [f"{key}={seed}" for key in self._varied]
-        return (*found, *self.sweep.overrides(place))
+            texts += [f"{key}={seed}" for key in self._varied]
+        return (*texts, *self.sweep.overrides(place))
 
     def runs(self) -> list[tuple[tuple[Any, ...], Experiment]]:
         """Return the runs that the claims need: key, as in `Runs`, and experiment of each."""
@@ -224,24 +224,24 @@ class Claims:
                     raise ConfigError(f"{self.experiment} has no algorithm {label!r}: {hint}")
                 check_interior(shipped, label)
         path = self.experiment.resolve()
-        found: list[tuple[tuple[Any, ...], Experiment]] = []
+        pairs: list[tuple[tuple[Any, ...], Experiment]] = []
         for seed in self.seeds:
             for place, where in enumerate(self.sweep.places(seed)):
                 each = Experiment.load(path, self.overrides(seed, place))
-                found += [((label, *where), each) for label in labels]
-        return found
+                pairs += [((label, *where), each) for label in labels]
+        return pairs
 
     def judge(self, runs: Runs) -> list[Verdict]:
         """Return a verdict for each claim."""
-        found = []
+        verdicts = []
         for claim in self.claims:
             with context(self._source), context(claim["what"]):
                 repeats = self.drawn(claim)
                 seeds = self.seeds[:1] if 1 < self.repeats != repeats else self.seeds
                 verdict = judge(claim, runs, seeds, self.name, self.sweep)
                 why = self.few_seeds if repeats < MANY else ""
-                found.append(replace(verdict, seeds=repeats, few_seeds=why))
-        return found
+                verdicts.append(replace(verdict, seeds=repeats, few_seeds=why))
+        return verdicts
 
     def drawn(self, claim: Table) -> int:
         """Return the number of seeds over which a claim is judged; 0 if nothing is random.
@@ -254,8 +254,8 @@ class Claims:
         places = [i for i, value in enumerate(self.sweep.values) if value in at] or [0]
 
         def draws(*, data: bool) -> bool:
-            found = (self._placed(i).draws(label, data=data) for i in places for label in labels)
-            return any(found)
+            random = (self._placed(i).draws(label, data=data) for i in places for label in labels)
+            return any(random)
 
         labels = _labels(claim)
         if draws(data="problem.seed" in self._varied and claim["bound"] != "independent"):
@@ -266,8 +266,8 @@ class Claims:
         """Return the experiment of the first seed at a place of the sweep, read once."""
         if place not in self._at:
             with context(self._source):
-                own = self.overrides(self.seeds[0], place)
-                self._at[place] = Experiment.load(self.experiment, own)
+                overrides = self.overrides(self.seeds[0], place)
+                self._at[place] = Experiment.load(self.experiment, overrides)
         return self._at[place]
 
     @property
@@ -299,16 +299,16 @@ def _checked(table: Any, shared: Table, quick: bool) -> Table | None:
         raise ConfigError(f"measure is missing: it is one of {', '.join(sorted(MEASURES))}")
     choice("measure", table["measure"], tuple(MEASURES))
     measure = MEASURES[table["measure"]]
-    known = (*_SHARED, *measure.required, *measure.optional)
+    keys = (*_SHARED, *measure.required, *measure.optional)
     changes = table.get("quick", {})
     check_type("quick", changes, bool | dict)
     claim: Table = shared | {key: value for key, value in table.items() if key != "quick"}
     if isinstance(changes, dict):
         with context("quick"):
-            check_keys(changes, known)
+            check_keys(changes, keys)
             if quick:
                 claim = _changed(claim, changes)
-    check_keys(claim, known)
+    check_keys(claim, keys)
     for key in ("what", *measure.required):
         if key not in claim:
             raise ConfigError(f"{key} is missing: the measure {table['measure']!r} needs it")
@@ -408,8 +408,8 @@ def _shown(claims: Iterable[Table], path: Path) -> list[str]:
 def _names(claim: Table) -> list[str]:
     """Return a claim's text, and that of the quick run, if it has its own there."""
     quick = claim.get("quick")
-    own = quick.get("what") if isinstance(quick, dict) else None
-    return [claim["what"], own] if own else [claim["what"]]
+    in_quick = quick.get("what") if isinstance(quick, dict) else None
+    return [claim["what"], in_quick] if in_quick else [claim["what"]]
 
 
 def _holding(claims: Iterable[Table]) -> list[str]:

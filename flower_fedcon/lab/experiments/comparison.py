@@ -105,9 +105,9 @@ def run_seeds(experiments: Mapping[int, Experiment], plan: Plan, tracking: Track
         write(folder / CONFIG, first.to_toml())
     means = {label: mean(rows) for label, rows in runs.items() if all(rows)}
     show(first, means, figures_of(folder), runs, one_problem=one_problem)
-    for label, found in runs.items():
-        if len(found) > 1 and same(found):
-            say(f"{label}: nothing depends on the seed, so its {len(found)} runs count as one")
+    for label, repeats in runs.items():
+        if len(repeats) > 1 and same(repeats):
+            say(f"{label}: nothing depends on the seed, so its {len(repeats)} runs count as one")
     say(f"directory: {folder}")
 
 

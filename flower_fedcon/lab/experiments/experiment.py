@@ -182,8 +182,8 @@ class Experiment:
         labels: list[str] = []
         for table in self._algorithms():
             name = table["name"]
-            own = name if name == AUTO else registry.strategy_class(name).__name__
-            label = str(table.get("label") or own)
+            usual = name if name == AUTO else registry.strategy_class(name).__name__
+            label = str(table.get("label") or usual)
             labels.append(unused(label, labels, " "))
         return labels
 
@@ -262,8 +262,8 @@ class Experiment:
 
     def on_mismatch(self, index: int = 0) -> str:
         """Return how an algorithm that solves a different problem is treated: "error" or "warn"."""
-        own = self._algorithms()[index].get("on_mismatch")
-        return str(own or self.run_options.on_mismatch or "error")
+        stated = self._algorithms()[index].get("on_mismatch")
+        return str(stated or self.run_options.on_mismatch or "error")
 
     def strategies(self) -> dict[str, FedConStrategy[Any]]:
         """Return all algorithms, by label."""
@@ -310,16 +310,16 @@ class Experiment:
     def with_algorithms(self, tables: Sequence[Table]) -> Experiment:
         """Return the same experiment with other algorithms, the main one first."""
         first, *others = tables
-        own = {**self._tables, "algorithm": first, "compare": others}
-        return Experiment(own, self.source)
+        changed = {**self._tables, "algorithm": first, "compare": others}
+        return Experiment(changed, self.source)
 
     def seeded(self, seed: int, tables: Sequence[str] = ("run",)) -> Experiment:
         """Return the same experiment with a new seed for its runs, its problem, or both.
 
         If only the seed of the runs differs, both share one problem.
         """
-        own = {name: {**self._tables[name], "seed": seed} for name in tables}
-        other = Experiment({**self._tables, **own}, self.source)
+        seeds = {name: {**self._tables[name], "seed": seed} for name in tables}
+        other = Experiment({**self._tables, **seeds}, self.source)
         other.share_problem(self)
         return other
 
@@ -334,9 +334,9 @@ class Experiment:
                  if key in self._tables]  # fmt: skip
         name = self._tables["problem"]["name"]
         problem = self.all_problem_arguments
-        known = {k: v for k, v in self._tables["problem"].items() if k == "gradient_noise"}
-        known["reference"] = self.reference
-        lines += section("[problem]", {"name": name, **problem, **known})
+        extras = {k: v for k, v in self._tables["problem"].items() if k == "gradient_noise"}
+        extras["reference"] = self.reference
+        lines += section("[problem]", {"name": name, **problem, **extras})
         options = asdict(self.run_options).items()
         run = {key: value for key, value in options if value is not None and value is not False}
         lines += section("[run]", run)
@@ -344,13 +344,13 @@ class Experiment:
             lines += section("[clock]", self._tables["clock"])
         tables, labels = self._algorithms(), self.labels
         for i in range(len(tables)) if index is None else [index]:
-            own = tables[i]["name"]  # "module:Class" and "auto" are kept
+            called = tables[i]["name"]  # "module:Class" and "auto" are kept
             usual = {}
             if not self.races(i):
-                kind = registry.strategy_class(own)
-                own = own if ":" in own else kind.__name__
+                kind = registry.strategy_class(called)
+                called = called if ":" in called else kind.__name__
                 usual = defaults(parameters(kind))
-            table = {"name": own, "label": labels[i], **usual}
+            table = {"name": called, "label": labels[i], **usual}
             table |= {k: v for k, v in tables[i].items() if k not in ("name", "label", "grid")}
             table.setdefault("participation", "full")
             lines += section("[[compare]]" if i and index is None else "[algorithm]", table)
@@ -482,7 +482,7 @@ def _table_name(index: int) -> str:
 
 def _required_name(table: Table, what: str) -> Any:
     if "name" not in table:
-        own = (
+        hint = (
             ""
             if what == "algorithm"
             else (
@@ -490,7 +490,7 @@ def _required_name(table: Table, what: str) -> Any:
                 "flower_fedcon.problems, or from your own function decorated with `stated`"
             )
         )
-        raise ConfigError(f"name is missing: it says which {what}{own}")
+        raise ConfigError(f"name is missing: it says which {what}{hint}")
     return table["name"]
 
 

@@ -347,8 +347,8 @@ def _draw(axis: Axes, x: Array, y: Array, label: str, index: int, scale: float =
 def _draw_clients(axis: Axes, rows: Sequence[Record], names: tuple[str, str]) -> None:
     """Draw the values of each client (of a few), in addition to the pooled value."""
     name, column = names
-    own = sorted({key for row in rows for key in row if key.startswith(f"{column}/")})
-    for i, key in enumerate(own if len(own) <= _CLIENTS else (), start=1):
+    keys = sorted({key for row in rows for key in row if key.startswith(f"{column}/")})
+    for i, key in enumerate(keys if len(keys) <= _CLIENTS else (), start=1):
         _draw(axis, abscissa_of(rows, name), values_of(rows, key), key.partition("/")[2], i)
     if len(axis.lines) > 1:
         labels = ["pooled", *(str(line.get_label()) for line in axis.lines[1:])]

@@ -29,14 +29,14 @@ FAILED = "failed.json"
 
 def failed_in(folders: Sequence[Path]) -> dict[str, str]:
     """Return why cells of studies have no finished run, by label."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for folder in folders:
         if (path := folder / FAILED).is_file():
             try:
-                found |= json.loads(path.read_text("utf-8"))
+                reasons |= json.loads(path.read_text("utf-8"))
             except (OSError, ValueError, TypeError) as error:
                 raise ConfigError(f"cannot read {path}: {error}") from None
-    return found
+    return reasons
 
 
 def histories_of(folders: Sequence[Path]) -> tuple[Histories, Seeds]:
@@ -81,23 +81,23 @@ def panels_of(folders: Sequence[Path], key: str) -> dict[str, tuple[str, str]]:
         If no run has the setting.
     """
     table, _, name = key.rpartition(".")
-    found, known = {}, set()
+    panels, settings = {}, set()
     called: dict[tuple[str, str], str] = {}
     for folder in folders:
         if (path := folder / CONFIG).is_file():
             called |= names_of_values(check_sweep(read_toml(path).get("sweep", {})))
     for label, members in labelled(folders).items():
         tables = read_toml(members[0] / CONFIG)
-        known |= tables.get(table or "algorithm", {}).keys()
+        settings |= tables.get(table or "algorithm", {}).keys()
         value = value_at(tables, key)
         value = "full" if value is None and key == "participation" else value
         text = "other" if value is None else setting_text(key, value)
         text = called.get((key, write_value(value)), text) if value is not None else text
         rest = f", {label}, ".replace(f", {text}, ", ", ").strip(", ")
-        found[label] = (text, rest or label)
-    if all(panel == "other" for panel, _ in found.values()):
-        raise ConfigError(f"no run has the setting {key!r}: {nearest(name, known)}")
-    return found
+        panels[label] = (text, rest or label)
+    if all(panel == "other" for panel, _ in panels.values()):
+        raise ConfigError(f"no run has the setting {key!r}: {nearest(name, settings)}")
+    return panels
 
 
 def setting_text(key: str, value: object) -> str:
@@ -127,26 +127,26 @@ def labelled(folders: Sequence[Path]) -> dict[str, list[Path]]:
     ConfigError
         If a folder holds no run.
     """
-    found: dict[str, list[Path]] = {}
+    by_label: dict[str, list[Path]] = {}
     for given in folders:
         for group, members in _groups(given).items():
             label = _label(members[0])
-            if label in found:
-                label = unused(f"{label} ({group})", found, " ")
-            found[label] = members
-    return found
+            if label in by_label:
+                label = unused(f"{label} ({group})", by_label, " ")
+            by_label[label] = members
+    return by_label
 
 
 def _groups(given: Path) -> dict[Path, list[Path]]:
     """Return the runs of a folder, grouped if they differ only in their seed."""
-    found = runs_in(given)
-    if not found:
+    folders = runs_in(given)
+    if not folders:
         raise ConfigError(f"{given} holds no run: it has no {HISTORY} in it")
     # In the order, and so with the colours, of the comparison's table and figure.
     places = {label: place for place, label in enumerate(_order(given))}
-    found.sort(key=lambda folder: places.get(_label(folder), len(places)))
+    folders.sort(key=lambda folder: places.get(_label(folder), len(places)))
     groups: dict[Path, list[Path]] = {}
-    for folder in found:
+    for folder in folders:
         of_a_seed = folder != given and folder.name.startswith("seed-")
         groups.setdefault(folder.parent if of_a_seed else folder, []).append(folder)
     return groups

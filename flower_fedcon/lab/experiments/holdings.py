@@ -84,11 +84,11 @@ def _outcomes_held(objectives: Sequence[Any]) -> tuple[list[str], Array]:
     """Return the same from objectives with rows: by class, or by quarters of many values."""
     outcomes = [_outcomes(objective) for objective in objectives]
     pooled = np.concatenate(outcomes)
-    known = np.unique(pooled)
-    if len(known) > _CLASSES:
+    values = np.unique(pooled)
+    if len(values) > _CLASSES:
         edges, labels = _quarters(pooled)
     else:
-        edges, labels = known[1:], [f"{value:g}" for value in known.tolist()]
+        edges, labels = values[1:], [f"{value:g}" for value in values.tolist()]
     return labels, counts_by_label(outcomes, edges, labels)
 
 

@@ -37,11 +37,11 @@ class Measure:
 def _value(claim: Table, rows: Reader) -> list[float]:
     """Return the column at each round, divided by another column (`per`) if given."""
     history = rows(claim["algorithm"])
-    found = [_at(history, claim["column"], number) for number in _rounds(claim, history)]
+    values = [_at(history, claim["column"], number) for number in _rounds(claim, history)]
     if "per" not in claim:
-        return found
+        return values
     per = [_at(history, claim["per"], number) for number in _rounds(claim, history)]
-    return [value / other for value, other in zip(found, per, strict=True)]
+    return [value / other for value, other in zip(values, per, strict=True)]
 
 
 def _ratio(claim: Table, rows: Reader) -> list[float]:
@@ -50,13 +50,13 @@ def _ratio(claim: Table, rows: Reader) -> list[float]:
     With `over_round`, the other column is taken at that round.
     """
     history = rows(claim["algorithm"])
-    found = []
+    ratios = []
     for other in as_list(claim["over"]):
         for number in _rounds(claim, history):
             lower = _at(rows(other), claim["column"], claim.get("over_round", number))
             upper = _at(history, claim["column"], number)
-            found.append(upper / lower if lower else math.copysign(math.inf, upper))
-    return found
+            ratios.append(upper / lower if lower else math.copysign(math.inf, upper))
+    return ratios
 
 
 def _lead(claim: Table, rows: Reader) -> list[float]:
@@ -72,11 +72,11 @@ def _lead(claim: Table, rows: Reader) -> list[float]:
 
 def _order(claim: Table, rows: Reader) -> list[float]:
     """Return the ratio of each algorithm's column to the next one's: below 1 if in order."""
-    found = []
+    ratios = []
     for number in _rounds(claim, rows(claim["algorithms"][0])):
         values = [_at(rows(label), claim["column"], number) for label in claim["algorithms"]]
-        found += [a / b for a, b in itertools.pairwise(values)]
-    return found
+        ratios += [a / b for a, b in itertools.pairwise(values)]
+    return ratios
 
 
 def _pairs(claim: Table, rows: Reader) -> list[float]:
@@ -107,24 +107,24 @@ def _first(claim: Table, rows: Reader) -> list[float]:
     With `of`, return the value of that column there. per = "rounds" divides by the run's rounds,
     and `over` by the number of each other algorithm.
     """
-    found, *others = _cost(
+    first, *others = _cost(
         {**claim, "algorithms": [claim["algorithm"], *as_list(claim.get("over", []))]}, rows
     )
     if others:
-        return [found / other if math.isfinite(found + other) else math.nan for other in others]
-    return [found / rows(claim["algorithm"])[-1]["round"] if "per" in claim else found]
+        return [first / other if math.isfinite(first + other) else math.nan for other in others]
+    return [first / rows(claim["algorithm"])[-1]["round"] if "per" in claim else first]
 
 
 def _cost(claim: Table, rows: Reader) -> list[float]:
     """Return each algorithm's cost to reach a level, in rounds or another column (`of`)."""
     check_type("level", claim["level"], float)
-    found = []
+    costs = []
     for label in claim["algorithms"]:
         history = rows(label)
         reached = np.flatnonzero(column_of(history, claim["column"]) <= claim["level"])
         spent = column_of(history, claim.get("of", "round"))
-        found.append(float(spent[reached[0]]) if reached.size else math.inf)
-    return found
+        costs.append(float(spent[reached[0]]) if reached.size else math.inf)
+    return costs
 
 
 def _share(claim: Table, rows: Reader) -> list[float]:
@@ -136,11 +136,11 @@ def _share(claim: Table, rows: Reader) -> list[float]:
     history = [row for row in rows(claim["algorithm"]) if row["round"] >= 1]
     numbers = column_of(history, "round")
     kept = (numbers >= claim.get("since", 1)) & (numbers <= claim.get("until", math.inf))
-    own = column_of(history, claim["column"])[kept]
+    values = column_of(history, claim["column"])[kept]
     if not kept.any():
         raise ConfigError("a share needs a recorded round between since and until")
     return [
-        float(np.mean(own < [_at(rows(other), claim["column"], int(n)) for n in numbers[kept]]))
+        float(np.mean(values < [_at(rows(other), claim["column"], int(n)) for n in numbers[kept]]))
         for other in as_list(claim["over"])
     ]
 
@@ -178,10 +178,10 @@ def _count(claim: Table, rows: Reader) -> list[float]:
 
 def _scaling(claim: Table, seeded: Sequence[Places]) -> list[float]:
     """Return the best-fitting exponents of a sweep's parameter; see `sweeps`."""
-    found = [quantities(claim, places, column_of) for places in seeded]
+    points = [quantities(claim, places, column_of) for places in seeded]
     if claim.get("of_mean"):
-        found = [(found[0][0], np.mean([y for _, y in found], axis=0))]
-    return [exponent(x, y) for x, y in found]
+        points = [(points[0][0], np.mean([y for _, y in points], axis=0))]
+    return [exponent(x, y) for x, y in points]
 
 
 MEASURES: dict[str, Measure] = {

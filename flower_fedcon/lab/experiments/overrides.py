@@ -121,8 +121,8 @@ def _places(tables: Table, path: list[str]) -> list[tuple[Table, list[str]]]:
 
 
 def _compared(tables: Table) -> list[Table]:
-    found = tables.get("compare", [])
-    return [table for table in found if isinstance(table, dict) and "name" in table]
+    listed = tables.get("compare", [])
+    return [table for table in listed if isinstance(table, dict) and "name" in table]
 
 
 def _names(table: Table) -> set[str]:

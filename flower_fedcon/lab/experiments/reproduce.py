@@ -93,15 +93,15 @@ class Entry(NamedTuple):
 
     def answers(self, name: str) -> bool:
         """Return whether a name belongs to one of the methods, an author, or a paper."""
-        known = {plain(part) for part in re.split("[,;:]", self.paper)}
+        parts = {plain(part) for part in re.split("[,;:]", self.paper)}
         if number := _ARXIV.fullmatch(name.lower()):
             return any(
-                plain(paper.title) in plain(self.paper) or known >= {*map(plain, paper.surnames)}
+                plain(paper.title) in plain(self.paper) or parts >= {*map(plain, paper.surnames)}
                 for kind in algorithms().values()
                 for paper in kind.card().papers
                 if paper.arxiv == number[1]
             )
-        return plain(name) in known | {*map(plain, self.methods)}
+        return plain(name) in parts | {*map(plain, self.methods)}
 
 
 _ARXIV = re.compile(r"(?:arxiv:)?(\d{4}\.\d{4,5})(?:v\d+)?")
@@ -115,21 +115,21 @@ def find(sims: Path | None = None, names: Sequence[str] = ()) -> list[Path]:
     exists, otherwise that of the package.
     """
     if sims is None:
-        own = Path("sims")
-        sims = own if (own / "claims").is_dir() else PACKAGED
+        here = Path("sims")
+        sims = here if (here / "claims").is_dir() else PACKAGED
     files = {path.stem: path for path in sorted((sims / "claims").glob("*.toml"))}
     if not files:
         raise ConfigError(f"{sims / 'claims'} holds no claims: give the folder with --sims")
     chosen: dict[Path, None] = {}
     for name in names or files:
-        found = [files[name]] if name in files else []
-        found = found or [path for path in files.values() if Entry.read(path).answers(name)]
-        if not found:
+        matching = [files[name]] if name in files else []
+        matching = matching or [path for path in files.values() if Entry.read(path).answers(name)]
+        if not matching:
             raise ConfigError(
                 f"unknown claims {name!r}: no experiment's, and no method's, author's or arXiv "
                 f"number's of one, as fedcon reproduce --list shows them; {nearest(name, files)}"
             )
-        chosen |= dict.fromkeys(found)
+        chosen |= dict.fromkeys(matching)
     return list(chosen)
 
 
@@ -188,7 +188,7 @@ def reproduce(
     verdicts = [replace(v, companion=f"{v.experiment}: {v.what}" in shown) for v in judged]
     left_out = sum(len(c.claims) + c.left_out if c.skipped else c.left_out for c in every)
     scalings = {claims.name: claims.scalings(runs[claims.name]) for claims in files}
-    drawn = {name: found for name, found in scalings.items() if found}
+    drawn = {name: fits for name, fits in scalings.items() if fits}
     return Reproduction(verdicts, seconds, time.perf_counter() - began, left_out, drawn)
 
 

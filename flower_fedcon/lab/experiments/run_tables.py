@@ -68,7 +68,7 @@ class RunOptions:
         ConfigError
             If a text does not name an observer.
         """
-        found: list[Callback] = []
+        observers: list[Callback] = []
         for name in self.observers or []:
             if not isinstance(name, str) or ":" not in name:
                 raise ConfigError(f'observers must be texts "module:Class", got {repr_of(name)}')
@@ -78,12 +78,12 @@ class RunOptions:
                     f"{name} is not an Observer: derive it from flower_fedcon.Observer"
                 )
             try:
-                found.append(kind())
+                observers.append(kind())
             except TypeError as error:
                 raise ConfigError(
                     f"observers: {name} must work without arguments: {error}"
                 ) from None
-        return found
+        return observers
 
     def plan(self, **more: Any) -> Plan:
         """Return the plan of such a run, with further entries of `Plan`."""
@@ -160,7 +160,7 @@ def check_sweep(table: Any) -> dict[str, Any]:
     >>> check_sweep({"local_steps": [1, 5], "run": {"seed": [0, 1]}})
     {'local_steps': [1, 5], 'run.seed': [0, 1]}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     pending, names = [("", {k: v for k, v in table.items() if k != "names"})], table.get("names")
     while pending:
         place, tables = pending.pop(0)
@@ -169,30 +169,30 @@ def check_sweep(table: Any) -> dict[str, Any]:
             if isinstance(value, dict):
                 pending.append((f"{name}.", value))
             elif name == "tune" and isinstance(value, bool):
-                found[name] = value
+                values[name] = value
             elif not isinstance(value, list) or not value:
                 raise ConfigError(f"{name} must be a list of values, got {value!r}")
             elif any(value.count(one) > 1 for one in value):
                 raise ConfigError(f"{name} must have different values, got {value!r}")
             else:
-                found[name] = value
-    alone = sorted({"problem.seed", "run.seed"} & found.keys())
-    if BOTH in found and alone:
+                values[name] = value
+    alone = sorted({"problem.seed", "run.seed"} & values.keys())
+    if BOTH in values and alone:
         raise ConfigError(
             f"{BOTH} also sets {alone[0]}: write only {BOTH}, or problem.seed and run.seed, of "
             f"which all combinations are then run"
         )
     if names is not None:
-        found["names"] = check_sweep(names)
-        for key, texts in found["names"].items():
-            if key not in found or key == "tune":
-                raise ConfigError(f"names.{key} names no key of [sweep]: {nearest(key, found)}")
-            if len(texts) != len(found[key]) or not all(isinstance(text, str) for text in texts):
+        values["names"] = check_sweep(names)
+        for key, texts in values["names"].items():
+            if key not in values or key == "tune":
+                raise ConfigError(f"names.{key} names no key of [sweep]: {nearest(key, values)}")
+            if len(texts) != len(values[key]) or not all(isinstance(text, str) for text in texts):
                 raise ConfigError(
-                    f"names.{key} must be {len(found[key])} texts, one for each value of {key}, "
+                    f"names.{key} must be {len(values[key])} texts, one for each value of {key}, "
                     f"got {texts!r}"
                 )
-    return found
+    return values
 
 
 def names_of_values(sweep: Mapping[str, Any]) -> dict[tuple[str, str], str]:

@@ -67,8 +67,8 @@ def play(
 
         asked, method = plan, experiment.strategy(index)
         if plan.inference is None:
-            own, apart = problem.inference, problem.heterogeneity
-            asked = replace(plan, inference=own, heterogeneity=apart)
+            inference, apart = problem.inference, problem.heterogeneity
+            asked = replace(plan, inference=inference, heterogeneity=apart)
         with context(experiment.source), context("[problem]"):
             check_inference(asked, method, problem)
     if experiment.seeks_optimum:
@@ -204,10 +204,10 @@ def in_processes(
         pool = Parallel(
             n_jobs=workers, return_as="generator_unordered", batch_size=1, pre_dispatch="all"
         )
-        found: Iterator[tuple[int, T]] = pool(
+        results: Iterator[tuple[int, T]] = pool(
             delayed(_in_a_worker)(os.getpid(), i, play, task) for i, task in enumerate(tasks)
         )
-        return _of_living(found)
+        return _of_living(results)
 
 
 def _of_living(found: Iterator[T]) -> Iterator[T]:

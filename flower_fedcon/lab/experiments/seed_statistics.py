@@ -97,14 +97,14 @@ def same(runs: Sequence[Sequence[Record]]) -> bool:
 def _reduce(runs: Sequence[Sequence[Record]], function: Callable[..., Any]) -> list[Record]:
     rounds = [[row["round"] for row in rows] for rows in runs]
     begun = max(numbers[0] for numbers in rounds)
-    found = []
+    records = []
     for number in sorted({n for numbers in rounds for n in numbers if n >= begun}):
         rows = [
             rows[bisect_right(numbers, number) - 1]
             for rows, numbers in zip(runs, rounds, strict=True)
         ]
-        found.append({**_over(rows, function), "round": float(number)})
-    return found
+        records.append({**_over(rows, function), "round": float(number)})
+    return records
 
 
 def _over(rows: Sequence[Record], function: Callable[..., Any]) -> Record:

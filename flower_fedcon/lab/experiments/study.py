@@ -63,24 +63,24 @@ def runs_of(experiment: Experiment) -> list[CellRun]:
     lists = {key: values for key, values in experiment.sweep.items() if key not in rest}
     # The problem's seed first: runs on one problem are consecutive, and find its optimum once.
     order = sorted(lists, key=lambda key: (not key.startswith(_OF_PROBLEM), not _is_seed(key)))
-    found: dict[tuple[str, str], CellRun] = {}
+    runs: dict[tuple[str, str], CellRun] = {}
     for values in itertools.product(*(lists[key] for key in order)):
         chosen = dict(zip(order, values, strict=True))
         changes = [f"{key}={write_value(value)}" for key, value in chosen.items()]
         tried = experiment.changed(changes)
         for label in tried.labels:
-            own = {k: v for k, v in chosen.items() if tried.concerns(label, k)}
+            settings = {k: v for k, v in chosen.items() if tried.concerns(label, k)}
             texts = [
                 called.get((key, write_value(value))) or setting_text(key, value)
-                for key, value in own.items()
+                for key, value in settings.items()
                 if not _is_seed(key)
             ]
-            seed = "-".join(str(value) for key, value in own.items() if _is_seed(key))
+            seed = "-".join(str(value) for key, value in settings.items() if _is_seed(key))
             name = ", ".join([label, *texts])
-            changes = [f"algorithm.label={write_value(name)}", *_fixed(label, own, tried)]
+            changes = [f"algorithm.label={write_value(name)}", *_fixed(label, settings, tried)]
             alone = tried.only(label).changed(changes)
-            found.setdefault((name, seed), CellRun(name, seed, alone))
-    return list(found.values())
+            runs.setdefault((name, seed), CellRun(name, seed, alone))
+    return list(runs.values())
 
 
 def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool:
@@ -131,12 +131,12 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
         say(f"{done}/{len(jobs)}: {name}: {state}{', found' if played.found else ''}{after}")
     cells = {label: why for label, _, why in reversed(failed) if not rows[label]}
     write(folder / FAILED, json.dumps(cells, indent=1))
-    whole = {label: found for label, found in rows.items() if found and all(found)}
+    whole = {label: repeats for label, repeats in rows.items() if repeats and all(repeats)}
     who = {run.label: next(iter(run.experiment.who_takes_part().values())) for run in runs}
     one_problem = len({write_value(run.experiment.problem_arguments) for run in runs}) == 1
     show(
         runs[0].experiment,
-        {label: mean(found) for label, found in whole.items()},
+        {label: mean(repeats) for label, repeats in whole.items()},
         figures_of(folder),
         whole,
         one_problem=one_problem,
@@ -164,10 +164,10 @@ def _say_mismatches(runs: Sequence[CellRun]) -> None:
         kind = type(run.experiment.strategy())
         if kind in said or run.experiment.on_mismatch() != "warn":
             continue
-        found = why_mismatched(run.experiment.strategy(), run.experiment.problem())
-        if found is not None:
+        mismatch = why_mismatched(run.experiment.strategy(), run.experiment.problem())
+        if mismatch is not None:
             said.add(kind)
-            say(found.partition(": ")[0])
+            say(mismatch.partition(": ")[0])
 
 
 def _say_unstacked(runs: Sequence[CellRun]) -> None:
@@ -202,13 +202,13 @@ def _tuned(
 
     A cell whose grid has no usable value has no runs, but a reason: (label, label, reason).
     """
-    options, best, found = experiment.tuning, dict[str, list[str] | None](), list[CellRun]()
+    options, best, tuned = experiment.tuning, dict[str, list[str] | None](), list[CellRun]()
     failed: list[tuple[str, str, str]] = []
     number = len({run.label for run in runs if run.experiment.grid(run.label)})
     for run in runs:
         alone = run.experiment
         if not alone.grid(run.label):
-            found.append(run)
+            tuned.append(run)
             continue
         if run.label not in best:
             say(f"{run.label}: tuning, cell {len(best) + 1} of {number}")
@@ -232,10 +232,10 @@ def _tuned(
             best[run.label] = taken
         changes = best[run.label]
         if changes is not None:
-            found.append(run._replace(experiment=alone.changed(changes)))
-    if not found:
+            tuned.append(run._replace(experiment=alone.changed(changes)))
+    if not tuned:
         raise ConfigError(f"{failed[0][1]}: failed: {failed[0][2]}")
-    return found, failed
+    return tuned, failed
 
 
 def _choice(tuned: Experiment, label: str, chosen: tuning.Point) -> str:

@@ -129,7 +129,7 @@ def quantities(claim: Table, places: Places, column: Callable[..., Any]) -> tupl
     ConfigError
         If there are fewer than two places, or `level` does not have one number for each.
     """
-    found = []
+    measured = []
     levels = as_list(claim.get("level", 0.0))
     levels = levels * len(places) if len(levels) == 1 else levels
     if len(levels) != len(places):
@@ -139,12 +139,12 @@ def quantities(claim: Table, places: Places, column: Callable[..., Any]) -> tupl
         series = column(history, claim["column"])
         if "level" in claim:
             reached = np.flatnonzero(series <= level)
-            found.append(float(history[reached[0]]["round"]) if reached.size else math.inf)
+            measured.append(float(history[reached[0]]["round"]) if reached.size else math.inf)
         else:
-            found.append(float(series.min() if claim.get("take") == "least" else series[-1]))
-    if len(found) < 2:
+            measured.append(float(series.min() if claim.get("take") == "least" else series[-1]))
+    if len(measured) < 2:
         raise ConfigError("a scaling needs a table [sweep] with at least two places")
-    return np.array([value for value, _ in places]) ** claim.get("power", 1.0), np.array(found)
+    return np.array([value for value, _ in places]) ** claim.get("power", 1.0), np.array(measured)
 
 
 def exponent(x: Array, y: Array) -> float:

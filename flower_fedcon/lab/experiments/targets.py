@@ -216,14 +216,14 @@ def named_number(option: str, text: str, also: str = "") -> tuple[str, float]:
     """
     name, _, number = map(str.strip, text.partition("="))
     try:
-        found = float(number)
+        value = float(number)
     except ValueError:
-        found = math.nan
-    if not name or math.isnan(found):
+        value = math.nan
+    if not name or math.isnan(value):
         raise ConfigError(
             f"--{option} {text}: write a name and a number, such as residual=1e-3{also}"
         )
-    return name, found
+    return name, value
 
 
 def targets_of(
@@ -260,10 +260,10 @@ def targets_of(
 def _cell(runs: Sequence[Sequence[Record]], target: Target, of: str) -> Cell:
     spent = []
     for rows in runs:
-        known: Mapping[str, float] = {name: 0 for row in rows for name in row}
-        if target.column not in known:
+        header: Mapping[str, float] = {name: 0 for row in rows for name in row}
+        if target.column not in header:
             raise ConfigError(
-                f"unknown column {target.column!r}: {why_not_recorded(target.column, list(known))}"
+                f"unknown column {target.column!r}: {why_not_recorded(target.column, list(header))}"
             )
         if target.at_end:
             spent.append(float(rows[-1].get(target.column, math.nan)))

@@ -49,17 +49,17 @@ class Tracking:
             The name of the experiment, which is the project at Weights & Biases.
         plan : Plan
         """
-        folder, found = Path(plan.run_dir or "."), list[Callback]()
+        folder, opened = Path(plan.run_dir or "."), list[Callback]()
         with ExitStack() as stack:
             if "tensorboard" in self.trackers:
-                found.append(stack.enter_context(TensorBoard(folder / "tensorboard")))
+                opened.append(stack.enter_context(TensorBoard(folder / "tensorboard")))
             if "wandb" in self.trackers:
                 options: dict[str, Any] = {"config": parse_toml(plan.config or "")}
                 folder.mkdir(parents=True, exist_ok=True)
                 tracker = WeightsAndBiases(project=title, name=label, dir=str(folder), **options)
-                found.append(stack.enter_context(tracker))
+                opened.append(stack.enter_context(tracker))
             if self.json_log is not None:
                 log, about = JsonLog(self.json_log, label), {"folder": str(folder)}
                 rounds, seed = plan.num_rounds, plan.seed
-                found.append(stack.enter_context(log.attached(rounds=rounds, seed=seed, **about)))
-            yield tuple(found)
+                opened.append(stack.enter_context(log.attached(rounds=rounds, seed=seed, **about)))
+            yield tuple(opened)

@@ -260,9 +260,9 @@ def tune(
         run_dir = (folder / settings_slug(settings)).resolve()
         until = None if options.level is None else (options.metric, options.level)
         for seed in [None] if seeds is None else seeds:
-            own = run_dir if seed is None else run_dir / f"seed-{seed}"
+            home = run_dir if seed is None else run_dir / f"seed-{seed}"
             seeded = tried if seed is None else tried.seeded(seed)
-            jobs.append(Job(str(own), seeded.to_toml(0), folder=own, until=until))
+            jobs.append(Job(str(home), seeded.to_toml(0), folder=home, until=until))
             owners.append((i, "" if seed is None else f", seed {seed}"))
     scores: list[list[Score]] = [[] for _ in points]
     errors = [""] * len(points)
@@ -278,8 +278,8 @@ def tune(
         why = results[0].error or f"{options.metric} is not a number"
         raise NothingPlayedError(f"every run failed; the first: {why}")
     chosen = best(results, options)[0]
-    found = _experiment(base, experiment.source, chosen.settings) if chosen.arrived else None
-    return results, found
+    winner = _experiment(base, experiment.source, chosen.settings) if chosen.arrived else None
+    return results, winner
 
 
 def best(points: Sequence[Point], options: TuningOptions) -> list[Point]:

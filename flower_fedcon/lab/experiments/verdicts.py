@@ -113,8 +113,8 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
 
 def scaling(claim: Table, runs: Runs, seeds: Sequence[int], sweep: Sweep) -> Scaling:
     """Return the data of the fit of a claim with the measure "scaling"."""
-    found = [quantities(claim, places, column_of) for places in _seeded(claim, runs, seeds, sweep)]
-    return Scaling.of(claim, sweep, found[0][0], [values for _, values in found])
+    points = [quantities(claim, places, column_of) for places in _seeded(claim, runs, seeds, sweep)]
+    return Scaling.of(claim, sweep, points[0][0], [values for _, values in points])
 
 
 def _seeded(claim: Table, runs: Runs, seeds: Sequence[int], sweep: Sweep) -> list[Places]:
@@ -223,10 +223,10 @@ def _named(claim: Table, values: Sequence[float], spread: Sequence[Array] = ()) 
     '0.5 (0.25 to 1)'
     """
     labels = claim["algorithms"] if claim["measure"] == "cost" else []
-    found = [_number(value) for value in values]
+    texts = [_number(value) for value in values]
     if spread:
         ends = [f"({_number(min(each))} to {_number(max(each))})" for each in spread]
-        found = [f"{value} {range_}" for value, range_ in zip(found, ends, strict=True)]
+        texts = [f"{value} {range_}" for value, range_ in zip(texts, ends, strict=True)]
     if len(labels) != len(values):
-        return ", ".join(found)
-    return ", ".join(f"{name} {text}" for name, text in zip(labels, found, strict=True))
+        return ", ".join(texts)
+    return ", ".join(f"{name} {text}" for name, text in zip(labels, texts, strict=True))

@@ -146,7 +146,7 @@ def read_folders(folders: Sequence[Path], cells: int = 100_000) -> list[Curves]:
     """
     members = labelled(folders)
     each = max(2000, cells // sum(map(len, members.values())))
-    found = []
+    curves = []
     for label, paths in members.items():
         many = len(paths) > 1
         runs = [
@@ -154,10 +154,10 @@ def read_folders(folders: Sequence[Path], cells: int = 100_000) -> list[Curves]:
         ]
         tables = [run.rows for run in runs if run.rows]
         if len(tables) > 1:
-            found.append(Curves(label, runs, mean(tables), lowest(tables), highest(tables)))
+            curves.append(Curves(label, runs, mean(tables), lowest(tables), highest(tables)))
         else:
-            found.append(Curves(label, runs, tables[0] if tables else []))
-    return _by_model(found)
+            curves.append(Curves(label, runs, tables[0] if tables else []))
+    return _by_model(curves)
 
 
 def _by_model(curves: list[Curves]) -> list[Curves]:
@@ -166,10 +166,10 @@ def _by_model(curves: list[Curves]) -> list[Curves]:
     for each, name in zip(curves, names, strict=True):
         if not name:
             continue
-        known = name if names.count(name) == 1 else f"{name} ({each.label})"
+        label = name if names.count(name) == 1 else f"{name} ({each.label})"
         for run in each.runs:
-            run.label = known + run.label.removeprefix(each.label)
-        each.label = known
+            run.label = label + run.label.removeprefix(each.label)
+        each.label = label
     return curves
 
 
@@ -215,13 +215,13 @@ def run_options(folder: Path) -> RunOptions | None:
 def _settings(path: Path) -> dict[str, str]:
     if not path.exists():
         raise FileNotFoundError
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, table in read_toml(path).items():
         if isinstance(table, Mapping):
-            found |= {f"{name}.{key}": write_value(value) for key, value in table.items()}
+            settings |= {f"{name}.{key}": write_value(value) for key, value in table.items()}
         else:
-            found[name] = write_value(table)
-    return found
+            settings[name] = write_value(table)
+    return settings
 
 
 def _versions(path: Path) -> dict[str, str]:
@@ -252,8 +252,8 @@ def _read_tables(run: RunContents, part: Callable[..., Any]) -> None:
     from flower_fedcon.tables.fitted import NAME as MODEL
 
     nothing: _Coefficients = ({}, {}, "", [])
-    found = part(_coefficients, names.COEFFICIENTS, nothing)
-    run.coefficients, run.intervals, run.ratio, run.estimates = found
+    fields = part(_coefficients, names.COEFFICIENTS, nothing)
+    run.coefficients, run.intervals, run.ratio, run.estimates = fields
     run.model = part(_model, MODEL, "")
     columns, what = ("time", "survival", "lower", "upper"), "its survival curves are"
     run.survival = part(partial(_table, numbers=columns, what=what), names.CURVES, [])
@@ -317,7 +317,7 @@ def _coefficients(path: Path) -> _Coefficients:
     try:
         text = read_bytes(path, follow=True).decode()
         rows = list(csv.DictReader(io.StringIO(text), strict=True))
-        known = {row["column"]: float(row["per_unit"]) for row in rows}
+        values = {row["column"]: float(row["per_unit"]) for row in rows}
         header = list(rows[0]) if rows else []
         ratio = next((name[:-6] for name in header if name.endswith("_lower")), "")
         lower, upper = (f"{ratio}_{end}" if ratio else end for end in ("lower", "upper"))
@@ -328,6 +328,6 @@ def _coefficients(path: Path) -> _Coefficients:
             )
             for row in ends
         }  # fmt: skip
-        return known, intervals, ratio.replace("_", " "), rows if intervals else []
+        return values, intervals, ratio.replace("_", " "), rows if intervals else []
     except (ValueError, KeyError, TypeError, csv.Error):
         raise ConfigError(f"{path} is damaged: its coefficients are not known") from None

@@ -50,7 +50,7 @@ def charts(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     progress = made["progress"]  # a residual that is only rounding is not shown first
     if len(progress) > 1 and progress[0]["key"] == "residual" and not _positive(progress[0]):
         progress.append(progress.pop(0))
-    return [{"title": TITLES[key], "columns": found} for key, found in made.items() if found]
+    return [{"title": TITLES[key], "columns": columns} for key, columns in made.items() if columns]
 
 
 def _group(name: str) -> str:
@@ -82,8 +82,8 @@ def _of_clients(
     """Return the metrics recorded by client, with a line for each client."""
     families: dict[str, list[str]] = {}
     for name in names:
-        metric, found, _ = name.partition("/")
-        if found:
+        metric, slash, _ = name.partition("/")
+        if slash:
             families.setdefault(metric, []).append(name)
     columns = []
     for metric, members in families.items():

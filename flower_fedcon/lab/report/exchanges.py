@@ -161,11 +161,11 @@ def read_exchanges(folder: Path, cells: int = 100_000) -> Exchanges | None:
     paths = [path for path in paths if path.exists()]
     if not paths:
         return None
-    found = Exchanges(Map([], 2))
+    exchanges = Exchanges(Map([], 2))
     for path in paths:
         for text in _lines(path):
             try:
-                found.take(json.loads(text), cells)
+                exchanges.take(json.loads(text), cells)
             except (
                 ArithmeticError,
                 AttributeError,
@@ -174,8 +174,8 @@ def read_exchanges(folder: Path, cells: int = 100_000) -> Exchanges | None:
                 TypeError,
                 ValueError,
             ):
-                found.unreadable += 1
-    return found
+                exchanges.unreadable += 1
+    return exchanges
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -22,7 +22,7 @@ def forest(curves: Sequence[Curves]) -> Html:
         return Html("")
     parts = [tag("h2", "Coefficients with 95 % intervals")]
     for run in runs:
-        lines = {name: own for name, own in run.intervals.items() if all(map(math.isfinite, own))}
+        lines = {name: row for name, row in run.intervals.items() if all(map(math.isfinite, row))}
         what = f"{run.ratio}s" if run.ratio else "coefficients"
         parts.append(tag("h3", f"{run.label}: {what}, for one unit more"))
         if lines:
@@ -75,12 +75,12 @@ def by_site(row: Mapping[str, str], ratio: str) -> dict[str, tuple[float, float,
     said = {site: (site, f"{site} std_error") for site in sites}
     for name, words in (("fixed", "fixed effect"), ("random", "random effects"), ("pooled",) * 2):
         said[f"({words})"] = (name, f"{name}_std_error")
-    found = {}
+    intervals = {}
     for name, (value, error) in said.items():
         middle, reach = float(row[value]), _REACH * float(row[error])
         ends = (middle, middle - reach, middle + reach)
-        found[name] = tuple(math.exp(min(v, 700.0)) for v in ends) if ratio else ends
-    return found  # type: ignore[return-value]
+        intervals[name] = tuple(math.exp(min(v, 700.0)) for v in ends) if ratio else ends
+    return intervals  # type: ignore[return-value]
 
 
 def ticks(low: float, high: float, logs: bool) -> list[float]:
@@ -88,25 +88,25 @@ def ticks(low: float, high: float, logs: bool) -> list[float]:
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     ends = (math.exp(low), math.exp(high)) if logs else (low, high)
-    found: list[float] = [*MaxNLocator(_TICKS).tick_values(*ends)]
+    places: list[float] = [*MaxNLocator(_TICKS).tick_values(*ends)]
     if logs:
         for inside in ((1,), (1, 2, 5)):  # for each power of ten
             some = LogLocator(subs=inside).tick_values(*ends)
             some = [tick for tick in some if ends[0] <= tick <= ends[1]]
             if 3 <= len(some) <= 2 * _TICKS:
-                found = some
-    return [float(tick) for tick in found if ends[0] <= tick <= ends[1]]
+                places = some
+    return [float(tick) for tick in places if ends[0] <= tick <= ends[1]]
 
 
 def _drawn(ratio: str, lines: dict[str, tuple[float, float, float]]) -> Html:
     """Return the plot, with a logarithmic axis for ratios, and a line of no effect."""
-    logs = bool(ratio) and all(min(own) > 0 for own in lines.values())
+    logs = bool(ratio) and all(min(row) > 0 for row in lines.values())
     none = 1.0 if ratio else 0.0
 
     def moved(value: float) -> float:
         return math.log(value) if logs else value
 
-    ends = [moved(end) for own in lines.values() for end in own] + [moved(none)]
+    ends = [moved(end) for row in lines.values() for end in row] + [moved(none)]
     low, high = min(ends), max(ends)
     span = (high - low) or 1.0
     longest = max(min(len(name), _LONGEST) for name in lines)

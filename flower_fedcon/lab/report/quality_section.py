@@ -28,11 +28,11 @@ def quality(curves: Sequence[Curves]) -> Html:
     for run in (run for each in curves for run in each.runs if run.quality):
         stated = run.quality
         lines = {**stated["sites"], "together": stated["pooled"]}
-        known = [name for name in _COLUMNS if any(name in own for own in lines.values())]
-        rows = [[site, *(_cell(own, name) for name in known)] for site, own in lines.items() if own]
+        names = [name for name in _COLUMNS if any(name in row for row in lines.values())]
+        rows = [[site, *(_cell(row, name) for name in names)] for site, row in lines.items() if row]
         parts.append(tag("h3", run.label))
         if rows:
-            parts.append(table(["Site", *(_COLUMNS[name] for name in known)], rows))
+            parts.append(table(["Site", *(_COLUMNS[name] for name in names)], rows))
         error = stated["pooled"].get("auc_error")
         if error is not None:
             said = (

@@ -38,7 +38,7 @@ def title(curves: Sequence[Curves]) -> str:
     stated = {run.settings.get("title", ""): None for each in curves for run in each.runs}
     if stated and all(stated):
         return ", ".join(
-            str(json.loads(found)) if found.startswith('"') else found for found in stated
+            str(json.loads(text)) if text.startswith('"') else text for text in stated
         )[:200]
     return "Runs: " + ", ".join(each.label for each in curves)[:200]
 
@@ -47,12 +47,12 @@ def summary(curves: Sequence[Curves]) -> Html:
     """Return the table of each run's progress."""
     last = {each.label: each.rows[-1] for each in curves if each.rows}
     names = [name for row in last.values() for name in row if "/" not in name]
-    known = [name for name in _SHOWN if name in names]
+    shown = [name for name in _SHOWN if name in names]
     if all(not row.get("violation") for row in last.values()):
-        known = [name for name in known if name != "violation"]
+        shown = [name for name in shown if name != "violation"]
     others = [n for n in dict.fromkeys(names)
               if n not in (*_SHOWN, *_COUNTED) and not n.startswith("local_")]  # fmt: skip
-    columns = {name: _SHOWN.get(name, _words(name)) for name in (*known, *others[:_METRICS])}
+    columns = {name: _SHOWN.get(name, _words(name)) for name in (*shown, *others[:_METRICS])}
     rows = []
     for i, each in enumerate(curves):
         end = last.get(each.label, {})
@@ -80,14 +80,14 @@ def missing(curves: Sequence[Curves]) -> Html:
 
 def maps(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     """Return the maps of clients by rounds, in the form that the page's script reads."""
-    found = []
+    grids = []
     for run, exchanges in _audited(curves):
         grid = exchanges.map
         if grid.counts.size:
             counts = {kind: grid.counts[k].tolist() for k, kind in enumerate(KINDS)}
-            found.append({"run": run.label, "clients": grid.labels, "width": grid.width,
+            grids.append({"run": run.label, "clients": grid.labels, "width": grid.width,
                           "counts": counts})  # fmt: skip
-    return found
+    return grids
 
 
 def clients(curves: Sequence[Curves]) -> Html:
@@ -172,11 +172,11 @@ def descriptives(curves: Sequence[Curves]) -> Html:
         clients = list(dict.fromkeys(row["client"] for row in run.described))
         lines: dict[tuple[str, str], dict[str, str]] = {}
         for row in run.described:
-            own = lines.setdefault((row["column"], row["category"]), {})
-            own[row["client"]] = _described(row)
+            cells = lines.setdefault((row["column"], row["category"]), {})
+            cells[row["client"]] = _described(row)
         rows = [
-            [f"{name}: {mark}" if mark else name, *(own.get(client, "–") for client in clients)]
-            for (name, mark), own in list(lines.items())[: 4 * _ROWS]
+            [f"{name}: {mark}" if mark else name, *(cells.get(client, "–") for client in clients)]
+            for (name, mark), cells in list(lines.items())[: 4 * _ROWS]
         ]
         parts += [tag("h3", run.label), table(["Column", *clients], rows)]
         if len(lines) > len(rows):
@@ -203,11 +203,11 @@ def _estimates(run: RunContents) -> list[Html]:
     ratio = run.ratio.replace(" ", "_")
     for row in rows:
         value = row.get("debiased") or row["per_unit"]
-        own = [_short(value), _short(row["std_error"]), _short(row[letter]), _p(row["p_value"])]
-        own.insert(2, _ends(row, "lower", "upper"))
+        cells = [_short(value), _short(row["std_error"]), _short(row[letter]), _p(row["p_value"])]
+        cells.insert(2, _ends(row, "lower", "upper"))
         if ratio:
-            own += [_short(row[ratio]), _ends(row, f"{ratio}_lower", f"{ratio}_upper")]
-        lines.append([row["column"], *own])
+            cells += [_short(row[ratio]), _ends(row, f"{ratio}_lower", f"{ratio}_upper")]
+        lines.append([row["column"], *cells])
     header = ["Column", "Coefficient", "Standard error", "95 % interval", letter, "p"]
     header += [run.ratio.capitalize(), "95 % interval"] if ratio else []
     parts = [tag("h3", f"{run.label}: for one unit more"), table(header, lines)]
@@ -242,10 +242,10 @@ def settings(curves: Sequence[Curves]) -> Html:
 
     parts = [tag("h2", "Configuration")]
     if len(runs) > 1:
-        own = [key for key in keys if len({run.settings.get(key) for run in runs}) > 1]
+        differing = [key for key in keys if len({run.settings.get(key) for run in runs}) > 1]
         parts.append(tag("h3", "What differs"))
-        if own:
-            parts.append(table(["Setting", *labels], rows(own), numbers_from=99))
+        if differing:
+            parts.append(table(["Setting", *labels], rows(differing), numbers_from=99))
         else:
             parts.append(_note("The runs have the same settings."))
     whole = table(["Setting", *labels], rows(keys), numbers_from=99)

@@ -50,10 +50,10 @@ def plot_study(
         check_figure(path)
     panels: list[tuple[float, str, Callable[[Any], None]]] = []
     for run in (run for each in read_folders(folders) for run in each.runs):
-        found = draw(run)
-        if not found:
+        drawn = draw(run)
+        if not drawn:
             raise ConfigError(f"{run.folder} has nothing to draw: {needed}")
-        panels += found
+        panels += drawn
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -102,7 +102,7 @@ def _survival_curves(axis: Any, lines: Mapping[str, Sequence[Any]], time: str) -
     for k, (arm, columns) in enumerate(lines.items()):
         colour = COLOURS[k % len(COLOURS)]
         at, *steps = (
-            [start, *own] for start, own in zip((0.0, 1.0, 1.0, 1.0), columns, strict=True)
+            [start, *column] for start, column in zip((0.0, 1.0, 1.0, 1.0), columns, strict=True)
         )
         axis.step(at, steps[0], where="post", color=colour, label=arm)
         axis.fill_between(at, *steps[1:], step="post", color=colour, alpha=0.2, linewidth=0)
@@ -118,9 +118,9 @@ def _forest(run: RunContents) -> list[Any]:
     from flower_fedcon.tables.preparation import INTERCEPT
 
     lines = {
-        name: own
-        for name, own in run.intervals.items()
-        if not name.startswith(INTERCEPT) and all(map(math.isfinite, own))
+        name: interval
+        for name, interval in run.intervals.items()
+        if not name.startswith(INTERCEPT) and all(map(math.isfinite, interval))
     }
     return [_of_lines(run.label, run.ratio, lines)] if lines else []
 
@@ -158,8 +158,8 @@ def _lines(axis: Any, ratio: str, lines: Intervals) -> None:
     if logs:
         axis.set_xscale("log")
         least, most = (math.log(end) for end in axis.get_xlim())
-        known = ticks(least, most, True)
-        axis.set_xticks(known, [f"{tick:g}" for tick in known])
+        marks = ticks(least, most, True)
+        axis.set_xticks(marks, [f"{tick:g}" for tick in marks])
         axis.set_xticks([], minor=True)
     axis.set_xlabel(f"{ratio or 'coefficient'}, for one unit more (95 % interval)")
 
@@ -196,8 +196,8 @@ def _survival(run: RunContents) -> list[Any]:
         return []
     lines: dict[str, list[list[float]]] = {}
     for row in run.survival:
-        own = lines.setdefault(row["arm"], [[], [], [], []])
-        for column, name in zip(own, ("time", "survival", "lower", "upper"), strict=True):
+        columns = lines.setdefault(row["arm"], [[], [], [], []])
+        for column, name in zip(columns, ("time", "survival", "lower", "upper"), strict=True):
             column.append(float(row[name]))
     time = run.model.partition(":")[0] or "time"
     return [(3.6, run.label, lambda axis: _survival_curves(axis, lines, time))]

@@ -43,9 +43,9 @@ class Tail:
         if not self._path.exists():
             return
         with storage(f"read {self._path}"), self._path.open("rb") as file:
-            found = os.fstat(file.fileno())  # identifies this file, which may be replaced
-            if found.st_ino != self._file or found.st_size < self._place:
-                self._file, self._place = found.st_ino, 0
+            status = os.fstat(file.fileno())  # identifies this file, which may be replaced
+            if status.st_ino != self._file or status.st_size < self._place:
+                self._file, self._place = status.st_ino, 0
             file.seek(self._place)
             for line in file:
                 if not line.endswith(b"\n"):

@@ -149,11 +149,11 @@ def in_units(problem: FederatedProblem, length: float, height: float) -> Federat
             assert isinstance(f, LogisticRegression)  # noqa: S101  (what the builders make)
             height = 1.0
             objectives.append(LogisticRegression(length * f.A, f.targets, length**2 * f.l2))
-    psi, found = problem.regularizer, problem.optimum
+    psi, best = problem.regularizer, problem.optimum
     return FederatedProblem(
         objectives,
         regularizer=L1(height * length * psi.weight) if isinstance(psi, L1) else None,
-        optimum=Reference(found.x / length, height * found.value, found.residual, found.method),
+        optimum=Reference(best.x / length, height * best.value, best.residual, best.method),
     )
 
 

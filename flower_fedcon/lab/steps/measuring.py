@@ -44,7 +44,7 @@ def measure(job: Job, study: StepStudy) -> list[dict[str, Any]]:
     The rounds are lists by level, with None for a level that was not reached; "grown" says whether
     the objective ended above F(x0) or was not finite.
     """
-    problem, found = job.problem(), []
+    problem, rows = job.problem(), []
     for method in job.family.methods:
         for cohort in study.cohorts:
             rule = Full() if cohort >= problem.num_clients else Sample(count=cohort)
@@ -52,8 +52,8 @@ def measure(job: Job, study: StepStudy) -> list[dict[str, Any]]:
                    "family": job.family.label, "seed": job.seed}  # fmt: skip
             cell = _Cell(problem, method, rule, cohort, job.seed, study)
             with suppress(ParticipationError):  # the method does not take such cohorts
-                found.append(who | cell.measured())
-    return found
+                rows.append(who | cell.measured())
+    return rows
 
 
 class _Cell:
@@ -92,14 +92,14 @@ class _Cell:
         ]
         reached = [rounds for rounds in best if rounds is not None]
         limit = max(_LEAST, _PATIENCE * max(reached)) if reached else study.rounds // _PATIENCE
-        found: dict[str, Any] = {"grid": grid, "best": best}
+        outcome: dict[str, Any] = {"grid": grid, "best": best}
         ways = {"rule": value, "race": AUTO}
         if self._method in PAPERS:
             ways["paper"] = PAPERS[self._method](setup.smoothness or 1.0, bound)
         for way, chosen in ways.items():
-            found[way], last = self._rounds(chosen, limit)
-            found[f"{way}_grown"] = not last <= 1
-        return found
+            outcome[way], last = self._rounds(chosen, limit)
+            outcome[f"{way}_grown"] = not last <= 1
+        return outcome
 
     def _grid(self, value: float) -> dict[str, list[int | None]]:
         """Return the rounds for each value of the grid, by its power of 2.
@@ -182,17 +182,17 @@ def run_steps(
     if rows:
         say(f"{len(rows)} of {len(jobs)} problems found in {folder}")
     tasks = [(job, study, folder / f"{job.name}.json") for _, job in left]
-    for done, (number, found) in enumerate(in_processes(_play, tasks, workers=workers), start=1):
+    for done, (number, cells) in enumerate(in_processes(_play, tasks, workers=workers), start=1):
         i, job = left[number]
-        rows[i] = found
+        rows[i] = cells
         say(f"{done}/{len(left)}: {job.family.label}, L/mu {job.condition:g}, seed {job.seed}")
     return [row for i in sorted(rows) for row in rows[i]]
 
 
 def _play(job: Job, study: StepStudy, path: Path) -> list[dict[str, Any]]:
-    found = measure(job, study)
-    write(path, json.dumps({"of": _stated(job, study), "rows": found}) + "\n")
-    return found
+    rows = measure(job, study)
+    write(path, json.dumps({"of": _stated(job, study), "rows": rows}) + "\n")
+    return rows
 
 
 def _stated(job: Job, study: StepStudy) -> dict[str, Any]:
@@ -203,8 +203,8 @@ def _stated(job: Job, study: StepStudy) -> dict[str, Any]:
 
 
 def _read(path: Path, job: Job, study: StepStudy) -> list[dict[str, Any]]:
-    found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if found["of"] != json.loads(json.dumps(_stated(job, study))):
+    content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if content["of"] != json.loads(json.dumps(_stated(job, study))):
         raise ConfigError(f"{path} holds runs of another study: choose another --run-dir")
-    rows: list[dict[str, Any]] = found["rows"]
+    rows: list[dict[str, Any]] = content["rows"]
     return rows

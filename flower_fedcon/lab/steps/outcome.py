@@ -51,26 +51,26 @@ def cells_of(rows: Sequence[Row], way: str) -> dict[tuple[Any, ...], float]:
     A cell is a combination of family, method, condition, cohort and level that the grid reached
     with most seeds. A ratio is infinite if the level was not reached in four times the rounds.
     """
-    found: dict[tuple[Any, ...], list[float]] = {}
+    by_cell: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
         if way not in row:
             continue
         who = tuple(row[key] for key in ("family", "method", "condition", "cohort"))
         for level, (took, best) in enumerate(zip(row[way], row["best"], strict=True)):
             ratio = math.nan if best is None else math.inf if took is None else took / best
-            found.setdefault((*who, level), []).append(ratio)
+            by_cell.setdefault((*who, level), []).append(ratio)
     decided = {
-        cell: sorted(known)
-        for cell, ratios in found.items()
-        if 2 * len(known := [r for r in ratios if not math.isnan(r)]) > len(ratios)
+        cell: sorted(numbers)
+        for cell, ratios in by_cell.items()
+        if 2 * len(numbers := [r for r in ratios if not math.isnan(r)]) > len(ratios)
     }
-    return {cell: _middle(known) for cell, known in decided.items()}
+    return {cell: _middle(numbers) for cell, numbers in decided.items()}
 
 
 def _middle(known: Sequence[float]) -> float:
     """Return the median of sorted numbers, some of which may be infinite."""
-    found: float = (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2
-    return found
+    middle: float = (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2
+    return middle
 
 
 def share_of(ratios: Sequence[float]) -> Share:
@@ -112,11 +112,11 @@ def to_markdown(rows: Sequence[Row], levels: Sequence[float]) -> str:
         groups += [(title.format(value), place, value) for value in values]
     groups += [(f"level {level:g}", 4, i) for i, level in enumerate(levels)]
     for title, place, value in groups:
-        found = []
+        shares = []
         for way in WAYS:
-            own = [r for cell, r in ratios[way].items() if value is None or cell[place] == value]
-            found.append(str(share_of(own)))
-        lines.append(f"| {title} | " + " | ".join(found) + " |")
+            group = [r for cell, r in ratios[way].items() if value is None or cell[place] == value]
+            shares.append(str(share_of(group)))
+        lines.append(f"| {title} | " + " | ".join(shares) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -148,9 +148,9 @@ def plot_steps(rows: Sequence[Row], path: Path) -> Path:
     for unused in panels[len(methods) :]:
         unused.set_axis_off()
     for method, panel in zip(methods, panels, strict=False):
-        own = [row for row in rows if row["method"] == method]
+        of_method = [row for row in rows if row["method"] == method]
         for (way, label), style in zip(WAYS.items(), ("o-", "s--", "^:"), strict=True):
-            _draw(panel, [row for row in own if way in row], way, label, style)
+            _draw(panel, [row for row in of_method if way in row], way, label, style)
         panel.axhline(ENOUGH, color="0.4", linewidth=0.8)
         panel.set(xscale="log", yscale="log", ylim=(0.8, 1.1 * _TOP))
         panel.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8 or more"], minor=False)

@@ -89,12 +89,12 @@ def builder(name: object) -> Builder:
     if not isinstance(name, str):
         raise ConfigError(f"a problem's name must be a text, got {repr_of(name)}")
     if ":" in name:
-        own: Builder = own_object(name, "the problem")
-        return own
-    known = builders()
-    if name not in known:
+        function: Builder = own_object(name, "the problem")
+        return function
+    available = builders()
+    if name not in available:
         raise ConfigError(
-            f"unknown problem {name!r}: {nearest(str(name), known)}, or your own function as "
+            f"unknown problem {name!r}: {nearest(str(name), available)}, or your own function as "
             f'"module:function"'
         )
-    return known[str(name)]
+    return available[str(name)]

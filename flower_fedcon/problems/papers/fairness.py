@@ -37,10 +37,10 @@ def fair_heart(*, bound: float = 0.42, weighting: str = "uniform") -> FederatedP
     """
     heart = bring("BUILDERS", "heart", "fair_heart is a problem of tables")
     plain = heart(l1=0.0, weighting=weighting)
-    own = [f.objective if isinstance(f, Scaled) else f for f in plain.objectives]
+    objectives = [f.objective if isinstance(f, Scaled) else f for f in plain.objectives]
     return _with_metrics(
         positive("bound", bound),
-        [LossBound(f, bound) for f in own],
+        [LossBound(f, bound) for f in objectives],
         constraints="each",
         weights=plain.weights,
         names=plain.names,

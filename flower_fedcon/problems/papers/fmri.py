@@ -129,11 +129,11 @@ def _synthetic(
     grid = np.stack(np.meshgrid(*3 * [np.arange(size)], indexing="ij"), axis=-1).reshape(-1, 3)
     centres = rng.uniform(0.25, 0.75, (2, 3)) * (size - 1)
     y = np.repeat([1.0, -1.0], SHOWN)
-    found = []
+    scans = []
     for sessions in SESSIONS[:subjects]:
         places = centres + displacement * rng.standard_normal((2, 3))
         raised = np.exp(-((grid - places[:, None]) ** 2).sum(axis=2) / 2)  # for each class
-        found.append([
+        scans.append([
             (
                 rng.uniform(2.0, 3.0) * np.where(y[:, None] > 0, raised[0], raised[1])
                 + 0.5 * smooth(1)
@@ -142,7 +142,7 @@ def _synthetic(
             )
             for _ in range(sessions)
         ])  # fmt: skip
-    return found
+    return scans
 
 
 # --- Haxby's study -------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def _haxby(data: str, subjects: int, classes: Sequence[str]) -> list[list[Sessio
         study: Any = fetch_haxby(data_dir=data, subjects=list(range(1, subjects + 1)), verbose=0)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot fetch the Haxby study into {data}: {error}") from None
-    found = []
+    scans = []
     for images, targets in zip(study.func, study.session_target, strict=True):
         # A line for each image, after a header: the stimulus and the session's number.
         labels, numbers = np.loadtxt(targets, dtype=str, skiprows=1, usecols=(0, 1), unpack=True)
@@ -173,6 +173,6 @@ def _haxby(data: str, subjects: int, classes: Sequence[str]) -> list[list[Sessio
         voxels = np.asarray(masker.fit_transform(images), dtype=np.float64)
         kept = np.isin(labels, classes)
         y = np.where(labels == classes[0], 1.0, -1.0)
-        found.append([(voxels[kept & (runs == run)], y[kept & (runs == run)])
+        scans.append([(voxels[kept & (runs == run)], y[kept & (runs == run)])
                       for run in np.unique(runs)])  # fmt: skip
-    return found
+    return scans

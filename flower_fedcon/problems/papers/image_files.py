@@ -118,13 +118,13 @@ def _read_idx(path: Path, file: BinaryIO, item: tuple[int, ...]) -> Array:
 
 def _exactly(path: Path, file: BinaryIO, size: int) -> bytes:
     """Return `size` bytes; memory grows with the file's content, not with its header's claim."""
-    found = io.BytesIO()
-    while found.tell() < size:
-        block = file.read(min(size - found.tell(), 1 << 20))
+    content = io.BytesIO()
+    while content.tell() < size:
+        block = file.read(min(size - content.tell(), 1 << 20))
         if not block:
-            _refuse(path, f"ends after {found.tell()} of {size} bytes: it is truncated")
-        found.write(block)
-    return found.getvalue()
+            _refuse(path, f"ends after {content.tell()} of {size} bytes: it is truncated")
+        content.write(block)
+    return content.getvalue()
 
 
 def read_cifar(path: Path) -> Images:

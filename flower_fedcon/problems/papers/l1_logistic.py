@@ -62,8 +62,8 @@ def l1_logistic(
     objectives = []
     for _ in range(clients):
         A = shift * rng.standard_normal(columns) + rng.standard_normal((rows, columns))
-        own = truth + shift / np.sqrt(columns) * rng.standard_normal(columns)
-        y = np.where(A @ own + rng.standard_normal(rows) >= 0, 1.0, -1.0)
+        model = truth + shift / np.sqrt(columns) * rng.standard_normal(columns)
+        y = np.where(A @ model + rng.standard_normal(rows) >= 0, 1.0, -1.0)
         objectives.append(LogisticRegression(A, y, nonnegative("l2", l2)))
     return FederatedProblem(
         objectives,

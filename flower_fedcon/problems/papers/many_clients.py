@@ -68,11 +68,11 @@ def many_clients(
     A, y = np.empty((clients, rows, columns)), np.empty((clients, rows))
     for start in range(0, clients, _CHUNK):
         rng = np.random.default_rng((seed, start))
-        own, size = slice(start, start + _CHUNK), min(_CHUNK, clients - start)
+        chunk, size = slice(start, start + _CHUNK), min(_CHUNK, clients - start)
         # The noise is next to its row, so that a shorter chunk begins like a whole one.
         drawn = rng.standard_normal((size, rows, columns + 1))
-        A[own] = drawn[:, :, :-1]
-        y[own] = A[own] @ truth + noise * drawn[:, :, -1]
+        A[chunk] = drawn[:, :, :-1]
+        y[chunk] = A[chunk] @ truth + noise * drawn[:, :, -1]
     added: dict[str, dict[str, Any]] = {
         "none": {},
         "l1": {"regularizer": L1(nonnegative("l1", l1))},

@@ -94,8 +94,8 @@ def multitask(
         return lengths
 
     def f1(x: Array) -> float:
-        found = norms(x) > 0.01
-        return 2 * int(found[:nonzeros].sum()) / (int(found.sum()) + nonzeros)
+        selected = norms(x) > 0.01
+        return 2 * int(selected[:nonzeros].sum()) / (int(selected.sum()) + nonzeros)
 
     return FederatedProblem(
         objectives,

@@ -106,9 +106,9 @@ def quadratics(
         elif alike is not None:
             powers = np.clip(first * (1 + alike * rng.uniform(-1, 1, d)), 1.0, condition)
         if directions == "apart":
-            own = np.arange(d) % clients == j
-            powers[~own] = 1.0
-            powers[np.argmax(own)] = condition
+            mine = np.arange(d) % clients == j
+            powers[~mine] = 1.0
+            powers[np.argmax(mine)] = condition
         if smallest == 0:
             powers[rng.choice(d, d // 2, replace=False)] = 0.0
             powers[int(np.argmax(powers))] = condition

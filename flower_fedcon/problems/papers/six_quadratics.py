@@ -106,8 +106,8 @@ def _minimum(pairs: Sequence[tuple[Array, Array]], normals: Array, levels: Array
     for touched in product((False, True), repeat=len(levels)):
         walls, n = normals[list(touched)], sum(touched)
         matrix = np.block([[Q, walls.T], [walls, np.zeros((n, n))]])
-        found: Array = np.linalg.solve(matrix, np.r_[b, levels[list(touched)]])
-        x, multipliers = found[:COLUMNS], found[COLUMNS:]
+        solution: Array = np.linalg.solve(matrix, np.r_[b, levels[list(touched)]])
+        x, multipliers = solution[:COLUMNS], solution[COLUMNS:]
         if (multipliers >= 0).all() and (normals @ x <= levels + 1e-12).all():
             return x
     raise AssertionError("a strongly convex problem with a feasible point has a minimum")

@@ -75,9 +75,9 @@ def sparse_regression(
     objectives = [LeastSquares(*data) for data in zip(A, y, strict=True)]
 
     def f1(x: Array, above: float = 0.01) -> float:
-        found = np.abs(x) > above
-        hits = int(found[:nonzeros].sum())
-        return 2 * hits / (int(found.sum()) + nonzeros)
+        selected = np.abs(x) > above
+        hits = int(selected[:nonzeros].sum())
+        return 2 * hits / (int(selected.sum()) + nonzeros)
 
     return FederatedProblem(
         objectives,

@@ -95,7 +95,7 @@ def synthetic(
     whole = Images(np.concatenate(inputs), np.concatenate(labels))
     starts = np.cumsum([0, *sizes])
     kept = [max(1, round((1 - held) * m)) for m in sizes.tolist()]
-    own = [np.arange(start, start + m) for start, m in zip(starts, kept, strict=False)]
+    training = [np.arange(start, start + m) for start, m in zip(starts, kept, strict=False)]
     tests = [
         np.arange(start + m, end) for start, m, end in zip(starts, kept, starts[1:], strict=False)
     ]
@@ -103,7 +103,7 @@ def synthetic(
     return softmax_problem(
         whole,
         whole.take(np.concatenate(tests)),
-        own,
+        training,
         k,
         l1=l1,
         l1_radius=l1_radius,

@@ -44,9 +44,9 @@ class Common(TypedDict, total=False):
 
 def other_names(kind: type[Method[Any]]) -> dict[str, str]:
     """Return other words for a method's arguments: the paper's symbols, and common ones."""
-    known = parameters(kind)
+    arguments = parameters(kind)
     pairs = re.findall(r"(\w+) = (\w+)", sys.modules[kind.__module__].__doc__ or "")
-    return {**COMMON, **{symbol: name for symbol, name in pairs if name in known}}
+    return {**COMMON, **{symbol: name for symbol, name in pairs if name in arguments}}
 
 
 def names_checked(init: Callable[..., None]) -> Callable[..., None]:
@@ -66,29 +66,29 @@ def names_checked(init: Callable[..., None]) -> Callable[..., None]:
 
 def _check_names(kind: type[Method[Any]], args: Sequence[Any], given: Mapping[str, Any]) -> None:
     """Raise for an argument with an unknown name, a surplus positional one, or a missing one."""
-    (known, in_place), title = _known(kind), kind.__name__
+    (arguments, in_place), title = _known(kind), kind.__name__
     for name in given:
-        if name not in known:
-            hint = instead_of(name) or nearest(name, known, other_names(kind))
+        if name not in arguments:
+            hint = instead_of(name) or nearest(name, arguments, other_names(kind))
             raise ConfigError(f"{title} has no argument {name!r}: {hint}")
     if len(args) > len(in_place):
         value = args[len(in_place)]
         terms = _terms(value)
-        if terms and not known.keys() & terms:
+        if terms and not arguments.keys() & terms:
             raise ConfigError(
                 f"{title} takes no {terms[0]}, got {value!r}: its problem is "
                 f"{kind.card().problem}. `fedcon list` shows the methods with their problems"
             )
-        free = [name for name in known if name not in in_place and name not in given]
-        own = [name for name in terms if name in free] or free
+        free = [name for name in arguments if name not in in_place and name not in given]
+        fitting = [name for name in terms if name in free] or free
         raise ConfigError(
             f"{title} takes {' and '.join(in_place) or 'no argument'} without a name, got "
-            f"{value!r} too: write {title}({own[0]}={value!r}), with "
-            f"a name of {', '.join(known)}"
+            f"{value!r} too: write {title}({fitting[0]}={value!r}), with "
+            f"a name of {', '.join(arguments)}"
         )
     missing = [
         name
-        for name, p in known.items()
+        for name, p in arguments.items()
         if p.default is p.empty and name not in given and name not in in_place[: len(args)]
     ]
     if missing:
@@ -108,9 +108,9 @@ def _known(kind: type[Method[Any]]) -> tuple[Parameters, list[str]]:
     in_place: list[str] = []
     for base in kind.__mro__:
         if "__init__" in vars(base):
-            own = signature(vars(base)["__init__"]).parameters.values()
-            in_place += [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-            if not any(p.kind is p.VAR_POSITIONAL for p in own):  # otherwise its base's follow
+            listed = signature(vars(base)["__init__"]).parameters.values()
+            in_place += [p.name for p in listed if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+            if not any(p.kind is p.VAR_POSITIONAL for p in listed):  # otherwise its base's follow
                 break
     return parameters(kind), in_place
 

@@ -83,8 +83,8 @@ def number_or_balanced(name: str, value: Any) -> Any:
     >>> number_or_balanced("step_size", "balanced"), number_or_balanced("step_size", 2)
     ('balanced', 2.0)
     """
-    known = isinstance(value, str) and value == BALANCED
-    return value if known else chosen(positive, name, value)
+    balanced = isinstance(value, str) and value == BALANCED
+    return value if balanced else chosen(positive, name, value)
 
 
 class Balanced(LocalMinimization[State]):

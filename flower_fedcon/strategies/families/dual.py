@@ -54,14 +54,14 @@ class DualConstants(NamedTuple):
         """Return the gap rule's part of a round's broadcast, by name."""
         if self.gap_gamma is None:
             return {}
-        found = gap_tolerance(
+        gap = gap_tolerance(
             n,
             num_clients=self.num_clients,
             strong_convexity=modulus,
             momentum=momentum,
             gamma=self.gap_gamma,
         )
-        return {"tolerance": found}
+        return {"tolerance": gap}
 
 
 class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
@@ -135,13 +135,13 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         form = self.form or ("accelerated" if absent or psi is not None else "paper")
         nu = choose_modulus(setup, self.strong_convexity, alpha)
         gamma = self.gap_gamma if self.stopping == "gap" else None
-        found = DualConstants(form, nu, 0.0, setup.num_clients, gap_gamma=gamma)
+        constants = DualConstants(form, nu, 0.0, setup.num_clients, gap_gamma=gamma)
         if form == "accelerated":
             rho = choose_momentum(setup, self.momentum, nu, alpha, strict=True)
             p, ratio = self._used_rate(), block_ratio(setup, self.participation)
             rho = min(rho, LARGEST)
             q = ratio * rho / (ratio * rho + 1 - rho)
-            return found._replace(rho=rho, ratio=ratio, psi=psi, p=p, q=q)
+            return constants._replace(rho=rho, ratio=ratio, psi=psi, p=p, q=q)
         if self.reply_rate != 1:
             raise ConfigError(
                 f'reply_rate is for form="accelerated", got {self.reply_rate!r} with form={form!r}'
@@ -160,8 +160,8 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
                     "needs everyone in its paper's form", 'form="accelerated", or Full()'
                 )
             rho = choose_momentum(setup, self.momentum, nu, alpha) if plain else 0.0
-            return found._replace(rho=rho, regularizer=psi)
-        return found._replace(ratio=block_ratio(setup, self.participation), regularizer=psi)
+            return constants._replace(rho=rho, regularizer=psi)
+        return constants._replace(ratio=block_ratio(setup, self.participation), regularizer=psi)
 
     def _used_rate(self) -> float:
         """Return the probability that a client's reply is used in a round.

@@ -137,9 +137,9 @@ class LocalSteps(OwnSteps[State]):
     def _settle(self) -> None:
         """Set what is left out, including the first of clients' own steps."""
         super()._settle()
-        own = self.client_lr
-        if isinstance(own, OwnRate) and own.initial is None:
-            self.client_lr = replace(own, initial=self._longest_rate())
+        rate = self.client_lr
+        if isinstance(rate, OwnRate) and rate.initial is None:
+            self.client_lr = replace(rate, initial=self._longest_rate())
 
     def _longest_rate(self) -> float:
         """Return the rule's eta_c: a share of 1/L, smaller for small batches."""

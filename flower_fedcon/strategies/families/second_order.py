@@ -112,4 +112,4 @@ class SecondOrder(FedConStrategy[State]):
         if not isinstance(psi, Each):
             return [(unpack(m, x.size), psi, x)]
         parts = zip(m.reshape(len(x), -1), x, strict=True)
-        return [(unpack(part, own.size), psi.inner, own) for part, own in parts]
+        return [(unpack(part, row.size), psi.inner, row) for part, row in parts]

@@ -154,10 +154,10 @@ class Switching(CompressedMessages[State]):
 
     def rules(self) -> dict[str, Callable[[], Any]]:
         """Return the rules for E, and for G and D if the theorem gives eta or eps."""
-        known: dict[str, Callable[[], Any]] = {"local_steps": lambda: 1}
+        defaults: dict[str, Callable[[], Any]] = {"local_steps": lambda: 1}
         if self.by_theorem:
-            known |= {"lipschitz": self._steepness, "distance": self._reach}
-        return known
+            defaults |= {"lipschitz": self._steepness, "distance": self._reach}
+        return defaults
 
     def _steepness(self) -> float:
         """Return an estimate of G: the longest gradient of an objective at the start."""
@@ -180,8 +180,8 @@ class Switching(CompressedMessages[State]):
         compression = super().derive()
         eta, eps = self.client_lr or 0.0, self.tolerance or 0.0
         if self.by_theorem:
-            found = self._theorem(compression.uplink_compressor, compression.feedback)
-            eta, eps = self.client_lr or found[0], self.tolerance or found[1]
+            theorem = self._theorem(compression.uplink_compressor, compression.feedback)
+            eta, eps = self.client_lr or theorem[0], self.tolerance or theorem[1]
         return SwitchingConstants(*compression, eta, eps, self.sharpness or 2 / eps)
 
     def _theorem(self, compressor: Compressor, feedback: bool) -> tuple[float, float]:
@@ -203,9 +203,9 @@ class Switching(CompressedMessages[State]):
 
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters; for one constraint as in versions without several."""
-        known = super().arguments()
+        values = super().arguments()
         new = ("constraints", "groups") if self.constraints == "mean" else ()
-        return {name: value for name, value in known.items() if name not in new}
+        return {name: value for name, value in values.items() if name not in new}
 
     def switch_by(self, answers: Uploads) -> tuple[float, float, Payload]:
         """Return ghat, or max_k ghat_k, over the cohort; sigma; and values for the clients.
@@ -225,12 +225,12 @@ class Switching(CompressedMessages[State]):
             numbers, sums, counts = np.array(answers.clients), sums[0], counts[0]
         else:
             numbers, sums, counts = np.arange(len(sums)), sums.sum(axis=1), counts.sum(axis=1)
-        known = counts > 0  # the cohort may have no row of a group
-        if not known.any():
+        seen = counts > 0  # the cohort may have no row of a group
+        if not seen.any():
             nobody = np.empty(0, dtype=np.int64)
             return math.nan, 0.0, {"sigma": 0.0, "active": nobody, "weights": np.empty(0)}
-        numbers, counts = numbers[known], counts[known]
-        values = sums[known] / counts
+        numbers, counts = numbers[seen], counts[seen]
+        values = sums[seen] / counts
         each = np.array([self.switch(v - self.constants.tolerance) for v in values])
         worst = int(values.argmax())
         sigma = float(each[worst])
@@ -245,8 +245,8 @@ class Switching(CompressedMessages[State]):
     def report(self, state: Any) -> dict[str, float]:
         """Return ghat and sigma of the round, and the number of violating rounds so far."""
         estimate, sigma, violations = state.switch
-        found = {"constraint_estimate": estimate, "sigma": sigma, "violations": violations}
-        return found | ({"tolerance": self.constants.tolerance} if self.by_theorem else {})
+        measured = {"constraint_estimate": estimate, "sigma": sigma, "violations": violations}
+        return measured | ({"tolerance": self.constants.tolerance} if self.by_theorem else {})
 
     def outputs(self, state: Any) -> dict[str, Array]:
         """Return w_bar, or the last w if no round counts."""
@@ -254,19 +254,19 @@ class Switching(CompressedMessages[State]):
 
     def doubts(self, state: Any, record: Mapping[str, float], unheard: Sequence[str]) -> list[str]:
         """Warn if the model is clearly above the tolerance, or if a bound was never measured."""
-        found, eps = [], self.constants.tolerance
+        warnings, eps = [], self.constants.tolerance
         if unheard and self.constraints == "each":
-            found.append(
+            warnings.append(
                 f"no usable answer of {clients_by_name(unheard)} came in any round: whether the "
                 f"model satisfies their bounds is not known"
             )
         g = record.get("constraint", -math.inf)
         if g > _CLEARLY * eps and state.average.weight:  # otherwise the average's warning says it
-            found.append(
+            warnings.append(
                 f"the constraint is {g:.3g} at the end, above the tolerance {eps:.3g}: more "
                 f"rounds, or a smaller or larger client_lr, may help; or {OUT_OF_REACH}"
             )
-        return found
+        return warnings
 
     def switch(self, z: float) -> float:
         """Return sigma(z), the weight of the constraint, z = ghat - eps."""

@@ -78,25 +78,25 @@ def contrast(
             f"freedom {df}, p = {p:.3g}"
         )
         for name in ("aic", "bic"):
-            known = (getattr(own.estimates, name) for own in (model, less))
-            say("{}: {:.6g} against {:.6g}".format(name.upper(), *known))
+            criteria = (getattr(one.estimates, name) for one in (model, less))
+            say("{}: {:.6g} against {:.6g}".format(name.upper(), *criteria))
         return
     if coefficient:
         if values or against or by:
             raise ConfigError("--coefficient takes the place of values: leave these out")
-        found = model.combination(dict(_weight(text) for text in coefficient))
+        contrasts = model.combination(dict(_weight(text) for text in coefficient))
     elif not (values and against):
         raise ConfigError(
             "say what is compared, such as age=70 --against age=50, or --coefficient NAME=WEIGHT"
         )
     else:
         rows, second = _by_feature(values), _by_feature(against)
-        found = model.contrast(rows, second, by=_at(by or ()))
-    say(found.summary(alpha))
-    tables = [found]
-    if len(set(found.at)) > 1:
+        contrasts = model.contrast(rows, second, by=_at(by or ()))
+    say(contrasts.summary(alpha))
+    tables = [contrasts]
+    if len(set(contrasts.at)) > 1:
         try:
-            differences = found.differences()
+            differences = contrasts.differences()
         except ConfigError as error:
             say(str(error))
         else:
@@ -106,23 +106,23 @@ def contrast(
             say(f"whether they differ at all: {together}")
     if output is not None:
         each = [table.columns_of(alpha) for table in tables]
-        columns: dict[str, list[Any]] = {name: [] for own in each for name in own}
-        for own in each:
+        columns: dict[str, list[Any]] = {name: [] for one in each for name in one}
+        for one in each:
             for name, column in columns.items():
-                column += own.get(name, [None] * len(own["contrast"]))
+                column += one.get(name, [None] * len(one["contrast"]))
         write_csv(output, columns)
         say(f"contrasts: {output}")
 
 
 def _by_feature(texts: Sequence[str]) -> dict[str, Any]:
     """Return the values of each feature."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign:
             raise ConfigError(f"expected FEATURE=VALUE, such as age=70, got {text!r}")
-        found.setdefault(name.strip(), []).append(value.strip())
-    return found
+        values.setdefault(name.strip(), []).append(value.strip())
+    return values
 
 
 def _at(texts: Sequence[str]) -> dict[str, Any]:

@@ -58,15 +58,15 @@ def check(
 
     if client_column is not None and len(files) != 1:
         raise ConfigError(f"--client-column is for one file, got {len(files)} files")
-    known, wrong = Schema.load(schema), False
+    loaded, wrong = Schema.load(schema), False
     fitting: list[Client] = []
     notes: list[str] = []
     for path, own_name in zip(files, client_names(list(map(str, files))), strict=True):
         try:
             if client_column is None:
-                parts = {own_name: guarded(path, columns_of, path, known)}
+                parts = {own_name: guarded(path, columns_of, path, loaded)}
             else:
-                parts, notes = guarded(path, columns_by_client, path, known, client_column)
+                parts, notes = guarded(path, columns_by_client, path, loaded, client_column)
         except DataError as error:
             wrong = True
             _misfits(path, error)
@@ -75,18 +75,18 @@ def check(
             columns = parts[name]
             where = f"{path}" if client_column is None else f"{path}: {name}"
             try:
-                found = guarded(path, columns.table)
+                checked = guarded(path, columns.table)
             except DataError as error:
                 wrong = True
                 _misfits(path, error)
                 continue
-            rows, lacking = found.num_examples, ""
-            if found.left_out:
-                cells = [f"{column} {own}" for column, own in columns.incomplete.items()]
-                lacking = f", {found.left_out} left out, without a value of {first_few(cells)}"
-            held = len(found.targets) - rows
+            rows, lacking = checked.num_examples, ""
+            if checked.left_out:
+                cells = [f"{column} {count}" for column, count in columns.incomplete.items()]
+                lacking = f", {checked.left_out} left out, without a value of {first_few(cells)}"
+            held = len(checked.targets) - rows
             say(f"{where} fits: {rows} rows to train on, {held} held out{lacking}")
-            fitting.append(Client(name, columns, found))
+            fitting.append(Client(name, columns, checked))
     if not fitting:
         raise typer.Exit(1)
     seen = survey(fitting, least)

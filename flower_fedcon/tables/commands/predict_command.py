@@ -60,15 +60,15 @@ def predict(
         raise ConfigError(f"--output {output} is the input file: name another")
     model = load_model(run_dir)
     rows = model.rows(file, unknown=unknown, keep=keep or (), held_out=held_out)
-    found = model.columns_of(rows.table)
+    columns = model.columns_of(rows.table)
     number, _ = PREDICTIONS
-    taken = {number, *found} & rows.kept.keys()
+    taken = {number, *columns} & rows.kept.keys()
     if taken:
         raise ConfigError(
             f"--keep {min(taken)}: the predictions have a column of this name: rename the file's"
         )
     numbers = rows.table.numbers_of(np.arange(len(rows.table.targets))).tolist()
-    cells = {k: [None if v != v else v for v in own.tolist()] for k, own in found.items()}
+    cells = {k: [None if v != v else v for v in column.tolist()] for k, column in columns.items()}
     write_csv(output, {number: numbers, **cells, **rows.kept})
     many = str(len(numbers))
     if model.schema.complete_cases and (lacking := int(rows.table.incomplete.sum())):

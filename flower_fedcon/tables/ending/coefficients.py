@@ -122,11 +122,11 @@ def estimates_of(
     assert prepared is not None  # noqa: S101  (checked before round 1)
     try:
         names = np.array(prepared.entries(x.shape), dtype=object).reshape(x.shape)
-        own = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
-        found = estimates_at(partial(total_sums, server, engine), prepared.loss, method, own, x)
+        entries = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
+        fit = estimates_at(partial(total_sums, server, engine), prepared.loss, method, entries, x)
     except FedConError as error:  # it must not end a finished run
         return f"no standard errors: {error}"
     if method == DEBIASED:
-        return found.mapped(np.diag(1.0 / prepared.scales), prepared.names)
-    units = np.kron(prepared.in_units(np.eye(len(x))), np.eye(len(own) // len(x)))
-    return found.mapped(units, own)
+        return fit.mapped(np.diag(1.0 / prepared.scales), prepared.names)
+    units = np.kron(prepared.in_units(np.eye(len(x))), np.eye(len(entries) // len(x)))
+    return fit.mapped(units, entries)

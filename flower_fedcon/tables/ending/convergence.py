@@ -128,10 +128,10 @@ def separating(places: Array, shape: tuple[int, ...], names: Sequence[str] = ())
     ('columns a, b', 'column 2')
     """
     rows = dict.fromkeys((places // math.prod(shape[1:])).tolist())
-    own = [str(names[row]) if names else str(row) for row in rows if row < len(names) or not names]
-    if rows and not own:
-        own = [INTERCEPT]
-    return first_few(own, what="column") if own else ""
+    said = [str(names[row]) if names else str(row) for row in rows if row < len(names) or not names]
+    if rows and not said:
+        said = [INTERCEPT]
+    return first_few(said, what="column") if said else ""
 
 
 def separated_by(columns: str, remedy: str = "take l1 > 0", *, held: bool = False) -> str:
@@ -172,7 +172,7 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
         )
     try:
         kkt = record["kkt"] if asked else certify(server, engine)["kkt"]
-        found = Convergence(kkt, weight, remedy=_remedy(server), separated=separated)
+        reached = Convergence(kkt, weight, remedy=_remedy(server), separated=separated)
         at_start, _ = pooled_gradient(server, engine, start, units=True)
         if at_start is not None:
             gradient, curvatures = at_start
@@ -184,8 +184,8 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
                 entries = falling(server, engine, start, gradient, units, columns)
                 separated = separating(entries, shape, prepared.names)
             gradient[columns:] = 0.0  # without the intercept
-            found = replace(
-                found,
+            reached = replace(
+                reached,
                 separated=separated,
                 unit=counts or 1.0,
                 start=units.length(gradient),
@@ -194,16 +194,16 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
     except FedConError as error:  # it must not end a finished run
         _log.warning("no certificate: %s", error)
         return replace(unknown, why=str(error))
-    if math.isnan(found.kkt):
+    if math.isnan(reached.kkt):
         return replace(unknown, why="not every client answered")
-    growing = "" if found.converged or weight else _separated(server, flat=_FADING)
+    growing = "" if reached.converged or weight else _separated(server, flat=_FADING)
     if growing and not separated:
         remedy = (
             f"{growing} may separate the outcome, as a category does whose rows all have the same: "
             f"look at the rows, or allow {_TELLING} rounds, which tell"
         )
-        return replace(found, remedy=remedy)
-    return found
+        return replace(reached, remedy=remedy)
+    return reached
 
 
 def falling(
@@ -235,7 +235,7 @@ def falling(
         decreases along neither.
     """
     move = (server.x - start) / units.sizes
-    own = np.abs(move[:columns])
+    sizes = np.abs(move[:columns])
 
     def slope(at: float, way: Array) -> float:
         there, _ = pooled_gradient(server, engine, start + at * units.sizes * way)
@@ -243,7 +243,7 @@ def falling(
 
     for least in (_NAMED, 0.0):
         kept = np.ones(move.shape, dtype=bool)
-        kept[:columns] = own >= max(least * own.max(initial=0.0), np.finfo(float).tiny)
+        kept[:columns] = sizes >= max(least * sizes.max(initial=0.0), np.finfo(float).tiny)
         if not kept[:columns].any():
             break
         way = np.where(kept, move, 0.0)
@@ -252,8 +252,8 @@ def falling(
         curved = (slope(_NEAR, way) - first) / _NEAR if first < 0 else 0.0
         # Entries that cancel move the scores less than their length suggests.
         if curved > _STRAIGHT and slope(_BEYOND / math.sqrt(curved), way) < 0:
-            found: Array = np.flatnonzero(kept)
-            return found
+            entries: Array = np.flatnonzero(kept)
+            return entries
     return np.empty(0, dtype=np.int64)
 
 

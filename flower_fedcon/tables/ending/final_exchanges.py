@@ -88,29 +88,29 @@ def final_exchanges(
     # It needs clients' gradients: a private run has only noisy ones, which show little.
     if not covered and not engine.ledgers():
         reached = convergence(server, engine, start, record)
-    found: Estimates | str | None = None
+    estimates: Estimates | str | None = None
     random: RandomFit | None = None
     if has_random(server.setup):
         fit = final_intercepts(server, engine, reached)
         if isinstance(fit, str):
-            found = fit
+            estimates = fit
         else:
             x, random = fit
-            found = random.estimates
+            estimates = random.estimates
             if prepared.held_out:
                 record = _with_metrics(record, engine.evaluate(x), prepared.held_out)
     elif inference is not None:
-        found = estimates_of(server, engine, inference, reached)
-    if isinstance(found, str):
-        _log.warning("%s", found)
+        estimates = estimates_of(server, engine, inference, reached)
+    if isinstance(estimates, str):
+        _log.warning("%s", estimates)
     between: Heterogeneity | str | None = None
-    if isinstance(found, Estimates) and alone:
-        between = final_heterogeneity(server, engine, found)
+    if isinstance(estimates, Estimates) and alone:
+        between = final_heterogeneity(server, engine, estimates)
     quality, hazards = final_quality(server, engine, x), None
-    if isinstance(found, Estimates) and prepared.family.compares:
-        known = prepared.curves
-        hazards = final_hazards(server, engine, np.empty(0) if known is None else known.times)
-    return FinalAnswers(x, record, reached, found, quality, between, hazards, random)
+    if isinstance(estimates, Estimates) and prepared.family.compares:
+        curves = prepared.curves
+        hazards = final_hazards(server, engine, np.empty(0) if curves is None else curves.times)
+    return FinalAnswers(x, record, reached, estimates, quality, between, hazards, random)
 
 
 def _with_metrics(record: Record, other: Record, names: tuple[str, ...]) -> Record:

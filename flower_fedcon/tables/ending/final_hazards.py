@@ -84,8 +84,8 @@ class Hazards:
         if self.baselines:
             each = [
                 (site, time, value)
-                for site, own in self.baselines.items()
-                for time, value in zip(self.times.tolist(), own.tolist(), strict=True)
+                for site, values in self.baselines.items()
+                for time, value in zip(self.times.tolist(), values.tolist(), strict=True)
             ]
             _write(folder / BASELINE, own_files.BASELINE, each)
 
@@ -131,5 +131,5 @@ def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
     told, faults = asked(server, engine, "baseline", {"hazard": times.shape}, times=times)
     # For a row of zeros in the columns' own units; the model is that of centred columns.
     shift = float(np.exp(-(prepared.centers / prepared.scales) @ np.asarray(server.x)))
-    found = {names[client]: shift * told[client]["hazard"] for client in sorted(told)}
-    return Hazards(test, times, found, {names[c]: faults[c] for c in sorted(faults)})
+    baselines = {names[client]: shift * told[client]["hazard"] for client in sorted(told)}
+    return Hazards(test, times, baselines, {names[c]: faults[c] for c in sorted(faults)})

@@ -57,16 +57,16 @@ def _lacking(described: Descriptives | None) -> dict[str, str]:
     """Return the categories that a site has no row of, in words, for each such site."""
     if described is None:
         return {}
-    found = {}
-    known = np.nansum(described.counts, axis=0) > 0
+    reasons = {}
+    occurs = np.nansum(described.counts, axis=0) > 0
     for site, counts in zip(described.clients, described.counts, strict=True):
         absent = [
             f"{described.levels[j][0]}={described.levels[j][1]}"
-            for j in np.flatnonzero(known & (counts == 0)).tolist()
+            for j in np.flatnonzero(occurs & (counts == 0)).tolist()
         ]
         if absent:
-            found[site] = f"no row has {first_few(absent)}"
-    return found
+            reasons[site] = f"no row has {first_few(absent)}"
+    return reasons
 
 
 def lines_of(found: Heterogeneity) -> list[str]:

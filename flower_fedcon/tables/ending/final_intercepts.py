@@ -133,12 +133,12 @@ def final_intercepts(
         server, engine, EFFECTS, {"groups": (1,)}, None, fit.estimates.values, sd=fit.sd,
         residual_sd=float(np.nan_to_num(fit.residual_sd)), nodes=float(_NODES),
     )  # fmt: skip
-    found = fit.estimates.mapped(prepared.in_units(np.eye(len(x))), names)
+    estimates = fit.estimates.mapped(prepared.in_units(np.eye(len(x))), names)
     notes = [_SHARED] if prepared.stated is not None and prepared.stated.cluster else []
     if not fit.converged:
         notes.append(f"random intercepts: {fit.unfinished}")
         _log.warning("%s", notes[-1])
-    found = replace(found, notes=(*found.notes, *notes))
+    estimates = replace(estimates, notes=(*estimates.notes, *notes))
     schema = prepared.stated
     group = (schema.cluster if schema is not None else "") or fit.group
-    return fit.estimates.values, replace(fit, estimates=found, group=group)
+    return fit.estimates.values, replace(fit, estimates=estimates, group=group)

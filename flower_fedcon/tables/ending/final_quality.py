@@ -31,7 +31,7 @@ def final_quality(server: Server, engine: Engine, x: Array) -> Quality | None:
         return Quality(loss, {}, {}, absent={"all": why})
     names = server.setup.names
     told, faults = asked(server, engine, "quality", shapes_of(loss), None, x)
-    for client in [c for c, own in told.items() if not _usable(own)]:
+    for client in [c for c, sums in told.items() if not _usable(sums)]:
         del told[client]
         faults[client] = "its counts cannot be used"
     answering, noisy = sorted(told), dict[int, Payload]()
@@ -42,10 +42,10 @@ def final_quality(server: Server, engine: Engine, x: Array) -> Quality | None:
 
     def calibration(at: Array) -> Array | None:
         shapes: dict[str, tuple[int, ...]] = {"calibration": (CALIBRATION,)}
-        found, lost = asked(server, engine, "calibration", shapes, answering, x, at=at)
+        answers, lost = asked(server, engine, "calibration", shapes, answering, x, at=at)
         if lost:
             return None
-        total: Array = np.sum([found[client]["calibration"] for client in answering], axis=0)
+        total: Array = np.sum([answers[client]["calibration"] for client in answering], axis=0)
         return total
 
     absent = {names[client]: faults[client] for client in sorted(faults)}

@@ -33,7 +33,7 @@ def joint_tests(found: Estimates, preparation: Preparation) -> Iterator[str]:
         return
     groups, names = preparation.groups, schema.groups
     terms = schema.design
-    own = {} if preparation.design is None else _bends(preparation)
+    bends = {} if preparation.design is None else _bends(preparation)
     for group in sorted(set(groups)):
         over = [] if not terms else _over(terms, group, groups)
         places = [j for j, other in enumerate(groups) if other == group or other in over]
@@ -43,7 +43,7 @@ def joint_tests(found: Estimates, preparation: Preparation) -> Iterator[str]:
         what = names[group] + (f" with those of {beside}" if over else "")
         yield f"all columns of {what}: {found.joint_in_words(places)}"
         features = _parts(terms[group]) if terms else frozenset()
-        bent = [j for j in places if own.get(j, frozenset()) & features]
+        bent = [j for j in places if bends.get(j, frozenset()) & features]
         if 0 < len(bent) < len(places):
             yield f"nonlinear columns of {what}: {found.joint_in_words(bent)}"
 
@@ -55,8 +55,8 @@ def _parts(term: Term) -> frozenset[tuple[str, bool]]:
 
 def _over(terms: Sequence[Term], group: int, groups: Sequence[int]) -> list[int]:
     """Return the terms whose columns are products of this one with others."""
-    own = _parts(terms[group])
-    return [other for other in sorted(set(groups)) if own < _parts(terms[other])]
+    parts = _parts(terms[group])
+    return [other for other in sorted(set(groups)) if parts < _parts(terms[other])]
 
 
 def _bends(preparation: Preparation) -> dict[int, frozenset[tuple[str, bool]]]:

@@ -118,7 +118,7 @@ class Report:
         preparation, x = server.setup.preparation, np.asarray(ending.x, dtype=np.float64)
         if preparation is None:
             return None
-        found, between = ending.estimates, ending.heterogeneity
+        estimates, between = ending.estimates, ending.heterogeneity
         quality, hazards = ending.quality, ending.hazards
         columns = len(preparation.names)
         classes = x.shape[1] if x.ndim == 2 else 1
@@ -133,34 +133,34 @@ class Report:
         doubts = tuple(_collinear(server, preparation))
         curves = preparation.curves
         lines = [*_lines(server, ending), *doubts, *_in_time(curves)]
-        own = cls(rows, lines, ratio, ending.reached, preparation.standardized, doubts, curves)
-        own = replace(own, quality=quality, hazards=hazards, random=ending.random)
+        report = cls(rows, lines, ratio, ending.reached, preparation.standardized, doubts, curves)
+        report = replace(report, quality=quality, hazards=hazards, random=ending.random)
         if server.strategy.privacy is None:
-            own = replace(own, described=preparation.described, remarks=preparation.remarks)
+            report = replace(report, described=preparation.described, remarks=preparation.remarks)
         lines += [] if hazards is None else hazards.lines
-        lines += [why for why in (found, between) if isinstance(why, str)]
+        lines += [why for why in (estimates, between) if isinstance(why, str)]
         if isinstance(between, Heterogeneity):
             lines += lines_of(between)
-            own = replace(own, heterogeneity=between)
-        if not isinstance(found, Estimates):
-            return own
-        shown = found.by_class(x.shape)
+            report = replace(report, heterogeneity=between)
+        if not isinstance(estimates, Estimates):
+            return report
+        shown = estimates.by_class(x.shape)
         ends = shown.conf_int()
         parts = [shown.bse, shown.statistics, shown.pvalues, ends[:, 0], ends[:, 1]]
-        if found.method == DEBIASED:  # the intervals are not around the lasso's coefficients
+        if estimates.method == DEBIASED:  # the intervals are not around the lasso's coefficients
             parts = [shown.values, *parts]
         # By column and class, as in models; rows are class by class.
         errors = np.stack(parts, axis=1).reshape(-1, classes, len(parts)).swapaxes(0, 1)
         each = errors.reshape(-1, len(parts)).tolist()
-        V = None if found.method == DEBIASED else shown.covariance
+        V = None if estimates.method == DEBIASED else shown.covariance
         if x.ndim == 1:
-            lines += joint_tests(found, preparation)
+            lines += joint_tests(estimates, preparation)
         if preparation.imputed:
             lines.append("errors and tests treat the filled-in cells as observed values")
         for name, value, error, p in () if ending.random is None else ending.random.parts:
             rows.append((name, value, value, math.nan))
             each.append([error, math.nan, p, math.nan, math.nan])
-        return replace(own, estimates=found, errors=each, covariance=V)
+        return replace(report, estimates=estimates, errors=each, covariance=V)
 
     @property
     def _own_ratio(self) -> str:
@@ -192,10 +192,10 @@ class Report:
         if unused:
             notes.append(f"coefficient 0: {first_few(unused, _SHOWN)}")
         facts = () if self.random is None else self.random.facts
-        known = [] if self.estimates is None else ["", Summary.of(self.estimates, facts=facts)]
+        summary = [] if self.estimates is None else ["", Summary.of(self.estimates, facts=facts)]
         stood_out = [f"- {remark}" for remark in self.remarks]
         remarks = ["", "Remarks", *stood_out] if stood_out else []
-        return "\n".join([*map(str.rstrip, table), *notes, *self.lines, *known, *remarks]) + "\n"
+        return "\n".join([*map(str.rstrip, table), *notes, *self.lines, *summary, *remarks]) + "\n"
 
     def write(self, folder: Path) -> None:
         """Write the text, and the coefficients with all digits, into a run's folder."""
@@ -210,8 +210,8 @@ class Report:
             about = int(self.estimates.method == DEBIASED)
             header += ["debiased"] * about
             header += ["std_error", self.estimates.letter, "p_value", "lower", "upper"]
-            own = self.ratio.replace(" ", "_")
-            header += [*[own] * about, f"{own}_lower", f"{own}_upper"] if own else []
+            ratio = self.ratio.replace(" ", "_")
+            header += [*[ratio] * about, f"{ratio}_lower", f"{ratio}_upper"] if ratio else []
         writer.writerow(header)
         for place, (name, *values) in enumerate(self.rows):
             errors = self.errors[place] if place < len(self.errors) else []
@@ -275,16 +275,16 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
     """Yield the lines on curves: medians, and the tests between arms."""
     if curves is None:
         return
-    found = _by_arm(curves)
-    medians = ", ".join(f"{arm} {_median_in_words(curve)}" for arm, curve in found.items())
+    by_arm = _by_arm(curves)
+    medians = ", ".join(f"{arm} {_median_in_words(curve)}" for arm, curve in by_arm.items())
     yield (
         f"events are counted over training rows in {len(curves.times)} intervals, each up to one "
         f"of curve_times. adjusted_at_risk in {CURVES} belongs to an interval, minus some of its "
         "censored rows: it is not a number at risk at a time"
-        + (", and tests compare intervals, not single times" if len(found) > 1 else "")
+        + (", and tests compare intervals, not single times" if len(by_arm) > 1 else "")
     )
     yield f"median time to the event: {medians}"
-    for stratified in (False, True) if len(found) > 1 else ():
+    for stratified in (False, True) if len(by_arm) > 1 else ():
         try:
             arms = np.array(curves.arms)
             test = LogRank.of_counts(curves.at_risk, curves.events, arms, stratified)
@@ -333,8 +333,8 @@ def fitted_model(server: Server, ending: FinalAnswers, report: Report) -> Fitted
     x = centred(np.asarray(ending.x, dtype=np.float64), preparation, server)
     estimates = None
     if report.covariance is not None and report.estimates is not None:
-        own = tuple(preparation.entries(x.shape))
-        estimates = replace(report.estimates.by_class(x.shape), names=own)
+        entries = tuple(preparation.entries(x.shape))
+        estimates = replace(report.estimates.by_class(x.shape), names=entries)
     return FittedModel(
         schema, preparation, x, report.covariance, names, versions(), sd, residual_sd, estimates
     )
@@ -413,11 +413,11 @@ def _outcomes_in_words(preparation: Preparation, names: Sequence[str]) -> Iterat
         return
     places = range(len(schema.outcomes))
     for place in places[1:] if schema.family.binary else places:  # others have the other
-        counts = [own[place] for own in preparation.outcomes]
-        told = [own for own in counts if not math.isnan(own)]
+        counts = [of_site[place] for of_site in preparation.outcomes]
+        told = [of_site for of_site in counts if not math.isnan(of_site)]
         each = [
-            f"{name} {'not told, of few rows' if math.isnan(own) else f'{own:.0f}'}"
-            for name, own in zip(names, counts, strict=True)
+            f"{name} {'not told, of few rows' if math.isnan(of_site) else f'{of_site:.0f}'}"
+            for name, of_site in zip(names, counts, strict=True)
         ]
         whole = f"{sum(told):.0f} of {rows}"
         if len(told) < len(counts):
@@ -433,7 +433,7 @@ def _rows_in_words(
     preparation: Preparation, names: Sequence[str], quality: Quality | None
 ) -> Iterator[str]:
     """Yield which rows were not used: held-out and incomplete ones."""
-    schema, known = preparation.stated, {} if quality is None else quality.sites
+    schema, sites = preparation.stated, {} if quality is None else quality.sites
     if preparation.incomplete:
         each = [
             f"{name} {'fewer than its min_rows' if math.isnan(rows) else f'{rows:.0f}'}"
@@ -442,7 +442,7 @@ def _rows_in_words(
         yield f"rows left out, with a missing value in some column: {first_few(each, 20)}"
     if schema is None or not schema.test_fraction:
         return
-    each = [f"{name} {known[name]['rows']:.0f}" for name in names if name in known]
+    each = [f"{name} {sites[name]['rows']:.0f}" for name in names if name in sites]
     yield (
         f"held out, and not used for coefficients: "
         f"{first_few(each, 20) + ', ' if each else ''}{schema.test_fraction:g} of each client's "
@@ -453,13 +453,13 @@ def _rows_in_words(
 
 def _columns_in_words(preparation: Preparation) -> Iterator[str]:
     """Yield the references, knots, and filled cells that coefficients refer to."""
-    schema, known = preparation.stated, preparation.categories
+    schema, categories = preparation.stated, preparation.categories
     if schema is None:
         return
     references = [
-        f"{feature.name}={feature.reference or known[feature.name][0]}"
+        f"{feature.name}={feature.reference or categories[feature.name][0]}"
         for feature in schema.categorical
-        if known[feature.name]
+        if categories[feature.name]
     ]
     if references:
         yield f"reference categories: {first_few(references, 20)}"

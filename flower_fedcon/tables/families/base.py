@@ -325,8 +325,8 @@ def register(family: Family) -> None:
     ConfigError
         If another loss has its name.
     """
-    known = _FAMILIES.get(family.name)
-    if known is not None and type(known) is not type(family):
+    earlier = _FAMILIES.get(family.name)
+    if earlier is not None and type(earlier) is not type(family):
         raise ConfigError(f"{family.name!r} is already a loss of tables: choose another name")
     _FAMILIES[family.name] = family
 
@@ -357,10 +357,10 @@ def family_of(name: str) -> Family:
     ConfigError
         If there is none.
     """
-    found = _FAMILIES.get(name)
-    if found is None:
+    family = _FAMILIES.get(name)
+    if family is None:
         raise ConfigError(f"{name!r} is not a loss of tables: {nearest(name, names_of())}")
-    return found
+    return family
 
 
 def family_of_objective(objective: Any) -> Family | None:

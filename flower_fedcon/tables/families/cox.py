@@ -37,8 +37,8 @@ class Cox(Family):
             "correct it, or name in the schema the value without an event and the one with it, "
             "such as event_values = [1, 2]"
         )
-        known = dict(zip(stated.event_values, (0.0, 1.0), strict=True))
-        return np.stack([time, cells.labels(stated.event, known, remedy)], axis=1)
+        numbers = dict(zip(stated.event_values, (0.0, 1.0), strict=True))
+        return np.stack([time, cells.labels(stated.event, numbers, remedy)], axis=1)
 
     def outcomes(self, stated: Stated) -> list[str]:
         """Return the rows with an event, in words."""

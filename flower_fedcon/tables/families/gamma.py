@@ -33,8 +33,8 @@ class Gamma(LogLink):
     def deviance(self, scores: Array, y: Array, parameter: float = 0.0) -> Array:
         """Return 2 (y / mu - 1 - log(y / mu))."""
         ratio = y * self.link.inverse(-scores)
-        found: Array = 2.0 * (ratio - 1.0 - np.log(ratio))
-        return found
+        deviances: Array = 2.0 * (ratio - 1.0 - np.log(ratio))
+        return deviances
 
     def likelihood(self, loss: Any, scores: Array, y: Array) -> Parts:
         """Return the rows' parts, with log y, of which the shape follows."""

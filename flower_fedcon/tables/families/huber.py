@@ -40,8 +40,8 @@ class Huber(Squared):
         """Return twice the loss."""
         r = np.abs(scores - y)
         inner = np.minimum(r, parameter)
-        found: Array = 2.0 * (inner * (r - 0.5 * inner))
-        return found
+        deviances: Array = 2.0 * (inner * (r - 0.5 * inner))
+        return deviances
 
     def likelihood(self, loss: Any, scores: Array, y: Array) -> Parts:
         """Return the deviance alone."""

@@ -45,14 +45,14 @@ def cut(scores: Array) -> Array:
     >>> cut(np.array([1.0, -800.0, np.inf]))
     array([   1., -700.,  700.])
     """
-    found: Array = np.clip(scores, -FARTHEST, FARTHEST)
-    return found
+    limited: Array = np.clip(scores, -FARTHEST, FARTHEST)
+    return limited
 
 
 def bounded(each: Array) -> Array:
     """Return rows' parts of a sum, each within `BOUND`."""
-    found: Array = np.clip(each, -BOUND, BOUND)
-    return found
+    limited: Array = np.clip(each, -BOUND, BOUND)
+    return limited
 
 
 def _same(values: Array) -> Array:
@@ -65,8 +65,8 @@ def _log(means: Array) -> Array:
 
 
 def _exp(scores: Array) -> Array:
-    found: Array = np.exp(cut(scores))
-    return found
+    values: Array = np.exp(cut(scores))
+    return values
 
 
 def _logit(means: Array) -> Array:
@@ -78,15 +78,15 @@ def _logit(means: Array) -> Array:
 def _expit(scores: Array) -> Array:
     from scipy.special import expit
 
-    found: Array = expit(scores)
-    return found
+    probabilities: Array = expit(scores)
+    return probabilities
 
 
 def _softmax(scores: Array) -> Array:
     from scipy.special import softmax
 
-    found: Array = softmax(scores, axis=-1)
-    return found
+    probabilities: Array = softmax(scores, axis=-1)
+    return probabilities
 
 
 IDENTITY = Link("identity", _same, _same)

@@ -35,9 +35,9 @@ class Logistic(Family):
 
     def read(self, cells: Cells, stated: Stated) -> Array:
         """Return 1 for the positive labels, else -1."""
-        known = dict.fromkeys(stated.positive, 1.0) | dict.fromkeys(stated.negative, -1.0)
+        numbers = dict.fromkeys(stated.positive, 1.0) | dict.fromkeys(stated.negative, -1.0)
         remedy = "correct it, or list it in positive or negative in the schema"
-        return cells.labels(stated.target, known, remedy, others=not stated.negative)
+        return cells.labels(stated.target, numbers, remedy, others=not stated.negative)
 
     def outcomes(self, stated: Stated) -> list[str]:
         """Return the rows of 0 and of 1, in words."""
@@ -79,8 +79,8 @@ class Logistic(Family):
 
     def deviance(self, scores: Array, y: Array, parameter: float = 0.0) -> Array:
         """Return -2 log of the target's probability."""
-        found: Array = 2.0 * np.logaddexp(0, -y * scores)
-        return found
+        deviances: Array = 2.0 * np.logaddexp(0, -y * scores)
+        return deviances
 
     def likelihood(self, loss: Any, scores: Array, y: Array) -> Parts:
         """Return the rows' parts."""

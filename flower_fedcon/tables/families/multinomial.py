@@ -31,8 +31,8 @@ class Multinomial(Family):
 
     def read(self, cells: Cells, stated: Stated) -> Array:
         """Return the place of each row's class."""
-        known = {mark: float(place) for place, mark in enumerate(stated.classes)}
-        return cells.labels(stated.target, known, "correct it, or add the value to the schema")
+        places = {mark: float(place) for place, mark in enumerate(stated.classes)}
+        return cells.labels(stated.target, places, "correct it, or add the value to the schema")
 
     def outcomes(self, stated: Stated) -> list[str]:
         """Return the classes, in words."""
@@ -74,11 +74,11 @@ class Multinomial(Family):
 
     def deviance(self, scores: Array, y: Array, parameter: float = 0.0) -> Array:
         """Return -2 log of the class's probability."""
-        own = scores[np.arange(len(y)), y.astype(np.intp)]
+        of_class = scores[np.arange(len(y)), y.astype(np.intp)]
         top = scores.max(axis=1)
         total = np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top
-        found: Array = 2.0 * (total - own)
-        return found
+        deviances: Array = 2.0 * (total - of_class)
+        return deviances
 
     def likelihood(self, loss: Any, scores: Array, y: Array) -> Parts:
         """Return the rows' parts; here the objective's scores have the classes first."""

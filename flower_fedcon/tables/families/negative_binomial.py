@@ -46,8 +46,8 @@ class NegativeBinomial(Counts):
 
         s, a = cut(scores), parameter
         r, logs = 1.0 / a, np.logaddexp(0.0, s + math.log(a))
-        found: Array = 2.0 * (xlogy(y, y) - y * s - (y + r) * (np.log1p(a * y) - logs))
-        return found
+        deviances: Array = 2.0 * (xlogy(y, y) - y * s - (y + r) * (np.log1p(a * y) - logs))
+        return deviances
 
     def likelihood(self, loss: Any, scores: Array, y: Array) -> Parts:
         """Return the rows' parts."""
@@ -56,9 +56,9 @@ class NegativeBinomial(Counts):
         a, s, mu = loss.alpha, cut(scores), self.link.inverse(scores)
         r, t = 1.0 / a, math.log(a)
         logs = np.logaddexp(0.0, s + t)
-        known = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * (s + t) - (y + r) * logs
+        loglik = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0) + y * (s + t) - (y + r) * logs
         pearson = (y - mu) / mu * ((y - mu) / (1.0 + a * mu))  # no square, which may overflow
-        return known, self.deviance(scores, y, a), pearson, np.zeros_like(mu)
+        return loglik, self.deviance(scores, y, a), pearson, np.zeros_like(mu)
 
     def slopes(self, scores: Array, y: Array, parameter: float = 1.0) -> tuple[Array, Array]:
         """Return (y - mu) / (1 + alpha mu) and mu / (1 + alpha mu)."""

@@ -51,16 +51,16 @@ class Poisson(Counts):
         from scipy.special import xlogy
 
         s, mu = cut(scores), self.link.inverse(scores)
-        found: Array = 2.0 * (xlogy(y, y) - y * s - (y - mu))
-        return found
+        deviances: Array = 2.0 * (xlogy(y, y) - y * s - (y - mu))
+        return deviances
 
     def likelihood(self, loss: Any, scores: Array, y: Array) -> Parts:
         """Return the rows' parts."""
         from scipy.special import gammaln
 
         s, mu = cut(scores), self.link.inverse(scores)
-        known = y * s - mu - gammaln(y + 1.0)
-        return known, self.deviance(scores, y), np.square(y - mu) / mu, np.zeros_like(mu)
+        loglik = y * s - mu - gammaln(y + 1.0)
+        return loglik, self.deviance(scores, y), np.square(y - mu) / mu, np.zeros_like(mu)
 
     def slopes(self, scores: Array, y: Array, parameter: float = 0.0) -> tuple[Array, Array]:
         """Return y - mu and mu."""

@@ -28,8 +28,8 @@ class Squared(Family):
 
     def deviance(self, scores: Array, y: Array, parameter: float = 0.0) -> Array:
         """Return the squared residuals."""
-        found: Array = np.square(scores - y)
-        return found
+        deviances: Array = np.square(scores - y)
+        return deviances
 
     def likelihood(self, loss: Any, scores: Array, y: Array) -> Parts:
         """Return squares; the log-likelihood follows from their sum."""

@@ -107,8 +107,8 @@ def debiased(name: str, names: Sequence[str], x: Array, sums: Mapping[str, Array
     S, u = unpacked(sums["information"], len(names)) / n, sums["score"] / n
     whole = np.diag(S)[:p].copy()
     if len(names) > p:
-        free, own = S[:p, p], float(S[p, p])
-        S, u = S[:p, :p] - np.outer(free, free) / own, u[:p] - free * (u[p] / own)
+        free, corner = S[:p, p], float(S[p, p])
+        S, u = S[:p, :p] - np.outer(free, free) / corner, u[:p] - free * (u[p] / corner)
     left = np.diag(S)
     empty = [names[j] for j in np.flatnonzero(~(left > _NOTHING * whole)).tolist()]
     if empty:

@@ -71,10 +71,10 @@ def check_method(name: str, method: Any) -> str:
 
 def shapes_of(size: int, method: str) -> dict[str, tuple[int, ...]]:
     """Return the shape of each array in a site's answer, by the number of free parameters."""
-    own: dict[str, tuple[int, ...]] = {"information": (most_numbers(size),), "score": (size,)}
+    shapes: dict[str, tuple[int, ...]] = {"information": (most_numbers(size),), "score": (size,)}
     if method in (ROBUST, CLUSTER):
-        own["meat"] = (most_numbers(size),)
-    return {**own, "numbers": (len(NUMBERS),)}
+        shapes["meat"] = (most_numbers(size),)
+    return {**shapes, "numbers": (len(NUMBERS),)}
 
 
 @dataclass(frozen=True)
@@ -131,15 +131,15 @@ class Estimates:
     @property
     def bse(self) -> Array:
         """The standard errors, shape (p,)."""
-        found: Array = np.sqrt(np.diag(self.covariance))
-        return found
+        errors: Array = np.sqrt(np.diag(self.covariance))
+        return errors
 
     @property
     def statistics(self) -> Array:
         """The estimates over their standard errors, shape (p,): z, or t if `df` is finite."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            found: Array = self.values / self.bse
-        return found
+            ratios: Array = self.values / self.bse
+        return ratios
 
     @property
     def letter(self) -> str:
@@ -149,8 +149,8 @@ class Estimates:
     @property
     def pvalues(self) -> Array:
         """The p-values of the two-sided tests that a parameter is 0, shape (p,)."""
-        found: Array = 2.0 * self._distribution.sf(np.abs(self.statistics))
-        return found
+        probabilities: Array = 2.0 * self._distribution.sf(np.abs(self.statistics))
+        return probabilities
 
     def conf_int(self, alpha: float = 0.05) -> Array:
         """Return Wald intervals with coverage 1 - alpha, shape (p, 2).
@@ -223,13 +223,13 @@ class Estimates:
         """
         from scipy.stats import chi2, f
 
-        own, q = list(places), len(places)
+        chosen, q = list(places), len(places)
         if self.method == CLUSTER and self.clusters <= q:
             raise ConfigError(
                 f"a joint test of {q} parameters needs more than {q} clusters, got {self.clusters}"
             )
-        values, unit = self.values[own], self.bse[own]
-        scaled = self.covariance[np.ix_(own, own)] / np.outer(unit, unit)
+        values, unit = self.values[chosen], self.bse[chosen]
+        scaled = self.covariance[np.ix_(chosen, chosen)] / np.outer(unit, unit)
         statistic = float(values / unit @ np.linalg.solve(scaled, values / unit))
         if math.isinf(self.df):
             return statistic, float(chi2.sf(statistic, q))
@@ -305,14 +305,14 @@ def estimate(
         If columns are collinear, rows are no more than parameters, or there is only one cluster.
     """
     family, p, names = family_of(name), len(names), tuple(names)
-    n, loglik, deviance, pearson, last, clusters, own = sums["numbers"].tolist()
+    n, loglik, deviance, pearson, last, clusters, intercepts = sums["numbers"].tolist()
     inverse = inverted(unpacked(sums["information"], p), names)
     notes = list(_unfinished(inverse, sums["score"]))
-    if own:
-        notes.append(f"each of {own:.0f} sites has its own intercept, which stays there")
+    if intercepts:
+        notes.append(f"each of {intercepts:.0f} sites has its own intercept, which stays there")
     if family.dispersed and method == MODEL:
         notes.append(_JOINT)
-    counted = p + int(own)
+    counted = p + int(intercepts)
     left = n - counted
     if left <= 0 and (family.scale in (RESIDUAL, PEARSON) or method != MODEL):
         raise ConfigError(
@@ -400,16 +400,16 @@ def inverted(information: Array, names: Sequence[str]) -> Array:
     values, vectors = np.linalg.eigh(information / sizes / sizes[:, None])
     least = _SINGULAR * len(sizes) * float(np.finfo(np.float64).eps)
     if values[0] < least:
-        own = np.abs(vectors[:, 0])
-        alike = [names[j] for j in np.flatnonzero(own > _NAMED * own.max()).tolist()]
+        weights = np.abs(vectors[:, 0])
+        alike = [names[j] for j in np.flatnonzero(weights > _NAMED * weights.max()).tolist()]
         what = "not positive" if values[0] < -least else "singular"
         raise ConfigError(
             f"the information matrix is {what}: {first_few(alike, what='parameter')} cannot be "
             f"told apart, as with a constant column beside an intercept, all levels of a category, "
             f"or more columns than rows. Leave one out"
         )
-    found: Array = (vectors / values) @ vectors.T / sizes / sizes[:, None]
-    return found
+    inverse: Array = (vectors / values) @ vectors.T / sizes / sizes[:, None]
+    return inverse
 
 
 def _unfinished(inverse: Array, score: Array) -> list[str]:

@@ -73,14 +73,14 @@ def _expect_sizes(at: Fitted, weights: Array, least: int) -> None:
 
     Answers for several ratios give the sums over the groups of each weight.
     """
-    sizes, place, found = np.unique(weights[weights > 0], return_inverse=True, return_counts=True)
+    sizes, place, counts = np.unique(weights[weights > 0], return_inverse=True, return_counts=True)
     of_group = np.full(len(weights), -1)
     of_group[weights > 0] = place
     of_row = of_group[_groups(at)]
     few = effective_counts(of_row[of_row >= 0], len(sizes), at.w[of_row >= 0]) < least
     if least > 1 and few.any():
         raise RefusedError(
-            f"refused: sums over groups reveal those of each size, and the {found[few][0]} groups "
+            f"refused: sums over groups reveal those of each size, and the {counts[few][0]} groups "
             f"of one size have fewer than {least} rows here (policy.min-rows and min-cell): use "
             f"larger groups, or the site as one"
         )
@@ -135,8 +135,8 @@ def predicted_effects(objective: Any, x: Array, sd: float, residual_sd: float, n
     at = fitted(objective, x)
     if at.family.scale == RESIDUAL:
         rows, r = grouped(at), (sd / residual_sd) ** 2
-        found: Array = rows.sums[:, -1] * r / (1.0 + rows.counts * r)
-        return found
+        predicted: Array = rows.sums[:, -1] * r / (1.0 + rows.counts * r)
+        return predicted
     theta = np.append(x, math.log(sd or 1.0))
     modes = random_intercepts(objective, theta, nodes).effects(theta)
     return modes if sd else np.zeros_like(modes)
@@ -168,8 +168,8 @@ def grouped(at: Fitted) -> Grouped:
     left = at.loss.targets - at.scores
     by, weighted = group_sums(codes, at.w), at.w * left
     sums, across = by @ rows, np.asarray(rows.T @ weighted).reshape(-1, 1)
-    own = RowScores(at.w, np.ones(len(at.w)), rows).squares()
-    products = np.block([[own, across], [across.T, np.array([[weighted @ left]])]])
+    squares = RowScores(at.w, np.ones(len(at.w)), rows).squares()
+    products = np.block([[squares, across], [across.T, np.array([[weighted @ left]])]])
     sums = sums if isinstance(sums, np.ndarray) else sums.toarray()
     return Grouped(products, np.column_stack([sums, by @ left]), by @ np.ones(len(at.w)))
 

@@ -107,9 +107,9 @@ def sums_in_time(f: CoxRegression, x: Array, moments: Array, center: float) -> P
     """Return a site's sums for a function of time, given for each row."""
     score, *squares = f.sums_in_time(x, moments - center)
     names = ("first", "second", "third")
-    own = {name: packed(square) for name, square in zip(names, squares, strict=True)}
+    triangles = {name: packed(square) for name, square in zip(names, squares, strict=True)}
     told = np.array([float(moments[f.events].sum()), float(f.events.sum())])
-    return {"score": np.asarray(score, np.float64), **own, "moments": told}
+    return {"score": np.asarray(score, np.float64), **triangles, "moments": told}
 
 
 def shapes_in_time(columns: int) -> dict[str, tuple[int, ...]]:
@@ -146,7 +146,7 @@ def baseline(objective: Any, down: Payload, least: int = 1) -> Payload:
         raise ConfigError("baseline hazards can only be sent by a site that is one stratum")
     alike = np.zeros(f.num_examples, dtype=np.intp)
     _, events = risk_counts(f.times, f.events, alike, 1, grid, least, f.given_weights)
-    ((times, hazard),) = (own.T for own in f.baseline(down["x"]).values())
+    ((times, hazard),) = (stratum.T for stratum in f.baseline(down["x"]).values())
     whole = np.concatenate([[0.0], hazard])[np.searchsorted(times, grid, side="right")]
     last = np.maximum.accumulate(np.where(events[:, 0] > 0, np.arange(len(grid)), -1))
     return {"hazard": np.where(last >= 0, whole[last], 0.0)}

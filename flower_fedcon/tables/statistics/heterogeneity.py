@@ -213,22 +213,22 @@ def found_by_sites(
     shapes = {"values": (p,), "step": (p,), **shapes_of(p, MODEL)}
     told, why = ask("alone", shapes)
     left_out, sites, values, errors = dict(why), [], [], []
-    for site, own in told.items():
+    for site, sums in told.items():
         try:
-            found = _alone(pooled, own)
+            fit = _alone(pooled, sums)
         except ConfigError as error:
-            singular = not own["step"].any()
+            singular = not sums["step"].any()
             left_out[site] = ((lacking or {}).get(site) if singular else None) or str(error)
             continue
         if units is not None:
-            found = found.mapped(units, pooled.names)
+            fit = fit.mapped(units, pooled.names)
         sites.append(site)
-        values.append(found.values)
-        errors.append(found.bse)
-    known = np.array(values), np.array(errors)
+        values.append(fit.values)
+        errors.append(fit.bse)
+    both = np.array(values), np.array(errors)
     if len(sites) < 2:
-        return heterogeneity_of(pooled.names, sites, *known, left_out)  # raises, with the reasons
-    return heterogeneity_of(pooled.names, sites, *known, left_out, *_against_own(ask, pooled, x))
+        return heterogeneity_of(pooled.names, sites, *both, left_out)  # raises, with the reasons
+    return heterogeneity_of(pooled.names, sites, *both, left_out, *_against_own(ask, pooled, x))
 
 
 def _alone(pooled: Estimates, told: Payload) -> Estimates:

@@ -84,10 +84,10 @@ class RandomFit:
     @property
     def parts(self) -> list[tuple[str, float, float, float]]:
         """Name, value, standard error and p-value of each deviation; NaN for none."""
-        found = [(f"({self.group} sd)", self.sd, self.sd_bse, self.pvalue)]
+        deviations = [(f"({self.group} sd)", self.sd, self.sd_bse, self.pvalue)]
         if not math.isnan(self.residual_sd):
-            found.append((RESIDUAL_SD, self.residual_sd, math.nan, math.nan))
-        return found
+            deviations.append((RESIDUAL_SD, self.residual_sd, math.nan, math.nan))
+        return deviations
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -142,19 +142,19 @@ def fit_marginal(
     family = family_of(name)
     best, exchanges, left = _climb(told, start, every, family.far, family.endless, tol, most)
     if best.flat:
-        found, sd, error = replace(null, counted=p + 1, notes=()), 0.0, math.nan
+        estimates, sd, error = replace(null, counted=p + 1, notes=()), 0.0, math.nan
     else:
         whole = estimate(name, MODEL, every, best.theta, best.sums)
-        found = whole.mapped(np.eye(p, p + 1), names)
+        estimates = whole.mapped(np.eye(p, p + 1), names)
         sd = math.exp(float(best.theta[-1]))
         error = sd * float(whole.bse[-1])
     groups = int(best.sums["numbers"][5])
     notes = [f"without random intercepts {note}" for note in null.notes]
-    found = replace(
-        found, deviance=-2.0 * found.loglik, pearson=math.nan, clusters=groups,
-        notes=(*found.notes, *notes),
+    estimates = replace(
+        estimates, deviance=-2.0 * estimates.loglik, pearson=math.nan, clusters=groups,
+        notes=(*estimates.notes, *notes),
     )  # fmt: skip
-    return _tested(found, null.loglik, sd, error, math.nan, 1 + exchanges, left, tol)
+    return _tested(estimates, null.loglik, sd, error, math.nan, 1 + exchanges, left, tol)
 
 
 def fit_squared(
@@ -192,7 +192,7 @@ def fit_squared(
     )  # fmt: skip
     r = math.exp(2.0 * float(best.theta[0]))
     at = null if best.flat else _Profile(names, x, best.sums, r, reml)
-    found = Estimates(
+    estimates = Estimates(
         family=family,
         method=MODEL,
         names=tuple(names),
@@ -209,7 +209,7 @@ def fit_squared(
     residual = math.sqrt(at.variance)
     sd = math.sqrt(at.r) * residual
     error = math.nan if best.flat else sd * at.error_of_log_sd()
-    return _tested(found, null.loglik, sd, error, residual, 1 + exchanges, left, tol)
+    return _tested(estimates, null.loglik, sd, error, residual, 1 + exchanges, left, tol)
 
 
 @dataclass(frozen=True)

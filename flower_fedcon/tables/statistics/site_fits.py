@@ -48,20 +48,20 @@ def alone(objective: Any, down: Payload, least: int = 1) -> Payload:
     """
     f = unscaled(objective)
     fitted(f, np.zeros(f.shape))  # raises without a likelihood, and for private rows
-    own = type(f) is Profiled
-    loss = f.loss if own else f
+    profiled = type(f) is Profiled
+    loss = f.loss if profiled else f
     core = loss.loss if type(loss) is WithOffset else loss
-    known = f.num_examples if f.weights is None else int((f.weights > 0).sum())
-    parameters = f.shape[0] + own
-    if known <= parameters:
+    rows = f.num_examples if f.weights is None else int((f.weights > 0).sum())
+    parameters = f.shape[0] + profiled
+    if rows <= parameters:
         raise ConfigError(
-            f"{known} rows for {parameters} parameters: a fit needs more rows than parameters"
+            f"{rows} rows for {parameters} parameters: a fit needs more rows than parameters"
         )
-    profile = f if own else Profiled(f) if core.intercept else None
+    profile = f if profiled else Profiled(f) if core.intercept else None
     if profile is not None and not profile.informative:
         raise ConfigError(_ALIKE)
     x, step = _minimum(f if profile is None else profile)
-    if profile is not None and not own:
+    if profile is not None and not profiled:
         x, step = profile.full(x), np.append(step, 0.0)
     return {"values": x, "step": step, **estimates(f, {"x": x, "method": 0.0})}
 
@@ -84,7 +84,7 @@ def apart(objective: Any, down: Payload, least: int = 1) -> Payload:
         requested twice.
     """
     f = unscaled(objective)
-    own = type(f) is Profiled
+    profiled = type(f) is Profiled
     at, entries = np.atleast_2d(down["at"]), np.asarray(down["entries"], dtype=np.float64)
     p = f.shape[0]
     fits = at.shape == (len(entries), p) and (entries == np.floor(entries)).all()
@@ -94,11 +94,11 @@ def apart(objective: Any, down: Payload, least: int = 1) -> Payload:
         raise ConfigError(
             f"each entry of a model can be requested once in a message, got {entries.tolist()[:20]}"
         )
-    found = []
+    sums = []
     for x, entry in zip(at, entries.astype(int).tolist(), strict=True):
-        mine = Profiled(f.loss, (entry, -1)) if own else Profiled(f, (entry,))
-        found.append(estimates(mine, {"x": np.delete(x, entry), "method": 0.0}))
-    return {name: np.stack([one[name] for one in found]) for name in found[0]}
+        mine = Profiled(f.loss, (entry, -1)) if profiled else Profiled(f, (entry,))
+        sums.append(estimates(mine, {"x": np.delete(x, entry), "method": 0.0}))
+    return {name: np.stack([one[name] for one in sums]) for name in sums[0]}
 
 
 def _minimum(f: Any) -> tuple[Array, Array]:

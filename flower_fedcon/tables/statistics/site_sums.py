@@ -101,16 +101,16 @@ def fitted(objective: Any, x: Array) -> Fitted:
             "refused: this node's examples are private (ExampleDP), and no noise protects the sums "
             "of scores and second derivatives for standard errors"
         )
-    own, told = 0, True
+    own_count, told = 0, True
     if type(f) is Profiled:
-        own, told, f = f.own_count, f.informative, f.at(x)
-    known = f.loss if type(f) is WithOffset else f
-    family = family_of_objective(known)
+        own_count, told, f = f.own_count, f.informative, f.at(x)
+    core = f.loss if type(f) is WithOffset else f
+    family = family_of_objective(core)
     if family is None:
         names = [one.of.__name__ for one in families()]
         raise ConfigError(
             f"standard errors need a loss with a known likelihood ({', '.join(names)}), got "
-            f"{type(known).__name__}"
+            f"{type(core).__name__}"
         )
     at: Array = x
     loss: Any = f
@@ -125,7 +125,7 @@ def fitted(objective: Any, x: Array) -> Fitted:
         )
     given = loss.given_weights
     weights = np.ones(loss.num_examples) if given is None else given
-    return Fitted(f, loss, x, at, family, weights, own, told)
+    return Fitted(f, loss, x, at, family, weights, own_count, told)
 
 
 def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
@@ -191,8 +191,8 @@ def set_clusters(objective: Any, codes: Array) -> None:
 
 def packed(square: Array) -> Array:
     """Return the upper triangle of a symmetric matrix, row after row."""
-    found: Array = square[np.triu_indices(len(square))].astype(np.float64)
-    return found
+    triangle: Array = square[np.triu_indices(len(square))].astype(np.float64)
+    return triangle
 
 
 def unpacked(triangle: Array, size: int) -> Array:
@@ -228,8 +228,8 @@ class RowScores(NamedTuple):
         """Return the weighted sum of s s'."""
         each = self.w if self.slopes is None else self.w * np.square(self.slopes)
         if not isinstance(self.rows, np.ndarray):
-            found: Array = (self.rows.T @ self.rows.multiply(each[:, None])).toarray()
-            return found
+            total: Array = (self.rows.T @ self.rows.multiply(each[:, None])).toarray()
+            return total
         return np.asarray(self.rows.T @ (each[:, None] * self.rows))
 
     def by(self, codes: Array) -> Array:
@@ -237,8 +237,8 @@ class RowScores(NamedTuple):
         from scipy import sparse
 
         member = sparse.csr_array((self._shares, (codes, np.arange(len(codes)))))
-        found = member @ self.rows
-        return found if isinstance(found, np.ndarray) else found.toarray()
+        sums = member @ self.rows
+        return sums if isinstance(sums, np.ndarray) else sums.toarray()
 
 
 def row_scores(at: Fitted) -> RowScores:
@@ -270,17 +270,17 @@ def kept_columns(at: Fitted) -> Any:
 def _information(at: Fitted, *, expected: bool) -> Array:
     """Return the negative second derivatives of the log-likelihood, or their expectation."""
     if expected:
-        found: Array = at.loss._gram(at.w, None)[kept_columns(at)][:, kept_columns(at)]
-        return found
+        information: Array = at.loss._gram(at.w, None)[kept_columns(at)][:, kept_columns(at)]
+        return information
     total, x = at.loss.total_weight / at.loss.scale, at.x
     if isinstance(at.loss, SoftmaxRegression):
         free = np.arange(x.size).reshape(x.shape)[:, 1:].reshape(-1)
-        found = at.loss.hessian(x)[np.ix_(free, free)]
+        information = at.loss.hessian(x)[np.ix_(free, free)]
     elif isinstance(at.f, WithDispersion):
-        found = at.f.information(x)
+        information = at.f.information(x)
     else:
-        found = at.f.hessian(x)
-    return np.asarray(total * found)
+        information = at.f.hessian(x)
+    return np.asarray(total * information)
 
 
 def _fit(at: Fitted) -> list[float]:
