@@ -360,7 +360,7 @@ def _weights(kind: type[Any]) -> str:
 def _asynchronous(kind: type[Any]) -> str:
     """Return whether replies to earlier models may be used, and their effect."""
     if kind.needs_fresh:
-        return f"none: {kind.needs_fresh}"
+        return f"none: {kind.needs_everyone or kind.needs_fresh}"
     if kind.async_bias:
         return f"Buffered, with a bias: {kind.async_bias}"
     return "Buffered: however often each client answers, the limit is the same"

@@ -1,9 +1,9 @@
 """The pages and tables that are made from the package before Sphinx reads the sources.
 
 A page for each method from its card (what `fedcon info` shows), with the curve of its contract
-problem; the tables to choose by and of server steps, from the classes' declarations and the claims
-of the shipped studies; the tables of sets and regularizers; the lists of the interface. With
-FEDCON_SITE=quick no curve is drawn.
+problem; the tables to choose by, of server steps and of participation, from the classes'
+declarations and the claims of the shipped studies; the tables of sets and regularizers; the lists
+of the interface. With FEDCON_SITE=quick no curve is drawn.
 """
 
 import os
@@ -23,6 +23,8 @@ DOCS = Path(__file__).parents[1]
 TABLES = {
     "which.txt": which.tables,
     "server_steps.txt": which.server_steps,
+    "unequal.txt": which.unequal,
+    "late.txt": which.late,
     "mathematics.txt": mathematics.tables,
     "interface.rst": interface.pages,
 }

@@ -112,6 +112,26 @@ def tables():
     return "\n\n".join(parts) + "\n"
 
 
+def by_words(title, words):
+    """Return the methods by what their cards say, in the order of their first."""
+    found = {}
+    for method in algorithms().values():
+        found.setdefault(words(method.card()), []).append(method.__name__)
+    rows = [[", ".join(names), cell(text)] for text, names in found.items()]
+    return f"{table(['Methods', title], rows)}\n"
+
+
+def unequal():
+    """Return how means weight uploads where clients take part unequally often."""
+    everyone = "need everyone in each round"
+    return by_words("Under unequal probabilities", lambda card: card.weights or everyone)
+
+
+def late():
+    """Return what replies to earlier models do."""
+    return by_words("With `Buffered`", lambda card: card.asynchronous)
+
+
 def server_steps():
     """Return which methods with a `server_optimizer` take which steps."""
     rows = []

@@ -24,8 +24,9 @@ def check_flow(strategy: Method[Any]) -> None:
         return
     title, instead = strategy.title, "another rule of participation, such as Full()"
     if strategy.needs_fresh:
+        why = strategy.needs_everyone or strategy.needs_fresh
         raise ParticipationError(
-            f"{title} cannot use replies to earlier models ({strategy.needs_fresh}), got {rule!r}: "
+            f"{title} cannot use replies to earlier models ({why}), got {rule!r}: "
             f"use {instead}, or AREA, FedDR, Scaffold, FedNewton (`fedcon list`)"
         )
     reasons = {

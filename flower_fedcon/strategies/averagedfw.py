@@ -76,6 +76,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     """
 
     name = "averagedfw"
+    needs_fresh = "its steps shrink from round to round, and replies would be of different steps"
     scope = Scope("convex", refuted=True)
     bias = "its limit, where there is one, is another point where clients differ"
     needs_uncompressed = "a compressed upload would take the model out of the set"

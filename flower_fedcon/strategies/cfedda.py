@@ -99,6 +99,7 @@ class CFedDA(DualAveraging[CFedDAState]):
     name = "cfedda"
     uplink = ("g",)
     needs_mean = needs_uniform = ""
+    needs_fresh = "z is a point, and its steps are counted for one cohort"
     release = Release()
     needs_independent = ""
 

@@ -134,6 +134,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     """
 
     name = "dualfl"
+    needs_fresh = "its acceleration assumes that all replies are to one model"
     scope = Scope("convex")  # and `regularization` makes them strongly convex
     uplink = ("theta",)
     needs_uncompressed = (

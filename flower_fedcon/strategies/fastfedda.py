@@ -115,6 +115,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     scope = Scope("strong")
     uplink = ("z",)
     needs_mean = needs_uniform = ""
+    needs_fresh = "z is a point, and its steps are counted for one cohort"
     release = Release(about={"z": "z"})
     needs_independent = ""
     own_loop_decides = ("local_steps",)

@@ -100,6 +100,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     """
 
     name = "fedexprox"
+    needs_fresh = "it extrapolates by replies to one model"
     scope = Scope("convex", shared_minimiser=True)
     bias = "where no minimiser is shared, it has FedProx's floor or does not converge"
     uplink = ("delta", "gap")

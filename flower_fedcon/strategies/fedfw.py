@@ -105,6 +105,7 @@ class FedFW(FrankWolfe[FedFWState]):
     """
 
     name = "fedfw"
+    needs_fresh = "its steps shrink from round to round, and replies would be of different steps"
 
     def initialize(self, x0: Array) -> FedFWState:
         """Start all iterates at x0, which must be in D."""

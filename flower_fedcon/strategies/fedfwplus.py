@@ -84,6 +84,7 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
     """
 
     name = "fedfwplus"
+    needs_fresh = "its steps shrink from round to round, and replies would be of different steps"
     title = "FedFW+"
 
     def initialize(self, x0: Array) -> FedFWPlusState:

@@ -136,6 +136,7 @@ class FedSGM(Switching[FedSGMState]):
     """
 
     name = "fedsgm"
+    needs_fresh = "its query decides for one cohort at one model"
     scope = Scope("convex")
     uplink = ("delta",)
     needs_mean = ""

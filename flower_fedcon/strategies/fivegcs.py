@@ -107,6 +107,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     """
 
     name = "fivegcs"
+    needs_fresh = "its theory needs uniform cohorts at one model"
     title = "5GCS"
     scope = Scope("strong")
     uplink = ("delta",)

@@ -101,6 +101,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     name = "mcfedda"
     uplink = ("g",)
     needs_mean = needs_uniform = ""
+    needs_fresh = "z is a point, and its steps are counted for one cohort"
     release = Release()
     needs_independent = "each stage begins anew, without the sums of earlier stages"
 

@@ -101,6 +101,7 @@ class SDANE(LocalMinimization[SDANEState]):
     """
 
     name = "sdane"
+    needs_fresh = "its second exchange is with the clients of the first, at one model"
     scope = Scope("convex")
     sampling_bias = "a cohort's gradient and steps leave a floor where clients differ"
     title = "S-DANE"

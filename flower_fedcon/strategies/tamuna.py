@@ -104,6 +104,7 @@ class TAMUNA(RandomRounds[TAMUNAState]):
     """
 
     name = "tamuna"
+    needs_fresh = "each entry of its model has the same number of senders in a round"
     scope = Scope("strong")
     uplink = ("x",)
     needs_constant_lr = "the h_i move by the step length of the round before"

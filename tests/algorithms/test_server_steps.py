@@ -66,6 +66,16 @@ def test_the_page_s_table_is_what_the_classes_accept(monkeypatch):
             assert (accepts(kind, server_optimizer=found[part]()) == "yes") == (name in listed)
 
 
+@pytest.mark.parametrize(("page", "name"), [("participation", "unequal"), ("asynchronous", "late")])
+def test_a_table_has_each_method_once(page, name, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    made = getattr(import_module("which"), name)()
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    assert f"{{include}} _generated/{name}.txt" in text
+    listed = [method for row in cells(made) for method in row[0].split(", ")]
+    assert sorted(listed) == sorted(kind.__name__ for kind in algorithms().values())
+
+
 def test_the_page_s_blocks(capsys):
     for block, text in zip(blocks("python", PAGE), blocks("text", PAGE), strict=True):
         exec(compile(block, PAGE, "exec"), {})
