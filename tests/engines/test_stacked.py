@@ -81,7 +81,7 @@ KINDS = ["quadratic", "least squares", "scaled", "logistic", "softmax", "matrix"
 
 def made(name: str, clients: list[Any], **settings: Any) -> tuple[Any, FederatedProblem]:
     contract = CONTRACTS[name]
-    oracle = {"constraint": L1Ball(2.0), "regularizer": L1(0.1)}
+    oracle = {"constraint": L1Ball(2.0), "regularizer": L1(0.01)}  # with 0.1 logistic models stay 0
     if name == "dualfl":  # for clients that are not strongly convex
         settings = {"regularization": 1.0, **settings}
     own = {contract.oracle: oracle[contract.oracle]} if contract.oracle else {}
