@@ -368,8 +368,9 @@ class Flow(ABC):
                 [(one.reply, one.wave.broadcast) for one in held], self._restores
             )
         wave, names = held[0].wave, held[0].wave.names
-        joined = [replace(self._joined(replies), round=server.round + 1)]
-        uploads = server.private.uploads(joined, names, wave.broadcast, server.round + 1)
+        replies = [self._joined(replies)] if self._stacked else replies
+        replies = [replace(reply, round=server.round + 1) for reply in replies]
+        uploads = server.private.uploads(replies, names, wave.broadcast, server.round + 1)
         steps = [server.round - one.wave.version for one in held]
         if any(steps):
             about = server.strategy.release.about
@@ -379,9 +380,9 @@ class Flow(ABC):
         return uploads
 
     def _joined(self, replies: Sequence[Reply]) -> Reply:
-        """Return replies of one client each, ascending, as one reply, in the engine's form.
+        """Return replies of one client each, ascending, as one with stacked columns.
 
-        So sums are added in the same order as in a round.
+        Sums are then added in the same order as in a round of this engine.
         """
         columns: Payload = {}
         for name in replies[0].payload:

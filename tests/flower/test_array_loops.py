@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from test_grid import ROWS, squares
 
-from flower_fedcon import FederatedProblem, keep_local, train_step
+from flower_fedcon import Buffered, FederatedProblem, Full, keep_local, train_step
 from flower_fedcon.aggregation import TrimmedMean
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies import FedAvg, FedDyn, FedProx, Scaffold
@@ -154,6 +154,18 @@ def test_uploads_of_loops_are_weighted():
     for strategy in (Scaffold(), FedDyn(proximal=1.0)):
         assert found(strategy, ROUNDS, **WEIGHTED) == pytest.approx(optimum, abs=1e-7)
         assert found(strategy, ROUNDS) == pytest.approx(plain, abs=1e-7)
+
+
+def test_uploads_of_loops_are_weighted_without_rounds_as_well():
+    """Steps that wait for everyone are rounds; others end at the weighted optimum."""
+    n = len(ROWS)
+    waits = Buffered(buffer=n, concurrency=n, dispatch=n)
+    for known in (True, False):
+        both = [found(FedAvg(participation=rule), 3, known, **WEIGHTED) for rule in (Full(), waits)]
+        assert both[0].tobytes() == both[1].tobytes()
+    optimum = FederatedProblem(squares(), weights=ROWS).optimum.x
+    end = found(Scaffold(participation=Buffered(buffer=2)), 2 * ROUNDS, **WEIGHTED)
+    assert end == pytest.approx(optimum, abs=1e-7)
 
 
 @pytest.mark.parametrize(
