@@ -118,6 +118,8 @@ def hold_answers(folder, rng, patch, rounds):
         for name, asked in questions(rng, plain=turn % 2 == 0):
             first, second = (asked(node) for node in nodes)
             assert first == second, name
+            lacks = f"{name}: add what it is sent to `more` in `questions`"
+            assert "without '" not in str(first[2].get("error", "")), lacks
             if "error" not in first[2]:
                 told.add(name)
     return told
