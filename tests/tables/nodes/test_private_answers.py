@@ -96,8 +96,11 @@ def questions(rng, plain):
     made = replace(made, scales=scales)
     x = rng.choice(EXTREMES, len(kept) + 1)
     yield "evaluate", lambda node: node.evaluate(made, x)
-    more = {"method": 1.0, "at": rng.normal(size=3), "entries": np.zeros(1), "transform": 0.0,
-            "center": 0.0, "times": np.arange(1.0, 4.0), "nodes": 5.0, "ratio": 0.5}  # fmt: skip
+    more = {
+        "method": 1.0, "at": rng.normal(size=3), "entries": np.zeros(1), "transform": 0.0,
+        "center": 0.0, "times": np.arange(1.0, 4.0), "nodes": 5.0, "ratio": 0.5, "sd": 1.0,
+        "residual_sd": 1.0,
+    }  # fmt: skip
     for name in (name for name, own in known().items() if own.phase == STATISTICS):
         own = more | ({"at": x[None]} if name == "apart" else {})
         yield name, ask(1, {"x": x, f"asks.{name}": 1.0, **own}, STATISTICS, made)
