@@ -107,7 +107,7 @@ def clips_each(self, state, down):
 def test_a_step_for_all_clients_at_once_looks_at_each():
     check_algorithm(made({}, {"step": clips_each}))
     registry._own.clear()
-    with pytest.raises(AlgorithmError, match=r"^Mine fails 1 of 15 checks: same_stacked: .*axes"):
+    with pytest.raises(AlgorithmError, match=r"^Mine fails 1 of 16 checks: same_stacked: .*axes"):
         check_algorithm(made({}, {"step": clips}))
     registry._own.clear()
     check_algorithm(made({}, {"step": clips, "one_at_a_time": "clips by one norm"}))
@@ -127,7 +127,7 @@ def grows(self, state, down):
         ({"aggregate": widens}, {}, "single_precision: "),
         ({}, {"step": squares}, "any_shape: a matrix has other iterates"),
         ({}, {"step": grows}, "finite_iterates, seeded.*: round 2: "),
-        ({"uplink": ("delte",)}, {}, r"fails (1\d|9) of 15 checks"),
+        ({"uplink": ("delte",)}, {}, r"fails (1\d|9) of 16 checks"),
     ],
 )
 def test_what_is_wrong_is_named(server, client, words):
@@ -149,7 +149,7 @@ def test_state_that_starts_afresh_unnoticed_is_found():
         raise StateLostError("it is gone")
 
     client = {"state_type": Count, "step": step, "initialize": lambda self, down: Count(0)}
-    with pytest.raises(AlgorithmError, match=r"1 of 15 checks: lost_state: the reason does not na"):
+    with pytest.raises(AlgorithmError, match=r"1 of 16 checks: lost_state: the reason does not na"):
         check_algorithm(made({"readmit": readmit}, client))
     registry._own.clear()
     check_algorithm(made({}, client))  # the base names the algorithm
@@ -161,7 +161,7 @@ def test_it_says_what_does_not_fit():
     with pytest.raises(AlgorithmError, match="registered: unknown algorithm 'own_momentum'"):
         check_algorithm(Own(**STEPS))
     assert default_problem(FedProx(proximal=1.0)).constraint is None
-    assert len(CHECKS) == 15
+    assert len(CHECKS) == 16
 
 
 def forgets_the_state(self, state, down):
