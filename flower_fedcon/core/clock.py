@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flower_fedcon.core.availability import read_rows
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.rng import CLOCK, stream
 from flower_fedcon.errors import ConfigError, repr_of
@@ -216,6 +217,8 @@ class Clock:
         self.away = _read_away(away)
         if self.away:
             self.stated["away"] = away
+        if not isinstance(events, str | Path | None):
+            raise ConfigError(f"Clock(events) must be the path of a log, got {events!r}")
         self.events = None if events is None else Path(events)
         if events is not None:
             if self.stated:
@@ -498,7 +501,7 @@ class Deadline(Participation):
 
     def __post_init__(self) -> None:
         positive("Deadline(seconds)", self.seconds)
-        if not isinstance(self.among, Participation) or isinstance(self.among, Deadline):
+        if not isinstance(self.among, Participation) or isinstance(self.among, Deadline | Buffered):
             raise ConfigError(
                 f"Deadline(among) must be another rule of participation, got {self.among!r}"
             )

@@ -22,7 +22,8 @@ Record: TypeAlias = dict[str, float]
 COLUMNS = frozenset(
     ["round", "objective", "residual", "violation", "uplink_bytes", "downlink_bytes", "seconds",
      "simulated_seconds", "late", "cohort", "replies", "dropped", "retries", "lost", "refused",
-     "unheard", "kkt", "fw_gap", "consensus", "epsilon", "clip"]
+     "unheard", "kkt", "fw_gap", "consensus", "epsilon", "clip", "staleness", "most_staleness",
+     "stale", "waves"]
 )  # fmt: skip
 """The columns that the run itself writes."""
 WEIGHT = "weight."

@@ -193,10 +193,21 @@ class Flow(ABC):
         self._stacked: set[str] = set()  # uploads that the engine gives as stacked columns
         self._restores: dict[int, Payload] = {}
         self._faults: dict[int, str] = {}
+        self._resting: set[int] = set()  # clients whose last reply was of no use
         self._diverged: set[int] = set()
         self.note: Callable[[Event], None] = lambda event: None
         self.applying: Callable[[], None] = lambda: None
         self.used, self.stale = np.zeros(n, np.int64), np.zeros(n, np.int64)
+
+    @property
+    def server(self) -> Server:
+        """The server whose steps these are."""
+        return self._server
+
+    def follow(self, before: Flow) -> None:
+        """Continue the numbers of the flow of a server that was given up."""
+        self.waves, self.note = before.waves, before.note
+        self.used, self.stale = before.used, before.stale
 
     # --- what a kind of flow defines -------------------------------------------------------------
 
@@ -254,6 +265,8 @@ class Flow(ABC):
         if free < 1 or (free < self._rule.dispatch and busy):
             return
         away = busy | {held.client for held in self._held}
+        if busy:  # a client that fails at once must not be asked again and again meanwhile
+            away |= self._resting
         clients = [client for client in self._there() if client not in away]
         if free < len(clients):
             rng = stream(self._server.setup.seed, COHORT, self.waves + 1)
@@ -290,6 +303,7 @@ class Flow(ABC):
                 server.round + (outcome == "used"),
             )
         )
+        self._resting = {client} if outcome in ("dropped", "silent") else set()
         if outcome == "used":
             self._vain = 0
             self._diverged.discard(client)

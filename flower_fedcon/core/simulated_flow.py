@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import Reply, Request
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError
+
+OUTCOMES = ("used", "stale", "dropped", "lost", "silent")
 
 
 class Task(NamedTuple):
@@ -150,7 +153,7 @@ class ReplayedFlow(SimulatedFlow):
         super().__init__(server, answer)  # eager: the log has all times
         assert self._clock.events is not None  # noqa: S101  (the caller's case)
         self._source = self._clock.events
-        self._events, self._done = read_events(self._source), 0
+        self._events, self._done = read_events(self._source, server.setup.num_clients), 0
 
     def _launch(self, wave: Wave) -> None:
         self._due = dict.fromkeys(wave.clients, wave)
@@ -168,11 +171,14 @@ class ReplayedFlow(SimulatedFlow):
         self._done += 1
         self._clock.seconds = float(event["seconds"])
         if "asked" in event:
-            self._send([*map(int, event["asked"])])
-            self._same(event, event["wave"] == self.waves)
+            busy = self._at_work() | {held.client for held in self._held}
+            self._same(event, event["wave"] == self.waves + 1 and busy.isdisjoint(event["asked"]))
+            self._same(event, len(busy) + len(event["asked"]) <= self._most)
+            self._send(event["asked"])
             return
         wave, client, outcome = self._open.get(event["wave"]), event["client"], event["outcome"]
         self._same(event, wave is not None and client in wave.open)
+        self._same(event, event["step"] == self._server.round + (outcome == "used"))
         assert wave is not None  # noqa: S101  (checked)
         self._tasks.remove(Task(0.0, wave.number, client))
         reply = self._replies.pop((wave.number, client), None)
@@ -200,12 +206,17 @@ class ReplayedFlow(SimulatedFlow):
 
     def resume(self, found: Mapping[str, Any]) -> None:
         """Go on after a checkpoint, at the same place of the log."""
+        if "done" not in found:
+            raise ConfigError(
+                f"Clock(events={str(self._source)!r}) repeats a run from its beginning, and this "
+                f"one has begun with another clock: give another run_dir"
+            )
         super().resume(found)
         self._done = found["done"]
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a log.
+def read_events(path: Path, num_clients: int) -> list[dict[str, Any]]:
+    """Return the events of a log of a run with so many clients.
 
     Raises
     ------
@@ -213,11 +224,19 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         If it cannot be read.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        events = [json.loads(line) for line in lines]
-        for event in events:
-            float(event["seconds"]), int(event["wave"])
-            event["asked"] if "asked" in event else (event["client"], event["outcome"])
+        events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        now = 0.0
+        for number, event in enumerate(events, start=1):
+            clients = event["asked"] if "asked" in event else [event["client"]]
+            numbers = [*clients, event["wave"], event["step"]]
+            whole = all(type(each) is int and each >= 0 for each in numbers)
+            if not clients or not whole or max(clients) >= num_clients:
+                raise ValueError(f"line {number} has no clients below {num_clients}, wave and step")
+            if not now <= event["seconds"] < math.inf:
+                raise ValueError(f"line {number}: {event['seconds']!r} seconds after {now:g}")
+            now = event["seconds"]
+            if "asked" not in event and event["outcome"] not in OUTCOMES:
+                raise ValueError(f"line {number}: unknown outcome {event['outcome']!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"Clock(events={str(path)!r}): cannot read it: {error!r}") from None
     return events

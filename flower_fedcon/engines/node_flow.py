@@ -171,6 +171,11 @@ class NodeFlow(Flow):
         if self._server.setup.estimated or len(self._diverged) == self._server.setup.num_clients:
             super()._check_hope()
 
+    def follow(self, before: Flow) -> None:
+        """Continue the numbers and the time of the flow of a server that was given up."""
+        super().follow(before)
+        self._before = before.seconds
+
     def snapshot(self) -> dict[str, Any]:
         """Return what a later start needs: nodes are then asked anew."""
         return super().snapshot() | {"seconds": self.seconds}

@@ -7,6 +7,7 @@ clients that are asked, and what becomes of each reply. `Clock(events=...)` repe
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -64,11 +65,20 @@ class Flowing(RunHook):
         if known is not None:
             self._flow.resume(known["flow"])
             self._written = known["events"]
-        if self._path is not None:
-            kept = b""
-            if self._written:
-                kept = b"".join(self._path.read_bytes().splitlines(keepends=True)[: self._written])
-            self._path.write_bytes(kept)
+        if self._path is None:
+            return
+        try:
+            if self._path.is_symlink() or (self._path.exists() and not self._path.is_file()):
+                raise OSError("it is not a file of its own")
+            if not self._written:
+                self._path.write_bytes(b"")
+                return
+            lines = self._path.read_bytes().splitlines(keepends=True)[: self._written]
+            if len(lines) < self._written:
+                raise OSError(f"it has {len(lines)} of the {self._written} events so far")
+            os.truncate(self._path, sum(map(len, lines)))
+        except OSError as error:
+            raise StorageError(f"{self._path}: {error}") from error
 
     def step(self, run: Playing) -> Step:
         """Do the next step."""
@@ -76,6 +86,10 @@ class Flowing(RunHook):
         def applying() -> None:
             run.asking = False  # mirrors change in place
 
+        if self._flow.server is not run.server:  # the run has started again
+            flow = run.engine.flow(run.server)
+            flow.follow(self._flow)
+            self._flow = flow
         self._flow.applying = applying
         return self._flow.step()
 
@@ -93,8 +107,8 @@ class Flowing(RunHook):
             }
         self._lines.append(json.dumps(line | {"step": event.step}) + "\n")
 
-    def pause(self, run: Playing, *, now: bool) -> None:
-        """Write the events of a step."""
+    def writing(self, run: Playing) -> None:
+        """Write the events of a step, before a checkpoint counts them."""
         self._write()
 
     def ended(self, run: Playing) -> None:

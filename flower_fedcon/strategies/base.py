@@ -130,7 +130,8 @@ class FedConStrategy(FlowerStrategy[State]):
             raise ConfigError(
                 "participation must be Full(), Sample(fraction=0.5), Sample(count=3), "
                 "Bernoulli(p), Only(client), Weighted(weights), Cyclic(groups), "
-                "Markov(stay, back), Available(trace) or a Participation of your own, got "
+                "Markov(stay, back), Available(trace), Buffered(buffer) or a Participation of your "
+                "own, got "
                 f"{participation!r}"
             )
         if isinstance(participation, Only) and self.client_side().state_type is not None:

@@ -17,6 +17,7 @@ from problems import random_quadratics
 from flower_fedcon import (
     Buffered,
     Clock,
+    Deadline,
     Exponential,
     FederatedProblem,
     Full,
@@ -318,6 +319,12 @@ REFUSALS: list[tuple[Any, type[FedConError], str]] = [
     (lambda: (FedAvg(), {"clock": Clock(away=[(6, 0, 1)])}), ConfigError, "there is no client 6: "),
     (lambda: Clock(away=[(0, 3, 1)]), ConfigError, "0 <= from < to, both finite"),
     (lambda: Clock(away=[(0, 3)]), ConfigError, "rows of a client's number and the seconds"),
+    (lambda: Deadline(3.0, among=Buffered(2)), ConfigError, r"Deadline\(among\) must be another"),
+    (lambda: Clock(events=3), ConfigError, "must be the path of a log, got 3"),
+    (
+        lambda: (FedAvg(), {"evaluate": lambda r, x: {"waves": 7.0}}),
+        ConfigError, "a metric cannot be called 'waves'",
+    ),
     (lambda: Clock(events="x", compute=1.0), ConfigError, "takes no compute: leave them out"),
 ]  # fmt: skip
 

@@ -133,3 +133,50 @@ def test_a_run_without_usable_replies_ends_with_its_reasons() -> None:
     run = OpenRun(FedAvg(participation=Buffered(buffer=2)), PLAIN, alter=nothing)
     with pytest.raises(RoundError, match=r"step 1: none of the last 24 replies could be used \(cl"):
         run.play(1)
+
+
+class Broken:
+    """An objective without data."""
+
+    smoothness = 1.0
+
+    def value(self, x: Any) -> float:
+        return 0.0
+
+    def gradient(self, x: Any) -> Any:
+        raise RuntimeError("no data")
+
+
+@pytest.mark.parametrize("fast", [0.0, 0.01])
+def test_a_client_that_fails_at_once_does_not_end_the_run(fast: float) -> None:
+    """It is asked again when somebody else has answered."""
+    problem = FederatedProblem([*PLAIN.objectives[:5], Broken()], x0=np.zeros(5))
+    strategy = FedAvg(client_lr=0.02, local_steps=1, participation=Buffered(buffer=2))
+    history = simulate(strategy, problem, 20, clock=Clock(compute=[1.0] * 5 + [fast]))
+    assert history["round"][-1] == 20
+    assert 5 < history["dropped"][-1] < 100
+
+
+class Wall:
+    """Curvature 0.1 near the start, and steep beyond 20: an estimated L is too small there."""
+
+    def __init__(self, b: float) -> None:
+        self.b = np.full(3, b)
+
+    def value(self, x: Any) -> float:
+        over = np.maximum(np.abs(x) - 20, 0)
+        steep = np.where(over < 10, 5e2 * over**2, 1e4 * over - 5e4)
+        return float(0.05 * np.minimum(x * x, 1e4).sum() + steep.sum() - self.b @ x)
+
+    def gradient(self, x: Any) -> Any:
+        over = np.maximum(np.abs(x) - 20, 0)
+        return 0.1 * np.clip(x, -100, 100) + np.sign(x) * np.minimum(1e3 * over, 1e4) - self.b
+
+
+def test_a_run_that_starts_again_goes_on_with_its_new_server() -> None:
+    problem = FederatedProblem([Wall(b) for b in (2, 2.5, 3, 4)], x0=np.zeros(3))
+    strategy = FedAvg(participation=Buffered(buffer=2))
+    history = simulate(strategy, problem, 60, clock=Clock(compute=[1, 2, 3, 5.0]))
+    assert history["round"][-1] == 60
+    assert history["objective"][-1] < -40  # of -64; it began again at 0
+    assert (np.diff(history["waves"]) > 0).all()

@@ -14,7 +14,8 @@ from flower_fedcon import (
     LogNormal,
     simulate,
 )
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, StorageError
+from flower_fedcon.runs import checkpoint
 
 # --- stopped and continued, and repeated ----------------------------------------------------------
 
@@ -91,3 +92,57 @@ def test_a_log_that_does_not_fit_is_refused(log: str | None, says: str, tmp_path
         path.write_text(log)
     with pytest.raises(ConfigError, match=says):
         played("FedAvg", clock=Clock(events=path))
+
+
+class GoneError(BaseException):
+    """The process dies here."""
+
+
+def test_a_run_that_dies_after_its_checkpoint_has_every_event(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events are written before the checkpoint counts them."""
+    whole = played("FedDR", run_dir=tmp_path / "whole")
+    saved, save = [], checkpoint.save
+
+    def die(folder: Any, content: Any) -> None:
+        save(folder, content)
+        saved.append(folder)
+        if len(saved) == 3:
+            raise GoneError
+
+    monkeypatch.setattr(checkpoint, "save", die)
+    with pytest.raises(GoneError):
+        played("FedDR", run_dir=tmp_path / "run", checkpoint_every=3)
+    monkeypatch.setattr(checkpoint, "save", save)
+    again = played("FedDR", run_dir=tmp_path / "run", checkpoint_every=3, resume=True)
+    assert again.x.tobytes() == whole.x.tobytes()
+    logs = [(tmp_path / run / "events.jsonl").read_text() for run in ("whole", "run")]
+    assert logs[0] == logs[1]
+
+
+def test_a_log_without_some_events_is_no_log_to_go_on_with(tmp_path: Any) -> None:
+    options: dict[str, Any] = {"run_dir": tmp_path / "run", "checkpoint_every": 5}
+    played("FedDR", steps=10, **options)
+    log = tmp_path / "run" / "events.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:9]))
+    with pytest.raises(StorageError, match=r"events.jsonl: it has 9 of the \d+ events so far"):
+        played("FedDR", resume=True, **options)
+
+
+OTHERS = [
+    (lambda event: event | {"step": event["step"] + 1}, "differs from the log's"),
+    (lambda event: event | {"seconds": float("nan")}, "cannot read it"),
+    (lambda event: event | {"wave": "1"}, "cannot read it"),
+    (lambda event: {**event, "asked": [0, 99]} if "asked" in event else event, "cannot read it"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), OTHERS)
+def test_a_log_of_another_run_is_refused(change: Any, says: str, tmp_path: Any) -> None:
+    played("FedDR", run_dir=tmp_path / "first")
+    log = tmp_path / "first" / "events.jsonl"
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps(change(event)) + "\n" for event in events))
+    with pytest.raises(ConfigError, match=says):
+        played("FedDR", clock=Clock(events=log))
