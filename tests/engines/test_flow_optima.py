@@ -95,9 +95,9 @@ def test_averages_favour_fast_clients_and_say_so(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("make", "problem", "far"),
     [
-        (lambda q: AREA(PSI, local_steps=1, participation=q), COMPOSITE, 1e-12),
-        (lambda q: Scaffold(participation=q), PLAIN, 1e-12),
-        (lambda q: FedDyn(participation=q), PLAIN, 1e-12),
+        (lambda q: AREA(PSI, local_steps=1, participation=q), COMPOSITE, 1e-11),
+        (lambda q: Scaffold(participation=q), PLAIN, 1e-11),
+        (lambda q: FedDyn(participation=q), PLAIN, 1e-11),
     ],
     ids=["AREA", "Scaffold", "FedDyn"],
 )
@@ -179,4 +179,5 @@ def test_a_run_that_starts_again_goes_on_with_its_new_server() -> None:
     history = simulate(strategy, problem, 60, clock=Clock(compute=[1, 2, 3, 5.0]))
     assert history["round"][-1] == 60
     assert history["objective"][-1] < -40  # of -64; it began again at 0
-    assert (np.diff(history["waves"]) > 0).all()
+    waves = history["waves"]  # none in the row in which it has begun again
+    assert (np.diff(waves[np.isfinite(waves)]) > 0).all()
