@@ -409,7 +409,7 @@ class Flow(ABC):
         """Do the step with the replies that are held, and acknowledge each with its wave."""
         server, uploads = self._server, self._uploads()
         waves = {held.client: held.wave for held in self._held}
-        steps = [server.round - waves[client].version for client in uploads.clients]
+        steps = uploads.staleness
         self.applying()
         server.round, server.cohort = server.round + 1, uploads.clients
         server.apply(uploads, [waves[client].number for client in uploads.clients])

@@ -83,9 +83,7 @@ class SimulatedFlow(Flow):
 
     def _launch(self, wave: Wave) -> None:
         """Let a wave's replies come at their times."""
-        self._due |= dict.fromkeys(wave.clients, wave)
-        if not self._together:
-            self._compute()
+        self._assign(wave)
         came = [self._replies.get((wave.number, client)) for client in wave.clients]
         if self._clock.counts_gradients:
             work = [one.work[0] if one is not None and one.work else {} for one in came]
@@ -97,13 +95,19 @@ class SimulatedFlow(Flow):
         for client, arrives in zip(wave.clients, ends.tolist(), strict=True):
             heapq.heappush(self._tasks, Task(arrives, wave.number, client))
 
+    def _assign(self, wave: Wave) -> None:
+        """Note a wave's clients as at work; compute their replies now, unless they may wait."""
+        self._due |= dict.fromkeys(wave.clients, wave)
+        if not self._together:
+            self._compute()
+
     def _compute(self) -> None:
         """Compute the replies of all clients at work that have none yet."""
         due, self._due = dict(sorted(self._due.items())), {}
         for reply in self._answer(_joint(due)):
             columns = reply.payload.items()
             self._stacked.update(name for name, column in columns if isinstance(column, np.ndarray))
-            for one in reply.single() if reply.payload else _apart(reply):
+            for one in reply.single():
                 wave = due[one.clients[0]].number
                 self._replies[wave, one.clients[0]] = replace(one, round=wave)
 
@@ -129,11 +133,7 @@ class SimulatedFlow(Flow):
         for each in found["open"]:
             wave = Wave.resumed(self._server, each, self._restores)
             self._open[wave.number] = wave
-            self._due |= dict.fromkeys(wave.clients, wave)
-        if self._due and not self._together:
-            for wave in self._open.values():
-                self._due = dict.fromkeys(wave.clients, wave)
-                self._compute()
+            self._assign(wave)
 
 
 class ReplayedFlow(SimulatedFlow):
@@ -156,8 +156,7 @@ class ReplayedFlow(SimulatedFlow):
         self._events, self._done = read_events(self._source, server.setup.num_clients), 0
 
     def _launch(self, wave: Wave) -> None:
-        self._due = dict.fromkeys(wave.clients, wave)
-        self._compute()
+        self._assign(wave)
         self._tasks += [Task(0.0, wave.number, client) for client in wave.clients]
 
     def _proceed(self) -> None:
@@ -270,8 +269,3 @@ def _joint(due: Mapping[int, Wave]) -> Request:
         personal={c: part.down(c) for c, part in zip(due, parts, strict=True)},
         restore={c: given for part in parts for c, given in part.restore.items()},
     )
-
-
-def _apart(reply: Reply) -> list[Reply]:
-    """Return a reply without a payload for each of its clients."""
-    return [replace(reply, clients=[client]) for client in reply.clients]
