@@ -380,6 +380,10 @@ RANDOM = [
 ]
 
 
+def test_every_method_has_random_runs():
+    assert {*METHODS} == {method.__name__ for method in algorithms().values()}
+
+
 @pytest.mark.parametrize(("method", "engine", "numbers"), RANDOM)
 def test_random_runs(method, engine, numbers):
     """Give the local engine's model, relative to its greatest entry."""
