@@ -84,12 +84,9 @@ def _found() -> dict[str, Command]:
     return dict(sorted(there.items(), key=lambda item: item[1].rank))
 
 
-_GROUPS = {  # of commands of two words: the help, and its example
-    "data": ("Look at tables before a run.", "fedcon data check --help"),
-    "privacy": (
-        "Show how much privacy is spent, and audit private mechanisms.",
-        "fedcon privacy spent state",
-    ),
+_GROUPS = {  # of commands of two words: the help
+    "data": "Look at tables before a run.",
+    "privacy": "Show how much privacy is spent, and audit private mechanisms.",
 }
 
 
@@ -98,9 +95,8 @@ def _add_commands() -> None:
     for words, command in _found().items():
         group, _, name = words.rpartition(" ")
         if group and group not in groups:
-            said, example = _GROUPS[group]
-            groups[group] = typer.Typer(help=said, no_args_is_help=True)
-            app.add_typer(groups[group], name=group, epilog=_examples(example))
+            groups[group] = typer.Typer(help=_GROUPS[group], no_args_is_help=True)
+            app.add_typer(groups[group], name=group, epilog=_examples(command.examples[0]))
         into = groups[group] if group else app
         into.command(name, epilog=_examples(*command.examples))(command.run)
 
