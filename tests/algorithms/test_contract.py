@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from contract import CONTRACTS, EACH, FIRST, late_rules, rules, strategy
 from harness import OpenRun
+from nightly import nightly
 
 from flower_fedcon import registry, simulate
 from flower_fedcon.errors import AlgorithmError, FedConError, ParticipationError
@@ -30,7 +31,7 @@ from flower_fedcon.validation import parameters
 TESTS = Path(__file__).parents[1]
 FORMS = ["any_shape", "single_precision"]
 FIGURES = [
-    pytest.param(name, case, id=f"{name}-{case.id}")
+    (nightly if case.at_night else pytest.param)(name, case, id=f"{name}-{case.id}")
     for name, contract in CONTRACTS.items()
     for case in contract.cases + contract.sampled
 ]

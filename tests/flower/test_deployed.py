@@ -1,7 +1,7 @@
-"""One deployment on loopback serves six apps, and what befalls it changes no number.
+"""One deployment on loopback serves five apps, and what befalls it changes no number.
 
-A SuperLink and three SuperNodes that keep their clients' state. Two apps are those of the README
-and of a page, as they stand there. Then a node hangs and is killed in the
+A SuperLink and three SuperNodes that keep their clients' state. One app is that of the README, as
+it stands there. Then a node hangs and is killed in the
 middle of a round of sums, and comes back. In the minute that Flower takes to see that it is gone,
 the ServerApp of another run is killed, and its run is resumed, stopped by `flwr stop`, and resumed.
 Every run ends as the undisturbed one. What takes longer is nightly: more methods (test_engines.py),

@@ -24,7 +24,8 @@ FirstRounds = Callable[[], tuple[Any, FederatedProblem, list[float]]]
 class Case:
     """One figure of an algorithm's card: after `rounds` the error lies in [low, high].
 
-    `measure` is "distance" (to the optimum of the independent solver) or "residual" (F - F*).
+    `measure` is "distance" (to the optimum of the independent solver) or "residual" (F - F*). A
+    long one is played `at_night`; others of the method are not.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Case:
     low: float
     high: float
     measure: str = "distance"
+    at_night: bool = False
 
     def error(self, x: Any) -> float:
         problem = self.problem()

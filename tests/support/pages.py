@@ -9,7 +9,7 @@ from flower_fedcon.cli.commands import new_app
 
 ROOT = Path(__file__).parents[2]
 APP = ("server_app.py", "client_app.py")
-ON_NODES = ("README.md", "docs/flower_app.md")
+ON_NODES = ("README.md",)
 """Pages whose app every run of the tests deploys (`flower/test_deployed.py`)."""
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -186,7 +187,9 @@ CONTRACT = Contract(
         Case("gap rule, after 50", q6, GAP, 50, **about(1.44e-6)),
         Case("gap rule, after 100", q6, GAP, 100, **about(5.48e-11)),
         Case("gap rule, after 150", q6, GAP, 150, 0, 1e-14),
-        Case("regularizer in the clients", q6_l1, {**L1_06, **PAPER}, 1000, 0, 1e-10),
+        Case(
+            "regularizer in the clients", q6_l1, {**L1_06, **PAPER}, 1000, 0, 1e-10, at_night=True
+        ),
         Case("regularizer at the server", q6_l1, L1_06, 100, 0, 2e-11),
         Case("accelerated form", q6, {**ONE, **FAST}, 200, 0, 4e-15),
         Case("accelerated form, after 50", q6, {**ONE, **FAST}, 50, **about(1.3424e-7, 1e-3)),
@@ -199,7 +202,7 @@ CONTRACT = Contract(
         sampled(Bernoulli(0.2), high=4e-15),
         sampled(Sample(count=2), q6_l1, L1_06, 300, 2e-11),
         Case("block form", q6, {**ONE, **HALF, **BLOCK}, 1000, 0, 4e-15),
-        sampled(Bernoulli(0.4), q6_l1, {**L1_06, **BLOCK}, 1000, 1e-10),
+        replace(sampled(Bernoulli(0.4), q6_l1, {**L1_06, **BLOCK}, 1000, 1e-10), at_night=True),
     ],
     first_rounds=[
         dualfl,

@@ -46,6 +46,7 @@ CONTRACT = Contract(
             5000,
             **about(1.46e-1, 0.1),
             measure="residual",
+            at_night=True,
         ),
         Case("coin", toy, {"penalty": 1.0, "participation": Bernoulli(0.5)}, 4000, 0, 0.2),
     ],

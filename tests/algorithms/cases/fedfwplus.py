@@ -46,6 +46,7 @@ CONTRACT = Contract(
             5000,
             **about(2.2e-2, 0.1),
             measure="residual",
+            at_night=True,
         ),
     ],
     first_rounds=[fedfwplus],

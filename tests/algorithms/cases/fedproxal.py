@@ -31,7 +31,7 @@ def multipliers_are_nonnegative(run: OpenRun) -> None:
 CONTRACT = Contract(
     cases=[
         Case("two walls", two_walls, {"penalty": 10.0, "coupling": 1.0}, 60, 1e-4, 6e-3),
-        Case("six walls", q6_walls, GIVEN, 100, 1e-4, 3e-3),
+        Case("six walls", q6_walls, GIVEN, 100, 1e-4, 3e-3, at_night=True),
     ],
     sampled=[],
     first_rounds=[first_of_a_stage],
