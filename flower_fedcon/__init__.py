@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.registry import register
     from flower_fedcon.runs.citing import cite
+    from flower_fedcon.runs.cohort_log import read_cohorts
     from flower_fedcon.runs.frames import read_runs
     from flower_fedcon.runs.history import EarlyStopping, History
     from flower_fedcon.runs.observing import Observer
@@ -68,6 +69,7 @@ __all__ = [
     "current_method",
     "keep_local",
     "load_model",
+    "read_cohorts",
     "read_runs",
     "register",
     "regularization_path",
@@ -109,6 +111,7 @@ _HOMES = {
     "current_method": "training.local_round",
     "keep_local": "flower.local_arrays",
     "load_model": "tables.fitted",
+    "read_cohorts": "runs.cohort_log",
     "read_runs": "runs.frames",
     "register": "registry",
     "regularization_path": "paths.path",

@@ -83,6 +83,9 @@ class Server:
         What the clients' steps have cost so far.
     columns : dict
         Further columns of the coming row of the history.
+    cohorts : list, optional
+        If somebody wants them: of each round its number, who was drawn, and whose uploads were
+        used.
     """
 
     def __init__(
@@ -150,6 +153,8 @@ class Server:
         self.everyone = list(range(setup.num_clients))
         self.round = self.replies = 0
         self.cohort: list[int] = []
+        self.cohorts: list[tuple[int, Sequence[int], Sequence[int]]] | None = None
+        self._drawn: list[int] = []
         self.uplink_bytes = self.downlink_bytes = 0
         if setup.preparation is not None:
             self.setting_bytes += setup.preparation.nbytes
@@ -198,7 +203,7 @@ class Server:
             self.cohort = self.strategy.cohort(self.round) if drawn is None else drawn
             if self._late:
                 self.counts["late"] += self._late
-        self.cohort = self.private.kept(self.cohort, self.round)
+        self._drawn = self.cohort = self.private.kept(self.cohort, self.round)
         return self.cohort
 
     def _expected_bytes(self) -> tuple[int, int]:
@@ -272,6 +277,8 @@ class Server:
         self.replies = len(uploads)
         self.acknowledgements.used(uploads.clients, self.round if numbers is None else numbers)
         self.audit.applied(uploads.clients)
+        if self.cohorts is not None:
+            self.cohorts.append((self.round, self._drawn, uploads.clients))
         self._tell_unconverged()
 
     def applied(
@@ -299,6 +306,9 @@ class Server:
             for number, cohort in enumerate(cohorts, start=self.round + 1):
                 n = len(cohort)
                 self.clock.played(number, cohort, bytes_down // n, bytes_up // n)
+        if self.cohorts is not None:
+            rounds = enumerate(cohorts, start=self.round + 1)
+            self.cohorts += [(number, cohort, cohort) for number, cohort in rounds]
         self.state, self.cohort, self.replies = state, cohorts[-1], len(cohorts[-1])
         for cohort in cohorts if self.setup.sampled else cohorts[-1:]:
             self.round += 1 if self.setup.sampled else len(cohorts)
@@ -434,7 +444,7 @@ class Server:
             round_deadline=self.round_deadline,
             clock=clock,
         )
-        server.round, server.audit = self.round, self.audit
+        server.round, server.audit, server.cohorts = self.round, self.audit, self.cohorts
         if self.clock is not None and server.clock is not None:
             server.clock.resume(self.clock.snapshot())
         server.cohort, server.replies = self.cohort, self.replies

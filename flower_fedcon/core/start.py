@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from flower_fedcon.core.infos import ClientInfo, ClientInfos
 from flower_fedcon.core.method import Method
+from flower_fedcon.core.participation import check_rule
 from flower_fedcon.core.protocol import MOST_EXAMPLES, UNIFORM, Setup
+from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout, Model
 from flower_fedcon.sets import ConstraintSet
@@ -52,6 +55,19 @@ def common_layout(
     if first is not None and layout.shapes != first[1].shapes:
         raise ConfigError(f"x0 has shape {_shape(layout)}, the clients' model {_shape(first[1])}")
     return layout
+
+
+def check_participation(strategy: Method[Any], setup: Setup) -> None:
+    """Check a rule by which some clients are drawn.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if setup.sampled:
+        rng = partial(stream, setup.seed, COHORT)
+        rule = strategy.participation.for_clients(setup.clients)
+        check_rule(rule, setup.names, rng, weighed=strategy.weighs(rule))
 
 
 def check_weighting(strategy: Method[Any], setup: Setup) -> None:

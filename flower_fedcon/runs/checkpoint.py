@@ -37,6 +37,7 @@ _ESSENTIAL = (
     "privacy",
     "compression",
 )  # without them the states are meaningless
+_INPUTS = ("data", "problem", "code", "participation", "clock")
 _SINCE = ("train_config",)  # missing in older checkpoints, which are resumed without them
 _FORM: dict[str, Any] = {
     "fingerprint": dict, "server": dict, "clients": list | StateColumns | None, "rows": int,
@@ -66,7 +67,6 @@ def fingerprint(
 ) -> Fingerprint:
     """Return what must not change when a run is resumed."""
     entries: dict[str, Any] = {
-        **strategy.arguments(),
         "algorithm": strategy.name,
         "seed": setup.seed,
         "clients": setup.names,
@@ -75,20 +75,66 @@ def fingerprint(
         "states": "with the clients" if engine.clients_keep_states else "in the checkpoint",
         **engine.settings,
     }
-    if code := own_code_of(strategy):
-        entries["code"] = code
     if rivals:
         entries["rivals"] = [method.name for method in rivals]
-    if clock is not None:
-        entries["clock"] = clock
     if setup.weighting != UNIFORM:
         entries["weighting"] = setup.weighting
     if strategy.uses_num_rounds:
         entries["num_rounds"] = setup.num_rounds
-    fingerprints = {name: _entry(digest(value), value) for name, value in entries.items()}
-    for name, digests in engine.digests().items():
-        fingerprints[name] = _entry(digests, digest(digests))
-    return fingerprints
+    described = {name: _entry(digest(value), value) for name, value in entries.items()}
+    return described_inputs(strategy, clock, engine.digests()) | described
+
+
+def described_inputs(
+    strategy: Method[Any], clock: Clock | None, digests: Mapping[str, list[str]]
+) -> Fingerprint:
+    """Return the part of a fingerprint that is known without the clients.
+
+    Parameters
+    ----------
+    strategy : Method
+    clock : Clock, optional
+    digests : dict
+        Of the clients' data, and of D and psi, such as `FederatedProblem.digests` returns.
+    """
+    entries = strategy.arguments()
+    if code := own_code_of(strategy):
+        entries["code"] = code
+    if clock is not None:
+        entries["clock"] = clock
+    inputs = {name: _entry(digest(value), value) for name, value in entries.items()}
+    return inputs | {name: _entry(each, digest(each)) for name, each in digests.items()}
+
+
+def changed_inputs(folder: Path, now: Fingerprint) -> dict[str, str]:
+    """Return what has changed since the run in a folder, by name: a text for each change.
+
+    Parameters
+    ----------
+    folder : Path
+        A run directory. Without a checkpoint nothing is known of its inputs.
+    now : dict
+        From `described_inputs`. What is in one of both alone is left out.
+    """
+    try:
+        then = state_files.read(folder / NAME, {}, "fingerprint")
+    except (FileNotFoundError, state_files.DamagedError):
+        return {}
+    if not isinstance(then, dict) or not all(map(_is_entry, then.values())):
+        return {}
+    pairs = {name: (then[name], entry) for name, entry in now.items() if name in then}
+    names = [str(client) for client in range(len(now.get("data", {}).get("digest", ())))]
+    changes = {name: _change(name, *pair, names) for name, pair in pairs.items()}
+    return {name: text for name, text in changes.items() if text}
+
+
+def shortened(fingerprint: Fingerprint) -> dict[str, str]:
+    """Return a digest for each input whose content no text states: for `environment.json`."""
+    entries = {name: fingerprint[name] for name in _INPUTS if name in fingerprint}
+    return {
+        name: found if isinstance(found := entry["digest"], str) else digest(found)
+        for name, entry in entries.items()
+    }
 
 
 def _entry(content: str | list[str], value: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,6 +74,7 @@ class RunDirectory:
         plan: Plan,
         algorithm: Mapping[str, Any],
         problem: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Make the folder and write the files that are known before round 1.
 
@@ -86,6 +88,8 @@ class RunDirectory:
             Its table in an experiment file, with its name.
         problem : dict, optional
             The problem's table in an experiment file.
+        inputs : dict
+            Digests of what no file states in words, by name: data, traces, code.
         """
         folder, config, anew = self.path, plan.config, plan.resume
         if self._lock is None:
@@ -105,6 +109,7 @@ class RunDirectory:
         made_by = {
             **environment(),
             "own code": own_code_of(server.strategy),
+            "inputs": {**inputs},
             "configuration": hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest(),
         }
         write_text(folder / ENVIRONMENT, json.dumps(made_by, indent=2) + "\n")

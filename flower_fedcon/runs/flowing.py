@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.flow import Event, Flow, Step
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, StorageError
 from flower_fedcon.runs.hooks import Playing, RunHook
@@ -42,8 +43,17 @@ class Flowing(RunHook):
         flow.note = self._note
 
     @classmethod
-    def of_run(cls, server: Server, engine: Engine, folder: Any, raced: str) -> Self | None:
-        """Return the hook, if the run does not wait for its clients; `raced` is what "auto" races.
+    def of_run(
+        cls,
+        server: Server,
+        engine: Engine,
+        folder: Any,
+        strategy: Method[Any],
+        rivals: Sequence[Method[Any]],
+    ) -> Self | None:
+        """Return the hook, if the run does not wait for its clients.
+
+        `strategy` and `rivals` are what the run was given, before any race.
 
         Raises
         ------
@@ -53,7 +63,8 @@ class Flowing(RunHook):
         rule = server.strategy.participation
         if not isinstance(rule, Buffered):
             return None
-        if raced:
+        of_settings = ", ".join(f'{name}="auto"' for name in strategy.raced())
+        if raced := 'strategy="auto"' if rivals else of_settings:
             raise ConfigError(
                 f"{rule!r} takes no {raced}: a race compares rounds, and these runs have "
                 f"none in common. Give the method and its settings, or another participation"

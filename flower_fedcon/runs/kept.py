@@ -11,8 +11,10 @@ from typing import Any
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.server import Server
 from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
+from flower_fedcon.runs.cohort_log import Cohorts
 from flower_fedcon.runs.directory import RunDirectory, versions
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.hooks import Playing, RunHook
@@ -93,6 +95,13 @@ class Kept(RunHook):
         self._before: dict[str, Any] | None = None  # during a round: the state it began with
         self._saved = time.monotonic()
 
+    def parts(self, server: Server, *, rounds: bool) -> list[RunHook]:
+        """Return what writes into the folder, in its order; `rounds` if the run has some."""
+        parts: list[RunHook] = [Spending(self.path), self]
+        if rounds and not server.private.hides:
+            parts.append(Cohorts(self.path, self._race_hook))
+        return parts
+
     def found(
         self, strategy: Method[Any], setup: Setup, x0: Array, rivals: Sequence[Method[Any]]
     ) -> dict[str, Any]:
@@ -127,7 +136,8 @@ class Kept(RunHook):
                 lacks = "no checkpoint in" if directory.exists else "there is no folder"
                 _log.warning("%s %s to resume: starting from round 1", lacks, self.path)
             algorithm = self._race_hook.stated(run.server)
-            directory.create(run.server, plan, algorithm, self._problem)
+            inputs = checkpoint.shortened(self._fingerprint)
+            directory.create(run.server, plan, algorithm, self._problem, inputs)
             self._begin_audit(run)
             return
         run.history.rows = directory.reopen(content["rows"])

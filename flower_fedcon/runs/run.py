@@ -6,26 +6,23 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from typing import Any
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.flow import Step
 from flower_fedcon.core.method import Method
-from flower_fedcon.core.participation import check_rule
 from flower_fedcon.core.protocol import Setup
-from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
-from flower_fedcon.core.start import short_of_rows
+from flower_fedcon.core.start import check_participation, short_of_rows
 from flower_fedcon.errors import ConfigError, DivergedError, StorageError
 from flower_fedcon.runs import hook_registry
 from flower_fedcon.runs.certificates import check_certificates
 from flower_fedcon.runs.checkpoint import states_in
 from flower_fedcon.runs.flowing import Flowing
 from flower_fedcon.runs.history import History, Record
-from flower_fedcon.runs.hooks import Callbacks, Hooks, RunHook
-from flower_fedcon.runs.kept import Kept, Spending
+from flower_fedcon.runs.hooks import Callbacks, Hooks
+from flower_fedcon.runs.kept import Kept
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.race_hook import RaceHook
 from flower_fedcon.runs.recording import Recorder
@@ -92,7 +89,7 @@ class Run:
         check_certificates(plan.certificates, strategy)
         wings = [kind.of(plan, strategy, setup) for kind in hook_registry.hooks()]
         self.recorder = Recorder(plan, strategy, engine)
-        _check_participation(strategy, setup)
+        check_participation(strategy, setup)
         kept = None if plan.run_dir is None else Kept(plan, engine, race_hook, problem)
         self._kept = kept
         try:
@@ -100,13 +97,11 @@ class Run:
             self.server = race_hook.first_server(setup, content)
             engine.open(self.server.info)
             restarts = Restarts(race_hook, self.server, x0, engine)
-            self._flowing = Flowing.of_run(
-                self.server, engine, plan.run_dir, _raced(strategy, rivals)
-            )
+            self._flowing = Flowing.of_run(self.server, engine, plan.run_dir, strategy, rivals)
         except BaseException:
             self.close()
             raise
-        folder: list[RunHook] = [] if kept is None else [Spending(kept.path), kept]
+        folder = [] if kept is None else kept.parts(self.server, rounds=self._flowing is None)
         brought = [hook for hook in wings if hook is not None]
         flowing = [] if self._flowing is None else [self._flowing]
         self.hooks = Hooks([*folder, *flowing, race_hook, restarts, Callbacks(), *brought])
@@ -140,11 +135,10 @@ class Run:
             except Exception as error:
                 with suppress(StorageError):
                     self.server.audit.ended(str(error) or type(error).__name__)
-                if self._kept is None:
-                    raise
-                if isinstance(error, StorageError):
+                if self._kept is not None and isinstance(error, StorageError):
                     raise StorageError(f"{error}. {_RESUME}") from error
-                error.add_note(_RESUME)
+                if self._kept is not None:
+                    error.add_note(_RESUME)
                 raise
             for text in self._doubts():
                 _strategies_log.warning("%s", text)
@@ -287,21 +281,3 @@ class Run:
         """Unlock the run directory."""
         if self._kept is not None:
             self._kept.close()
-
-
-def _raced(strategy: Method[Any], rivals: Sequence[Method[Any]]) -> str:
-    """Return what a race within the run decides, in words; "" if there is none."""
-    return 'strategy="auto"' if rivals else ", ".join(f'{n}="auto"' for n in strategy.raced())
-
-
-def _check_participation(strategy: Method[Any], setup: Setup) -> None:
-    """Check a rule by which some clients are drawn.
-
-    Raises
-    ------
-    ConfigError
-    """
-    if setup.sampled:
-        rng = partial(stream, setup.seed, COHORT)
-        rule = strategy.participation.for_clients(setup.clients)
-        check_rule(rule, setup.names, rng, weighed=strategy.weighs(rule))

@@ -199,7 +199,8 @@ def test_batches_of_more_rows_than_clients_have_are_said_once(log):
 def test_run_directory(tmp_path):
     folder = tmp_path / "a" / "run"
     history = simulate(avg(), q6(), 4, run_dir=folder, seed=5, evaluate_every=2)
-    files = ["checkpoint", "config.toml", "environment.json", "history.csv", "model.npz"]
+    files = ["checkpoint", "cohorts.jsonl", "config.toml", "environment.json", "history.csv"]
+    files += ["model.npz"]
     assert sorted(p.name for p in folder.iterdir()) == files
     assert History.read_rows(folder / "history.csv") == history.rows
     with np.load(folder / "model.npz") as model:

@@ -133,6 +133,54 @@ def test_finished_runs_of_other_code_are_not_taken(fedcon, written):
     assert "the problem's data are not what they were" in refusal(fedcon, *tune)
 
 
+TRACED = (
+    SMALL
+    + """
+participation = { type = "Available", trace = "trace.csv" }
+[[compare]]
+name = "FedAvg"
+label = "shorter"
+client_lr = 0.1
+local_steps = 1
+participation = { type = "Available", trace = "trace.csv" }
+"""
+)
+TRACE = ["1,0\n", "0,1\n", "1,1\n"]
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_a_repeated_run_says_which_inputs_have_changed(fedcon, written, command):
+    written()
+    Path("trace.csv").write_text("".join(TRACE))
+    Path("own.toml").write_text(TRACED)
+    ran(fedcon, command, "own.toml", "--run-dir", "first")
+    first = {"run": "first", "compare": "first/fedavg"}[command]
+    environment = json.loads(Path(first, "environment.json").read_text())
+    assert environment["inputs"].keys() == {"data", "problem", "participation"}
+    again = [command, "first/config.toml", "--run-dir"]
+    assert "not with the inputs" not in ran(fedcon, *again, "same")
+    Path("trace.csv").write_text("".join(reversed(TRACE)))
+    words = f"FedAvg: not with the inputs of {first}: participation is .* but its content has cha"
+    assert re.search(words, ran(fedcon, *again, "reversed"))
+    other = ran(fedcon, *again, "other", "--set", "participation.count=1")
+    assert "not with the inputs" not in other  # as the command says
+    Path("trace.csv").write_text("".join(TRACE))
+    written(("[0.0, 1.0]", "[0.0, 1.5]"))
+    said = ran(fedcon, *again, "edited")
+    assert "data has changed: that of 1 of 2 clients differs, the first is client 1" in said
+    assert said.count("not with the inputs") == (2 if command == "compare" else 1)
+
+
+def test_finished_runs_of_another_trace_are_not_taken(fedcon, written):
+    written()
+    Path("trace.csv").write_text("".join(TRACE))
+    Path("own.toml").write_text(TRACED)
+    tune = ["tune", "own.toml", "--grid", "client_lr=0.1,0.5", "--workers", "1"]
+    ran(fedcon, *tune)
+    Path("trace.csv").write_text("".join(reversed(TRACE)))
+    assert "a file that its settings name is not what it was" in refusal(fedcon, *tune)
+
+
 def test_a_run_does_not_go_on_with_other_code(written, tmp_path):
     problem = FederatedProblem([Quadratic(np.eye(2), np.full(2, s)) for s in (0.0, 1.0)])
 

@@ -29,7 +29,7 @@ def test_run_leaves_a_whole_directory(fedcon):
     out = ran(fedcon, "run", "small.toml", "--seed", "3", "--set", "clients=3")
     folder = Path("runs/small")
     written = {"config.toml", "history.csv", "model.npz", "environment.json", "checkpoint"}
-    assert names_in(folder) == written | {"figure.png"}
+    assert names_in(folder) == written | {"figure.png", "cohorts.jsonl"}
     config = config_of(folder)
     assert config["run"] == {"rounds": 20, "seed": 3, "engine": "local", "evaluate_every": 1}
     assert config["problem"]["clients"] == 3

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 def run(arguments: RunArguments) -> None:
     """Run an experiment's algorithm."""
     from flower_fedcon.lab.experiments.comparison import run_one
+    from flower_fedcon.lab.experiments.inputs import say_what_changed
 
     experiment = arguments.experiment()
+    say_what_changed(arguments.file, experiment)
     run_one(experiment, arguments.plan(experiment), arguments.tracking)
 
 
@@ -46,10 +48,13 @@ def compare(
     table's values, spread over processes. The exit code is 1 if a run of a study fails.
     """
     from flower_fedcon.lab.experiments.comparison import run_all, run_seeds
+    from flower_fedcon.lab.experiments.inputs import say_what_changed
     from flower_fedcon.lab.experiments.seed_statistics import parse_seeds
     from flower_fedcon.lab.experiments.study import run_study
 
     experiment = arguments.experiment()
+    if not experiment.sweep:  # a study's folder compares each run by itself
+        say_what_changed(arguments.file, experiment)
     arguments.say_whose_settings(experiment)
     if experiment.sweep:
         arguments.refuse_of_study(seeds)

@@ -321,7 +321,7 @@ def _ended(folder: Path, job: Job) -> Played | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None  # missing or damaged: the run continues from its checkpoint
     for what, now in _made_of(job).items():
-        if then.get(what) != now:
+        if then.get(what, now) != now:
             raise ConfigError(
                 f"{folder} holds an earlier run, and {what}. Choose another --run-dir, or remove it"
             )
@@ -344,6 +344,9 @@ def _made_of(job: Job) -> dict[str, str]:
         "the problem's code is not what it was": own_code(maker),
         "the algorithm's code is not what it was": "".join(map(own_code, pair)),
         "the problem's data are not what they were": digest((problem.digests(), problem.weights)),
+        "a file that its settings name is not what it was": digest(
+            (strategy.arguments(), experiment.clock)
+        ),
     }
 
 
