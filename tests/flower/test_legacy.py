@@ -89,7 +89,7 @@ def test_legacy_apps_find_the_local_iterates():
         (FedFW(l1ls(4).constraint, penalty=0.1, schedule="nonconvex"), "depend on num_rounds"),
         (
             FedAvg(client_lr=0.1, participation=Buffered(buffer=2)),
-            r"waits for each round, and Buffered\(buffer=2\) has none: use flower_fedcon.server_app",
+            r"Buffered\(buffer=2\) has none: use flower_fedcon.server_app",
         ),
     ],
 )
