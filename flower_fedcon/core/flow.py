@@ -323,6 +323,7 @@ class Flow(ABC):
             self.stale[client] += 1
             server.count_bytes(up=sum(map(column_bytes, reply.payload.values())))
             self._faults[client] = f"its reply is {staleness} steps old"
+            server.audit.dropped(client, self._faults[client])
             return "stale"
         lost, used = server.counts["lost"], len(wave.used)
         wave.take([reply])

@@ -134,6 +134,7 @@ class SimulatedFlow(Flow):
         for each in found["open"]:
             wave = Wave.resumed(self._server, each, self._restores)
             self._open[wave.number] = wave
+            self._server.audit.asked(wave.asked)
             self._assign(wave)
 
 
