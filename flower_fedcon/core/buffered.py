@@ -6,11 +6,14 @@ A method takes part if it declares that replies to earlier models are right (`ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.validation import count, nonnegative, optional
+from flower_fedcon.validation import Array, count, nonnegative, optional
+
+_UNEQUAL = 1.5  # times the smallest share, from which a client counts as favoured
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,7 +97,7 @@ class Buffered(Participation):
 
     def __repr__(self) -> str:
         given = ((f.name, getattr(self, f.name), f.default) for f in fields(self))
-        told = (f"{name}={value}" for name, value, usual in given if value != usual)
+        told = (f"{name}={value:.12g}" for name, value, usual in given if value != usual)
         return f"Buffered({', '.join(told)})"
 
     def at_work(self, num_clients: int) -> int:
@@ -133,3 +136,27 @@ class Buffered(Participation):
         0.5
         """
         return float((1 + staleness) ** -self.discount)
+
+
+def favoured(bias: str, names: Sequence[str], used: Array) -> str:
+    """Return a sentence on the clients that a biased method favours; "" if it favours none.
+
+    Parameters
+    ----------
+    bias : str
+        The method's `async_bias`.
+    names : sequence of str
+    used : array of int, shape (N,)
+        How many replies of each client were used.
+    """
+    if not bias or not used.any():
+        return ""
+    shares = used / used.sum()
+    low, high = int(shares.argmin()), int(shares.argmax())
+    if shares[high] <= _UNEQUAL * shares[low]:
+        return ""
+    return (
+        f"{bias}: client {names[high]} gave {shares[high]:.1%} of the uploads, client {names[low]} "
+        f"{shares[low]:.1%}, where {1 / len(used):.1%} would be equal. The model favours the "
+        f"former; AREA, FedDR, FedDyn, Scaffold and FedNewton do not"
+    )

@@ -10,6 +10,7 @@ long as its slowest client, and the time of the work is counted in the second.
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -145,6 +146,7 @@ class Uniform(Distribution):
 
 
 _SPEEDS = ("up", "down")
+_LONGEST = sys.float_info.max
 DISTRIBUTIONS = {kind.__name__: kind for kind in (Exponential, LogNormal, Uniform)}
 
 
@@ -322,7 +324,18 @@ def _read_away(value: Any) -> dict[int, list[tuple[float, float]]]:
                 f"0 <= from < to, both finite"
             )
         away.setdefault(int(client), []).append((start, end))
-    return {client: sorted(times) for client, times in away.items()}
+    return {client: _joined(times) for client, times in away.items()}
+
+
+def _joined(times: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return times in order, those that overlap as one."""
+    joined: list[tuple[float, float]] = []
+    for start, end in sorted(times):
+        if joined and start <= joined[-1][1]:
+            start, last = joined.pop()
+            end = max(end, last)
+        joined.append((start, end))
+    return joined
 
 
 class Timekeeper:
@@ -364,6 +377,7 @@ class Timekeeper:
         """Note how many gradients clients took in the exchange to be timed."""
         self._gradients[clients] = gradients
 
+    @np.errstate(over="ignore", invalid="ignore")  # `with_pauses` refuses what is not finite
     def times(
         self,
         server_round: int,
@@ -386,6 +400,7 @@ class Timekeeper:
             )
         return self._sum(self._known[1], clients, down, up, work=work, exchanges=exchanges)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def least_times(self, down: int, up: int, *, exchanges: int = 1) -> Array:
         """Return the seconds of each client in its fastest round.
 
@@ -438,17 +453,31 @@ class Timekeeper:
         return self._clock.events
 
     def with_pauses(self, now: float, clients: Sequence[int], seconds: Array) -> Array:
-        """Return how long work that begins now takes, with the times at which clients are away."""
+        """Return how long work that begins now takes, with the times at which clients are away.
+
+        Raises
+        ------
+        ConfigError
+            If it would end at a time that no number has.
+        """
         away = self._clock.away
-        if not away or away.keys().isdisjoint(clients):
-            return seconds
-        lasting = seconds.copy()
-        for place, client in enumerate(clients):
-            end = now + float(seconds[place])
-            for start, back in away.get(client, ()):
-                if back > now and start < end:
-                    end += back - max(start, now)
-            lasting[place] = end - now
+        lasting = seconds
+        if away and not away.keys().isdisjoint(clients):
+            lasting = seconds.copy()
+            for place, client in enumerate(clients):
+                end = now + float(seconds[place])
+                for start, back in away.get(client, ()):
+                    if back > now and start < end:
+                        end += back - max(start, now)
+                lasting[place] = end - now
+        ends = lasting <= _LONGEST - now
+        if not ends.all():
+            place = int(ends.argmin())
+            raise ConfigError(
+                f"{self._clock!r}: client {clients[place]} needs {lasting[place]:g} seconds from "
+                f"second {now:g} on, beyond the largest number (1.8e308): give fewer seconds, or "
+                f"more bytes per second"
+            )
         return lasting
 
     def played(self, server_round: int, cohort: Sequence[int], down: int, up: int) -> None:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.core.buffered import Buffered
+from flower_fedcon.core.buffered import Buffered, favoured
 from flower_fedcon.core.dispatch import Dispatch
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import Reply, Request
@@ -35,7 +35,6 @@ from flower_fedcon.errors import DivergedError, RoundError, clients_by_name
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
-_UNEQUAL = 1.5  # times the smallest share, from which a client counts as favoured
 _VAIN = 4  # replies in a row for each client, none of which can be used, after which a run ends
 
 
@@ -324,6 +323,7 @@ class Flow(ABC):
             self.stale[client] += 1
             server.count_bytes(up=sum(map(column_bytes, reply.payload.values())))
             self._faults[client] = f"its reply is {staleness} steps old"
+            server.audit.dropped(client, self._faults[client])
             return "stale"
         lost, used = server.counts["lost"], len(wave.used)
         wave.take([reply])
@@ -428,18 +428,8 @@ class Flow(ABC):
     def doubts(self) -> Iterator[str]:
         """Yield doubts about the result."""
         strategy, names = self._server.strategy, self._server.setup.names
-        replies, n = int(self.used.sum()), len(self.used)
-        if not replies:
-            return
-        shares = self.used / replies
-        low, high = int(shares.argmin()), int(shares.argmax())
-        if strategy.async_bias and shares[high] > _UNEQUAL * shares[low]:
-            yield (
-                f"{strategy.async_bias}: client {names[high]} gave {shares[high]:.1%} of the "
-                f"uploads, client {names[low]} {shares[low]:.1%}, where {1 / n:.1%} would be "
-                f"equal. The model favours the former; AREA, FedDR, FedDyn, Scaffold and FedNewton "
-                f"do not"
-            )
+        if text := favoured(strategy.async_bias, names, self.used):
+            yield text
             if self._rule.discount:
                 yield (
                     f"discount={self._rule.discount:g} weakens old replies, which are those of "

@@ -19,6 +19,7 @@ import numpy as np
 
 from flower_fedcon.core.clock import Timekeeper
 from flower_fedcon.core.flow import Flow, Wave
+from flower_fedcon.core.flow_head import differing
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import Reply, Request
 from flower_fedcon.core.server import Server
@@ -133,6 +134,7 @@ class SimulatedFlow(Flow):
         for each in found["open"]:
             wave = Wave.resumed(self._server, each, self._restores)
             self._open[wave.number] = wave
+            self._server.audit.asked(wave.asked)
             self._assign(wave)
 
 
@@ -153,7 +155,7 @@ class ReplayedFlow(SimulatedFlow):
         super().__init__(server, answer)  # eager: the log has all times
         assert self._clock.events is not None  # noqa: S101  (the caller's case)
         self._source = self._clock.events
-        self._events, self._done = read_events(self._source, server.setup.num_clients), 0
+        self._events, self._done = read_events(self._source, server), 0
 
     def _launch(self, wave: Wave) -> None:
         self._assign(wave)
@@ -214,18 +216,21 @@ class ReplayedFlow(SimulatedFlow):
         self._done = found["done"]
 
 
-def read_events(path: Path, num_clients: int) -> list[dict[str, Any]]:
-    """Return the events of a log of a run with so many clients.
+def read_events(path: Path, server: Server) -> list[dict[str, Any]]:
+    """Return the events of a log of the same run; a log may have no first line that names it.
 
     Raises
     ------
     ConfigError
-        If it cannot be read.
+        If it cannot be read, or is of another run.
     """
+    num_clients, apart = server.setup.num_clients, ""
     try:
         events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        now = 0.0
-        for number, event in enumerate(events, start=1):
+        now, first = 0.0, 1
+        if events and "algorithm" in events[0]:
+            apart, first = differing(events.pop(0), server), 2
+        for number, event in enumerate([] if apart else events, start=first):
             clients = event["asked"] if "asked" in event else [event["client"]]
             numbers = [*clients, event["wave"], event["step"]]
             whole = all(type(each) is int and each >= 0 for each in numbers)
@@ -238,6 +243,11 @@ def read_events(path: Path, num_clients: int) -> list[dict[str, Any]]:
                 raise ValueError(f"line {number}: unknown outcome {event['outcome']!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"Clock(events={str(path)!r}): cannot read it: {error!r}") from None
+    if apart:
+        raise ConfigError(
+            f"Clock(events={str(path)!r}): the log is of another run ({apart}): repeat it with "
+            f"what it began with"
+        )
     return events
 
 

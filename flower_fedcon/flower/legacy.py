@@ -25,6 +25,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.evaluation import usable
 from flower_fedcon.core.protocol import ClientInfo, Reply
 from flower_fedcon.core.round import Round
@@ -105,7 +106,8 @@ def as_legacy_strategy(
     Raises
     ------
     ConfigError
-        If the strategy needs two exchanges per round, or needs `num_rounds`.
+        If the strategy needs two exchanges per round, needs `num_rounds`, or does not wait for its
+        clients (`Buffered`).
 
     Examples
     --------
@@ -118,6 +120,11 @@ def as_legacy_strategy(
         raise ConfigError(
             f"{strategy.title} needs two exchanges a round, and ServerAppComponents has one: use "
             f"flower_fedcon.server_app"
+        )
+    if isinstance(strategy.participation, Buffered):
+        raise ConfigError(
+            f"ServerAppComponents waits for each round, and {strategy.participation!r} has none: "
+            f"use flower_fedcon.server_app, or another rule of participation, such as Full()"
         )
     if strategy.uses_num_rounds and num_rounds is None:
         raise ConfigError(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError
@@ -239,12 +240,16 @@ class Walk:
                 "a path uses the clients' exact gradients, which no noise protects: leave "
                 "privacy=... out of its strategy"
             )
+        if isinstance(rule := self._strategy.participation, Buffered):
+            raise ConfigError(
+                f"a path plays rounds, and {rule!r} has none: give another rule of participation, "
+                f"such as Full(), or call simulate(..., clock=Clock(...)) at each weight"
+            )
         self._layout = problem.layout
         self._prepared = problem.preparation
         self._separable = all(getattr(unscaled(f)[0], "separable", False) for f in problem.clients)
         self._bounded = all(getattr(f, "smoothness", None) is not None for f in problem.clients)
         self._engine = hold(engine, None, self._strategy, problem)
-        rule = self._strategy.participation
         setup = Setup.of(self._engine.describe(), max_rounds, problem.layout, rule, seed)
         self._run = Run(Plan(max_rounds), self._with(self.psi), setup, problem.start, self._engine)
         self._gradients, self._up, self._down = 0, 0, 0

@@ -7,6 +7,9 @@
     {"event": "applied", "round": 1, "used": ["0"], "uplink_bytes": ..., "downlink_bytes": ...}
     {"event": "end", "round": 1, "error": ""}
 
+In a run that does not wait for its clients, "round" of an exchange is a wave, and its line comes
+once all its clients have been heard, or at the end without those that are still at work.
+
 Each line has "time", in UTC. In a private run the first line says "private": false, since noise
 does not cover the log: who was asked, who replied, digests and bytes stay with the server. A run
 that is resumed continues the file with the next incarnation; rounds after the checkpoint are then
@@ -27,8 +30,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.core.audit import Audit
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.gate import Admitted, column_bytes
-from flower_fedcon.core.protocol import UNIFORM, Request, Setup, entry
+from flower_fedcon.core.protocol import TRAIN, UNIFORM, Request, Setup, entry
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import printable
 from flower_fedcon.wire.whole_files import storage
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
 
 NAME = "audit.jsonl"
+_KINDS = ("used", "dropped", "lost", "silent")
 _LARGEST = 64 * 2**20  # bytes of a file
 EARLIER = 9
 """The number of earlier files that are kept."""
@@ -64,6 +69,8 @@ class AuditLog(Audit):
         self._path, self._server = path, server
         self._names = [client.name for client in server.setup.clients]
         self._exchange: dict[str, Any] | None = None
+        self._waves = isinstance(server.strategy.participation, Buffered)
+        self._at_work: dict[int, dict[str, Any]] = {}  # by client, the wave that waits for it
         with storage(f"write {path}"):
             self._file = path.open("a+b")
             if self._file.tell() and _last_byte(self._file) != b"\n":
@@ -99,16 +106,12 @@ class AuditLog(Audit):
     def asked(self, request: Request) -> None:
         """Begin the line of an exchange."""
         self._write_exchange()
-        self._exchange = {
-            "round": request.round,
-            "phase": request.phase,
-            "attempt": request.attempt,
-            "asked": [self._names[client] for client in request.clients],
-            "used": {},
-            "dropped": {},
-            "lost": [],
-            "silent": {},
-        }
+        names = [self._names[client] for client in request.clients]
+        exchange = _begun(request.round, request.phase, request.attempt, names)
+        if self._waves and request.phase == TRAIN:
+            self._at_work |= dict.fromkeys(request.clients, exchange)
+        else:
+            self._exchange = exchange
 
     @property
     def listeners(self) -> Sequence[Callable[[Admitted], None]]:
@@ -119,20 +122,21 @@ class AuditLog(Audit):
         """Note the bytes of each client's upload."""
         for i, client in enumerate(admitted.clients):
             size = sum(_bytes_of(column, i) for column in admitted.payload.values())
-            self._now("used")[self._names[client]] = size
+            self._note("used", client, self._names[client], size)
 
     def dropped(self, client: int, reason: str) -> None:
         """Note why a reply is not used."""
         name = self._server.client_name(client) if client < 0 else self._names[client]
-        self._now("dropped")[name] = reason
+        self._note("dropped", client, name, reason)
 
     def silent(self, clients: list[int], reason: str) -> None:
         """Note why some clients have not answered."""
-        self._now("silent").update({self._names[c]: printable(reason) for c in clients})
+        for client in clients:
+            self._note("silent", client, self._names[client], printable(reason))
 
     def lost(self, client: int) -> None:
         """Note which clients came back without state."""
-        self._now("lost").append(self._names[client])
+        self._note("lost", client, self._names[client])
 
     def applied(self, clients: list[int]) -> None:
         """End the round."""
@@ -157,14 +161,32 @@ class AuditLog(Audit):
         """Write the last line, and close the file."""
         try:
             self._write_exchange()
+            for wave in {id(wave): wave for wave in self._at_work.values()}.values():
+                self._write("exchange", **wave)
             self._write("end", round=self._server.round, error=printable(error))
         finally:
             self._file.close()
 
-    def _now(self, what: str) -> Any:
-        """Return a part of the current exchange."""
-        assert self._exchange is not None  # noqa: S101  (what comes back was asked for)
-        return self._exchange[what]
+    def _note(self, what: str, client: int, name: str, value: Any = None) -> None:
+        """Note what became of a client's answer; write the line of a wave that is answered."""
+        exchange = self._of(client, name)
+        if what == "lost":
+            exchange[what].append(name)
+        else:
+            exchange[what][name] = value
+        if exchange is self._exchange:
+            return
+        self._at_work.pop(client, None)
+        if sum(len(exchange[kind]) for kind in _KINDS) >= len(exchange["asked"]):
+            self._write("exchange", **exchange)
+
+    def _of(self, client: int, name: str) -> dict[str, Any]:
+        """Return the exchange that waits for a client, or one of its own if none does."""
+        now, wave = self._exchange, self._at_work.get(client)
+        if now is None:
+            return _begun(self._server.round, TRAIN, 1, []) if wave is None else wave
+        waits = name in now["asked"] and not any(name in now[kind] for kind in _KINDS)
+        return now if waits or wave is None else wave
 
     def _write_exchange(self) -> None:
         if self._exchange is not None:
@@ -192,6 +214,20 @@ class AuditLog(Audit):
             with suppress(FileNotFoundError):
                 younger.replace(older)
         self._file = path.open("a+b")
+
+
+def _begun(number: int, phase: str, attempt: int, asked: list[str]) -> dict[str, Any]:
+    """Return the line of an exchange that nobody has answered yet."""
+    return {
+        "round": number,
+        "phase": phase,
+        "attempt": attempt,
+        "asked": asked,
+        "used": {},
+        "dropped": {},
+        "lost": [],
+        "silent": {},
+    }
 
 
 def _bytes_of(column: Any, i: int) -> int:

@@ -1,7 +1,15 @@
 """The steps of a run that does not wait for its clients, and its log of events.
 
-`events.jsonl` in the run's folder has a line for each event (`flower_fedcon.core.flow.Event`): the
-clients that are asked, and what becomes of each reply. `Clock(events=...)` repeats a run by it.
+`events.jsonl` in the run's folder says in its first line whose events they are, and has a line for
+each event (`flower_fedcon.core.flow.Event`): the clients that are asked, by number, and what
+becomes of each reply. `step` is how many steps were done, with the coming one for "used":
+
+    {"algorithm": "area", "seed": 0, "rule": "Buffered(buffer=2)", "clients": ["a", "b", "c"],
+     "async_bias": ""}
+    {"seconds": 0.0, "wave": 1, "asked": [0, 1, 2], "step": 0}
+    {"seconds": 1.5, "wave": 1, "client": 2, "outcome": "used", "staleness": 0, "step": 1}
+
+`Clock(events=...)` repeats a run by it.
 """
 
 from __future__ import annotations
@@ -15,10 +23,12 @@ from typing import Any, Self
 from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.flow import Event, Flow, Step
+from flower_fedcon.core.flow_head import head_of
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError, StorageError
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.hooks import Playing, RunHook
+from flower_fedcon.wire.whole_files import storage
 
 NAME = "events.jsonl"
 
@@ -78,18 +88,18 @@ class Flowing(RunHook):
             self._written = known["events"]
         if self._path is None:
             return
-        try:
+        with storage(f"write {self._path}"):
             if self._path.is_symlink() or (self._path.exists() and not self._path.is_file()):
                 raise OSError("it is not a file of its own")
             if not self._written:
                 self._path.write_bytes(b"")
+                self._line(head_of(run.server))
+                self._write()
                 return
             lines = self._path.read_bytes().splitlines(keepends=True)[: self._written]
             if len(lines) < self._written:
-                raise OSError(f"it has {len(lines)} of the {self._written} events so far")
+                raise OSError(f"it has {len(lines)} of the {self._written} lines so far")
             os.truncate(self._path, sum(map(len, lines)))
-        except OSError as error:
-            raise StorageError(f"{self._path}: {error}") from error
 
     def step(self, run: Playing) -> Step:
         """Do the next step."""
@@ -116,7 +126,10 @@ class Flowing(RunHook):
                 "outcome": event.outcome,
                 "staleness": event.staleness,
             }
-        self._lines.append(json.dumps(line | {"step": event.step}) + "\n")
+        self._line(line | {"step": event.step})
+
+    def _line(self, content: Mapping[str, Any]) -> None:
+        self._lines.append(json.dumps(content) + "\n")
 
     def writing(self, run: Playing) -> None:
         """Write the events of a step, before a checkpoint counts them."""
@@ -129,11 +142,8 @@ class Flowing(RunHook):
     def _write(self) -> None:
         if self._path is None or not self._lines:
             return
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.writelines(self._lines)
-        except OSError as error:
-            raise StorageError(f"{self._path}: {error}") from error
+        with storage(f"write {self._path}"), self._path.open("a", encoding="utf-8") as file:
+            file.writelines(self._lines)
         self._written += len(self._lines)
         self._lines = []
 
@@ -142,5 +152,5 @@ class Flowing(RunHook):
         return self._flow.doubts()
 
     def snapshot(self) -> Mapping[str, Any]:
-        """Return the work that is under way, and how many events come before."""
+        """Return the work that is under way, and how many lines come before."""
         return {"flow": self._flow.snapshot(), "events": self._written + len(self._lines)}

@@ -190,7 +190,7 @@ def _participation(value: Any) -> Participation:
         'participation must be "full", {sample = 3}, {fraction = 0.3}, {bernoulli = 0.5}, '
         '{only = 0}, {type = "Markov", stay = 0.9, back = 0.1}, {type = "Cyclic", groups = 4}, '
         '{type = "Available", trace = "trace.csv"}, {type = "Weighted", weights = "examples", '
-        "count = 3} or a rule of your own, {type = "
+        'count = 3}, {type = "Buffered", buffer = 2} or a rule of your own, {type = '
         f'"module:Class", ...}}, got {value!r}'
     )
 

@@ -30,6 +30,7 @@ from flower_fedcon.aggregation import CoordinateMedian
 from flower_fedcon.core.simulated_flow import SimulatedFlow
 from flower_fedcon.errors import ConfigError, FedConError, ParticipationError
 from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.runs.toml import argument
 from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.strategies import (
     AREA,
@@ -264,6 +265,39 @@ def test_a_client_that_is_away_pauses() -> None:
     assert simulate(strategy, problem, 1, clock=away)["simulated_seconds"].tolist() == [10]
 
 
+def test_times_away_that_overlap_count_once() -> None:
+    problem = FederatedProblem(random_quadratics(0, 2))
+    rows = [(0, 2.0, 5.0), (0, 0.5, 3.0), (0, 1.0, 2.5), (0, 5.0, 6.0), (0, 9.0, 9.25)]
+    strategy = FedAvg(client_lr=0.1, participation=Buffered())
+    seconds = [
+        simulate(strategy, problem, 4, clock=Clock(compute=[3.0, 50.0], away=away))[
+            "simulated_seconds"
+        ].tolist()
+        for away in (rows, [(0, 0.5, 6.0), (0, 9.0, 9.25)])
+    ]
+    assert seconds == [[8.5, 11.75, 14.75, 17.75]] * 2  # 0.5 seconds until 0.5, 2.5 from 6 on
+
+
+@pytest.mark.parametrize("rule", [Buffered(buffer=2), Full()])
+@pytest.mark.parametrize(
+    ("clock", "says"),
+    [
+        (
+            Clock(compute=1e308),
+            r"Clock\(compute=1e\+308\): client 0 needs 1e\+308 seconds from .* 1",
+        ),
+        (Clock(compute=[1, 1, 1, 1, 1e308, 1.0], gradient=1e308), "client 0 needs inf seconds"),
+        (Clock(up=1e-308), r"Clock\(up=1e-308\): client 0 .* give fewer seconds, or more bytes"),
+        (Clock(compute=LogNormal(median=1e308, spread=9)), "LogNormal.*: client . needs inf sec"),
+        (Clock(compute=1e308, away=[(0, 5, 1.7e308)]), "client 0 needs inf seconds from second 0"),
+    ],
+)
+def test_times_beyond_the_largest_number_are_refused(rule: Any, clock: Clock, says: str) -> None:
+    strategy = FedAvg(client_lr=0.02, local_steps=2, participation=rule)
+    with pytest.raises(ConfigError, match=says):
+        simulate(strategy, PLAIN, 3, clock=clock)
+
+
 def test_nobody_knows_when_a_client_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other times that keep the order of arrivals ask the same clients."""
     asked: list[list[Any]] = []
@@ -295,6 +329,13 @@ def test_per_is_no_first_argument(kind: Any) -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 CLOCK = Clock(compute=1.0)
+WRONG = {
+    "buffer": (r"a whole number >= 1", [0, -1, 2.0, float("nan"), True, "2", None]),
+    "concurrency": (r"a whole number >= 1", [0, -3, 4.5, float("inf"), False, "all"]),
+    "dispatch": (r"a whole number >= 1", [0, -1, 1.0, float("nan"), True, "1", None]),
+    "max_staleness": (r"a whole number >= 0", [-1, 1.5, float("inf"), True, "none"]),
+    "discount": (r"(finite and >= 0|a number)", [-0.5, float("nan"), float("inf"), True, "a"]),
+}
 REFUSALS: list[tuple[Any, type[FedConError], str]] = [
     (lambda: Buffered(buffer=0), ConfigError, r"Buffered\(buffer\) must be a whole number >= 1, g"),
     (lambda: Buffered(buffer=3, concurrency=2), ConfigError, "give buffer <= concurrency"),
@@ -327,6 +368,28 @@ REFUSALS: list[tuple[Any, type[FedConError], str]] = [
     ),
     (lambda: Clock(events="x", compute=1.0), ConfigError, "takes no compute: leave them out"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, (_, values) in WRONG.items() for value in values]
+)
+def test_an_argument_that_is_wrong_is_named_with_its_range(name: str, value: Any) -> None:
+    """Also in a file, which knows no None."""
+    says = rf"Buffered\({name}\) must be {WRONG[name][0]}, got {re.escape(repr(value))}"
+    with pytest.raises(ConfigError, match=says):
+        Buffered(**{name: value})
+    if value is not None:
+        with pytest.raises(ConfigError, match=says):
+            argument("participation", {"type": "Buffered", name: value})
+
+
+def test_a_file_is_told_of_the_rule() -> None:
+    with pytest.raises(
+        ConfigError, match=r'participation must be .*\{type = "Buffered", buffer = 2'
+    ):
+        argument("participation", 3)
+    with pytest.raises(ConfigError, match="Buffered takes no 'bufer': did you mean 'buffer'"):
+        argument("participation", {"type": "Buffered", "bufer": 2})
 
 
 def refused_run(made: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -16,8 +17,12 @@ from flower_fedcon import (
 )
 from flower_fedcon.errors import ConfigError, StorageError
 from flower_fedcon.runs import checkpoint
+from flower_fedcon.runs.flowing import Flowing
 
 # --- stopped and continued, and repeated ----------------------------------------------------------
+
+
+RULE = Buffered(buffer=3, concurrency=5, max_staleness=6)
 
 
 class KilledError(Exception):
@@ -26,11 +31,9 @@ class KilledError(Exception):
 
 def played(name: str, engine: str = "local", steps: int = 20, **options: Any) -> Any:
     make, problem = METHODS[name]
-    rule = Buffered(buffer=3, concurrency=5, max_staleness=6)
-    clock = options.pop("clock", None) or Clock(compute=LogNormal(spread=1.0, per="round"), up=1e4)
-    return simulate(
-        make(participation=rule), problem, steps, seed=4, clock=clock, engine=engine, **options
-    )
+    given = {"seed": 4, "clock": Clock(compute=LogNormal(spread=1.0, per="round"), up=1e4)}
+    strategy = make(participation=options.pop("rule", RULE))
+    return simulate(strategy, problem, steps, engine=engine, **given | options)
 
 
 @pytest.mark.parametrize("engine", ["local", "stacked"])
@@ -126,7 +129,7 @@ def test_a_log_without_some_events_is_no_log_to_go_on_with(tmp_path: Any) -> Non
     played("FedDR", steps=10, **options)
     log = tmp_path / "run" / "events.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:9]))
-    with pytest.raises(StorageError, match=r"events.jsonl: it has 9 of the \d+ events so far"):
+    with pytest.raises(StorageError, match=r"events.jsonl: it has 9 of the \d+ lines so far"):
         played("FedDR", resume=True, **options)
 
 
@@ -142,7 +145,75 @@ OTHERS = [
 def test_a_log_of_another_run_is_refused(change: Any, says: str, tmp_path: Any) -> None:
     played("FedDR", run_dir=tmp_path / "first")
     log = tmp_path / "first" / "events.jsonl"
-    events = [json.loads(line) for line in log.read_text().splitlines()]
-    log.write_text("".join(json.dumps(change(event)) + "\n" for event in events))
+    head, *events = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps(e) + "\n" for e in (head, *map(change, events))))
     with pytest.raises(ConfigError, match=says):
         played("FedDR", clock=Clock(events=log))
+
+
+def test_a_log_says_whose_it_is(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without this first line, of an earlier version, is repeated and continued as it is."""
+    first = played("FedDR", run_dir=tmp_path / "first")
+    log = tmp_path / "first" / "events.jsonl"
+    head, *events = log.read_text().splitlines(keepends=True)
+    assert json.loads(head) == {
+        "algorithm": "feddr",
+        "seed": 4,
+        "rule": repr(RULE),
+        "clients": [str(j) for j in range(6)],
+        "async_bias": "",
+    }
+    log.write_text("".join(events))
+    again = played("FedDR", run_dir=tmp_path / "again", clock=Clock(events=log))
+    assert again.x.tobytes() == first.x.tobytes()
+    assert (tmp_path / "again" / "events.jsonl").read_text() == "".join([head, *events])
+
+    def headless(self: Any, content: Any, line: Any = Flowing._line) -> None:
+        if "algorithm" not in content:
+            line(self, content)
+
+    monkeypatch.setattr(Flowing, "_line", headless)
+    played("FedDR", steps=10, run_dir=tmp_path / "old")
+    monkeypatch.undo()
+    played("FedDR", resume=True, run_dir=tmp_path / "old")
+    assert (tmp_path / "old" / "events.jsonl").read_text() == "".join(events)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "says"),
+    [
+        ("AREA", {}, r"is of another run \(algorithm feddr, not area\): repeat it with what it"),
+        ("FedDR", {"seed": 5}, r"\(seed 4, not 5\)"),
+        ("FedDR", {"rule": Buffered(buffer=2)}, r"rule Buffered\(.*, not Buffered\(buffer=2\)"),
+    ],
+)
+def test_a_log_of_another_seed_or_method_is_refused(
+    name: str, more: dict[str, Any], says: str, tmp_path: Any
+) -> None:
+    """Also if its events would fit."""
+    played("FedDR", run_dir=tmp_path / "first")
+    with pytest.raises(ConfigError, match=says):
+        played(name, clock=Clock(events=tmp_path / "first" / "events.jsonl"), **more)
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Any) -> None:
+    with pytest.raises(StorageError, match=r"^cannot make the run directory /proc/fedcon: "):
+        played("FedDR", run_dir="/proc/fedcon")
+    (tmp_path / "run" / "events.jsonl").mkdir(parents=True)
+    with pytest.raises(
+        StorageError, match=r"^cannot write .*events.jsonl: it is not a file of its"
+    ):
+        played("FedDR", run_dir=tmp_path / "run")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="everything can be written by root")
+def test_a_run_whose_folder_has_become_read_only_does_not_go_on(tmp_path: Any) -> None:
+    folder = tmp_path / "run"
+    played("FedDR", steps=10, run_dir=folder)
+    for path, says in ((folder / "events.jsonl", "events.jsonl"), (folder, "checkpoint")):
+        mode = path.stat().st_mode
+        path.chmod(mode & 0o555)
+        with pytest.raises(StorageError, match=rf"^cannot write .*{says}: Permission denied"):
+            played("FedDR", run_dir=folder, resume=True)
+        path.chmod(mode)
+    assert len(played("FedDR", run_dir=folder, resume=True)) == 20

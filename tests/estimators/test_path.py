@@ -17,6 +17,7 @@ from tabular import deal, numeric, study
 from typer.testing import CliRunner
 
 from flower_fedcon import (
+    Buffered,
     FederatedProblem,
     Sample,
     cross_validate,
@@ -304,6 +305,19 @@ def test_what_is_refused(arguments, match):
         return
     with pytest.raises(ConfigError, match=match):
         regularization_path(small("logistic"), **arguments)
+
+
+def test_a_path_has_rounds():
+    """Not steps in the time of a clock, which nothing here takes."""
+    problem, rule = small("logistic"), Buffered(buffer=2)
+    said = (
+        r"a path plays rounds, and Buffered\(buffer=2\) has none: give another rule .* Full\(\), or"
+    )
+    for of in (regularization_path, cross_validate, stability_selection):
+        with pytest.raises(ConfigError, match=said):
+            of(problem, FREE, FedNewton(participation=rule))
+    with pytest.raises(ConfigError, match=said):
+        FederatedLasso(0.1, participation=rule).fit(np.eye(4), np.ones(4), [0, 0, 1, 1])
 
 
 def test_a_constraint_has_no_path():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 
 import pytest
 from fake_grid import FakeGrid
 from problems import avg, l1ls, q6, q6_limited, q6_objectives
 
-from flower_fedcon import Sample, __version__, simulate
+from flower_fedcon import Buffered, Clock, Sample, __version__, simulate
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.runs import audit_log
@@ -64,6 +66,30 @@ def test_queries_and_certificates_are_exchanges(tmp_path):
     simulate(strategy, q6_limited(), 1, run_dir=tmp_path, audit=True, certificates=True)
     asked = [(line["phase"], line["used"]["0"]) for line in lines(tmp_path) if "phase" in line]
     assert asked == [("query", 8), ("train", VECTOR), ("certify", VECTOR)]
+
+
+def test_waves_are_lines_of_their_own(tmp_path):
+    """Each client is in the line of its wave, and one that is at work is not silent."""
+    rule = Buffered(buffer=2, max_staleness=3)
+    clock = Clock(compute=[1.0, 1.0, 2.0, 2.0, 3.0, 9.0])
+    strategy = avg(participation=rule)
+    for steps in (7, 40):  # the second goes on with the waves under way
+        options = {"run_dir": tmp_path, "audit": True, "certificates": True, "resume": steps > 7}
+        history = simulate(strategy, q6(), steps, clock=clock, **options)
+    used, outcomes = Counter(), Counter()
+    for line in lines(tmp_path):
+        if line["event"] != "exchange" or line["phase"] != "train":
+            continue
+        asked = Counter(line["asked"])
+        heard = Counter([*line["used"], *line["dropped"], *line["lost"], *line["silent"]])
+        assert heard <= asked
+        assert (line["lost"], line["silent"]) == ([], {})
+        used.update(line["used"].keys())
+        outcomes.update(line["dropped"].values())
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert used == Counter(str(e["client"]) for e in events if e.get("outcome") == "used")
+    assert outcomes.total() == history["stale"][-1] > 0
+    assert all(re.fullmatch(r"its reply is \d+ steps old", reason) for reason in outcomes)
 
 
 @pytest.mark.usefixtures("identity")

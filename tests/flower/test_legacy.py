@@ -15,7 +15,7 @@ from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from problems import avg, l1ls, q6, q6_objectives
 
-from flower_fedcon import Sample, as_legacy_strategy, simulate, train_step
+from flower_fedcon import Buffered, Sample, as_legacy_strategy, simulate, train_step
 from flower_fedcon.clients import FedAvgClient, FedFWClient
 from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.flower import legacy
@@ -23,7 +23,7 @@ from flower_fedcon.flower.virtual_nodes import run_on_virtual_nodes
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import GradientDescent
-from flower_fedcon.strategies import FedDualAvg, FedDyn, FedFW, FedProx, FedSGM, Scaffold
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedDyn, FedFW, FedProx, FedSGM, Scaffold
 
 
 class Proxy(ClientProxy):
@@ -87,6 +87,10 @@ def test_legacy_apps_find_the_local_iterates():
     [
         (FedSGM(client_lr=0.1, local_steps=1, tolerance=0.1), "two exchanges a round"),
         (FedFW(l1ls(4).constraint, penalty=0.1, schedule="nonconvex"), "depend on num_rounds"),
+        (
+            FedAvg(client_lr=0.1, participation=Buffered(buffer=2)),
+            r"Buffered\(buffer=2\) has none: use flower_fedcon.server_app",
+        ),
     ],
 )
 def test_methods_that_it_cannot_serve_are_refused(strategy, words):

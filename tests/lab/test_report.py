@@ -15,15 +15,17 @@ from browser import PROGRAM, Browser
 from harness import ran, refusal
 from pages import ROOT, blocks
 
-from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import Buffered, Clock, FederatedProblem, Sample, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.report.contents import Curves, read_folders, read_run
 from flower_fedcon.lab.report.curves import charts
 from flower_fedcon.lab.report.exchanges import Map, read_exchanges
 from flower_fedcon.lab.report.page import page, write_report
+from flower_fedcon.lab.report.shares import read_shares
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.runs.toml_schema import check_keys
-from flower_fedcon.strategies import FedAvg
+from flower_fedcon.strategies import AREA, FedAvg
+from flower_fedcon.wire.whole_files import FolderLock
 
 HOSTILE = "</script><script>hacked=1</script><img src=x onerror=hacked=1>"
 
@@ -255,6 +257,103 @@ def test_a_run_that_goes_on_is_running(tmp_path):
     assert read_run(folder, "a").status == "finished"
 
 
+# --- runs without rounds -------------------------------------------------------------------------
+
+
+def flowing(folder, make, names=("a", "b", "c"), steps=40, **options):
+    """Leave a run of steps with two replies each, whose third client is slow."""
+    clients = [Quadratic(np.eye(2), np.array([b, 1.0])) for b in (0.0, 1.0, 2.0)]
+    problem = FederatedProblem(clients, names=names)
+    clock = Clock(compute=[1.0, 1.5, 8.0])
+    strategy = make(client_lr=0.5, local_steps=1, participation=Buffered(buffer=2))
+    simulate(strategy, problem, steps, clock=clock, run_dir=folder, **options)
+    return folder
+
+
+def test_each_client_s_share_is_that_of_the_log(tmp_path):
+    """And the sentence on whom a biased method favours is that of the run."""
+    folder = flowing(tmp_path / "run", FedAvg, (HOSTILE, "b", "c"))
+    head, *events = [
+        json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()
+    ]
+    used = [event for event in events if event.get("outcome") == "used"]
+    shares = read_shares(folder)
+    assert shares.names == list(head["clients"]) == [HOSTILE, "b", "c"]
+    for client in range(3):
+        own = [event["staleness"] for event in used if event["client"] == client]
+        assert shares.used[client] == len(own) > 0
+        assert shares.share(client) == pytest.approx(len(own) / 80)
+        assert shares.age(client) == pytest.approx(np.mean(own))
+        assert shares.oldest[client] == max(own)
+    assert shares.clients == [0, 1, 2]
+    assert (shares.steps, shares.seconds) == (40, used[-1]["seconds"])
+    text = section([folder], "Each client’s share")
+    assert "<script>hacked" not in text
+    assert f">{shares.share(2):.1%} <" in text
+    assert f"80 uploads in {shares.seconds:.6g} seconds, {40 / shares.seconds:.3g} steps a" in text
+    assert "equal shares would be 33.3%" in text
+    assert "Each client weighs as often as its replies come, so fast clients count more: " in text
+    assert f"client c {shares.share(2):.1%}, where 33.3% would be equal" in text
+    assert "Silent" not in text
+    assert "At work since" not in text
+
+
+def test_shares_that_do_not_matter_are_said_not_to(tmp_path):
+    text = section([flowing(tmp_path / "run", AREA)], "Each client’s share")
+    assert "Where this method ends does not depend on the shares." in text
+    assert "would be biased" not in text
+    (flat,) = (
+        chart for chart in charts(read_folders([tmp_path / "run"])) if "part" in chart["title"]
+    )
+    assert {"staleness", "most_staleness", "waves"} <= {column["key"] for column in flat["columns"]}
+    assert "simulated" in flat["columns"][0]["lines"][0]["x"]
+
+
+EVENTS = [
+    '{"seconds": 0.0, "wave": 1, "asked": [0, 1, 2], "step": 0}\n',
+    '{"seconds": 2.0, "wave": 1, "client": 1, "outcome": "used", "staleness": 0, "step": 1}\n',
+    '{"seconds": 2.0, "wave": 2, "asked": [1], "step": 1}\n',
+    '{"seconds": 4.0, "wave": 1, "client": 0, "outcome": "used", "staleness": 1, "step": 2}\n',
+    '{"seconds": 4.0, "wave": 3, "asked": [0], "step": 2}\n',
+    '{"seconds": 5.0, "wave": 2, "client": 1, "outcome": "silent", "staleness": 1, "step": 2}\n',
+]
+
+
+def test_a_run_that_is_under_way_shows_who_is_at_work(tmp_path):
+    """From an unfinished log without its first line, as of an earlier version."""
+    text = '["seconds"]\n' + "".join(EVENTS) + '{"seconds": 6.0, "wa'
+    (folder,) = noted(tmp_path, events_jsonl=text)
+    with FolderLock(folder):
+        text = page(read_folders([folder]), "")
+        shares = read_run(folder, "a").shares
+    assert shares.at_work == {0: 4.0, 2: 0.0}
+    assert (shares.unreadable, shares.bias, shares.names) == (1, None, [])
+    assert shares.unused["silent"] == {1: 1}
+    assert shares.line(running=True) == (
+        "2 uploads (steps old): 0 50.0% (1), 1 50.0% (0), 2 0.0% (0); 0.4 steps a second; "
+        "2 at work, 2 since second 0 of 5"
+    )
+    assert "1 lines of the log of events cannot be read" in text
+    part = text.partition("Each client’s share")[2].partition("</section>")[0]
+    assert "At work since second" in part
+    assert "depend on the shares" not in part
+    again = "".join(EVENTS) + EVENTS[0].replace("1, ", "4, ", 1)  # the run has begun again
+    (tmp_path / "events.jsonl").write_text(again)
+    assert read_shares(tmp_path).at_work == {0: 0.0, 1: 0.0, 2: 0.0}
+
+
+def test_many_clients_are_the_first_and_the_last(tmp_path):
+    many = [json.dumps({"seconds": 1.0, "wave": 1, "client": c, "outcome": "used", "staleness": 0,
+                        "step": 1}) for c in range(200) for _ in range(c + 1)]  # fmt: skip
+    noted(tmp_path, events_jsonl="\n".join(many) + "\n")
+    text = section([tmp_path], "Each client’s share")
+    assert text.count("<tr>") == 1 + 50
+    assert "50 of 200 clients are shown" in text
+    line = read_shares(tmp_path).line(running=False)
+    assert line.startswith("20,100 uploads (steps old): 199 1.0% (0), 198 1.0% (0), ")
+    assert ", 180 between them, " in line
+
+
 def test_coefficients_are_shown_by_name(tmp_path):
     pytest.importorskip("flower_fedcon.tables", reason="a run on tables")
     rows = "column,coefficient,per_unit\nage,1.0,-0.25\n<b>,0.5,0.125\nnone,0.0,0.0\n"
@@ -349,6 +448,7 @@ def test_how_good_a_model_is_stands_by_site(tmp_path):
         ("coefficients.csv", "column\nage\n", "coefficients.csv is damaged"),
         ("quality.json", '{"sites": 1}', "quality.json is damaged"),
         ("audit.jsonl", "\x00\n", "1 lines of the audit log cannot be read"),
+        ("events.jsonl", "\x00\n", "1 lines of the log of events cannot be read"),
     ],
 )
 def test_a_damaged_part_is_named_and_the_rest_is_shown(tmp_path, name, content, words):

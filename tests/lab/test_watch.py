@@ -167,6 +167,46 @@ def test_a_run_is_followed_to_its_end(tmp_path, monkeypatch):
     ]  # fmt: skip
 
 
+def test_shares_are_told_with_each_record(tmp_path, monkeypatch):
+    """Of a run without rounds, with who is at work; at the end with whom the model favours."""
+    (tmp_path / "config.toml").write_text(RUN)
+    (tmp_path / "history.csv").write_text("round,objective\n")
+    head = {"algorithm": "fedavg", "seed": 0, "rule": "Buffered()", "clients": ["a", "b"],
+            "async_bias": "fast clients count more"}  # fmt: skip
+    log, told, lock = tmp_path / "events.jsonl", [], FolderLock(tmp_path)
+    log.write_text(json.dumps(head) + "\n")
+
+    def step(number, seconds, client, age, asked):
+        reply = {"seconds": seconds, "wave": number, "client": client, "outcome": "used",
+                 "staleness": age, "step": number}  # fmt: skip
+        events = [reply, {"seconds": seconds, "wave": number + 1, "asked": asked, "step": number}]
+        with log.open("a") as file:
+            file.writelines(json.dumps(event) + "\n" for event in events)
+        (tmp_path / "history.csv").open("a").write(f"{number},{5 - number}\n")
+
+    def first():
+        with log.open("a") as file:
+            file.write('{"seconds": 0.0, "wave": 1, "asked": [0, 1], "step": 0}\n')
+        step(1, 2.0, 0, 0, [0])
+
+    steps = [first, lambda: step(2, 4.0, 0, 0, [0]), lambda: step(3, 5.0, 1, 2, [1]), lock.release]
+    pause = iter(steps)
+    monkeypatch.setattr("time.sleep", lambda _: next(pause, lambda: None)())
+    assert not watch(tmp_path, every=0.0, say=told.append)
+    assert [line for line in told if "round" not in line] == [
+        "mine: 1 uploads (steps old): a 100.0% (0), b 0.0% (0); 0.5 steps a second; 2 at work, "
+        "b since second 0 of 2",
+        "mine: 2 uploads (steps old): a 100.0% (0), b 0.0% (0); 0.5 steps a second; 2 at work, "
+        "b since second 0 of 4",
+        "mine: 3 uploads (steps old): a 66.7% (0), b 33.3% (2); 0.6 steps a second; 2 at work, "
+        "a since second 4 of 5",
+        "mine: fast clients count more: client a gave 66.7% of the uploads, client b 33.3%, where "
+        "50.0% would be equal. The model favours the former; AREA, FedDR, FedDyn, Scaffold and "
+        "FedNewton do not",
+        "mine: stopped at 3 of 10",
+    ]
+
+
 def test_watching_a_run_of_another_process(tmp_path):
     """The real thing: this process watches while that one runs, and nothing is refused to it."""
     code = (

@@ -18,6 +18,7 @@ from flower_fedcon.lab.experiments.histories import labelled
 from flower_fedcon.lab.experiments.run_tables import RunOptions
 from flower_fedcon.lab.experiments.seed_statistics import highest, lowest, mean
 from flower_fedcon.lab.report.exchanges import Exchanges, read_exchanges
+from flower_fedcon.lab.report.shares import Shares, read_shares
 from flower_fedcon.runs.directory import CONFIG, ENVIRONMENT, HISTORY
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.limits import Forecast
@@ -67,6 +68,8 @@ class RunContents:
         Its report.txt: the results in words.
     exchanges : Exchanges, optional
         From its audit log.
+    shares : Shares, optional
+        From its log of events, if it has no rounds.
     missing : list of str
         A sentence for each part that does not exist or cannot be read.
     running : bool
@@ -91,6 +94,7 @@ class RunContents:
     heterogeneity: _Rows = field(default_factory=list)
     report: str = ""
     exchanges: Exchanges | None = None
+    shares: Shares | None = None
     missing: list[str] = field(default_factory=list)
     running: bool = False
     options: RunOptions | None = None
@@ -199,8 +203,13 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
         run.exchanges = read_exchanges(folder, cells)
     except StorageError as error:
         run.missing.append(str(error))
-    if run.exchanges is not None and run.exchanges.unreadable:
-        run.missing.append(f"{run.exchanges.unreadable} lines of the audit log cannot be read")
+    try:
+        run.shares = read_shares(folder)
+    except StorageError as error:
+        run.missing.append(str(error))
+    for log, name in ((run.exchanges, "audit log"), (run.shares, "log of events")):
+        if log is not None and log.unreadable:
+            run.missing.append(f"{log.unreadable} lines of the {name} cannot be read")
     return run
 
 

@@ -19,7 +19,10 @@ POINTS = 60_000
 """The largest number of points in all curves together."""
 _EACH = 30  # number of clients up to which their own metrics are drawn
 _FIRST = ("residual", "objective", "kkt", "fw_gap", "violation", "constraint", "consensus")
-_TAKING_PART = ("cohort", "replies", "dropped", "retries", "lost", "refused", "unheard")
+_TAKING_PART = (
+    "cohort", "replies", "dropped", "retries", "lost", "refused", "unheard",
+    "staleness", "most_staleness", "stale", "waves",
+)  # fmt: skip
 _TRAFFIC = ("uplink_bytes", "downlink_bytes", "seconds", "simulated_seconds", *COUNTS)
 TITLES = {
     "progress": "Progress",

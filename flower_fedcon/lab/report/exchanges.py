@@ -163,7 +163,7 @@ def read_exchanges(folder: Path, cells: int = 100_000) -> Exchanges | None:
         return None
     exchanges = Exchanges(Map([], 2))
     for path in paths:
-        for text in _lines(path):
+        for text in complete_lines(path):
             try:
                 exchanges.take(json.loads(text), cells)
             except (
@@ -178,7 +178,7 @@ def read_exchanges(folder: Path, cells: int = 100_000) -> Exchanges | None:
     return exchanges
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def complete_lines(path: Path) -> Iterator[bytes]:
     """Return the complete lines of a file."""
     check_file(path, follow=True)
     with storage(f"read {path}"), path.open("rb") as file:

@@ -7,6 +7,7 @@
     rounds: ["Rounds", "communication round"],
     bytes: ["Bytes", "megabytes sent, up and down"],
     seconds: ["Seconds", "seconds in the rounds"],
+    simulated: ["Simulated", "simulated seconds"],
   };
   const dashes = ["solid", "dash", "dot", "dashdot", "longdash"];
   const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d"] };
@@ -86,6 +87,8 @@
     const plot = element("div", { className: "plot" });
     const state = { column: 0, x: "rounds", logX: "linear", logY: columns[0].log ? "log" : "linear" };
     const note = element("p", { className: "note" });
+    const every = columns.flatMap((column) => column.lines);
+    const offered = Object.keys(axes).filter((key) => every.every((line) => key in line.x));
 
     function draw() {
       const column = columns[state.column];
@@ -115,7 +118,7 @@
       draw();
     });
     const x = buttons(
-      Object.fromEntries(Object.entries(axes).map(([key, words]) => [key, words[0]])), state.x,
+      Object.fromEntries(offered.map((key) => [key, axes[key][0]])), state.x,
       (key) => { state.x = key; draw(); },
     );
     const logX = buttons(scales, state.logX, (key) => { state.logX = key; draw(); });

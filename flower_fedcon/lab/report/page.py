@@ -83,6 +83,7 @@ def _parts(curves: Sequence[Curves]) -> str:
         "</div>",
         '<section id="clients"><h2>Who took part, and who failed when</h2><div id="maps"></div>'
         f"{sections.clients(curves)}</section>",
+        sections.shares(curves),
     ]
     words = sections.descriptives(curves) + sections.reports(curves)
     model = [sections.coefficients(curves), forest(curves)]

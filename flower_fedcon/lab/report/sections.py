@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flower_fedcon.lab.report.contents import Curves, RunContents
 from flower_fedcon.lab.report.exchanges import KINDS, Exchanges
 from flower_fedcon.lab.report.html import Html, table, tag
+from flower_fedcon.lab.report.shares import Shares
 from flower_fedcon.runs.history import Record
 
 _SHOWN = {
@@ -23,7 +24,7 @@ _SHOWN = {
 _COUNTED = (
     "round", "uplink_bytes", "downlink_bytes", "seconds", "simulated_seconds", "late", "cohort",
     "replies", "dropped",
-    "retries", "lost", "refused", "unheard",
+    "retries", "lost", "refused", "unheard", "most_staleness", "stale", "waves",
 )  # fmt: skip
 _METRICS, _ROWS = 6, 50
 
@@ -123,6 +124,57 @@ def clients(curves: Sequence[Curves]) -> Html:
             "each round and what became of the answer."
         ))  # fmt: skip
     return Html("".join(parts))
+
+
+def shares(curves: Sequence[Curves]) -> Html:
+    """Return each client's share of the uploads, for the runs that do not wait for clients."""
+    found = [(run, run.shares) for each in curves for run in each.runs if run.shares is not None]
+    parts = []
+    for run, own in found:
+        every = own.clients
+        shown = every if len(every) <= _ROWS else [*every[: _ROWS // 2], *every[-_ROWS // 2 :]]
+        largest = max((own.share(client) for client in shown), default=0.0)
+        failed = [outcome for outcome, counts in own.unused.items() if counts]
+        at_work = own.at_work if run.running else {}
+        rows = []
+        for client in shown:
+            share = own.share(client)
+            cells = [_bar(share, largest, f"{share:.1%}"), f"{own.used[client]:,}"]
+            if own.used[client]:
+                cells += [f"{own.age(client):.3g}", f"{own.oldest[client]:,}"]
+            else:
+                cells += ["–", "–"]
+            cells += [f"{own.unused[outcome][client]:,}" for outcome in failed]
+            cells += [f"{at_work[client]:.4g}" if client in at_work else "–"] if at_work else []
+            rows.append([own.name(client), *cells])
+        header = ["Client", "Share", "Uploads used", "Mean age, steps", "Largest"]
+        header += [*map(str.capitalize, failed), *(["At work since second"] if at_work else [])]
+        inner = [_note(said) for said in _on_shares(own)]
+        inner.append(table(header, rows))
+        if len(shown) < len(every):
+            inner.append(_note(
+                f"{len(shown)} of {len(every)} clients are shown: those with the largest shares, "
+                f"and those with the smallest."
+            ))  # fmt: skip
+        parts.append(_folded(f"{run.label}: uploads", inner, opened=len(found) == 1))
+    if not parts:
+        return Html("")
+    return tag("section", tag("h2", "Each client’s share"), *parts)
+
+
+def _on_shares(own: Shares) -> Iterator[str]:
+    """Yield how many uploads there are, and what unequal shares do to the result."""
+    said = f"{own.used.total():,} uploads in {own.seconds:.6g} seconds"
+    if own.pace:
+        said += f", {own.pace}"
+    equal = f"; equal shares would be {1 / len(own.clients):.1%}" if own.clients else ""
+    yield f"{said}{equal}. An upload’s age is how many steps were done since its client was asked."
+    if own.favoured:
+        yield own.favoured[0].upper() + own.favoured[1:] + "."
+    elif own.bias:
+        yield f"With unequal shares the result would be biased: {own.bias}."
+    elif own.bias is not None:
+        yield "Where this method ends does not depend on the shares."
 
 
 def reports(curves: Sequence[Curves]) -> Html:
@@ -299,9 +351,13 @@ def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _bar(value: float | None, largest: float) -> str:
+def _bar(value: float | None, largest: float, words: str = "") -> str:
     if value is None:
         return "–"
     width = abs(value) / largest if largest and math.isfinite(value) else 0.0
     kind = "bar below" if value < 0 else "bar"
-    return tag("span", f"{value:.5g} ", tag("i", class_=kind, style=f"width:{4 * width:.3f}em"))
+    return tag(
+        "span",
+        f"{words or f'{value:.5g}'} ",
+        tag("i", class_=kind, style=f"width:{4 * width:.3f}em"),
+    )

@@ -12,7 +12,8 @@ from typing import Any
 from flower_fedcon.errors import ConfigError, printable
 from flower_fedcon.lab.experiments.folders import labels_of
 from flower_fedcon.lab.report.contents import RunContents, read_run, run_options
-from flower_fedcon.runs import audit_log
+from flower_fedcon.lab.report.shares import Shares
+from flower_fedcon.runs import audit_log, flowing
 from flower_fedcon.runs.console import brief, left
 from flower_fedcon.runs.directory import HISTORY, runs_in
 from flower_fedcon.runs.history import Record
@@ -66,6 +67,7 @@ class Watched:
         self.folder = folder
         self.label = (labels_of(folder) or [folder.name])[0]
         self._history, self._audit = Tail(folder / HISTORY), Tail(folder / audit_log.NAME)
+        self._events, self._shares = Tail(folder / flowing.NAME), Shares()
         self._columns: list[str] = []
         self._round, self.quiet = 0.0, 0
         options = run_options(folder)
@@ -73,7 +75,7 @@ class Watched:
         self._forecast = options and Forecast(options.rounds, options.stops())
 
     def news(self) -> list[str]:
-        """Return lines on news: the last record, and failures of clients."""
+        """Return lines on news: the last record, failures of clients, and their shares."""
         told = list(self._failures())
         rows = [row for row in self._rows() if row["round"] > self._round]
         if rows:
@@ -81,6 +83,7 @@ class Watched:
             of = f"/{self._rounds}" if self._rounds else ""
             text = f"{self.label}: round {self._round:g}{of}, {brief(rows[-1])}"
             told.append(text + left(self._forecast(rows[-1])) if self._forecast else text)
+            told += self._uploads()
         self.quiet = 0 if told else self.quiet + 1
         return told
 
@@ -106,6 +109,15 @@ class Watched:
                 raise ConfigError(
                     f"{self.folder / HISTORY} is damaged: {printable(line, 60)}"
                 ) from None
+
+    def _uploads(self) -> Iterator[str]:
+        """Yield each client's share of the uploads, in a run that does not wait for clients."""
+        for first, line in self._events.lines():
+            if first:
+                self._shares = Shares()
+            self._shares.take(line)
+        if self._shares.used:
+            yield f"{self.label}: {self._shares.line(running=not self.ended)}"
 
     def _failures(self) -> Iterator[str]:
         told: list[str] = []
@@ -169,5 +181,7 @@ def watch(
         time.sleep(every)
     states = [run.contents() for run in followed.values()]
     for state in states:
+        if state.shares is not None and state.shares.favoured:
+            say(f"{state.label}: {state.shares.favoured}")
         say(f"{state.label}: {state.status}")
     return all(state.finished or state.running for state in states)
