@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from problems import q6, q6_l1, q6_objectives
 
 from flower_fedcon import Available, Bernoulli, Cyclic, Markov, Sample, Weighted, simulate
+from flower_fedcon.core.protocol import Reply
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.optimizers import Momentum
 from flower_fedcon.privacy import GaussianDP
@@ -139,19 +143,32 @@ def test_falling_steps_take_the_bias_away(kind):
 
 
 def test_a_server_s_momentum_does_not_move_the_limit():
-    made = FedVARP(
-        client_lr=1 / 40, server_optimizer=Momentum(0.5), participation=Sample(count=2)
-    )
+    made = FedVARP(client_lr=1 / 40, server_optimizer=Momentum(0.5), participation=Sample(count=2))
     x = simulate(made, q6(), 1500, evaluate_every=0, engine="stacked").x
     np.testing.assert_allclose(x, q6().optimum.x, rtol=0, atol=1e-12)
 
 
 def test_examples_weigh_the_memory():
-    """Clients with more rows weigh more: two as often as six equal ones, where one stands twice."""
-    made = {"client_lr": 1 / 40, "participation": Cyclic(groups=3)}
-    for kind in (MIFA, FedVARP):
-        x = simulate(kind(**made), weighted(), 1500, evaluate_every=0).x
-        np.testing.assert_allclose(x, weighted().optimum.x, rtol=0, atol=1e-9)
+    """Three clients with 1, 2 and 5 rows: a share is 3/8 of these."""
+    examples, shares = [1.0, 2.0, 5.0], 3 / 8 * np.array([[1.0], [2.0], [5.0]])
+    sent = np.random.default_rng(0).normal(size=(2, 2, 4))
+    kept, varp, mifa = np.zeros((3, 4)), np.zeros(4), np.zeros(4)
+    strategies = [kind(client_lr=0.5, local_steps=1) for kind in (MIFA, FedVARP)]
+    states = []
+    for made in strategies:
+        made.setup = SimpleNamespace(num_clients=3)
+        states.append(made.initialize(np.zeros(4)))
+    for cohort, delta in zip(([0, 2], [1, 2]), sent, strict=True):
+        change = shares[cohort] * (delta - kept[cohort])
+        varp = varp + (shares * kept).mean(axis=0) + change.mean(axis=0)
+        uploads = [delta - kept[cohort], delta]  # MIFA's are differences
+        kept[cohort] = delta
+        mifa = mifa + 0.5 * (shares * kept).mean(axis=0)
+        for k, (made, values) in enumerate(zip(strategies, uploads, strict=True)):
+            reply = Reply(cohort, 1, {"delta": values})
+            states[k] = made.aggregate(states[k], Uploads([reply], 3, None, examples))
+    np.testing.assert_allclose(states[0].w, mifa, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(states[1].w, varp, rtol=0, atol=1e-14)
 
 
 def test_what_they_refuse_says_why():

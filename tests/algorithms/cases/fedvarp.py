@@ -15,9 +15,7 @@ def fedvarp():
     # 1: 1 -> 1.2 -> 1.36, y_1 = .36;  w = 1 + .5 * .36 = 1.18, ybar = .18
     # 2: 1.18 -> .962 -> .7658, y_2 = -.4142;  w = 1.18 + .5 (.18 - .4142) = 1.0629, ybar = -.0271
     # 1: 1.0629 -> 1.25032 -> 1.400256, Delta = .337356;  w = 1.0629 + .5 (-.0271 - .022644)
-    strategy = FedVARP(
-        client_lr=0.1, server_lr=0.5, local_steps=2, participation=Cyclic(groups=2)
-    )
+    strategy = FedVARP(client_lr=0.1, server_lr=0.5, local_steps=2, participation=Cyclic(groups=2))
     return strategy, two_clients(), [1.18, 1.0629, 1.038028]
 
 
