@@ -331,6 +331,17 @@ def test_a_composite_method_worked_out(empty):
     assert [row["speed"] for row in by_hand] == [row["speed"] for row in ran]
 
 
+def test_methods_with_memory(empty):
+    """The page's files: three places of a memory, one loop of NumPy, and the optimum."""
+    write(files(page("own_memory")))
+    assert bash(f"{sys.executable} check.py", empty) == ""
+    told = bash(f"{sys.executable} study.py", empty)
+    for words in (r"(\w+) difference (\S+)", r"(\w+) F - F\* (\S+)"):
+        found = re.findall(words, told)
+        assert [name for name, _ in found] == ["MIFA", "LastUpdates", "Sent", "Kept"]
+        assert max(abs(float(number)) for _, number in found) < 1e-12
+
+
 @pytest.mark.nightly
 @pytest.mark.ray
 def test_the_simulation_of_flower(capsys):

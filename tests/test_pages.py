@@ -86,6 +86,9 @@ PASTED = {
     "docs/own_composite.md": [
         ("python python toml", f"{GUIDES}test_a_composite_method_worked_out"),
     ],
+    "docs/own_memory.md": [
+        ("python python python python", f"{GUIDES}test_methods_with_memory"),
+    ],
     "docs/own_oracles.md": [
         ("python python python python", f"{GUIDES}test_own_oracles"),
         ("python python", FILES),

@@ -219,6 +219,14 @@ class Uploads:
             return changes
         return np.stack([self.share(j, c) for j, c in zip(self.clients, changes, strict=True)])
 
+    def aged(self, changes: Array) -> Array:
+        """Return changes, stacked in client order, times the weights for their age in means."""
+        if self.late is None:
+            return changes
+        weights = np.array(self.late.weights, changes.dtype).reshape(-1, *[1] * changes[0].ndim)
+        weighted: Array = weights * changes
+        return weighted
+
     def share(self, client: int, change: Array) -> Array:
         """Return a client's weighted change: the mean is the sum of these over N clients, by N."""
         if self._examples is None:

@@ -23,6 +23,8 @@ from flower_fedcon.strategies.dualfl import DualFL as DualFL
 from flower_fedcon.strategies.fedsgm import FedSGM as FedSGM
 from flower_fedcon.strategies.fedproxal import FedProxAL as FedProxAL
 from flower_fedcon.strategies.area import AREA as AREA
+from flower_fedcon.strategies.mifa import MIFA as MIFA
+from flower_fedcon.strategies.fedvarp import FedVARP as FedVARP
 from flower_fedcon.strategies.scaffold import Scaffold as Scaffold
 from flower_fedcon.strategies.fedlin import FedLin as FedLin
 from flower_fedcon.strategies.scaffnew import Scaffnew as Scaffnew

@@ -16,6 +16,7 @@ from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.solvers import SGD
 from flower_fedcon.strategies import (
     AREA,
+    MIFA,
     TAMUNA,
     CompositeFL,
     FedAvg,
@@ -23,6 +24,7 @@ from flower_fedcon.strategies import (
     FedDyn,
     FedLin,
     FedMiD,
+    FedVARP,
     Scaffnew,
     Scaffold,
 )
@@ -31,6 +33,8 @@ STEPS = {"client_lr": 1 / 64, "local_steps": 3}
 PSI = L1(0.1)
 EXACT = {
     "area": lambda clip: AREA(client_lr=1 / 20, local_steps=1, clip=clip),
+    "mifa": lambda clip: MIFA(client_lr=1 / 20, local_steps=1, clip=clip),
+    "fedvarp": lambda clip: FedVARP(client_lr=1 / 20, local_steps=1, clip=clip),
     "scaffold": lambda clip: Scaffold(**STEPS, clip=clip),
     "scaffold I": lambda clip: Scaffold(**STEPS, option="I", clip=clip),
     "compositefl": lambda clip: CompositeFL(Zero(), **STEPS, clip=clip),
@@ -60,7 +64,7 @@ def test_exact_methods_end_where_the_clipped_gradients_balance(name):
     """At the optimum if all gradients there, 10 to 15 long, are shorter; else elsewhere."""
     problem = q6()
     longest = max(np.linalg.norm(f.gradient(problem.optimum.x)) for f in problem.objectives)
-    rounds = 700 if name in ("area", "tamuna") else 300
+    rounds = 700 if name in ("area", "mifa", "fedvarp", "tamuna") else 300
     for clip in (16.0, 12.0):
         x = simulate(EXACT[name](clip), problem, rounds, evaluate_every=0, engine="stacked").x
         balance = sum(cut(f.gradient(x), clip) for f in problem.objectives)
@@ -114,7 +118,9 @@ def test_a_loop_of_ones_own_clips_as_well(name):
         return  # its loop keeps the mean of the gradients, which is option "II"
     direct = simulate(made, for_psi(made), 4).x
     for loop in (
-        (by_corrections, by_steps) if name in ("area", "fedavg", "scaffold") else (by_steps,)
+        (by_corrections, by_steps)
+        if name in ("area", "mifa", "fedvarp", "fedavg", "scaffold")
+        else (by_steps,)
     ):
         np.testing.assert_allclose(by_loops(made, for_psi(made), 4, loop).x, direct, rtol=1e-12)
 

@@ -34,16 +34,16 @@ def taking(needs, names=None):
 def test_who_takes_which_option():
     assert taking("needs_uncompressed") == {
         "area", "fedavg", "feddr", "feddualavg", "feddyn", "fedmid", "fedprox", "fivegcs",
-        "scaffnew", "scaffold",
+        "mifa", "scaffnew", "scaffold",
     }  # fmt: skip
     assert taking("needs_mean") == {
         "cfedda", "fastfedda", "fedavg", "feddualavg", "fedmid", "fedprox", "fedsgm", "mcfedda",
     }  # fmt: skip
-    assert taking("needs_server_lr", LOCAL) == {"fedavg", "fedmid", "scaffold"}
+    assert taking("needs_server_lr", LOCAL) == {"fedavg", "fedmid", "fedvarp", "scaffold"}
     assert {*LOCAL} - taking("needs_one_length", LOCAL) == {"fedmid"}
     assert {*LOCAL} - taking("needs_constant_lr", LOCAL) == {"compositefl"}
     regularized = [name for name, kind in algorithms().items() if "regularizer" in parameters(kind)]
-    convex = {"area", "fedavg", "fedmid", "feddr", "compositefl"}
+    convex = {"area", "fedavg", "fedmid", "feddr", "compositefl", "mifa"}
     assert taking("needs_convex", regularized) == convex
 
 

@@ -34,9 +34,11 @@ from flower_fedcon.runs.toml import argument
 from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.strategies import (
     AREA,
+    MIFA,
     FedAvg,
     FedDR,
     FedLin,
+    FedVARP,
 )
 from flower_fedcon.testing.open_run import OpenRun
 
@@ -149,6 +151,60 @@ def test_area_by_hand(buffer: int) -> None:
     strategy = AREA(PSI, client_lr=0.03, local_steps=1, participation=Buffered(buffer=buffer))
     history = simulate(strategy, COMPOSITE, 1000, clock=Clock(compute=TIMES))
     assert history.x == pytest.approx(x, abs=1e-12)
+    assert history["simulated_seconds"] == pytest.approx(times, rel=1e-12)
+
+
+@pytest.mark.parametrize("buffer", [1, 3])
+@pytest.mark.parametrize("count", [1, 2])
+def test_mifa_by_hand(buffer: int, count: int) -> None:
+    """A reply to an earlier model replaces its client's memory, whatever its age."""
+    w, G, eta = np.zeros(5), np.zeros((N, 5)), 0.01
+    quadratics = gradients(COMPOSITE)
+
+    def work(i: int, sent: Any) -> Any:
+        v = sent
+        for _ in range(count):
+            v = v - eta * (quadratics[i][0] @ v - quadratics[i][1])
+        return (v - sent) / eta
+
+    def apply(uploads: list) -> None:
+        nonlocal w
+        for i, u, _ in uploads:
+            G[i] = u
+        w = soft(w + eta * G.mean(axis=0), 0.05 * eta * count)
+
+    times = by_hand(buffer, 1000, lambda: w, work, apply, None)
+    rule = Buffered(buffer=buffer, discount=0.5)  # which MIFA does not need
+    strategy = MIFA(PSI, client_lr=eta, local_steps=count, participation=rule)
+    history = simulate(strategy, COMPOSITE, 1000, clock=Clock(compute=TIMES))
+    assert history.x == pytest.approx(w, abs=1e-12)
+    assert history["simulated_seconds"] == pytest.approx(times, rel=1e-12)
+
+
+@pytest.mark.parametrize(("buffer", "most", "discount"), FEDBUFF)
+def test_fedvarp_by_hand(buffer: int, most: int | None, discount: float) -> None:
+    """A discount weakens corrections; the memory takes changes as they are."""
+    w, y = np.zeros(5), np.zeros((N, 5))
+    quadratics = gradients(PLAIN)
+
+    def work(i: int, sent: Any) -> Any:
+        v = sent
+        for _ in range(2):
+            v = v - 0.01 * (quadratics[i][0] @ v - quadratics[i][1])
+        return v - sent
+
+    def apply(uploads: list) -> None:
+        nonlocal w
+        corrections = [(1 + age) ** -discount * (u - y[i]) for i, u, age in uploads]
+        w = w + y.mean(axis=0) + sum(corrections) / len(uploads)
+        for i, u, _ in uploads:
+            y[i] = u
+
+    times = by_hand(buffer, 300, lambda: w, work, apply, most)
+    rule = Buffered(buffer=buffer, max_staleness=most, discount=discount)
+    strategy = FedVARP(client_lr=0.01, local_steps=2, participation=rule)
+    history = simulate(strategy, PLAIN, 300, clock=Clock(compute=TIMES))
+    assert history.x == pytest.approx(w, abs=1e-12)
     assert history["simulated_seconds"] == pytest.approx(times, rel=1e-12)
 
 

@@ -20,10 +20,12 @@ from flower_fedcon import (
 from flower_fedcon.errors import RoundError
 from flower_fedcon.strategies import (
     AREA,
+    MIFA,
     FedAvg,
     FedDR,
     FedDyn,
     FedNewton,
+    FedVARP,
     Scaffold,
 )
 from flower_fedcon.testing.faults import corrupt
@@ -39,6 +41,8 @@ EIGHT = {
 EXACT = {
     "AREA": (lambda p, q: AREA(p.regularizer, participation=q), ["squares", "logistic"]),
     "FedDR": (lambda p, q: FedDR(p.regularizer, participation=q), ["squares", "logistic"]),
+    "FedVARP": (lambda p, q: FedVARP(participation=q), ["plain"]),
+    "MIFA": (lambda p, q: MIFA(p.regularizer, participation=q), ["squares", "logistic"]),
     "Scaffold": (lambda p, q: Scaffold(participation=q), ["plain"]),
     "FedDyn": (lambda p, q: FedDyn(participation=q), ["plain"]),
     "FedNewton": (lambda p, q: FedNewton(p.regularizer, participation=q), ["squares"]),
@@ -96,10 +100,12 @@ def test_averages_favour_fast_clients_and_say_so(caplog: pytest.LogCaptureFixtur
     ("make", "problem", "far"),
     [
         (lambda q: AREA(PSI, local_steps=1, participation=q), COMPOSITE, 1e-11),
+        (lambda q: MIFA(PSI, participation=q), COMPOSITE, 1e-11),
+        (lambda q: FedVARP(participation=q), PLAIN, 1e-11),
         (lambda q: Scaffold(participation=q), PLAIN, 1e-11),
         (lambda q: FedDyn(participation=q), PLAIN, 1e-11),
     ],
-    ids=["AREA", "Scaffold", "FedDyn"],
+    ids=["AREA", "MIFA", "FedVARP", "Scaffold", "FedDyn"],
 )
 @pytest.mark.parametrize("rule", [Buffered(), Buffered(buffer=3, max_staleness=400)], ids=repr)
 def test_faults_do_not_move_the_optimum(

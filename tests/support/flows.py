@@ -17,6 +17,7 @@ from flower_fedcon.objectives import LeastSquares, LogisticRegression
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import (
     AREA,
+    MIFA,
     FedAvg,
     FedDR,
     FedDualAvg,
@@ -24,6 +25,7 @@ from flower_fedcon.strategies import (
     FedMiD,
     FedNewton,
     FedProx,
+    FedVARP,
     Scaffold,
 )
 from flower_fedcon.testing.open_run import OpenRun
@@ -64,6 +66,11 @@ METHODS: dict[str, tuple[Any, FederatedProblem]] = {
     "FedMiD": (lambda **more: FedMiD(PSI, local_steps=2, **more), COMPOSITE),
     "FedNewton": (lambda **more: FedNewton(PSI, **more), COMPOSITE),
     "FedProx": (lambda **more: FedProx(**more), PLAIN),
+    "FedVARP": (lambda **more: FedVARP(client_lr=0.02, batch_size=5, **more), PLAIN),
+    "MIFA": (
+        lambda **more: MIFA(PSI, client_lr=0.02, local_steps=2, batch_size=5, **more), COMPOSITE,
+    ),
+    "MIFA, no mirror": (lambda **more: MIFA(client_lr=0.02, mirror=False, **more), PLAIN),
     "Scaffold": (lambda **more: Scaffold(**more), PLAIN),
     "Scaffold, no mirror": (lambda **more: Scaffold(mirror=False, **more), PLAIN),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import (
     AREA,
+    MIFA,
     CompositeFL,
     FastFedDA,
     FedAvg,
@@ -23,6 +24,7 @@ from flower_fedcon.strategies import (
     FedExProx,
     FedMiD,
     FedProx,
+    FedVARP,
     Scaffold,
 )
 from flower_fedcon.training import own_loop
@@ -34,6 +36,9 @@ SOLVER = {"local_solver": GradientDescent(steps=K, lr=LR)}
 CORRECTIONS = [
     AREA(PSI, **STEPS),
     AREA(PSI, **STEPS, **HALF),
+    MIFA(PSI, **STEPS),
+    MIFA(PSI, **STEPS, mirror=False, **HALF),
+    FedVARP(**STEPS, **HALF),
     FedAvg(**STEPS),
     FedAvg(**STEPS, regularizer=PSI),
     FedProx(proximal=2.0, **SOLVER),
@@ -55,6 +60,8 @@ OWN_STEPS = [
     CompositeFL(PSI, **STEPS, **HALF),
     FedAvg(**STEPS),
     AREA(PSI, **STEPS),
+    MIFA(PSI, **STEPS),
+    FedVARP(**STEPS),
     Scaffold(**STEPS),
 ]
 
