@@ -181,11 +181,14 @@ class Reply:
     left: Any = None
 
     def single(self) -> Iterator[Reply]:
-        """Yield the reply of each client on its own."""
-        for i, client in enumerate(self.clients):
-            payload = {name: [entry(column, i)] for name, column in self.payload.items()}
-            work = self.work[i : i + 1]
-            yield replace(self, clients=[client], payload=payload, work=work, left=None)
+        """Return the reply of each client on its own, made one by one."""
+        return map(self.one, range(len(self.clients)))
+
+    def one(self, i: int) -> Reply:
+        """Return the reply of the client at a place of `clients` on its own."""
+        payload = {name: [entry(column, i)] for name, column in self.payload.items()}
+        work = self.work[i : i + 1]
+        return replace(self, clients=[self.clients[i]], payload=payload, work=work, left=None)
 
 
 class Work(Sequence[Mapping[str, float]]):
@@ -215,8 +218,10 @@ class Work(Sequence[Mapping[str, float]]):
     def __getitem__(self, place: int | slice) -> Any:
         if isinstance(place, slice):
             return [self[i] for i in range(*place.indices(self._count))]
-        arrays = (np.broadcast_to(value, self._count) for value in self.numbers.values())
-        return {n: array[place].item() for n, array in zip(self.numbers, arrays, strict=True)}
+        return {
+            name: value if type(value) is int else np.broadcast_to(value, self._count)[place].item()
+            for name, value in self.numbers.items()
+        }
 
     def total(self) -> dict[str, float]:
         """Return the sums over the clients."""
