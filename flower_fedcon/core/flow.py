@@ -177,7 +177,7 @@ class Flow(ABC):
         How many waves have been sent.
     used, stale : array of int, shape (N,)
         How many replies of each client were used, and were too old.
-    note : callable
+    note : callable, optional
         Called with each `Event`.
     applying : callable
         Called before a step changes the server's state.
@@ -199,7 +199,7 @@ class Flow(ABC):
         self._faults: dict[int, str] = {}
         self._resting: Collection[int] = ()  # the client of the last reply, if it was of no use
         self._diverged: set[int] = set()
-        self.note: Callable[[Event], None] = lambda event: None
+        self.note: Callable[[Event], None] | None = None
         self.applying: Callable[[], None] = lambda: None
         self.used, self.stale = np.zeros(n, np.int64), np.zeros(n, np.int64)
 
@@ -278,7 +278,8 @@ class Flow(ABC):
         self._count()
         self.waves += 1
         wave = Wave(self._server, self.waves, clients, self._restores)
-        self.note(Event(self.seconds, wave.number, tuple(clients), "asked", step=wave.version))
+        if self.note is not None:
+            self.note(Event(self.seconds, wave.number, tuple(clients), "asked", step=wave.version))
         wave.ask()
         self._set_to_work(wave)
         self._launch(wave)
@@ -300,16 +301,9 @@ class Flow(ABC):
         del self._work[client]
         staleness = server.round - wave.version
         outcome = self._outcome(wave, client, reply, staleness)
-        self.note(
-            Event(
-                self.seconds,
-                wave.number,
-                (client,),
-                outcome,
-                staleness,
-                server.round + (outcome == "used"),
-            )
-        )
+        if self.note is not None:
+            step = server.round + (outcome == "used")
+            self.note(Event(self.seconds, wave.number, (client,), outcome, staleness, step))
         self._resting = (client,) if outcome in ("dropped", "silent") else ()
         if outcome == "used":
             self._vain = 0
@@ -358,6 +352,7 @@ class Flow(ABC):
         """Tell listeners of the replies that have passed the gate with others, as they came."""
         if self._uncounted:
             admitted = Admitted(self._joined(self._uncounted, ()))
+            admitted.work = [h.reply.work[h.place] for h in self._uncounted if h.reply.work]
             for listener in self._server.listeners:
                 listener(admitted)
             self._uncounted = []
@@ -424,8 +419,7 @@ class Flow(ABC):
         for name in held[0].reply.payload:
             values = [entry(one.reply.payload[name], one.place) for one in held]
             columns[name] = np.stack(values) if name in stacked else values
-        work = [one.reply.work[one.place] for one in held if one.reply.work]
-        return Reply([one.client for one in held], self.waves, columns, work=work)
+        return Reply([one.client for one in held], self._server.round + 1, columns)
 
     def _apply(self) -> Step:
         """Do the step with the replies that are held, and acknowledge each with its wave."""

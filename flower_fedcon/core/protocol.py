@@ -207,6 +207,7 @@ class Work(Sequence[Mapping[str, float]]):
 
     def __init__(self, numbers: Mapping[str, Any], count: int) -> None:
         self.numbers, self._count = numbers, count
+        self._alike = all(type(value) is int for value in numbers.values())
 
     def __len__(self) -> int:
         return self._count
@@ -218,10 +219,10 @@ class Work(Sequence[Mapping[str, float]]):
     def __getitem__(self, place: int | slice) -> Any:
         if isinstance(place, slice):
             return [self[i] for i in range(*place.indices(self._count))]
-        return {
-            name: value if type(value) is int else np.broadcast_to(value, self._count)[place].item()
-            for name, value in self.numbers.items()
-        }
+        if self._alike and 0 <= place < self._count:
+            return self.numbers
+        arrays = (np.broadcast_to(value, self._count) for value in self.numbers.values())
+        return {n: array[place].item() for n, array in zip(self.numbers, arrays, strict=True)}
 
     def total(self) -> dict[str, float]:
         """Return the sums over the clients."""

@@ -38,7 +38,8 @@ class Flowing(RunHook):
         self._path = None if folder is None else folder / NAME
         self._lines: list[str] = []
         self._written = 0
-        flow.note = self._note
+        if folder is not None:
+            flow.note = self._note
 
     @classmethod
     def of_run(cls, server: Server, engine: Engine, folder: Any, raced: str) -> Self | None:
@@ -93,8 +94,6 @@ class Flowing(RunHook):
         return self._flow.step()
 
     def _note(self, event: Event) -> None:
-        if self._path is None:
-            return
         what = f'"asked": {[*event.clients]}'
         if event.outcome != "asked":
             (client,) = event.clients
