@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flower_fedcon.core.buffered import Buffered, favoured
 from flower_fedcon.core.dispatch import Dispatch
-from flower_fedcon.core.gate import column_bytes
-from flower_fedcon.core.protocol import Reply, Request
+from flower_fedcon.core.gate import Admitted, column_bytes
+from flower_fedcon.core.protocol import Reply, Request, entry
 from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.stopwatch import Untimed
@@ -61,8 +63,6 @@ class Wave(Dispatch):
     ----------
     version : int
         How many steps the server had done.
-    open : set of int
-        The clients that are still at work on it.
     asked : Request
     """
 
@@ -74,17 +74,22 @@ class Wave(Dispatch):
     ) -> None:
         self.sizes = _Sizes()
         super().__init__(server, number, clients, self.sizes, restores)
-        self.version, self.open = server.round, set(clients)
+        self.version = server.round
 
     def ask(self) -> Request:
         """Return the request, and count it."""
         self.asked = self.request(self.clients, wanted=1, attempt=1, seconds_left=np.inf)
         return self.asked
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of a wave that is under way."""
-        asked, clients = self.asked, sorted(self.open)
-        part = asked.only([asked.clients.index(client) for client in clients])
+    def part(self, clients: Sequence[int]) -> Request:
+        """Return the request to some of its clients, ascending."""
+        if len(clients) == len(self.clients):
+            return self.asked
+        return self.asked.only(np.searchsorted(self.clients, clients).tolist())
+
+    def snapshot(self, clients: list[int]) -> dict[str, Any]:
+        """Return what a checkpoint holds of a wave on which some clients are at work."""
+        part = self.part(clients)
         return {
             "number": self.number,
             "version": self.version,
@@ -121,13 +126,10 @@ class Wave(Dispatch):
 class Held(NamedTuple):
     """A reply that is held for the coming step."""
 
+    client: int
     wave: Wave
-    reply: Reply  # of one client
-
-    @property
-    def client(self) -> int:
-        """The client."""
-        return self.reply.clients[0]
+    reply: Reply  # of the client, or of several
+    place: int  # of the client in it
 
 
 class Event(NamedTuple):
@@ -174,7 +176,7 @@ class Flow(ABC):
         How many waves have been sent.
     used, stale : array of int, shape (N,)
         How many replies of each client were used, and were too old.
-    note : callable
+    note : callable, optional
         Called with each `Event`.
     applying : callable
         Called before a step changes the server's state.
@@ -187,14 +189,16 @@ class Flow(ABC):
         n = server.setup.num_clients
         self._most = rule.at_work(n)
         self.waves = self._barrier = self._vain = 0
-        self._open: dict[int, Wave] = {}
+        self._work: dict[int, Wave] = {}  # by client that is at work
+        self._idle = set(server.everyone)  # neither at work, nor with a reply that is held
         self._held: list[Held] = []
+        self._uncounted: list[Held] = []  # those of `_held` that nobody has been told of
         self._stacked: set[str] = set()  # uploads that the engine gives as stacked columns
         self._restores: dict[int, Payload] = {}
         self._faults: dict[int, str] = {}
-        self._resting: set[int] = set()  # clients whose last reply was of no use
+        self._resting: Collection[int] = ()  # the client of the last reply, if it was of no use
         self._diverged: set[int] = set()
-        self.note: Callable[[Event], None] = lambda event: None
+        self.note: Callable[[Event], None] | None = None
         self.applying: Callable[[], None] = lambda: None
         self.used, self.stale = np.zeros(n, np.int64), np.zeros(n, np.int64)
 
@@ -215,13 +219,9 @@ class Flow(ABC):
     def seconds(self) -> float:
         """The time of the run."""
 
-    @abstractmethod
-    def _at_work(self) -> set[int]:
-        """Return the clients that are at work."""
-
     def _there(self) -> Sequence[int]:
         """Return the clients that could be asked if they are idle, ascending."""
-        return self._server.everyone
+        return sorted(self._idle)
 
     @abstractmethod
     def _launch(self, wave: Wave) -> None:
@@ -231,7 +231,8 @@ class Flow(ABC):
     def _next(self) -> tuple[Wave, int, Reply | None] | None:
         """Return the next arrival: its wave, its client, and the reply, if there is one.
 
-        None if nothing has come, and clients may have become idle.
+        A reply of several clients has passed the gate. None if nothing has come, and clients may
+        have become idle.
         """
 
     def step(self) -> Step:
@@ -259,14 +260,12 @@ class Flow(ABC):
 
     def _dispatch(self) -> None:
         """Ask idle clients, if enough places are free or nobody is at work."""
-        busy = self._at_work()
-        free = self._most - len(busy) - len(self._held)
-        if free < 1 or (free < self._rule.dispatch and busy):
+        free = self._most - len(self._work) - len(self._held)
+        if free < 1 or (free < self._rule.dispatch and self._work):
             return
-        away = busy | {held.client for held in self._held}
-        if busy:  # a client that fails at once must not be asked again and again meanwhile
-            away |= self._resting
-        clients = [client for client in self._there() if client not in away]
+        clients = [client for client in self._there() if client in self._idle]
+        if self._work:  # a client that fails at once must not be asked again and again meanwhile
+            clients = [client for client in clients if client not in self._resting]
         if free < len(clients):
             rng = stream(self._server.setup.seed, COHORT, self.waves + 1)
             clients = np.sort(rng.choice(clients, size=free, replace=False)).tolist()
@@ -275,39 +274,42 @@ class Flow(ABC):
 
     def _send(self, clients: list[int]) -> None:
         """Send the next wave."""
+        self._count()
         self.waves += 1
         wave = Wave(self._server, self.waves, clients, self._restores)
-        self.note(Event(self.seconds, wave.number, tuple(clients), "asked", step=wave.version))
+        if self.note is not None:
+            self.note(Event(self.seconds, wave.number, tuple(clients), "asked", step=wave.version))
         wave.ask()
-        self._open[wave.number] = wave
+        self._set_to_work(wave)
         self._launch(wave)
+
+    def _set_to_work(self, wave: Wave) -> None:
+        self._work.update(dict.fromkeys(wave.clients, wave))
+        self._idle.difference_update(wave.clients)
+
+    def _let_go(self, clients: Collection[int]) -> None:
+        """Hold the replies of some clients no longer."""
+        self._idle.update(clients)
+        self._held = [held for held in self._held if held.client not in clients]
 
     # --- what comes back -------------------------------------------------------------------------
 
     def _take(self, wave: Wave, client: int, reply: Reply | None) -> None:
         """Hold a reply for the coming step, or let it go; its client is idle again."""
         server = self._server
-        wave.open.discard(client)
-        if not wave.open:
-            del self._open[wave.number]
+        del self._work[client]
         staleness = server.round - wave.version
         outcome = self._outcome(wave, client, reply, staleness)
-        self.note(
-            Event(
-                self.seconds,
-                wave.number,
-                (client,),
-                outcome,
-                staleness,
-                server.round + (outcome == "used"),
-            )
-        )
-        self._resting = {client} if outcome in ("dropped", "silent") else set()
+        if self.note is not None:
+            step = server.round + (outcome == "used")
+            self.note(Event(self.seconds, wave.number, (client,), outcome, staleness, step))
+        self._resting = (client,) if outcome in ("dropped", "silent") else ()
         if outcome == "used":
             self._vain = 0
             self._diverged.discard(client)
             self._faults.pop(client, None)
             return
+        self._idle.add(client)
         self._vain += 1
         if outcome != "stale":
             self._check_hope()
@@ -321,23 +323,39 @@ class Flow(ABC):
         if wave.number <= self._barrier or (most is not None and staleness > most):
             server.counts["stale"] += 1
             self.stale[client] += 1
-            server.count_bytes(up=sum(map(column_bytes, reply.payload.values())))
+            own = reply.one(reply.clients.index(client)) if reply.payload else reply
+            server.count_bytes(up=sum(map(column_bytes, own.payload.values())))
             self._faults[client] = f"its reply is {staleness} steps old"
             server.audit.dropped(client, self._faults[client])
             return "stale"
+        if len(reply.clients) > 1:
+            held = Held(client, wave, reply, bisect_left(reply.clients, client))
+            self._held.append(held)
+            self._uncounted.append(held)
+            return "used"
+        self._count()
         lost, used = server.counts["lost"], len(wave.used)
         wave.take([reply])
         if wave.sent_anew:  # all clients start again: what is under way no longer counts
             self._barrier = self.waves
-            self._held.clear()
+            self._let_go([held.client for held in self._held])
         if len(wave.used) > used:
-            self._held.append(Held(wave, wave.used[-1]))
+            self._held.append(Held(client, wave, wave.used[-1], 0))
             return "used"
         if server.counts["lost"] > lost:
             return "lost"
         self._faults[client] = wave.faults.get(client, "no usable reply")
         (self._diverged.add if client in wave.diverged else self._diverged.discard)(client)
         return "dropped"
+
+    def _count(self) -> None:
+        """Tell listeners of the replies that have passed the gate with others, as they came."""
+        if self._uncounted:
+            admitted = Admitted(self._joined(self._uncounted, ()))
+            admitted.work = [h.reply.work[h.place] for h in self._uncounted if h.reply.work]
+            for listener in self._server.listeners:
+                listener(admitted)
+            self._uncounted = []
 
     def _check_hope(self) -> None:
         """Raise if replies have been of no use for long."""
@@ -366,7 +384,7 @@ class Flow(ABC):
         carriers = server.bound.carriers(server.state, names, self._uploads)
         for held in [one for one in self._held if one.client in carriers]:
             held.wave.drop([held.client], DivergedError(server.bound.reason))
-            self._held.remove(held)
+        self._let_go(carriers)
         server.bound.dropped.update(carriers)
         return bool(carriers)
 
@@ -375,14 +393,13 @@ class Flow(ABC):
     def _uploads(self, without: Collection[int] = ()) -> Uploads:
         """Return the uploads of the replies that are held, in client order."""
         server = self._server
-        held = sorted((h for h in self._held if h.client not in without), key=lambda h: h.client)
-        replies = [one.reply for one in held]
+        held = sorted((h for h in self._held if h.client not in without), key=itemgetter(0))
+        replies = [self._joined(held, self._stacked)] if self._stacked else [h.reply for h in held]
         if server.received is not None:
             replies = server.received.one_by_one(
                 [(one.reply, one.wave.broadcast) for one in held], self._restores
             )
         wave, names = held[0].wave, held[0].wave.names
-        replies = [self._joined(replies)] if self._stacked else replies
         replies = [replace(reply, round=server.round + 1) for reply in replies]
         uploads = server.private.uploads(replies, names, wave.broadcast, server.round + 1)
         steps = [server.round - one.wave.version for one in held]
@@ -393,20 +410,20 @@ class Flow(ABC):
             uploads.late = Staleness(steps, weights, sent, about)
         return uploads
 
-    def _joined(self, replies: Sequence[Reply]) -> Reply:
-        """Return replies of one client each, ascending, as one with stacked columns.
+    def _joined(self, held: Sequence[Held], stacked: Collection[str]) -> Reply:
+        """Return replies as one of all these clients, with some columns as stacked arrays.
 
-        Sums are then added in the same order as in a round of this engine.
+        Their sums are added in the same order as in a round of the engine that stacks them.
         """
         columns: Payload = {}
-        for name in replies[0].payload:
-            values = [reply.payload[name][0] for reply in replies]
-            columns[name] = np.stack(values) if name in self._stacked else values
-        clients = [reply.clients[0] for reply in replies]
-        return replace(replies[0], clients=clients, payload=columns, work=(), left=None)
+        for name in held[0].reply.payload:
+            values = [entry(one.reply.payload[name], one.place) for one in held]
+            columns[name] = np.stack(values) if name in stacked else values
+        return Reply([one.client for one in held], self._server.round + 1, columns)
 
     def _apply(self) -> Step:
         """Do the step with the replies that are held, and acknowledge each with its wave."""
+        self._count()
         server, uploads = self._server, self._uploads()
         waves = {held.client: held.wave for held in self._held}
         steps = uploads.staleness
@@ -415,7 +432,7 @@ class Flow(ABC):
         server.apply(uploads, [waves[client].number for client in uploads.clients])
         for client in uploads.clients:
             self._restores.pop(client, None)
-        self._held.clear()
+        self._let_go({*uploads.clients})
         self.used[uploads.clients] += 1
         server.columns = {
             "staleness": sum(steps) / len(steps),

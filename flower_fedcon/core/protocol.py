@@ -181,11 +181,14 @@ class Reply:
     left: Any = None
 
     def single(self) -> Iterator[Reply]:
-        """Yield the reply of each client on its own."""
-        for i, client in enumerate(self.clients):
-            payload = {name: [entry(column, i)] for name, column in self.payload.items()}
-            work = self.work[i : i + 1]
-            yield replace(self, clients=[client], payload=payload, work=work, left=None)
+        """Return the reply of each client on its own, made one by one."""
+        return map(self.one, range(len(self.clients)))
+
+    def one(self, i: int) -> Reply:
+        """Return the reply of the client at a place of `clients` on its own."""
+        payload = {name: [entry(column, i)] for name, column in self.payload.items()}
+        work = self.work[i : i + 1]
+        return replace(self, clients=[self.clients[i]], payload=payload, work=work, left=None)
 
 
 class Work(Sequence[Mapping[str, float]]):
@@ -204,6 +207,7 @@ class Work(Sequence[Mapping[str, float]]):
 
     def __init__(self, numbers: Mapping[str, Any], count: int) -> None:
         self.numbers, self._count = numbers, count
+        self._alike = all(type(value) is int for value in numbers.values())
 
     def __len__(self) -> int:
         return self._count
@@ -215,6 +219,8 @@ class Work(Sequence[Mapping[str, float]]):
     def __getitem__(self, place: int | slice) -> Any:
         if isinstance(place, slice):
             return [self[i] for i in range(*place.indices(self._count))]
+        if self._alike and 0 <= place < self._count:
+            return self.numbers
         arrays = (np.broadcast_to(value, self._count) for value in self.numbers.values())
         return {n: array[place].item() for n, array in zip(self.numbers, arrays, strict=True)}
 

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +22,9 @@ from flower_fedcon.core.clock import Timekeeper
 from flower_fedcon.core.flow import Flow, Wave
 from flower_fedcon.core.flow_head import differing
 from flower_fedcon.core.gate import column_bytes
-from flower_fedcon.core.protocol import Reply, Request
+from flower_fedcon.core.protocol import TRAIN, Reply, Request
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, FedConError
 
 OUTCOMES = ("used", "stale", "dropped", "lost", "silent")
 
@@ -70,61 +71,76 @@ class SimulatedFlow(Flow):
         self._clock: Timekeeper = server.clock
         self._answer = answer
         self._together = together and not self._clock.needs_replies
-        self._due: dict[int, Wave] = {}  # clients at work whose replies are not computed yet
+        self._due: set[int] = set()  # clients at work whose replies are not computed yet
         self._tasks: list[Task] = []
-        self._replies: dict[tuple[int, int], Reply] = {}
+        self._replies: dict[int, Reply] = {}  # by client at work
 
     @property
     def seconds(self) -> float:
         """The clock's time."""
         return self._clock.seconds
 
-    def _at_work(self) -> set[int]:
-        return {task.client for task in self._tasks}
-
     def _launch(self, wave: Wave) -> None:
         """Let a wave's replies come at their times."""
         self._assign(wave)
-        came = [self._replies.get((wave.number, client)) for client in wave.clients]
+        came: list[Reply | None] = []
+        up: Any = 0
+        if self._clock.needs_replies:
+            came = [self._replies.get(client) for client in wave.clients]
+            payloads = [{} if one is None else one.payload for one in came]
+            up = [sum(map(column_bytes, payload.values())) for payload in payloads]
         if self._clock.counts_gradients:
             work = [one.work[0] if one is not None and one.work else {} for one in came]
             self._clock.took(wave.clients, [each.get("gradients", 0) for each in work])
         down = [wave.sizes.down[client] for client in wave.clients]
-        up = [0 if one is None else sum(map(column_bytes, one.payload.values())) for one in came]
         times = self._clock.times(wave.number, wave.clients, down, up)
         ends = self.seconds + self._clock.with_pauses(self.seconds, wave.clients, times)
         for client, arrives in zip(wave.clients, ends.tolist(), strict=True):
             heapq.heappush(self._tasks, Task(arrives, wave.number, client))
 
     def _assign(self, wave: Wave) -> None:
-        """Note a wave's clients as at work; compute their replies now, unless they may wait."""
-        self._due |= dict.fromkeys(wave.clients, wave)
+        """Let a wave's replies be computed: now, unless they may wait."""
+        self._due.update(wave.clients)
         if not self._together:
             self._compute()
 
     def _compute(self) -> None:
         """Compute the replies of all clients at work that have none yet."""
-        due, self._due = dict(sorted(self._due.items())), {}
-        for reply in self._answer(_joint(due)):
+        due, self._due = sorted(self._due), set()
+        request = _joint({client: self._work[client] for client in due})
+        for reply in self._answer(request):
             columns = reply.payload.items()
             self._stacked.update(name for name, column in columns if isinstance(column, np.ndarray))
+            if self._together and len(reply.clients) > 1 and self._passes(reply, request.names):
+                self._replies.update(dict.fromkeys(reply.clients, reply))
+                continue
             for one in reply.single():
-                wave = due[one.clients[0]].number
-                self._replies[wave, one.clients[0]] = replace(one, round=wave)
+                (client,) = one.clients
+                one.round = self._work[client].number
+                self._replies[client] = one
+
+    def _passes(self, reply: Reply, names: tuple[str, ...]) -> bool:
+        """Return whether a reply of several clients passes the gate for all of them."""
+        try:
+            return not (reply.error or reply.lost) and bool(
+                self._server.gate.admit(reply, TRAIN, names)
+            )
+        except FedConError:  # of one of them: each is judged when it is due
+            return False
 
     def _next(self) -> tuple[Wave, int, Reply | None]:
         task = heapq.heappop(self._tasks)
         self._clock.seconds = max(self._clock.seconds, task.arrives)
         if task.client in self._due:
             self._compute()
-        reply = self._replies.pop((task.wave, task.client), None)
-        return self._open[task.wave], task.client, reply
+        reply = self._replies.pop(task.client, None)
+        return self._work[task.client], task.client, reply
 
     def snapshot(self) -> dict[str, Any]:
         """Return what a later start needs, with the work that is under way."""
         return super().snapshot() | {
             "tasks": [list(task) for task in sorted(self._tasks)],
-            "open": [wave.snapshot() for wave in self._open.values()],
+            "open": [wave.snapshot(clients) for wave, clients in _by_wave(self._work)],
         }
 
     def resume(self, found: Mapping[str, Any]) -> None:
@@ -133,7 +149,7 @@ class SimulatedFlow(Flow):
         self._tasks = [Task(*task) for task in found["tasks"]]
         for each in found["open"]:
             wave = Wave.resumed(self._server, each, self._restores)
-            self._open[wave.number] = wave
+            self._set_to_work(wave)
             self._server.audit.asked(wave.asked)
             self._assign(wave)
 
@@ -172,17 +188,19 @@ class ReplayedFlow(SimulatedFlow):
         self._done += 1
         self._clock.seconds = float(event["seconds"])
         if "asked" in event:
-            busy = self._at_work() | {held.client for held in self._held}
-            self._same(event, event["wave"] == self.waves + 1 and busy.isdisjoint(event["asked"]))
-            self._same(event, len(busy) + len(event["asked"]) <= self._most)
+            busy = len(self._work) + len(self._held)
+            idle = self._idle.issuperset(event["asked"])
+            self._same(event, event["wave"] == self.waves + 1 and idle)
+            self._same(event, busy + len(event["asked"]) <= self._most)
             self._send(event["asked"])
             return
-        wave, client, outcome = self._open.get(event["wave"]), event["client"], event["outcome"]
-        self._same(event, wave is not None and client in wave.open)
+        client, outcome = event["client"], event["outcome"]
+        wave = self._work.get(client)
+        self._same(event, wave is not None and wave.number == event["wave"])
         self._same(event, event["step"] == self._server.round + (outcome == "used"))
         assert wave is not None  # noqa: S101  (checked)
         self._tasks.remove(Task(0.0, wave.number, client))
-        reply = self._replies.pop((wave.number, client), None)
+        reply = self._replies.pop(client, None)
         if outcome == "silent":
             reply = None
         elif outcome == "lost":
@@ -260,22 +278,30 @@ def simulated_flow(
     return SimulatedFlow(server, answer, together=together)
 
 
+def _by_wave(work: Mapping[int, Wave]) -> list[tuple[Wave, list[int]]]:
+    """Return the waves under way, in their order, with the clients that are at work on each."""
+    waves = {wave.number: wave for wave in work.values()}
+    clients: dict[int, list[int]] = {number: [] for number in sorted(waves)}
+    for client, wave in sorted(work.items(), key=itemgetter(0)):
+        clients[wave.number].append(client)
+    return [(waves[number], own) for number, own in clients.items()]
+
+
 def _joint(due: Mapping[int, Wave]) -> Request:
     """Return one request to clients of one wave or of several, ascending; each gets its own."""
-    waves = list({wave.number: wave for wave in due.values()}.values())
-    if len(waves) == 1:
-        asked, clients = waves[0].asked, list(due)
-        whole = len(clients) == len(asked.clients)
-        return asked if whole else asked.only([asked.clients.index(c) for c in clients])
-    parts = [wave.asked.only([wave.asked.clients.index(c)]) for c, wave in due.items()]
+    parts = [wave.part(clients) for wave, clients in _by_wave(due)]
+    if len(parts) == 1:
+        return parts[0]
+    clients = [client for part in parts for client in part.clients]
+    order = np.argsort(clients)
     return replace(
         parts[0],
-        clients=list(due),
-        round=max(wave.number for wave in waves),
-        rounds=np.array([wave.number for wave in due.values()]),
-        acknowledged=np.concatenate([part.acknowledged for part in parts]),
-        kept=np.concatenate([part.kept for part in parts]),
+        clients=sorted(clients),
+        round=max(part.round for part in parts),
+        rounds=np.repeat([p.round for p in parts], [len(p.clients) for p in parts])[order],
+        acknowledged=np.concatenate([part.acknowledged for part in parts])[order],
+        kept=np.concatenate([part.kept for part in parts])[order],
         broadcast={},
-        personal={c: part.down(c) for c, part in zip(due, parts, strict=True)},
-        restore={c: given for part in parts for c, given in part.restore.items()},
+        personal={client: part.down(client) for part in parts for client in part.clients},
+        restore={client: given for part in parts for client, given in part.restore.items()},
     )

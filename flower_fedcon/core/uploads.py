@@ -313,7 +313,9 @@ class Uploads:
         if self._examples is not None:
             total = self._total()
             weights = [w * self._examples[j] for w, j in zip(weights, self.clients, strict=True)]
-        moved = _add([weight * value for weight, value in zip(weights, values, strict=True)])
+        if any(weight != 1.0 for weight in weights):
+            values = [weight * value for weight, value in zip(weights, values, strict=True)]
+        moved = _add(values)
         mean: Array = moved / total
         return mean if about is None else about + mean
 

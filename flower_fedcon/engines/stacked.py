@@ -341,11 +341,15 @@ def _forms_of(request: Request, own_numbers: Collection[str]) -> Array | None:
     if not request.personal and not request.restore:
         return None
     numbers: dict[Any, int] = {(None, None): 0}
+    known: dict[tuple[int, int], int] = {}  # by the payloads, which many clients may share
     forms = []
     for client in request.clients:
         personal, given = request.personal.get(client), request.restore.get(client)
-        form = (_form(personal, own_numbers), _form(given))
-        forms.append(numbers.setdefault(form, len(numbers)))
+        key = id(personal), id(given)
+        if key not in known:
+            form = (_form(personal, own_numbers), _form(given))
+            known[key] = numbers.setdefault(form, len(numbers))
+        forms.append(known[key])
     return np.array(forms) if len(set(forms)) > 1 else None
 
 
