@@ -155,7 +155,7 @@ class Flower:
             process.kill()
 
     def kill_superlink(self) -> None:
-        """Kill the SuperLink with its SuperExec and the ServerApps it runs, unless these are apart."""
+        """Kill the SuperLink, with its SuperExec and the ServerApps it runs unless apart."""
         self.superlink.kill()
 
     def kill_server_machine(self) -> None:
