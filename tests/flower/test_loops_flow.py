@@ -58,6 +58,9 @@ def rows(place: int) -> tuple[Any, Any]:
     return x, (x[:, 0] > 0).long() + (x[:, 1] > place - 1).long()
 
 
+ROUNDS: list[int] = []  # what the loops are told
+
+
 def app(load: Any) -> ClientApp:
     """Return an app whose loop takes K steps on all rows."""
     made = ClientApp()
@@ -66,6 +69,7 @@ def app(load: Any) -> ClientApp:
     @train_step
     def train(message: Message, context: Any, method: Any) -> Message:
         model, (x, y) = network(), rows(context.node_config["partition-id"])
+        ROUNDS.append(message.content["config"]["server-round"])
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         own = method.name in ("FedMiD", "FedDualAvg")
         taking = method.optimizer(model.parameters()) if own else method.begin(model)
@@ -89,6 +93,7 @@ def app(load: Any) -> ClientApp:
 @pytest.mark.parametrize("name", METHODS)
 def test_loops_find_the_models_of_the_method(name: str, tmp_path: Any) -> None:
     """The log repeats the run with this package's own steps: the same bytes."""
+    ROUNDS.clear()
     rule, log = Buffered(buffer=2), tmp_path / "run" / "events.jsonl"
     grid = SlowGrid([None] * N, make=app)
     given: dict[str, Any] = {"seed": 3, "evaluate_every": 0, "run_dir": tmp_path / "run"}
@@ -105,4 +110,6 @@ def test_loops_find_the_models_of_the_method(name: str, tmp_path: Any) -> None:
         assert one.tobytes() == other.tobytes()
     used = [event["client"] for event in events(tmp_path / "run") if event.get("outcome") == "used"]
     assert {*used} == {*range(N)}
+    assert sorted(ROUNDS) == ROUNDS  # the coming step's number, by which a loop may set its rate
+    assert {*ROUNDS} == {*range(1, 26)}
     assert result.history["most_staleness"].max() > 0
