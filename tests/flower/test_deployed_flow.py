@@ -33,7 +33,7 @@ from flower_fedcon.wire import state_files
 CLIENTS, D, SLOW = 4, 5, 3
 RATE = 2 / 2.02  # of AREA: 2 / (L + mu), by which the distance shrinks to a hundredth
 PSI = L1(weight=0.1)  # as in the app
-STEPS, MORE = {"run": 16, "beside": 10}, 3
+STEPS, MORE = {"run": 12, "beside": 8}, 2
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "run": {"oracle": "regularizer", "client_lr": RATE, "buffer": 2},
     "beside": {"client_lr": RATE, "buffer": 2},
@@ -104,6 +104,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
             """Start what is not running and has not ended, as a supervisor does."""
             if outliving & {*deployment.server_apps()}:  # though nobody follows them any more
                 return
+            deployment.start_apps_again()
             for name in ARGUMENTS:
                 alive = name in started and started[name].alive()
                 if not alive and len(used(folders[name])) < 2 * STEPS[name]:

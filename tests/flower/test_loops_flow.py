@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import quickstart
 from fake_grid import on_grid
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -29,7 +30,7 @@ from torch import nn  # noqa: E402
 from flower_fedcon.torch import TorchObjective, train_step  # noqa: E402
 
 pytestmark = on_grid
-quick = _quick  # which polls in milliseconds, for each test of this file, too
+quick = _quick  # polls in milliseconds, in each test of this file, too
 LR, K, N = 0.1, 3, 3
 PSI, LOSS = L1(1e-3), nn.CrossEntropyLoss()
 STEPS: dict[str, Any] = {"client_lr": LR, "local_steps": K}
@@ -113,3 +114,20 @@ def test_loops_find_the_models_of_the_method(name: str, tmp_path: Any) -> None:
     assert sorted(ROUNDS) == ROUNDS  # the coming step's number, by which a loop may set its rate
     assert {*ROUNDS} == {*range(1, 26)}
     assert result.history["most_staleness"].max() > 0
+
+
+def test_an_app_with_its_own_loop_goes_without_rounds_by_two_lines(tmp_path: Any) -> None:
+    """Momentum, batch normalisation, shuffled epochs, and weights by examples stay as they are."""
+    folder = quickstart.app(tmp_path / "app", "scaffold")
+    file = folder / "pytorchexample" / "server_app.py"
+    changes = {"import Sample, ": "import Buffered, ", "Sample(fraction=1.0)": "Buffered(buffer=2)"}
+    for before, after in changes.items():
+        text = file.read_text()
+        assert text.count(before) == 1
+        file.write_text(text.replace(before, after))
+    config = {"num-server-rounds": 6, "learning-rate": 0.01}
+    result = quickstart.run_here(folder, tmp_path / "model.pt", **config)
+    row = result.history.rows[-1]
+    assert (row["replies"], row["dropped"], row["lost"]) == (2, 0, 0)
+    first, last = (result.evaluate_metrics_serverapp[number]["loss"] for number in (0, 6))
+    assert last < first

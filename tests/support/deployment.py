@@ -146,8 +146,7 @@ class Flower:
         """Start the SuperLink and wait until it answers."""
         self.superlink.start()
         self.superlink.wait_ready(self._healthy, self.startup)
-        if not self._starts_apps.alive():
-            self._starts_apps.start()
+        self.start_apps_again()
 
     def stop(self) -> None:
         """Kill every process, in the order in which nobody waits for anybody."""
@@ -157,6 +156,11 @@ class Flower:
     def kill_superlink(self) -> None:
         """Kill the SuperLink, with its SuperExec and the ServerApps it runs unless apart."""
         self.superlink.kill()
+
+    def start_apps_again(self) -> None:
+        """Start again what starts the ServerApps, if it has ended by itself."""
+        if not self._starts_apps.alive():
+            self._starts_apps.start()
 
     def kill_server_machine(self) -> None:
         """Kill the SuperLink, what starts the ServerApps, and the ServerApps."""
