@@ -266,7 +266,8 @@ class GridEngine(Engine):
         if request.phase not in OF_ROUNDS:
             exchange = exchange_of(request.phase, request.broadcast)
             self._most = max(self._most, exchange.most(self._run.layout))
-        asks = {}
+        flowing, asks = self._flowing, {}
+        coming = request.round if flowing is None else flowing.round + 1  # not that of a wave
         for place, client in enumerate(request.clients):
             if client in silent:
                 continue
@@ -279,7 +280,7 @@ class GridEngine(Engine):
             config["pass"] = self._nodes.password(self._names[client])
             parts = list(arrays.values())
             if self._app is not None:
-                parts, config = self._app.instruct(client, parts, config)
+                parts, config = self._app.instruct(client, parts, config, coming)
             asks[node] = parts, config
         return asks
 

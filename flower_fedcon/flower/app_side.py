@@ -79,14 +79,17 @@ class AppSide:
     # --- training ------------------------------------------------------------------------------
 
     def instruct(
-        self, client: int, arrays: list[Array], config: Config
+        self, client: int, arrays: list[Array], config: Config, number: int
     ) -> tuple[list[Array], Config]:
-        """Return what a client is sent, including what its train function needs."""
+        """Return what a client is sent, including what its train function needs.
+
+        `number` is the coming round's or step's: a loop may choose its rate by it.
+        """
         if not self._loops[client]:
             return arrays, config
         buffers = self._server.buffers
         self._server.count_bytes(down=_bytes(buffers))
-        user = {**self._train, "server-round": config["round"]}
+        user = {**self._train, "server-round": number}
         sent, about = attach(arrays, config, Extras(buffers, user, {}))
         return sent, {**about, FORM: self.form.to_json()}
 

@@ -234,7 +234,7 @@ class _Legacy(Strategy):
                 arrays, config = self._encoder.encode(request, place)
                 parts = list(arrays.values())
                 if self._app is not None:
-                    parts, config = self._app.instruct(client, parts, config)
+                    parts, config = self._app.instruct(client, parts, config, request.round)
                 ins = FitIns(ndarrays_to_parameters(parts), config)
                 messages.append((proxies[name], ins))
         return messages

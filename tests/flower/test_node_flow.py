@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,15 @@ from flows import COMPOSITE, PLAIN, PSI, N
 from flwr.app import Error, Message
 
 from flower_fedcon import Buffered, Clock, simulate
+from flower_fedcon.clients.area import AREAClientState
 from flower_fedcon.engines import node_flow
 from flower_fedcon.errors import ConfigError, ParticipationError, RoundError
 from flower_fedcon.flower import mail
+from flower_fedcon.flower.stores import ContextStore
 from flower_fedcon.privacy import SecAggPlus
+from flower_fedcon.runs import checkpoint
 from flower_fedcon.strategies import AREA, FedAvg, FedDR, Scaffold
+from flower_fedcon.wire import state_files
 
 pytestmark = on_grid
 SECONDS = [0.004, 0.004, 0.006, 0.01, 0.02, 0.12]
@@ -138,6 +143,95 @@ def test_a_killed_run_goes_on_with_the_same_nodes(at: int, tmp_path: Any) -> Non
     assert history["lost"][-1] == 0
     used = [e["step"] for e in events(tmp_path / "run") if e.get("outcome") == "used"]
     assert used == list(range(1, 251))
+
+
+class Failing(SlowGrid):
+    """Its calls fail from `after` to `until`, as `error` says."""
+
+    calls, after, until = 0, 10**9, 10**9
+
+    def call(self) -> None:
+        self.calls += 1
+        if self.after < self.calls <= self.until:
+            raise self.error()
+
+    error: Any = ConnectionError
+
+    def get_node_ids(self) -> Any:
+        self.call()
+        return super().get_node_ids()
+
+    def push_messages(self, messages: Any) -> Any:
+        self.call()
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        self.call()
+        return super().pull_messages(message_ids)
+
+
+@pytest.mark.parametrize("after", [9, 40, 95])
+def test_a_superlink_that_is_away_is_waited_for(
+    after: int, monkeypatch: pytest.MonkeyPatch, log: Any
+) -> None:
+    """Whatever it was asked; nothing is lost."""
+    monkeypatch.setattr(mail, "OUTAGE", (0.01, 0.05))
+    grid = Failing(COMPOSITE.objectives)
+    grid.after, grid.until = after, after + 5
+    history = played(AREA(PSI, participation=Buffered()), grid, 250)
+    assert COMPOSITE.objective(history.x) - COMPOSITE.optimum.value <= 1e-5
+    assert "the SuperLink answers again" in log.messages
+    assert history["lost"][-1] == history["dropped"][-1] == 0
+
+
+class RunNotRunningException(BaseException):
+    """As Flower names it, and derives it."""
+
+
+@pytest.mark.parametrize("after", [12, 60, 130])
+def test_a_run_that_the_superlink_no_longer_takes_goes_on_later(after: int, tmp_path: Any) -> None:
+    """It was stopped, or forgotten: the steps so far are in a checkpoint, and count once."""
+    strategy, grid = AREA(PSI, participation=Buffered()), Failing(COMPOSITE.objectives)
+    grid.after, grid.error = after, RunNotRunningException
+    options: dict[str, Any] = {"run_dir": tmp_path / "run", "checkpoint_every": 10**6}
+    with pytest.raises(RoundError, match="with resume=true"):
+        played(strategy, grid, 250, **options)
+    assert grid.calls == after + 1  # it is asked nothing more
+    grid.after = 10**9
+    history = played(strategy, grid, 250, resume=True, **options)
+    assert COMPOSITE.objective(history.x) - COMPOSITE.optimum.value <= 1e-5
+    used = [e["step"] for e in events(tmp_path / "run") if e.get("outcome") == "used"]
+    assert used == list(range(1, 251))
+
+
+def test_late_replies_are_never_read(tmp_path: Any) -> None:
+    """Not in the run, nor after it: a client's state is the server's mirror."""
+    looked: list[str] = []  # for the replies to these messages, in this order
+
+    class Noting(SlowGrid):
+        def pull_messages(self, message_ids: Any) -> Any:
+            looked.extend(key for key in message_ids if key in self.ready)
+            return super().pull_messages(message_ids)
+
+    grid, folder = Noting(COMPOSITE.objectives, lambda client, count: client == 5), tmp_path / "run"
+    strategy = AREA(PSI, participation=Buffered(buffer=2))
+    played(strategy, grid, 60, timeout=0.06, run_dir=folder)
+    assert sum(client == 5 for client, _ in grid.trained) > 1  # it has worked, and stays late
+    grid.mute, grid.ready = (lambda client, count: False), dict.fromkeys(grid.ready, 0.0)
+    before = {*grid.ready}
+    again = len(looked)
+    played(strategy, grid, 90, timeout=20.0, run_dir=folder, resume=True)
+    assert not before & {*looked[again:]}
+    for client in range(N):
+        node = 1000 - client
+        own = [k for k in looked if grid.pushed[int(k[1:])].metadata.dst_node_id == node]
+        numbers = [int(key[1:]) for key in own]
+        assert numbers == sorted(numbers)  # never for an older one again
+    content = state_files.read(folder / checkpoint.NAME, checkpoint._types(strategy))["server"]
+    run: Any = SimpleNamespace(run_id=content["run_id"], algorithm="area")
+    for j, y in enumerate(content["state"].mirror.rows["y"]):
+        versions = ContextStore(grid.nodes[1000 - j]).load(run, AREAClientState)
+        assert versions.at(int(content["acknowledged"][j])).y.tobytes() == y.tobytes()
 
 
 def test_a_run_without_replies_ends_by_its_deadline() -> None:

@@ -102,6 +102,8 @@ class Flower:
         options: Sequence[str],
         startup: float,
         security: Security | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
         self.root = root.resolve()
         self.port = port
@@ -110,10 +112,18 @@ class Flower:
         given = ["--insecure"] if security is None else security.superlink_options
         self.security = security
         own = ["--disable-runtime-dependency-installation"]  # apps run in this environment
+        own += ["--isolation", "process"] if apart else []
         self.superlink = FlowerProcess(
             self.root, "superlink", ["flower-superlink", *given, *address, *own, *options]
         )
         self.processes = [self.superlink]
+        self._starts_apps = self.superlink  # or what starts them apart from it
+        if apart:
+            command = ["flower-superexec", "--insecure", "--runtime-api-address"]
+            self._starts_apps = FlowerProcess(
+                self.root, "superexec", [*command, f"127.0.0.1:{port}"]
+            )
+            self.processes.append(self._starts_apps)
         self._clients: list[FlowerProcess] = []
 
     def __enter__(self) -> Self:
@@ -136,6 +146,7 @@ class Flower:
         """Start the SuperLink and wait until it answers."""
         self.superlink.start()
         self.superlink.wait_ready(self._healthy, self.startup)
+        self.start_apps_again()
 
     def stop(self) -> None:
         """Kill every process, in the order in which nobody waits for anybody."""
@@ -143,13 +154,23 @@ class Flower:
             process.kill()
 
     def kill_superlink(self) -> None:
-        """Kill the SuperLink with its SuperExec and the ServerApps it runs."""
+        """Kill the SuperLink, with its SuperExec and the ServerApps it runs unless apart."""
+        self.superlink.kill()
+
+    def start_apps_again(self) -> None:
+        """Start again what starts the ServerApps, if it has ended by itself."""
+        if not self._starts_apps.alive():
+            self._starts_apps.start()
+
+    def kill_server_machine(self) -> None:
+        """Kill the SuperLink, what starts the ServerApps, and the ServerApps."""
+        self._starts_apps.kill()
         self.superlink.kill()
 
     def server_apps(self) -> list[int]:
         """Return the processes of the ServerApps that run."""
         found = []
-        for pid in processes_of(self.superlink.home):
+        for pid in processes_of(self._starts_apps.home):
             with suppress(OSError):
                 if b"serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     found.append(pid)
@@ -247,6 +268,8 @@ class Deployment(Flower):
         TLS, and nodes known by their keys; without it everything is open.
     startup : float
         Seconds which the SuperLink, and then all nodes together, may take to be ready.
+    apart : bool
+        ServerApps are not processes of the SuperLink's, and outlive it.
     """
 
     def __init__(
@@ -256,9 +279,11 @@ class Deployment(Flower):
         superlink_options: Sequence[str] = (),
         startup: float = 60,
         security: Security | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
         port, *node_ports = free_ports(1 + len(node_configs))
-        super().__init__(root, port, superlink_options, startup, security)
+        super().__init__(root, port, superlink_options, startup, security, apart=apart)
         link = ["--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
         self.nodes = []
         for i, config in enumerate(node_configs):

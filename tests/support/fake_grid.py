@@ -151,4 +151,5 @@ def with_config(**fields):
 def asked(message):
     """Return the configuration in a message to a node: of training, or of an evaluation."""
     content = message.content
-    return content.get("fitins.config") or {"action": "evaluate", **content["evaluateins.config"]}
+    of_evaluation = content.get("evaluateins.config", {})  # none in a question to an app's function
+    return content.get("fitins.config") or {"action": "evaluate", **of_evaluation}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from processes import Value
 APP = Path(__file__).parent / "flower_app"
 
 
-def node_configs(root: Path, clients: int, *, keep: bool = True) -> list[dict[str, Value]]:
+def node_configs(
+    root: Path, clients: int, *, keep: bool = True, data: Sequence[Mapping[str, Any]] = ()
+) -> list[dict[str, Value]]:
     """Write each node's data file; return the nodes' configurations, whose state is kept or not."""
     configs: list[dict[str, Value]] = []
-    for i, data in enumerate(l1ls_data(clients)):
-        np.savez(root / f"client-{i}.npz", **data)
+    for i, rows in enumerate(data or l1ls_data(clients)):
+        np.savez(root / f"client-{i}.npz", **rows)
         own = {"state-dir": str(root / f"state-{i}")} if keep else {}
         data_file = str(root / f"client-{i}.npz")
         configs.append({"partition-id": i, "num-partitions": clients, "data": data_file, **own})
