@@ -56,6 +56,7 @@ def progress(label: str, rounds: int, callbacks: Sequence[Any] = ()) -> Iterator
 
     It shows the time left, and which of `callbacks` will end the run first.
     """
+    from flower_fedcon.runs.history import row_name
     from flower_fedcon.runs.limits import Forecast
 
     screen, forecast = console(), Forecast(rounds, callbacks)
@@ -68,8 +69,8 @@ def progress(label: str, rounds: int, callbacks: Sequence[Any] = ()) -> Iterator
             if tenth > shown or record["round"] == rounds or end.reached:
                 shown = tenth
                 seconds = time.perf_counter() - began
-                say(f"{label}: round {record['round']:g}/{rounds}, {brief(record)}, "
-                     f"{seconds:.1f} s{left(end)}")  # fmt: skip
+                say(f"{label}: {row_name([record])} {record['round']:g}/{rounds}, "
+                    f"{brief(record)}, {seconds:.1f} s{left(end)}")  # fmt: skip
 
         yield line
         return
@@ -136,7 +137,7 @@ def left(end: End) -> str:
     (', 1:15 left until round 100', ', ended by 2 megabytes')
     """
     if end.reached:
-        return "" if end.what.startswith("round ") else f", ended by {end.what}"
+        return "" if end.what.startswith(("round ", "step ")) else f", ended by {end.what}"
     if not math.isfinite(end.seconds):
         return ""
     return f", {clock(end.seconds)} left until {end.what}"

@@ -52,6 +52,16 @@ def why_not_recorded(name: str, columns: Iterable[str]) -> str:
     return nearest(name, recorded)
 
 
+def row_name(rows: Iterable[Record], *, many: bool = False) -> str:
+    """Return what a row of histories is called, or many: a step where rounds do not wait.
+
+    >>> row_name([{"waves": 7}]), row_name([{"waves": 7}, {"dropped": 0}], many=True)
+    ('step', 'rounds or steps')
+    """
+    names = sorted({"step" if "waves" in row else "round" for row in rows})
+    return " or ".join(f"{name}s" if many else name for name in names)
+
+
 class History:
     """A run's history.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.runs.history import EarlyStopping, Record
+from flower_fedcon.runs.history import EarlyStopping, Record, row_name
 from flower_fedcon.validation import positive
 
 SPENDING: dict[str, Callable[[Record], float]] = {
@@ -68,7 +68,7 @@ class End(NamedTuple):
     seconds : float
         The time until then; inf if it is not known.
     what : str
-        "round 100", "kkt at most 1e-06", "2 megabytes".
+        "round 100", "step 100", "kkt at most 1e-06", "2 megabytes".
     reached : bool
         Whether it has ended the run.
     """
@@ -117,7 +117,8 @@ class Forecast:
             share = (of(record) - before) / (limit - before) if limit > before else 1.0
             return self._end(elapsed, share, what)
 
-        ends = [spent(lambda one: one["round"], self._rounds, f"round {self._rounds}")]
+        last = f"{row_name([record])} {self._rounds}"
+        ends = [spent(lambda one: one["round"], self._rounds, last)]
         for stop in self._stops:
             share = self._fallen(stop, record)
             ends.append(self._end(elapsed, share, f"{stop.column} at most {stop.tolerance:g}"))

@@ -94,6 +94,11 @@ def test_sparse_regression_data():
     assert not sparse_regression(clients=2, rows=5, columns=4, nonzeros=2, start=0.0).x0.any()
     with pytest.raises(ConfigError, match="start must be"):
         sparse_regression(columns=4, nonzeros=2, start=-1.0)
+    moved = sparse_regression(clients=2, rows=4000, columns=4, nonzeros=2, seed=3, apart=1.0)
+    truths = [np.linalg.lstsq(f.A, f.b)[0] for f in moved.objectives]
+    assert np.array_equal(moved.objectives[1].A, problem.objectives[1].A)
+    assert np.array_equal(moved.x0, problem.x0)
+    assert np.linalg.norm(truths[0] - truths[1]) > 0.5
     with pytest.raises(ConfigError, match="nonzeros must be at most columns = 4, got 5"):
         sparse_regression(columns=4, nonzeros=5)
 

@@ -21,6 +21,7 @@
     [clock]                            # optional: simulated time; the keys are those of `Clock`
     up = {type = "LogNormal", median = 1e6, spread = 0.5}   # bytes per second
     latency = 0.05
+    compute = {type = "Stragglers", count = 2, times = 20}  # see `stragglers`
 
     [algorithm]
     name = "FedDualAvg"                # one of the collection
@@ -60,16 +61,18 @@ from pathlib import Path
 from typing import Any
 
 from flower_fedcon import registry
+from flower_fedcon.core.clock import Clock
 from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments import overrides as changes
 from flower_fedcon.lab.experiments.folders import unused
 from flower_fedcon.lab.experiments.histories import setting_text
 from flower_fedcon.lab.experiments.run_tables import RunOptions, TuningOptions, check_sweep
+from flower_fedcon.lab.experiments.stragglers import clock_of
 from flower_fedcon.problems import builder
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, oracles, why_mismatched
-from flower_fedcon.runs.toml import argument, clock_of, read_toml, section, tabled, write_value
+from flower_fedcon.runs.toml import argument, read_toml, section, tabled, write_value
 from flower_fedcon.runs.toml_schema import (
     Table,
     check_keys,
@@ -109,7 +112,6 @@ class Experiment:
         The default method for tables, in words; "" if the file names one.
     run_options : RunOptions
     tuning : TuningOptions
-    clock : Clock, optional
     sweep : dict
         Key -> values, as `run_tables.check_sweep` returns it.
 
@@ -198,6 +200,13 @@ class Experiment:
                 noise = self._tables["problem"].get("gradient_noise")
                 self._built.append(built if noise is None else built.with_noise(noise))
         return self._built[0]
+
+    @property
+    def clock(self) -> Clock | None:
+        """The clock of the runs, if the file has one, for the problem's clients and the seed."""
+        if self._clock is None:
+            return None
+        return self._clock(self.problem().num_clients, self.run_options.seed)
 
     @property
     def builder(self) -> Callable[..., Any]:
@@ -425,7 +434,7 @@ class Experiment:
             self.run_options = RunOptions(**tables["run"])
         with context("[clock]"):
             check_table(tables.get("clock", {}), "[clock]")
-            self.clock = clock_of(tables["clock"]) if "clock" in tables else None
+            self._clock = clock_of(tables["clock"]) if "clock" in tables else None
         with context("[tuning]"):
             check_table(tables.get("tuning", {}), "[tuning]")
             check_keys(tables.get("tuning", {}), parameters(TuningOptions))

@@ -14,7 +14,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, nearest, needing
 from flower_fedcon.lab.experiments.seed_statistics import highest, lowest
 from flower_fedcon.lab.experiments.sweeps import Scaling, exponent
-from flower_fedcon.runs.history import Record, why_not_recorded
+from flower_fedcon.runs.history import Record, row_name, why_not_recorded
 from flower_fedcon.runs.relative import RELATIVE
 from flower_fedcon.validation import Array
 
@@ -190,7 +190,7 @@ def plot_histories(
                     _band(axis, rows, seeds[label], (panel.x, panel.column), i, positive)
             if len(histories) == 1:
                 _draw_clients(axis, next(iter(histories.values())), (panel.x, panel.column))
-            _dress(axis, panel.x)
+            _dress(axis, panel.x, [histories[label][-1] for label in panel.labels])
             _mark(axis)
             letters = int(_LETTERS * size[0] / wide / axis.title.get_fontsize())
             if panel.title:
@@ -375,8 +375,9 @@ def _band(
     )
 
 
-def _dress(axis: Axes, name: str) -> None:
-    axis.set_xlabel(AXES[name])
+def _dress(axis: Axes, name: str, last: Sequence[Record]) -> None:
+    steps = name == "rounds" and "step" in (what := row_name(last))
+    axis.set_xlabel(what if steps else AXES[name])
     axis.grid(visible=True, which="major", linewidth=0.5, alpha=0.4)
     axis.spines[["top", "right"]].set_visible(False)
     if _is_long([np.asarray(line.get_xdata(), float) for line in axis.lines], name):

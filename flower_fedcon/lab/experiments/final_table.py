@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flower_fedcon.lab.experiments.seed_statistics import at_ends
 from flower_fedcon.runs.console import over_optimum, table
-from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.history import Record, row_name
 from flower_fedcon.runs.relative import RELATIVE, TINY, with_relative
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def results(
     if any(row.get("violation", 0.0) > 1e-9 for row in kept):
         column("Violation", "violation", ".3g")
     if until:
-        column("Rounds", "round", ".4g")
+        column(row_name(kept, many=True).capitalize(), "round", ".4g")
     column("MB up", "uplink_bytes", ".4g", 1e-6)
     column("MB down", "downlink_bytes", ".4g", 1e-6)
     column("Seconds", "seconds", ".2f")

@@ -25,7 +25,7 @@ from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.console import InterruptedRunError, progress, quiet, say
 from flower_fedcon.runs.directory import CONFIG, HISTORY
-from flower_fedcon.runs.history import EarlyStopping, History, Record
+from flower_fedcon.runs.history import EarlyStopping, History, Record, row_name
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.toml_schema import context
 from flower_fedcon.validation import AUTO, count
@@ -111,9 +111,9 @@ def play(
 
 def _interrupted(label: str, plan: Plan, folder: Path) -> InterruptedRunError:
     rows = History.read_rows(folder / HISTORY) if (folder / HISTORY).exists() else []
-    done = int(rows[-1]["round"]) if rows else 0
+    done, what = int(rows[-1]["round"]) if rows else 0, row_name(rows[-1:]) or "round"
     return InterruptedRunError(
-        f"interrupted: {label} is recorded up to round {done} of {plan.num_rounds} in {folder}; "
+        f"interrupted: {label} is recorded up to {what} {done} of {plan.num_rounds} in {folder}; "
         f"go on with --resume --run-dir {folder}"
     )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.histories import failed_in, histories_of
-from flower_fedcon.runs.history import Record, why_not_recorded
+from flower_fedcon.runs.history import Record, row_name, why_not_recorded
 
 SPENT = {
     "rounds": (("round",), 1.0, "rounds"),
@@ -87,24 +87,32 @@ class TargetTable(NamedTuple):
         "mean" or "median".
     failed : dict
         Label -> why a cell of a study has no run; each gets a row.
+    counted : str
+        What the histories' rows are: "rounds", "steps", or "rounds or steps".
     """
 
     heads: list[tuple[Target, str]]
     rows: dict[str, list[Cell]]
     middle: str
     failed: Mapping[str, str] = {}
+    counted: str = "rounds"
 
     @property
     def titles(self) -> list[str]:
         """The titles above the cells."""
         return [
-            f"{to.column} at the end" if to.at_end else f"{_title(of)} to {to.column} {to.level:g}"
+            f"{to.column} at the end"
+            if to.at_end
+            else f"{self._head(of)} to {to.column} {to.level:g}"
             for to, of in self.heads
         ]
 
     def texts(self, label: str) -> list[str]:
         """Return a label's cells as text: "12 ± 3 (4 of 5)", "12 (9 to 16)", "never"."""
         return [self._text(cell) for cell in self.rows[label]]
+
+    def _head(self, of: str) -> str:
+        return self.counted if of == "rounds" else _title(of)
 
     def _text(self, cell: Cell) -> str:
         if not cell.spent:
@@ -172,7 +180,7 @@ class TargetTable(NamedTuple):
             "% \\usepackage{booktabs}",
             f"\\begin{{tabular}}{{l{'r' * len(self.heads)}}}",
             "\\toprule",
-            " & ".join(["", *(_tex(_title(of)) for _, of in self.heads)]) + " \\\\",
+            " & ".join(["", *(_tex(self._head(of)) for _, of in self.heads)]) + " \\\\",
             " & ".join(["", *levels]) + " \\\\",
             "\\midrule",
             *body,
@@ -254,7 +262,8 @@ def targets_of(
         for label, rows in histories.items()
         if label not in failed
     }
-    return TargetTable(heads, rows, middle, failed)
+    counted = row_name((row for own in histories.values() for row in own[-1:]), many=True)
+    return TargetTable(heads, rows, middle, failed, counted)
 
 
 def _cell(runs: Sequence[Sequence[Record]], target: Target, of: str) -> Cell:

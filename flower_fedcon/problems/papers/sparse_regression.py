@@ -21,6 +21,7 @@ def sparse_regression(
     nonzeros: int = 512,
     l1: float = 2.0**-5,
     shift: float = 1.0,
+    apart: float = 0.0,
     start: float = 1.0,
     seed: int = 0,
 ) -> FederatedProblem:
@@ -48,6 +49,8 @@ def sparse_regression(
         Weight of the regularizer.
     shift : float
         >= 0; the papers' is 1. With 0 the clients have the same distribution.
+    apart : float
+        Standard deviation of each client's own truth around the truth; the papers' is 0.
     start : float
         Standard deviation of the start's entries: 1 is far from the truth; 0 means a start at 0.
     seed : int
@@ -72,6 +75,10 @@ def sparse_regression(
     A = deltas.reshape(clients, rows, columns)
     A += means
     y = A @ truth + rng.standard_normal((clients, rows))
+    x0 = nonnegative("start", start) * rng.standard_normal(columns)
+    if nonnegative("apart", apart):
+        own = apart * rng.standard_normal((clients, columns))
+        y += np.einsum("mrj,mj->mr", A, own)
     objectives = [LeastSquares(*data) for data in zip(A, y, strict=True)]
 
     def f1(x: Array, above: float = 0.01) -> float:
@@ -82,7 +89,7 @@ def sparse_regression(
     return FederatedProblem(
         objectives,
         regularizer=L1(nonnegative("l1", l1)),
-        x0=nonnegative("start", start) * rng.standard_normal(columns),
+        x0=x0,
         metrics={
             "error": lambda x: float(np.linalg.norm(x - truth)),
             "error_l1": lambda x: float(np.abs(x - truth).sum()),
