@@ -21,7 +21,7 @@ from flower_fedcon.lab.report.contents import Curves, read_folders, read_run
 from flower_fedcon.lab.report.curves import charts
 from flower_fedcon.lab.report.exchanges import Map, read_exchanges
 from flower_fedcon.lab.report.page import page, write_report
-from flower_fedcon.lab.report.shares import read_shares
+from flower_fedcon.lab.report.upload_shares import read_shares
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.runs.toml_schema import check_keys
 from flower_fedcon.strategies import AREA, FedAvg

@@ -18,7 +18,7 @@ from flower_fedcon.lab.experiments.histories import labelled
 from flower_fedcon.lab.experiments.run_tables import RunOptions
 from flower_fedcon.lab.experiments.seed_statistics import highest, lowest, mean
 from flower_fedcon.lab.report.exchanges import Exchanges, read_exchanges
-from flower_fedcon.lab.report.shares import Shares, read_shares
+from flower_fedcon.lab.report.upload_shares import Shares, read_shares
 from flower_fedcon.runs.directory import CONFIG, ENVIRONMENT, HISTORY
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.limits import Forecast

@@ -10,7 +10,7 @@ from typing import Any
 from flower_fedcon.lab.report.contents import Curves, RunContents
 from flower_fedcon.lab.report.exchanges import KINDS, Exchanges
 from flower_fedcon.lab.report.html import Html, table, tag
-from flower_fedcon.lab.report.shares import Shares
+from flower_fedcon.lab.report.upload_shares import Shares
 from flower_fedcon.runs.history import Record
 
 _SHOWN = {
@@ -147,7 +147,7 @@ def shares(curves: Sequence[Curves]) -> Html:
             cells += [f"{own.unused[outcome][client]:,}" for outcome in failed]
             cells += [f"{at_work[client]:.4g}" if client in at_work else "–"] if at_work else []
             rows.append([own.name(client), *cells])
-        header = ["Client", "Share", "Uploads used", "Mean age, steps", "Largest"]
+        header = ["Client", "Share", "Uploads used", "Mean age, steps", "Oldest"]
         header += [*map(str.capitalize, failed), *(["At work since second"] if at_work else [])]
         inner = [_note(said) for said in _on_shares(own)]
         inner.append(table(header, rows))
@@ -156,7 +156,7 @@ def shares(curves: Sequence[Curves]) -> Html:
                 f"{len(shown)} of {len(every)} clients are shown: those with the largest shares, "
                 f"and those with the smallest."
             ))  # fmt: skip
-        parts.append(_folded(f"{run.label}: uploads", inner, opened=len(found) == 1))
+        parts.append(_folded(f"{run.label}: uploads", inner, opened=len(found) <= 2))
     if not parts:
         return Html("")
     return tag("section", tag("h2", "Each client’s share"), *parts)

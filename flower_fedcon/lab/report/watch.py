@@ -12,7 +12,7 @@ from typing import Any
 from flower_fedcon.errors import ConfigError, printable
 from flower_fedcon.lab.experiments.folders import labels_of
 from flower_fedcon.lab.report.contents import RunContents, read_run, run_options
-from flower_fedcon.lab.report.shares import Shares
+from flower_fedcon.lab.report.upload_shares import Shares
 from flower_fedcon.runs import audit_log, flowing
 from flower_fedcon.runs.console import brief, left
 from flower_fedcon.runs.directory import HISTORY, runs_in
