@@ -45,6 +45,7 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.server.optimizers import OptimizerState
 from flower_fedcon.strategies.families.local_steps import LocalSteps
+from flower_fedcon.strategies.families.old_gradients import lasting_share
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -64,8 +65,8 @@ class FedVARP(LocalSteps[FedVARPState]):
     Parameters
     ----------
     client_lr : float, Schedule or "auto", optional
-        eta_c > 0, at most 1/L; by default min(1, 2 p/K)/L, with p the share of clients in a round.
-        A schedule of `flower_fedcon.schedules` changes it by the round.
+        eta_c > 0, at most 1/L; by default min(1, 2 p/K)/L, with p the share of clients in a round,
+        and less with `Buffered`. A schedule of `flower_fedcon.schedules` changes it by the round.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_lr : float (default: 1.0)
@@ -106,9 +107,9 @@ class FedVARP(LocalSteps[FedVARPState]):
     release = Release(single="it corrects each upload by the client's last one")
 
     def safe_share(self) -> float:
-        """Return the default eta_c L: changes stay in ybar for about 1/p rounds."""
+        """Return the default eta_c L, for changes that stay in ybar until the client's next."""
         reach = self.local_steps * max(1.0, self.server_lr)
-        return min(super().safe_share(), 2 * self.setup.rate / reach)
+        return min(super().safe_share(), lasting_share(self) / reach)
 
     def initialize(self, x0: Array) -> FedVARPState:
         """Start at x0, with ybar = y_i = 0."""

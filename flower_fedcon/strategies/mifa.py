@@ -19,7 +19,9 @@ falls with the rounds (a schedule; the paper's falls as 1/t), this bias vanishes
 
 The gradient of a client that is away for tau rounds is used tau times. If all f_i are the same
 square with curvature L, and many blocks of clients, each with a share p, take turns, then w
-converges with K = 1 for eta L < 4.9 p. The default stays below half of this.
+converges with K = 1 for eta L < 4.9 p. If N clients of one speed are all at work and each reply
+makes a step, replies are N steps old when they come: the bound is then 1.1/N. The default stays
+below half of these bounds.
 
 State: G_i on the client; G, w and a mirror of the G_i (N d numbers) on the server.
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
@@ -56,6 +58,7 @@ from flower_fedcon.server.schedules import Schedule, at, longest
 from flower_fedcon.strategies.base import Common
 from flower_fedcon.strategies.families.local_steps import OwnSteps
 from flower_fedcon.strategies.families.mirrored import Mirrored
+from flower_fedcon.strategies.families.old_gradients import lasting_share
 from flower_fedcon.validation import Array, chosen, count
 from flower_fedcon.wire.payloads import Payload
 
@@ -77,8 +80,8 @@ class MIFA(OwnSteps[MIFAState], Mirrored[MIFAState]):
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi: any object with `prox(v, step)`; a set stands for its indicator, and None for zero.
     client_lr : float, Schedule or "auto", optional
-        eta > 0, at most 1/L; by default min(1, 2 p/K)/L, with p the share of clients in a round. A
-        schedule of `flower_fedcon.schedules` changes it by the round.
+        eta > 0, at most 1/L; by default min(1, 2 p/K)/L, with p the share of clients in a round,
+        and less with `Buffered`. A schedule of `flower_fedcon.schedules` changes it by the round.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
     mirror : bool (default: True)
@@ -140,7 +143,7 @@ class MIFA(OwnSteps[MIFAState], Mirrored[MIFAState]):
         return {"local_steps": lambda: 1, "client_lr": self._longest_rate}
 
     def _longest_rate(self) -> float:
-        share = min(1.0, 2 * self.setup.rate / self.local_steps)
+        share = min(1.0, lasting_share(self) / self.local_steps)
         rate = share / self.smoothness_for("client_lr", "at most 1/L")
         return self.within_prox(rate, self.local_steps)
 
