@@ -337,7 +337,8 @@ class GridEngine(Engine):
         if self._problem is not None:
             return self._problem.evaluate(x)
         if (server := self._flowing) is not None and server.round < server.setup.num_rounds:
-            return {}  # an evaluation would wait for nodes that are at work
+            # An evaluation would wait for nodes that are at work; what loops have measured is known.
+            return {} if self._app is None else self._app.read(())
         patience, strategy = self._patience, self._strategy
         how = Waiting(
             timeout=patience.evaluate_timeout or patience.timeout,

@@ -176,3 +176,20 @@ def test_the_page_and_the_readme_state_the_published_counts():
 def test_shipped_counterexample_passes():
     outcome = reproduce.reproduce(reproduce.find(SIMS, ["counterexample"]), quick=True, workers=1)
     assert [v.verdict for v in outcome.verdicts] == ["pass"] * 6
+
+
+def test_the_page_on_rounds_without_waiting_has_the_study_s_numbers():
+    rows = {row[1]: row for row in rows_of("REPRODUCED.md") if row[0] == "asynchronous"}
+    measured = {what: row[reproduce.TITLES.index("Measured")] for what, row in rows.items()}
+    seconds, sent = (measured[f"two stragglers: {what} to F - F* of 1e-6"]
+                     for what in ("simulated seconds", "bytes up"))  # fmt: skip
+    page = (SIMS.parent / "docs" / "asynchronous.md").read_text().partition("## What it gains")[2]
+    table = page.partition("| --- |\n")[2].partition("\n\n")[0].splitlines()
+    assert len(table) == 7
+    for line in table:
+        label, time, share, megabytes = (cell.strip() for cell in line.strip("|").split("|"))
+        label = label.replace("`", "")
+        assert f"{label} {time}" in seconds
+        (found,) = re.findall(rf"(?:^|, ){re.escape(label)} ([\d.e+]+) \(", sent)
+        assert megabytes == f"{float(found) / 1e6:.2f} MB"
+        assert share == "1" or share in measured.values()

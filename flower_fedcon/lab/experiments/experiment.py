@@ -68,7 +68,7 @@ from flower_fedcon.lab.experiments import overrides as changes
 from flower_fedcon.lab.experiments.folders import unused
 from flower_fedcon.lab.experiments.histories import setting_text
 from flower_fedcon.lab.experiments.run_tables import RunOptions, TuningOptions, check_sweep
-from flower_fedcon.lab.experiments.stragglers import clock_of
+from flower_fedcon.lab.experiments.stragglers import timing
 from flower_fedcon.problems import builder
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, oracles, why_mismatched
@@ -434,7 +434,7 @@ class Experiment:
             self.run_options = RunOptions(**tables["run"])
         with context("[clock]"):
             check_table(tables.get("clock", {}), "[clock]")
-            self._clock = clock_of(tables["clock"]) if "clock" in tables else None
+            self._clock = timing(tables["clock"]) if "clock" in tables else None
         with context("[tuning]"):
             check_table(tables.get("tuning", {}), "[tuning]")
             check_keys(tables.get("tuning", {}), parameters(TuningOptions))

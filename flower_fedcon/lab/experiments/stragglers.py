@@ -68,10 +68,10 @@ class Stragglers:
         return rows
 
 
-def clock_of(table: Table) -> Callable[[int, int], Clock]:
+def timing(table: Table) -> Callable[[int, int], Clock]:
     """Return the clock that a table states, for a number of clients and a seed.
 
-    >>> clock_of({"compute": 2.0})(3, 0)
+    >>> timing({"compute": 2.0})(3, 0)
     Clock(compute=2.0)
     """
     seconds = table.get("compute")
