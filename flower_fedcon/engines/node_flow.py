@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from flower_fedcon.flower.mail import Arrival
 _log = logging.getLogger("flwr")
 PAUSE = 1.0, 60.0  # seconds before a client whose reply was of no use is asked again
 _LOOK = 1.0  # seconds between questions about who is online
+_STUCK = 2.0  # seconds after which others are no longer kept waiting for a reply that stops midway
 
 
 class Post(Protocol):
@@ -51,6 +53,39 @@ class _Job(NamedTuple):
     until: float  # when it no longer counts as at work
 
 
+class _Pull:
+    """A question for replies, asked in a thread of its own.
+
+    Flower waits minutes for the rest of a reply whose node has died in the middle of its upload.
+    """
+
+    def __init__(self, engine: Post, waiting: dict[str, int]) -> None:
+        self._engine, self._waiting = engine, waiting
+        self._found: list[tuple[str, Any]] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        keys = {node: key for key, node in self._waiting.items()}  # a node is at one message
+        try:
+            found = self._engine.collect(self._waiting)
+            self._found = [(keys[arrival.node], arrival.content) for arrival in found]
+        except BaseException as error:  # Flower's are not all of class Exception
+            self._error = error
+
+    def ended(self, seconds: float = 0.0) -> bool:
+        """Return whether the answer is there after so many seconds."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def found(self) -> list[tuple[str, Any]]:
+        """Return what has come in, by the message that it answers."""
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+
 class NodeFlow(Flow):
     """Steps on nodes, by the time of the wall.
 
@@ -72,6 +107,7 @@ class NodeFlow(Flow):
         super().__init__(server)
         self._engine, self._timeout, self._deadline = engine, timeout, deadline
         self._jobs: dict[str, _Job] = {}  # by the id of the message
+        self._pulls: list[_Pull] = []  # that are stuck
         self._come: deque[tuple[Wave, int, Reply | None]] = deque()
         self._failures: dict[int, int] = {}  # in a row
         self._free: dict[int, float] = {}  # when a client may be asked again
@@ -135,11 +171,15 @@ class NodeFlow(Flow):
     def _collect(self) -> None:
         """Take the replies that have come; end the work of nodes that have gone, or are late."""
         waiting = {key: job.node for key, job in self._jobs.items()}
-        for arrival in self._engine.collect(waiting) if waiting else []:
-            key = next(k for k, job in self._jobs.items() if job.node == arrival.node)
-            job = self._jobs.pop(key)
-            reply = self._engine.heard(job.client, arrival.content, job.wave.number)
-            self._come.append((job.wave, job.client, reply))
+        if waiting:
+            self._pulls.append(_Pull(self._engine, waiting))
+            self._pulls[-1].ended(_STUCK)
+        ended = [pull for pull in self._pulls if pull.ended()]
+        self._pulls = [pull for pull in self._pulls if pull not in ended]
+        for key, content in [one for pull in ended for one in pull.found()]:
+            if (job := self._jobs.pop(key, None)) is not None:  # otherwise it is forgotten
+                reply = self._engine.heard(job.client, content, job.wave.number)
+                self._come.append((job.wave, job.client, reply))
         now, there = time.monotonic(), set(self._look().values())
         for key, job in list(self._jobs.items()):
             reason = "its node has gone" if job.node not in there else ""

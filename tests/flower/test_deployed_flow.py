@@ -157,6 +157,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
             for run in started.values():
                 run.wait(PATIENCE)
             note("both runs have ended")
+            stranger.kill()  # a fifth client would make it another run
             models = {name: model_of(folder) for name, folder in folders.items()}
             more = {"num-server-rounds": STEPS["run"] + MORE, "resume": True}
             deployment.submit(APP, given["run"] | more).wait(PATIENCE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -143,6 +144,38 @@ def test_a_killed_run_goes_on_with_the_same_nodes(at: int, tmp_path: Any) -> Non
     assert history["lost"][-1] == 0
     used = [e["step"] for e in events(tmp_path / "run") if e.get("outcome") == "used"]
     assert used == list(range(1, 251))
+
+
+def test_a_reply_that_stops_midway_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower waits minutes for its rest, in the one question for the replies of all."""
+    monkeypatch.setattr(node_flow, "_STUCK", 0.02)
+    released = threading.Event()
+
+    class Halting(SlowGrid):
+        halted: str | None = None
+
+        def pull_messages(self, message_ids: Any) -> Any:
+            own = [k for k in message_ids if self.pushed[int(k[1:])].metadata.dst_node_id == 998]
+            if self.halted is None and len(self.trained) > 30 and own:
+                self.halted = own[0]
+                released.wait(60)
+                return [Message(Error(12, "objects are unavailable"), reply_to=self.pushed[0])]
+            return super().pull_messages([k for k in message_ids if k != self.halted])
+
+    grid, steps = Halting(COMPOSITE.objectives), []
+
+    def note(record: Any) -> None:
+        steps.append(record["round"])
+        if grid.halted is not None and len(steps) == 90:
+            released.set()
+
+    history = played(
+        AREA(PSI, participation=Buffered()), grid, 150, timeout=0.3, callbacks=[note],
+        evaluate_every=1,
+    )  # fmt: skip
+    assert grid.halted is not None
+    assert released.is_set()  # steps went on meanwhile
+    assert COMPOSITE.objective(history.x) - COMPOSITE.optimum.value <= 1e-3
 
 
 class Failing(SlowGrid):
