@@ -31,6 +31,7 @@ VENUES = {
     "MLSys": "Proceedings of Machine Learning and Systems",
     "NeurIPS": "Advances in Neural Information Processing Systems",
     "OPT workshop": "OPT: Workshop on Optimization for Machine Learning",
+    "UAI": "Conference on Uncertainty in Artificial Intelligence",
 }
 """The proceedings to which cards refer by short names."""
 JOURNALS = {
