@@ -337,7 +337,7 @@ class GridEngine(Engine):
         if self._problem is not None:
             return self._problem.evaluate(x)
         if (server := self._flowing) is not None and server.round < server.setup.num_rounds:
-            # An evaluation would wait for nodes that are at work; what loops have measured is known.
+            # It would wait for nodes that are at work; what loops have measured is known.
             return {} if self._app is None else self._app.read(())
         patience, strategy = self._patience, self._strategy
         how = Waiting(
