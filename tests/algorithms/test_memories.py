@@ -8,10 +8,22 @@ import numpy as np
 import pytest
 from problems import q6, q6_l1, q6_objectives
 
-from flower_fedcon import Available, Bernoulli, Cyclic, Markov, Sample, Weighted, simulate
+from flower_fedcon import (
+    Available,
+    Bernoulli,
+    Buffered,
+    Clock,
+    Cyclic,
+    FederatedProblem,
+    Markov,
+    Sample,
+    Weighted,
+    simulate,
+)
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives import Quadratic
 from flower_fedcon.optimizers import Momentum
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.regularizers import L1
@@ -169,6 +181,23 @@ def test_examples_weigh_the_memory():
             states[k] = made.aggregate(states[k], Uploads([reply], 3, None, examples))
     np.testing.assert_allclose(states[0].w, mifa, rtol=0, atol=1e-14)
     np.testing.assert_allclose(states[1].w, varp, rtol=0, atol=1e-14)
+
+
+def test_old_replies_need_short_steps():
+    """Eight equal clients, a step for each reply: eta L may be 1.2/N, and 1.1/N for many."""
+    linear = np.array([1.0, -1.0])
+    clients = [Quadratic(np.diag([1.0, 10.0]), j * linear) for j in range(8)]
+    problem, clock = FederatedProblem(clients), Clock(compute=[1.0] * 8)
+
+    def far(kind, **own):
+        made = kind(participation=Buffered(), **own)
+        x = simulate(made, problem, 1200, clock=clock, evaluate_every=0).x
+        return np.abs(x - problem.optimum.x).max()
+
+    assert far(MIFA, client_lr=1.0 / 80, local_steps=1) < 1e-5
+    assert far(MIFA, client_lr=1.4 / 80, local_steps=1) > 1e3
+    for kind in (MIFA, FedVARP):  # by rule
+        assert far(kind) < 0.1  # of 3.5
 
 
 def test_what_they_refuse_says_why():
