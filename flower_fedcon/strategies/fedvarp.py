@@ -108,7 +108,7 @@ class FedVARP(LocalSteps[FedVARPState]):
 
     def safe_share(self) -> float:
         """Return the default eta_c L, for changes that stay in ybar until the client's next."""
-        reach = self.local_steps * max(1.0, self.server_lr)
+        reach: float = self.local_steps * max(1.0, self.server_lr)
         return min(super().safe_share(), lasting_share(self) / reach)
 
     def initialize(self, x0: Array) -> FedVARPState:
