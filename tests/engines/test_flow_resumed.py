@@ -12,10 +12,11 @@ from flows import EACH, METHODS, columns_apart
 from flower_fedcon import (
     Buffered,
     Clock,
+    Full,
     LogNormal,
     simulate,
 )
-from flower_fedcon.errors import ConfigError, StorageError
+from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.runs import checkpoint
 from flower_fedcon.runs.flowing import Flowing
 
@@ -168,11 +169,11 @@ def test_a_log_says_whose_it_is(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
     assert again.x.tobytes() == first.x.tobytes()
     assert (tmp_path / "again" / "events.jsonl").read_text() == "".join([head, *events])
 
-    def headless(self: Any, content: Any, line: Any = Flowing._line) -> None:
-        if "algorithm" not in content:
-            line(self, content)
+    def headless(self: Any, write: Any = Flowing._write) -> None:
+        self._lines = [line for line in self._lines if "algorithm" not in line]
+        write(self)
 
-    monkeypatch.setattr(Flowing, "_line", headless)
+    monkeypatch.setattr(Flowing, "_write", headless)
     played("FedDR", steps=10, run_dir=tmp_path / "old")
     monkeypatch.undo()
     played("FedDR", resume=True, run_dir=tmp_path / "old")
@@ -194,6 +195,25 @@ def test_a_log_of_another_seed_or_method_is_refused(
     played("FedDR", run_dir=tmp_path / "first")
     with pytest.raises(ConfigError, match=says):
         played(name, clock=Clock(events=tmp_path / "first" / "events.jsonl"), **more)
+
+
+@pytest.mark.parametrize("before", [Full(), Buffered(buffer=1, max_staleness=0)])
+def test_rounds_and_steps_do_not_go_on_from_one_another(before: Any, tmp_path: Any) -> None:
+    """A round and a wave of one number would stand for different states of a client."""
+    after = Buffered(buffer=2) if isinstance(before, Full) else Full()
+    options: dict[str, Any] = {"run_dir": tmp_path / "run", "checkpoint_every": 1}
+    played("AREA", steps=5, rule=before, **options)
+    for allowed in ((), ("participation",)):
+        with pytest.raises(FedConError, match=r"participation.* is .*\. Set it back, or use ano"):
+            played("AREA", rule=after, resume=True, allow_changes=allowed, **options)
+    assert len(played("AREA", rule=before, resume=True, **options)) == 20
+
+
+def test_steps_go_on_with_another_buffer(tmp_path: Any) -> None:
+    options: dict[str, Any] = {"run_dir": tmp_path / "run", "checkpoint_every": 1}
+    played("AREA", steps=5, **options)
+    given = options | {"resume": True, "allow_changes": ["participation"]}
+    assert len(played("AREA", rule=Buffered(buffer=1), **given)) == 20
 
 
 def test_a_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Any) -> None:
