@@ -38,6 +38,10 @@ from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
 _VAIN = 4  # replies in a row for each client, none of which can be used, after which a run ends
+START = 10**9
+"""On nodes the waves of a run's second start begin above this number, those of the third above
+twice this number. So no number stands for two waves: a start goes back to a checkpoint, and a node
+may still have, or get back, what it did in a wave after it."""
 
 
 class _Sizes(Untimed):
@@ -173,7 +177,7 @@ class Flow(ABC):
     Attributes
     ----------
     waves : int
-        How many waves have been sent.
+        The number of the last wave that has been sent.
     used, stale : array of int, shape (N,)
         How many replies of each client were used, and were too old.
     note : callable, optional
@@ -189,6 +193,7 @@ class Flow(ABC):
         n = server.setup.num_clients
         self._most = rule.at_work(n)
         self.waves = self._barrier = self._vain = 0
+        self._skipped = 0  # numbers up to `waves` that no wave has
         self._work: dict[int, Wave] = {}  # by client that is at work
         self._idle = set(server.everyone)  # neither at work, nor with a reply that is held
         self._held: list[Held] = []
@@ -196,7 +201,7 @@ class Flow(ABC):
         self._stacked: set[str] = set()  # uploads that the engine gives as stacked columns
         self._restores: dict[int, Payload] = {}
         self._faults: dict[int, str] = {}
-        self._resting: Collection[int] = ()  # the client of the last reply, if it was of no use
+        self._resting: set[int] = set()  # clients that have failed since another's reply came
         self._diverged: set[int] = set()
         self.note: Callable[[Event], None] | None = None
         self.applying: Callable[[], None] = lambda: None
@@ -208,9 +213,27 @@ class Flow(ABC):
         return self._server
 
     def follow(self, before: Flow) -> None:
-        """Continue the numbers of the flow of a server that was given up."""
-        self.waves, self.note = before.waves, before.note
+        """Continue the numbers of the flow of a server that was given up, with its work."""
+        self.waves, self._skipped, self.note = before.waves, before._skipped, before.note
         self.used, self.stale = before.used, before.stale
+        for each in before._under_way():
+            self._give_up(*each)
+
+    def _under_way(self) -> list[tuple[int, int, int]]:
+        """Return the wave, the client and the wave's version for each client at work, in order."""
+        return sorted((wave.number, client, wave.version) for client, wave in self._work.items())
+
+    def _give_up(self, wave: int, client: int, version: int) -> None:
+        """Tell that a reply to an earlier start is no longer waited for."""
+        if self.note is not None:
+            now = self._server.round
+            self.note(Event(self.seconds, wave, (client,), "silent", now - version, now))
+
+    def _skip_to(self, wave: int) -> None:
+        """Let the coming waves have numbers above this one."""
+        if wave > self.waves:
+            self._skipped += wave - self.waves
+            self.waves = wave
 
     # --- what a kind of flow defines -------------------------------------------------------------
 
@@ -303,7 +326,10 @@ class Flow(ABC):
         if self.note is not None:
             step = server.round + (outcome == "used")
             self.note(Event(self.seconds, wave.number, (client,), outcome, staleness, step))
-        self._resting = (client,) if outcome in ("dropped", "silent") else ()
+        if outcome in ("dropped", "silent"):
+            self._resting.add(client)
+        else:
+            self._resting.clear()
         if outcome == "used":
             self._vain = 0
             self._diverged.discard(client)
@@ -357,14 +383,19 @@ class Flow(ABC):
                 listener(admitted)
             self._uncounted = []
 
+    @property
+    def _starts_again(self) -> bool:
+        """Whether estimated steps are too long for so many clients that the run starts again."""
+        setup = self._server.setup
+        return setup.estimated and len(self._diverged) >= max(1, setup.num_clients / 2)
+
     def _check_hope(self) -> None:
         """Raise if replies have been of no use for long."""
         server, n = self._server, self._server.setup.num_clients
-        estimated = server.setup.estimated and len(self._diverged) >= max(1, n / 2)
-        if self._vain < _VAIN * n and not estimated:
+        if self._vain < _VAIN * n and not self._starts_again:
             return
         reasons = "; ".join(server.in_words(dict(sorted(self._faults.items()))))
-        if estimated:
+        if self._starts_again:
             raise DivergedError(
                 f"step {server.round + 1}: the numbers of {len(self._diverged)} of {n} clients are "
                 f"no longer finite ({reasons}): the run diverges. Use smaller steps"
@@ -438,7 +469,7 @@ class Flow(ABC):
             "staleness": sum(steps) / len(steps),
             "most_staleness": max(steps),
             "stale": server.counts["stale"],
-            "waves": self.waves,
+            "waves": self.waves - self._skipped,
         }
         return Step(server.round, uploads.clients)
 
@@ -464,6 +495,7 @@ class Flow(ABC):
         """Return what a later start needs to go on."""
         return {
             "waves": self.waves,
+            "skipped": self._skipped,
             "barrier": self._barrier,
             "restores": [[client, payload] for client, payload in self._restores.items()],
             "columns": dict(self._server.columns),
@@ -474,6 +506,7 @@ class Flow(ABC):
     def resume(self, found: Mapping[str, Any]) -> None:
         """Go on after a checkpoint."""
         self.waves, self._barrier = found["waves"], found["barrier"]
+        self._skipped = found.get("skipped", 0)  # not in checkpoints of earlier versions
         self._restores.update(dict(found["restores"]))
         self._server.columns = dict(found["columns"])
         self.used, self.stale = np.array(found["used"]), np.array(found["stale"])

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.core.clock import Timekeeper
-from flower_fedcon.core.flow import Flow, Wave
+from flower_fedcon.core.flow import START, Flow, Wave
 from flower_fedcon.core.flow_head import differing
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import TRAIN, Reply, Request
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, DivergedError, FedConError
 
 OUTCOMES = ("used", "stale", "dropped", "lost", "silent")
 
@@ -188,10 +188,12 @@ class ReplayedFlow(SimulatedFlow):
         self._done += 1
         self._clock.seconds = float(event["seconds"])
         if "asked" in event:
-            busy = len(self._work) + len(self._held)
+            busy, wave = len(self._work) + len(self._held), event["wave"]
             idle = self._idle.issuperset(event["asked"])
-            self._same(event, event["wave"] == self.waves + 1 and idle)
+            begins = wave > self.waves and wave % START == 1
+            self._same(event, (wave == self.waves + 1 or begins) and idle)
             self._same(event, busy + len(event["asked"]) <= self._most)
+            self._skip_to(wave - 1)
             self._send(event["asked"])
             return
         client, outcome = event["client"], event["outcome"]
@@ -205,11 +207,44 @@ class ReplayedFlow(SimulatedFlow):
             reply = None
         elif outcome == "lost":
             reply = Reply([client], wave.number, lost=True)
-        elif outcome == "dropped":
+        elif outcome == "dropped" and not self._overflows(reply, wave):
             reply = Reply([client], wave.number, error=f"{self._source}: it was dropped")
         held = len(self._held)
         self._take(wave, client, reply)
         self._same(event, (len(self._held) > held) == (outcome == "used"))
+
+    def _overflows(self, reply: Reply | None, wave: Wave) -> bool:
+        """Return whether a reply's numbers are not finite: many such begin a run again."""
+        try:
+            if reply is not None:
+                self._server.gate.admit(reply, TRAIN, wave.names)
+        except DivergedError:
+            return True
+        except FedConError:
+            pass
+        return False
+
+    def _check_hope(self) -> None:
+        """Raise if the run starts again; whether it goes on otherwise is for the log to say."""
+        if self._starts_again:
+            super()._check_hope()
+
+    def follow(self, before: Flow) -> None:
+        """Continue after a server that was given up, at the same place of the log."""
+        assert isinstance(before, ReplayedFlow)  # noqa: S101  (of the same run)
+        self._done = before._done
+        super().follow(before)
+
+    def _give_up(self, wave: int, client: int, version: int) -> None:
+        """Take the log's line on it, which logs of earlier versions do not have."""
+        for event in self._events[self._done : self._done + 1]:
+            if (event["wave"], event.get("client"), event.get("outcome")) == (
+                wave,
+                client,
+                "silent",
+            ):
+                self._done, self._clock.seconds = self._done + 1, float(event["seconds"])
+        super()._give_up(wave, client, version)
 
     def _same(self, event: Mapping[str, Any], same: bool) -> None:
         if not same:

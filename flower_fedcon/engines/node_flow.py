@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from flower_fedcon.core.flow import Flow, Wave
+from flower_fedcon.core.flow import START, Flow, Wave
 from flower_fedcon.core.protocol import Reply, Request
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import RoundError
@@ -194,6 +194,7 @@ class NodeFlow(Flow):
     def _take(self, wave: Wave, client: int, reply: Reply | None) -> None:
         held, lost = len(self._held), self._server.counts["lost"]
         super()._take(wave, client, reply)
+        self._resting.clear()  # pauses take its place
         if len(self._held) > held:
             self._failures.pop(client, None)
             self._useful = time.monotonic()
@@ -213,14 +214,18 @@ class NodeFlow(Flow):
 
     def follow(self, before: Flow) -> None:
         """Continue the numbers and the time of the flow of a server that was given up."""
-        super().follow(before)
         self._before = before.seconds
+        super().follow(before)
 
     def snapshot(self) -> dict[str, Any]:
         """Return what a later start needs: nodes are then asked anew."""
-        return super().snapshot() | {"seconds": self.seconds}
+        open_ = [list(each) for each in self._under_way()]
+        return super().snapshot() | {"seconds": self.seconds, "open": open_}
 
     def resume(self, found: Mapping[str, Any]) -> None:
         """Go on after a checkpoint."""
         super().resume(found)
         self._before, self._began = found["seconds"], time.monotonic()
+        for each in found.get("open", ()):  # not in checkpoints of earlier versions
+            self._give_up(*each)
+        self._skip_to(START * (self._server.info.incarnation - 1))

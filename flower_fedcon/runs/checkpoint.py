@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.clock import Clock
 from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.core.engine import Engine
@@ -202,7 +203,11 @@ def load(
             f"version of flower-fedcon: did the run have another number of clients? Start again in "
             f"another run directory"
         )
-    _check_changes(folder, strategy, setup, content["fingerprint"], now, allow_changes)
+    steps = isinstance(strategy.participation, Buffered)
+    # The numbers of rounds and of waves would meet, and stand for different states.
+    kept = () if ("flow" in states_in(content)) == steps else ("participation",)
+    then = content["fingerprint"]
+    _check_changes(folder, strategy, setup, then, now, allow_changes, essential=kept)
     _tell_versions(content["versions"], versions())
     return dict(content)
 
@@ -214,15 +219,18 @@ def _check_changes(
     then: Fingerprint,
     now: Fingerprint,
     allow_changes: Sequence[str],
+    *,
+    essential: Sequence[str] = (),
 ) -> None:
-    """Raise for the first change that is not allowed.
+    """Raise for the first change that is not allowed, or is `essential`.
 
     Raises
     ------
     FedConError
     """
-    # The privacy cost of rounds follows from how their cohorts were drawn.
-    essential = _ESSENTIAL if strategy.privacy is None else (*_ESSENTIAL, "participation")
+    essential = (*_ESSENTIAL, *essential)
+    if strategy.privacy is not None:  # its cost follows from how the cohorts were drawn
+        essential = (*essential, "participation")
     for name in allow_changes:
         if name not in now and name not in then and not _is_argument(name):
             raise ConfigError(

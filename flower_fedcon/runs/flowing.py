@@ -50,6 +50,7 @@ class Flowing(RunHook):
         self._path = None if folder is None else folder / NAME
         self._lines: list[str] = []
         self._written = 0
+        self._run: Playing | None = None
         if folder is not None:
             flow.note = self._note
 
@@ -84,6 +85,7 @@ class Flowing(RunHook):
 
     def begin(self, run: Playing, known: Any) -> None:
         """Take up the work that was under way, and cut off events after the checkpoint."""
+        self._run = run
         if known is not None:
             self._flow.resume(known["flow"])
             self._written = known["events"]
@@ -108,12 +110,18 @@ class Flowing(RunHook):
         def applying() -> None:
             run.asking = False  # mirrors change in place
 
-        if self._flow.server is not run.server:  # the run has started again
+        flow = self._current()
+        flow.applying = applying
+        return flow.step()
+
+    def _current(self) -> Flow:
+        """Return the flow of the run's server; another one if the run has started again."""
+        run = self._run
+        if run is not None and self._flow.server is not run.server:
             flow = run.engine.flow(run.server)
             flow.follow(self._flow)
             self._flow = flow
-        self._flow.applying = applying
-        return self._flow.step()
+        return self._flow
 
     def _note(self, event: Event) -> None:
         what = f'"asked": {[*event.clients]}'
@@ -148,4 +156,5 @@ class Flowing(RunHook):
 
     def snapshot(self) -> Mapping[str, Any]:
         """Return the work that is under way, and how many lines come before."""
-        return {"flow": self._flow.snapshot(), "events": self._written + len(self._lines)}
+        flow = self._current().snapshot()
+        return {"flow": flow, "events": self._written + len(self._lines)}

@@ -6,18 +6,22 @@ import json
 import os
 from typing import Any
 
+import numpy as np
 import pytest
-from flows import EACH, METHODS, columns_apart
+from flows import EACH, METHODS, columns_apart, squares
 
 from flower_fedcon import (
     Buffered,
     Clock,
+    FederatedProblem,
+    Full,
     LogNormal,
     simulate,
 )
-from flower_fedcon.errors import ConfigError, StorageError
+from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.runs import checkpoint
 from flower_fedcon.runs.flowing import Flowing
+from flower_fedcon.strategies import AREA, FedAvg
 
 # --- stopped and continued, and repeated ----------------------------------------------------------
 
@@ -168,11 +172,11 @@ def test_a_log_says_whose_it_is(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
     assert again.x.tobytes() == first.x.tobytes()
     assert (tmp_path / "again" / "events.jsonl").read_text() == "".join([head, *events])
 
-    def headless(self: Any, content: Any, line: Any = Flowing._line) -> None:
-        if "algorithm" not in content:
-            line(self, content)
+    def headless(self: Any, write: Any = Flowing._write) -> None:
+        self._lines = [line for line in self._lines if "algorithm" not in line]
+        write(self)
 
-    monkeypatch.setattr(Flowing, "_line", headless)
+    monkeypatch.setattr(Flowing, "_write", headless)
     played("FedDR", steps=10, run_dir=tmp_path / "old")
     monkeypatch.undo()
     played("FedDR", resume=True, run_dir=tmp_path / "old")
@@ -194,6 +198,91 @@ def test_a_log_of_another_seed_or_method_is_refused(
     played("FedDR", run_dir=tmp_path / "first")
     with pytest.raises(ConfigError, match=says):
         played(name, clock=Clock(events=tmp_path / "first" / "events.jsonl"), **more)
+
+
+@pytest.mark.parametrize("before", [Full(), Buffered(buffer=1, max_staleness=0)])
+def test_rounds_and_steps_do_not_go_on_from_one_another(before: Any, tmp_path: Any) -> None:
+    """A round and a wave of one number would stand for different states of a client."""
+    after = Buffered(buffer=2) if isinstance(before, Full) else Full()
+    options: dict[str, Any] = {"run_dir": tmp_path / "run", "checkpoint_every": 1}
+    played("AREA", steps=5, rule=before, **options)
+    for allowed in ((), ("participation",)):
+        with pytest.raises(FedConError, match=r"participation.* is .*\. Set it back, or use ano"):
+            played("AREA", rule=after, resume=True, allow_changes=allowed, **options)
+    assert len(played("AREA", rule=before, resume=True, **options)) == 20
+
+
+class Steep:
+    """Flat where its smoothness is estimated, and steep farther out."""
+
+    def __init__(self, b: float) -> None:
+        self.b = np.full(3, b)
+
+    def value(self, x: Any) -> float:
+        over = np.maximum(np.abs(x) - 20, 0)
+        steep = np.where(over < 10, 5e2 * over**2, 1e4 * over - 5e4)
+        return float(0.05 * np.minimum(x * x, 1e4).sum() + steep.sum() - self.b @ x)
+
+    def gradient(self, x: Any) -> Any:
+        over = np.maximum(np.abs(x) - 20, 0)
+        return 0.1 * np.clip(x, -100, 100) + np.sign(x) * np.minimum(1e3 * over, 1e4) - self.b
+
+
+@pytest.mark.parametrize("method", [FedAvg, AREA])
+def test_a_run_that_starts_again_is_repeated_and_continued(method: Any, tmp_path: Any) -> None:
+    """Its log ends the work of the start that was given up, and so does a checkpoint."""
+    problem = FederatedProblem([Steep(b) for b in (2, 2.5, 3, 4)], x0=np.zeros(3))
+
+    def go(name: str, clock: Any = None, steps: int = 40, **options: Any) -> Any:
+        clock = clock or Clock(compute=[1, 2, 3, 5.0])
+        strategy, folder = method(participation=Buffered(buffer=2)), tmp_path / name
+        given = {"checkpoint_every": 1, **options}
+        return simulate(strategy, problem, steps, clock=clock, run_dir=folder, **given)
+
+    whole, log = go("whole"), tmp_path / "whole" / "events.jsonl"
+    events, work = [json.loads(line) for line in log.read_text().splitlines()[1:]], {}
+    for event in events:
+        for client in event.get("asked", []):
+            assert client not in work
+            work[client] = event["wave"]
+        if "client" in event:
+            assert work.pop(event["client"]) == event["wave"]
+    assert any(event.get("outcome") == "silent" for event in events)  # it has started again
+    again = go("again", Clock(events=log))
+    for at in (1, 2, 4):
+        go(f"at {at}", steps=at)
+        then = go(f"at {at}", resume=True)
+        assert then.x.tobytes() == whole.x.tobytes()
+        assert (tmp_path / f"at {at}" / "events.jsonl").read_bytes() == log.read_bytes()
+    assert again.x.tobytes() == whole.x.tobytes()
+    assert (tmp_path / "again" / "events.jsonl").read_bytes() == log.read_bytes()
+
+
+class Broken:
+    smoothness = 1.0
+
+    def value(self, x: Any) -> float:
+        return 0.0
+
+    def gradient(self, x: Any) -> Any:
+        raise RuntimeError("no data")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.3])
+def test_clients_that_fail_at_once_do_not_end_a_run_of_others(seconds: float) -> None:
+    """They rest until another client's reply has come."""
+    objectives = [*squares(5, 0.0).objectives, Broken(), Broken()]
+    problem = FederatedProblem(objectives, x0=np.zeros(5))
+    strategy = FedAvg(client_lr=0.02, local_steps=1, participation=Buffered(buffer=2))
+    clock = Clock(compute=[1.0] * 5 + [seconds] * 2)
+    assert len(simulate(strategy, problem, 20, clock=clock, evaluate_every=0)) == 1
+
+
+def test_steps_go_on_with_another_buffer(tmp_path: Any) -> None:
+    options: dict[str, Any] = {"run_dir": tmp_path / "run", "checkpoint_every": 1}
+    played("AREA", steps=5, **options)
+    given = options | {"resume": True, "allow_changes": ["participation"]}
+    assert len(played("AREA", rule=Buffered(buffer=1), **given)) == 20
 
 
 def test_a_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Any) -> None:

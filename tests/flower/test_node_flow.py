@@ -17,6 +17,7 @@ from flwr.app import Error, Message
 
 from flower_fedcon import Buffered, Clock, simulate
 from flower_fedcon.clients.area import AREAClientState
+from flower_fedcon.core.flow import START
 from flower_fedcon.engines import node_flow
 from flower_fedcon.errors import ConfigError, ParticipationError, RoundError
 from flower_fedcon.flower import mail
@@ -179,6 +180,34 @@ def test_a_reply_that_stops_midway_keeps_nobody_waiting(monkeypatch: pytest.Monk
     assert grid.halted is not None
     assert over == [False]  # steps went on meanwhile
     assert COMPOSITE.objective(history.x) - COMPOSITE.optimum.value <= 1e-3
+
+
+def test_a_killed_run_uses_no_wave_s_number_again_and_is_repeated_from_its_log(
+    tmp_path: Any,
+) -> None:
+    """A node that gets back its state of a lost wave has none that the server refers to."""
+    make = lambda: FedDR(PSI, participation=Buffered(max_staleness=30))  # noqa: E731
+    grid, ends = SlowGrid(COMPOSITE.objectives), [18, 31, 80]
+    options: dict[str, Any] = {"run_dir": tmp_path / "run", "checkpoint_every": 10}
+    for start, end in enumerate(ends):
+
+        def stop(record: Any, end: int = end) -> None:
+            if record["round"] == end < ends[-1]:
+                raise KilledError
+
+        given = options | {"resume": start > 0, "callbacks": [stop], "evaluate_every": 1}
+        if end < ends[-1]:
+            with pytest.raises(KilledError):
+                played(make(), grid, 80, **given)
+        else:
+            history = played(make(), grid, 80, **given)
+    assert len(grid.trained) == len({*grid.trained})
+    assert {wave // START for _, wave in grid.trained} == {0, 1, 2}
+    assert history["waves"][-1] < START
+    log = tmp_path / "run" / "events.jsonl"
+    again = simulate(make(), COMPOSITE, 80, seed=3, clock=Clock(events=log))
+    assert history.x.tobytes() == again.x.tobytes()
+    assert np.array_equal(history["waves"], again["waves"])
 
 
 class Failing(SlowGrid):
