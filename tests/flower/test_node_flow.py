@@ -16,10 +16,12 @@ from flwr.app import Error, Message
 
 from flower_fedcon import Buffered, Clock, simulate
 from flower_fedcon.clients.area import AREAClientState
+from flower_fedcon.core.infos import ClientInfo
 from flower_fedcon.engines import node_flow
-from flower_fedcon.errors import ConfigError, ParticipationError, RoundError
+from flower_fedcon.errors import ConfigError, FedConError, ParticipationError, RoundError
 from flower_fedcon.flower import mail
 from flower_fedcon.flower.stores import ContextStore
+from flower_fedcon.layout import Layout
 from flower_fedcon.privacy import SecAggPlus
 from flower_fedcon.runs import checkpoint
 from flower_fedcon.strategies import AREA, FedAvg, FedDR, Scaffold
@@ -143,6 +145,84 @@ def test_a_killed_run_goes_on_with_the_same_nodes(at: int, tmp_path: Any) -> Non
     assert history["lost"][-1] == 0
     used = [e["step"] for e in events(tmp_path / "run") if e.get("outcome") == "used"]
     assert used == list(range(1, 251))
+
+
+class Queued(SlowGrid):
+    """Client 5 says who it is once it is `free`, as where it is at work when it is asked."""
+
+    free = True
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        held = set[str]()
+        if not self.free:
+            held = {k for k in message_ids if self._asks_who(self.pushed[int(k[1:])])}
+        return super().pull_messages([k for k in message_ids if k not in held])
+
+    def _asks_who(self, message: Message) -> bool:
+        return message.metadata.dst_node_id == 995 and asked(message).get("action") == "describe"
+
+
+def stopped_and_resumed(grid: Queued, folder: Any, **options: Any) -> Any:
+    """Return the history of a run that is killed, and goes on without waiting for client 5."""
+    strategy = AREA(PSI, participation=Buffered(buffer=2))
+    given: dict[str, Any] = {"run_dir": folder, "checkpoint_every": 1, "evaluate_every": 1}
+
+    def stop(record: Any) -> None:
+        if record["round"] == 30:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        played(strategy, grid, 250, callbacks=[stop], **given)
+    grid.free = False
+
+    def release(record: Any) -> None:
+        grid.free = record["round"] >= 60
+
+    return played(strategy, grid, 250, resume=True, callbacks=[release], **given | options)
+
+
+def test_a_resumed_run_does_not_wait_for_those_that_are_at_work(tmp_path: Any, log: Any) -> None:
+    """Its checkpoint knows them; they take part once they have answered."""
+    history = stopped_and_resumed(Queued(COMPOSITE.objectives), tmp_path / "run")
+    assert any("going on with" in m and "client 5 will take part" in m for m in log.messages)
+    steps = [
+        event["step"]
+        for event in events(tmp_path / "run")
+        if event.get("outcome") == "used" and event["client"] == 5
+    ]
+    assert not [step for step in steps if 31 < step <= 60]
+    assert [step for step in steps if step > 60]
+    assert COMPOSITE.objective(history.x) - COMPOSITE.optimum.value <= 1e-5
+    assert history["lost"][-1] == 0
+
+
+def test_a_resumed_run_waits_for_min_clients_to_start(tmp_path: Any) -> None:
+    grid, limits = Queued(COMPOSITE.objectives), {"min_clients_to_start": 6, "start_timeout": 0.3}
+    with pytest.raises(FedConError, match=r"5 of 6 clients are online after 0.3 s"):
+        stopped_and_resumed(grid, tmp_path / "run", **limits)
+
+
+def test_a_client_that_comes_later_with_other_data_is_refused(tmp_path: Any, log: Any) -> None:
+    class Changed(Queued):
+        def replies_to(self, message: Message) -> list[Message]:
+            (reply,) = super().replies_to(message)
+            if self._asks_who(message) and not self.free:
+                reply.content["fitres.metrics"]["digest"] = 64 * "0"
+            return [reply]
+
+    history = stopped_and_resumed(Changed(COMPOSITE.objectives), tmp_path / "run")
+    assert "client 5 came back with different data" in log.text
+    assert history["refused"][-1] == 1
+
+
+def test_a_checkpoint_knows_clients_of_any_kind(tmp_path: Any) -> None:
+    infos = [
+        ClientInfo("a", 0, None, own_loop="app"),
+        ClientInfo("b", 20, Layout(((3, 2), (2,)), "float32", True, ("w", "b")), 2.5, 0.0, "12"),
+    ]
+    checkpoint.save(tmp_path, checkpoint.with_clients(infos))
+    assert checkpoint.known_clients(tmp_path) == infos
+    assert checkpoint.known_clients(tmp_path / "none") == []
 
 
 class Failing(SlowGrid):
