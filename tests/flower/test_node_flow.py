@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -335,3 +336,27 @@ def test_the_log_says_how_far_a_run_is(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.INFO, "flwr"):
         played(FedAvg(client_lr=0.01, participation=RULE), SlowGrid(COMPOSITE.objectives), 3)
     assert "[ROUND 3/3] 2 of 2 replies" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("buffer", "gone", "told"),
+    [
+        (N, 0, "6 clients are here, and buffer=6: each step waits for all 6"),
+        (2, 4, "2 clients are here, and buffer=2: each step waits for both"),
+        (3, 4, "2 clients are here, and buffer=3: a step waits until 1 more is"),
+        (2, 3, ""),
+    ],
+)
+def test_the_log_says_if_steps_wait_for_everyone(
+    buffer: int, gone: int, told: str, log: Any
+) -> None:
+    grid, strategy = SlowGrid(COMPOSITE.objectives), AREA(PSI, participation=Buffered(buffer))
+
+    def leave(record: Any) -> None:
+        for node in [*grid.nodes][:gone] if record["round"] == 20 else []:
+            del grid.nodes[node]
+
+    options: dict[str, Any] = {"callbacks": [leave], "evaluate_every": 1, "round_deadline": 0.5}
+    with pytest.raises(RoundError) if gone and buffer > N - gone else nullcontext():
+        played(strategy, grid, 40, **options)
+    assert [m for m in log.messages if "here, and buffer=" in m] == [told] * bool(told)
