@@ -15,7 +15,7 @@ from fake_grid import FakeGrid, asked, on_grid
 from flows import COMPOSITE, PLAIN, PSI, N
 from flwr.app import Error, Message
 
-from flower_fedcon import Buffered, Clock, simulate
+from flower_fedcon import Buffered, Clock, EarlyStopping, simulate
 from flower_fedcon.clients.area import AREAClientState
 from flower_fedcon.core.infos import ClientInfo
 from flower_fedcon.engines import node_flow
@@ -336,6 +336,14 @@ def test_the_log_says_how_far_a_run_is(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.INFO, "flwr"):
         played(FedAvg(client_lr=0.01, participation=RULE), SlowGrid(COMPOSITE.objectives), 3)
     assert "[ROUND 3/3] 2 of 2 replies" in caplog.text
+
+
+def test_the_log_says_at_which_step_a_run_stops(log: Any) -> None:
+    strategy, grid = FedAvg(client_lr=0.01, participation=RULE), SlowGrid(COMPOSITE.objectives)
+    played(strategy, grid, 30, callbacks=[EarlyStopping(2.0, "replies")], evaluate_every=3)
+    assert [m for m in log.messages if "stopped at" in m] == [
+        "stopped at step 3: replies 2 is at most 2"
+    ]
 
 
 @pytest.mark.parametrize(
