@@ -23,10 +23,10 @@ from typing import Any, Self
 from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.flow import Event, Flow, Step
+from flower_fedcon.core.flow_check import check_no_race
 from flower_fedcon.core.flow_head import head_of
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.hooks import Playing, RunHook
 from flower_fedcon.wire.whole_files import storage
 
@@ -71,15 +71,9 @@ class Flowing(RunHook):
         ConfigError
             If something is raced, or the engine cannot play such a run.
         """
-        rule = server.strategy.participation
-        if not isinstance(rule, Buffered):
+        if not isinstance(server.strategy.participation, Buffered):
             return None
-        of_settings = ", ".join(f'{name}="auto"' for name in strategy.raced())
-        if raced := 'strategy="auto"' if rivals else of_settings:
-            raise ConfigError(
-                f"{rule!r} takes no {raced}: a race compares rounds, and these runs have "
-                f"none in common. Give the method and its settings, or another participation"
-            )
+        check_no_race(strategy, rivals)
         return cls(engine.flow(server), None if folder is None else Path(folder))
 
     def begin(self, run: Playing, known: Any) -> None:

@@ -16,6 +16,7 @@ from flows import COMPOSITE, PLAIN, PSI, N
 from flwr.app import Error, Message
 
 from flower_fedcon import Buffered, Clock, EarlyStopping, simulate
+from flower_fedcon.aggregation import TrimmedMean
 from flower_fedcon.clients.area import AREAClientState
 from flower_fedcon.core.infos import ClientInfo
 from flower_fedcon.engines import node_flow
@@ -25,7 +26,8 @@ from flower_fedcon.flower.stores import ContextStore
 from flower_fedcon.layout import Layout
 from flower_fedcon.privacy import SecAggPlus
 from flower_fedcon.runs import checkpoint
-from flower_fedcon.strategies import AREA, FedAvg, FedDR, Scaffold
+from flower_fedcon.schedules import Cosine
+from flower_fedcon.strategies import AREA, CompositeFL, FedAvg, FedDR, FedDualAvg, Scaffold
 from flower_fedcon.wire import state_files
 
 pytestmark = on_grid
@@ -330,6 +332,27 @@ def test_what_nodes_cannot_be_asked_is_refused() -> None:
     strategy.start(grid, num_rounds=0, num_clients=N)
     with pytest.raises(ConfigError, match="Flower's own loop waits for each round"):
         list(strategy.configure_train(1, None, None, grid))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: FedAvg(min_replies=2, participation=RULE), "no min_replies=2"),
+        (lambda: FedAvg(aggregation=TrimmedMean(0.2), participation=RULE), "no aggregation="),
+        (lambda: FedDualAvg(PSI, client_lr=Cosine(0.1, 9), participation=RULE),
+         "no client_lr=Cosine.*Give client_lr as a number"),
+        (lambda: FedAvg(client_lr="auto", participation=RULE), 'no client_lr="auto"'),
+        (lambda: AREA(PSI, participation=Buffered(2, concurrency=9)), "more than the 6 clients"),
+        (lambda: CompositeFL(PSI, participation=RULE), "cannot use replies to earlier models"),
+    ],
+)  # fmt: skip
+def test_what_the_arguments_rule_out_is_refused_before_nodes_are_asked(
+    make: Any, says: str
+) -> None:
+    grid = SlowGrid(COMPOSITE.objectives)
+    with pytest.raises(FedConError, match=says):
+        played(make(), grid, 5)
+    assert not grid.looks
 
 
 def test_the_log_says_how_far_a_run_is(caplog: pytest.LogCaptureFixture) -> None:
