@@ -15,6 +15,7 @@ becomes of each reply. `step` is how many steps were done, with the coming one f
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,9 @@ from flower_fedcon.core.server import Server
 from flower_fedcon.runs.hooks import Playing, RunHook
 from flower_fedcon.wire.whole_files import storage
 
+_log = logging.getLogger("flwr")
 NAME = "events.jsonl"
+_ENOUGH = 10  # uploads for each client, after which the log names whom the run favours
 
 
 class Flowing(RunHook):
@@ -107,7 +110,21 @@ class Flowing(RunHook):
             flow.follow(self._flow)
             self._flow = flow
         self._flow.applying = applying
-        return self._flow.step()
+        early = self._is_early()
+        step = self._flow.step()
+        if early and not self._is_early() and (text := self._flow.favours):
+            _log.info("after %d uploads: %s", self._flow.used.sum(), text)
+        return step
+
+    def _is_early(self) -> bool:
+        """Return whether the shares of the uploads do not yet tell much."""
+        return bool(self._flow.used.sum() < _ENOUGH * len(self._flow.used))
+
+    def conclude(self, run: Playing, *, whole: bool) -> None:
+        """Log the flow's doubts about a run that an error or a signal has ended."""
+        if not whole:
+            for text in self._flow.doubts():
+                _log.warning("%s", text)
 
     def _note(self, event: Event) -> None:
         what = f'"asked": {[*event.clients]}'

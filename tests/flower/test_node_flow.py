@@ -369,6 +369,26 @@ def test_the_log_says_at_which_step_a_run_stops(log: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("ends", ["as planned", "by a callback", "by a kill", "exact"])
+def test_the_log_names_whom_a_run_favours(ends: str, log: Any) -> None:
+    """On the way and at the end, whatever ends it; an exact method favours nobody."""
+
+    def stop(record: Any) -> bool:
+        if record["round"] == 38 and ends == "by a kill":
+            raise KilledError
+        return bool(record["round"] == 38 and ends == "by a callback")
+
+    rule = Buffered(buffer=2)
+    strategy = FedAvg(client_lr=0.01, participation=rule)
+    if ends == "exact":
+        strategy = AREA(PSI, participation=rule)
+    options: dict[str, Any] = {"callbacks": [stop], "evaluate_every": 1}
+    with pytest.raises(KilledError) if ends == "by a kill" else nullcontext():
+        played(strategy, SlowGrid(COMPOSITE.objectives), 40, **options)
+    told = [m for m in log.messages if "The model favours the former" in m]
+    assert [m.startswith("after 60 uploads: ") for m in told] == [True, False] * (ends != "exact")
+
+
 @pytest.mark.parametrize(
     ("buffer", "gone", "told"),
     [
