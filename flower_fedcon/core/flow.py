@@ -473,10 +473,15 @@ class Flow(ABC):
         }
         return Step(server.round, uploads.clients)
 
+    @property
+    def favours(self) -> str:
+        """A sentence on the clients that the run favours so far; "" if it favours none."""
+        return favoured(self._server.strategy.async_bias, self._server.setup.names, self.used)
+
     def doubts(self) -> Iterator[str]:
         """Yield doubts about the result."""
-        strategy, names = self._server.strategy, self._server.setup.names
-        if text := favoured(strategy.async_bias, names, self.used):
+        names = self._server.setup.names
+        if text := self.favours:
             yield text
             if self._rule.discount:
                 yield (

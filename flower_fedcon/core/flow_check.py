@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flower_fedcon.core.batches import ORDERS
 from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.method import Method
-from flower_fedcon.errors import ParticipationError
+from flower_fedcon.errors import ConfigError, ParticipationError
 from flower_fedcon.server.schedules import Schedule
 
 
 def check_flow(strategy: Method[Any]) -> None:
-    """Raise unless a method that is bound to a run can take its replies as they come.
+    """Raise unless a method can take its replies as they come.
 
     Raises
     ------
@@ -49,7 +50,25 @@ def check_flow(strategy: Method[Any]) -> None:
     }
     for name, (wanted, why) in reasons.items():
         if wanted:
+            better = f"Give {name} as a number" if name == "client_lr" else f"Leave {name} out"
             raise ParticipationError(
-                f"{title} takes no {name}={getattr(strategy, name)!r} with {rule!r}: {why}. Leave "
-                f"{name} out, or use {instead}"
+                f"{title} takes no {name}={getattr(strategy, name)!r} with {rule!r}: {why}. "
+                f"{better}, or use {instead}"
             )
+
+
+def check_no_race(strategy: Method[Any], rivals: Sequence[Method[Any]] = ()) -> None:
+    """Raise if a method whose rule is `Buffered` is to race, or values of its arguments are.
+
+    Raises
+    ------
+    ConfigError
+    """
+    rule = strategy.participation
+    of_settings = ", ".join(f'{name}="auto"' for name in strategy.raced())
+    raced = 'strategy="auto"' if rivals else of_settings
+    if raced and isinstance(rule, Buffered):
+        raise ConfigError(
+            f"{rule!r} takes no {raced}: a race compares rounds, and these runs have "
+            f"none in common. Give the method and its settings, or another participation"
+        )

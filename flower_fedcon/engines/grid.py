@@ -76,13 +76,22 @@ class GridEngine(Engine):
         self._sent: list[Message] = []
         self._flowing: Server | None = None  # of a run that does not wait for its nodes
         self._at: dict[int, int] = {}  # the node on which each client trained last
+        self._known: dict[str, ClientInfo] = {}
+        self._enough = 1  # of those that are known
+
+    def go_on(self, known: Sequence[ClientInfo], enough: int) -> None:
+        """Wait at the start only for so many of the clients of a run that goes on."""
+        self._known, self._enough = {info.name: info for info in known}, enough
 
     def describe(self) -> list[ClientInfo]:
         """Wait for the clients, and return what they say about themselves."""
         patience = self._patience
         timeout = patience.start_timeout or patience.timeout
-        infos = self._nodes.wait(patience.num_clients, patience.min_clients_to_start, timeout)
-        infos = alike(infos, patience.min_clients_to_start)
+        least, known = patience.min_clients_to_start, self._known
+        if known:
+            infos = self._nodes.wait(None, least or self._enough, timeout, known)
+        else:
+            infos = alike(self._nodes.wait(patience.num_clients, least, timeout), least)
         others = {i.name: i.version for i in infos if i.version not in ("", __version__)}
         if others:
             _log.warning(

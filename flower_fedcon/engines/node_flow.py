@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from flower_fedcon.core.flow import START, Flow, Wave
+from flower_fedcon.core.flow import START, Flow, Step, Wave
 from flower_fedcon.core.protocol import Reply, Request
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import RoundError
@@ -115,12 +115,33 @@ class NodeFlow(Flow):
         self._looked = -_LOOK
         self._began = self._useful = time.monotonic()
         self._before = 0.0  # seconds of earlier starts
+        self._told = set[str]()  # each is said once
         self._delay = mail.POLL[0]
 
     @property
     def seconds(self) -> float:
         """The seconds since the run's first step, without the time between its starts."""
         return self._before + time.monotonic() - self._began
+
+    def step(self) -> Step:
+        """Do the next step; the log says once if it has waited for everyone who is here."""
+        step = super().step()
+        self._tell_if_few()
+        return step
+
+    def _tell_if_few(self) -> None:
+        """Log once that no more clients are here than a step takes, or fewer."""
+        here, taken = len({*self._server.setup.names} & self._online.keys()), self._rule.buffer
+        if here > taken:
+            return
+        who = f"{here} client{' is' if here == 1 else 's are'} here, and buffer={taken}"
+        everyone = {1: "it", 2: "both"}.get(here, f"all {here}")
+        waits = f"each step waits for {everyone}"
+        if here < taken:
+            waits = f"a step waits until {taken - here} more {'is' if taken - here == 1 else 'are'}"
+        if (text := f"{who}: {waits}") not in self._told:
+            self._told.add(text)
+            _log.info("%s", text)
 
     def _at_work(self) -> set[int]:
         waiting = {client for _, client, _ in self._come}
@@ -164,6 +185,8 @@ class NodeFlow(Flow):
                 f"step {self._server.round + 1}: no usable reply in {self._deadline:.0f} s "
                 f"({reasons or 'no client is online'})"
             )
+        if self._held and not self._jobs:
+            self._tell_if_few()
         time.sleep(self._delay)
         self._delay = min(2 * self._delay, mail.POLL[1])
         return None

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.exchange import OF_ROUNDS, exchange_of
-from flower_fedcon.core.flow import Flow
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.core.protocol import TRAIN, Reply, Request
-from flower_fedcon.core.server import Server
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError, ParticipationError
@@ -44,25 +43,23 @@ class SecureGridEngine(GridEngine):
     secure : SecAggPlus
     options
         As for `GridEngine`.
+
+    Raises
+    ------
+    ParticipationError
+        If the run does not wait for its clients.
     """
 
     def __init__(self, secure: SecAggPlus, *options: Any, **more: Any) -> None:
         super().__init__(*options, **more)
         self._secure = secure
+        if isinstance(rule := self._strategy.participation, Buffered):
+            raise ParticipationError(
+                f"secure aggregation takes no {rule!r}: its sum needs a cohort that answers "
+                f"together. Use Full() or Sample(...)"
+            )
 
     why_no_gradients = "secure aggregation hides each client's gradient: give the settings"
-
-    def flow(self, server: Server) -> Flow:
-        """Refuse a run that does not wait: a sum needs a cohort that answers together.
-
-        Raises
-        ------
-        ParticipationError
-        """
-        raise ParticipationError(
-            f"secure aggregation takes no {server.strategy.participation!r}: its sum needs a "
-            f"cohort that answers together. Use Full() or Sample(...)"
-        )
 
     def check(
         self, strategy: Method[Any], *, certificates: bool, inference: str | None = None

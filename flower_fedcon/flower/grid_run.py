@@ -29,6 +29,7 @@ from flower_fedcon.flower.app_side import AppSide
 from flower_fedcon.flower.forms import agree_on_start
 from flower_fedcon.flower.nodes import in_words
 from flower_fedcon.flower.summary import SummarisedMethod
+from flower_fedcon.runs import checkpoint
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
@@ -218,6 +219,9 @@ class GridRun:
 
     def open(self, initial: ArrayRecord | Any | None, plan: Plan) -> None:
         """Meet the clients, and agree on the start."""
+        rule = self._strategy.participation
+        if isinstance(rule, Buffered) and (known := self._known(plan)):
+            self._engine.go_on(known, rule.buffer)
         infos, preparation = self._prepared(self._engine.describe())
         if initial is None and preparation is not None:
             initial = preparation.start
@@ -248,6 +252,16 @@ class GridRun:
             self._engine.serve(app)
         elif agreed.form is not None:
             self._server.start_buffers(agreed.buffers, agreed.form.buffers)
+
+    def _known(self, plan: Plan) -> list[ClientInfo]:
+        """Return the clients of the run to go on with, if they need not all answer first.
+
+        Clients with tables agree on their columns at every start.
+        """
+        if self._agreement is not None or not plan.resume or plan.run_dir is None:
+            return []
+        changed = {"clients", "data"} & {*plan.allow_changes}
+        return [] if changed else checkpoint.known_clients(Path(plan.run_dir))
 
     def _prepared(self, infos: list[ClientInfo]) -> tuple[list[ClientInfo], Attachment | None]:
         """Let clients agree before round 1, if they have to; return their new descriptions.

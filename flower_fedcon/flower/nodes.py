@@ -25,6 +25,7 @@ _SILENCE = 60.0  # seconds after which a node that has not introduced itself is 
 _AGAIN = 5.0, 300.0  # seconds until an unusable node is asked again: at first, at most
 _GIVEN_UP = 120.0  # seconds until the SuperLink no longer lists a dead node
 _HOPELESS = 10.0  # seconds after which a run ends if no node can take part
+_TELL = 60.0  # seconds until the log says again who is missing
 _SHOWN = 20  # names in one log line
 
 
@@ -195,7 +196,11 @@ class Nodes:
             )
         elif self._layout and info.layout and info.layout.shapes != self._layout.shapes:
             reason = f"client {info.name} has a model of shape {info.layout.shapes}"
-        elif self._members is not None and (other := _other_data(self.infos[info.name], info)):
+        elif (
+            self._members is not None
+            and (before := self.infos.get(info.name)) is not None
+            and (other := _other_data(before, info))
+        ):
             reason = (
                 f"client {info.name} came back with different data than at the start of this "
                 f"run{other}"
@@ -228,7 +233,13 @@ class Nodes:
 
     # --- the start -----------------------------------------------------------------------------
 
-    def wait(self, expected: int | None, least: int | None, timeout: float) -> list[ClientInfo]:
+    def wait(
+        self,
+        expected: int | None,
+        least: int | None,
+        timeout: float,
+        known: Mapping[str, ClientInfo] | None = None,
+    ) -> list[ClientInfo]:
         """Return the clients of a run, sorted by name.
 
         Parameters
@@ -240,14 +251,22 @@ class Nodes:
             The number of clients that suffices after the timeout; by default all expected ones.
         timeout : float
             Seconds.
+        known : dict of ClientInfo, optional
+            The clients of a run that goes on. `least` of them suffice at once: the others are taken
+            as they were, and take part as soon as they have answered.
 
         Raises
         ------
         FedConError
             If there are fewer.
         """
-        deadline = time.monotonic() + timeout
+        known = known or {}
+        if known:
+            self._members = frozenset(known)
+            expected = least = min(least or 1, len(known))
+        began, deadline = time.monotonic(), time.monotonic() + timeout
         told: set[str] | None = None
+        again = math.inf
         while True:
             online = self.online()
             stated = expected or self._partitions()
@@ -264,16 +283,27 @@ class Nodes:
                     f"({sorted_names(online)}){self._reasons()}: start the missing SuperNodes, or "
                     "set num_clients or min_clients_to_start"
                 )
-            if told != online.keys():
-                told = set(online)
+            now = time.monotonic()
+            if told != online.keys() or now > again:
+                repeated, told, again = told == online.keys(), set(online), now + _TELL
                 if stated or least:
                     missing = f"{len(online)} of {wanted} clients have answered; missing: "
                     missing += self._absent(online, wanted)
                 else:  # no node has stated the number yet
                     missing = f"no client has answered yet{self._reasons()}"
+                if repeated:
+                    missing += f". {_patience(least, now - began, timeout)}"
                 _log.info("%s", missing)
             time.sleep(mail.POLL[1])
-        return [self.infos[name] for name in sorted(online, key=natural)]
+        if later := known.keys() - online.keys():
+            _log.info(
+                "going on with %d of %d clients; client %s will take part once it has answered",
+                len(online),
+                len(known),
+                sorted_names(later),
+            )
+        self.infos = {**known, **self.infos}
+        return [self.infos[name] for name in sorted({*known, *online}, key=natural)]
 
     def close(self, names: Iterable[str], run: RunInfo) -> None:
         """From now on accept only these clients, with models of the run's layout."""
@@ -319,6 +349,21 @@ class Nodes:
         ]
         more = [f"and {len(wrong) - 3} more"] if len(wrong) > 3 else []
         return "".join(f"; {reason}" for reason in wrong[:3] + more)
+
+
+def _patience(least: int | None, waited: float, timeout: float) -> str:
+    """Return how long a start still waits, and by which arguments.
+
+    >>> _patience(None, 60.0, 3600.0)
+    'Waiting for 3540 s more (start_timeout=3600); then fewer suffice with min_clients_to_start'
+    >>> _patience(2, 60.0, 300.0)
+    'Waiting for 240 s more (start_timeout=300); then 2 suffice (min_clients_to_start=2)'
+    """
+    left = max(timeout - waited, 0.0)
+    then = "then fewer suffice with min_clients_to_start"
+    if least is not None:
+        then = f"then {least} suffice (min_clients_to_start={least})"
+    return f"Waiting for {left:.0f} s more (start_timeout={timeout:g}); {then}"
 
 
 def explained(reason: str) -> str:

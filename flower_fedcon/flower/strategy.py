@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from flower_fedcon.core.buffered import Buffered
+from flower_fedcon.core.flow_check import check_flow, check_no_race
 from flower_fedcon.core.method import State
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.errors import ConfigError, FedConError
@@ -139,6 +141,11 @@ class FlowerStrategy(SummarisedMethod[State]):
         settings |= {name: value for name, value in flowers.items() if value is not None}
         given = plan or PLAN, patience or Patience()
         plan, patience = with_fields("start", settings, *given)
+        if isinstance(rule := self.participation, Buffered):  # before nodes are asked
+            check_flow(self)
+            check_no_race(self)
+            if patience.num_clients is not None:
+                rule.at_work(patience.num_clients)
         engine = GridEngine(self, grid, patience)
         if secure_aggregation is not None:
             from flower_fedcon.engines.secure_grid import SecureGridEngine

@@ -16,11 +16,13 @@ from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.clock import Clock
 from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.infos import ClientInfo
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.protocol import UNIFORM, Setup
 from flower_fedcon.core.state_columns import StateColumns
 from flower_fedcon.errors import ConfigError, FedConError, nearest
+from flower_fedcon.layout import Layout
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.runs.directory import own_code_of, versions
 from flower_fedcon.validation import Array, parameters
@@ -52,7 +54,9 @@ _SERVER_FORM: dict[str, Any] = {
 
 
 _STATES, _OTHERS = ("ledgers", "race"), "hooks"  # the states of hooks by name, of others in a dict
-_OPTIONAL = {"privacy", "compression", "participation", "clock", "scales", *_STATES, _OTHERS}
+_INFOS = "infos"  # what the clients of a run on nodes that does not wait have said of themselves
+_OPTIONAL = {"privacy", "compression", "participation", "clock", "scales"}
+_OPTIONAL |= {_INFOS, *_STATES, _OTHERS}
 
 Fingerprint: TypeAlias = dict[str, dict[str, Any]]
 """Settings that must not change when a run is resumed: name -> digest, and text to show."""
@@ -162,6 +166,28 @@ def states_in(content: Mapping[str, Any]) -> dict[str, Any]:
     """
     own = {name: content[name] for name in _STATES if name in content}
     return {**own, **content.get(_OTHERS, {})}
+
+
+def with_clients(clients: Sequence[ClientInfo]) -> dict[str, Any]:
+    """Return the part of a checkpoint from which a later start knows the clients."""
+    layouts = [info.layout and info.layout.to_json() for info in clients]
+    pairs = zip(clients, layouts, strict=True)
+    return {_INFOS: [{**vars(info), "layout": layout} for info, layout in pairs]}
+
+
+def known_clients(folder: Path) -> list[ClientInfo]:
+    """Return the clients of the run in a folder, as its checkpoint knows them; none if it does not.
+
+    What is wrong with a checkpoint `load` says.
+    """
+    try:
+        tables = state_files.read(folder / NAME, {}, _INFOS)
+        return [
+            ClientInfo(**{**one, "layout": one["layout"] and Layout.from_json(one["layout"])})
+            for one in tables
+        ]
+    except (FileNotFoundError, FedConError, KeyError, TypeError):
+        return []
 
 
 def load(

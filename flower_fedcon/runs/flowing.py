@@ -15,6 +15,7 @@ becomes of each reply. `step` is how many steps were done, with the coming one f
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,14 +24,16 @@ from typing import Any, Self
 from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.flow import Event, Flow, Step
+from flower_fedcon.core.flow_check import check_no_race
 from flower_fedcon.core.flow_head import head_of
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.hooks import Playing, RunHook
 from flower_fedcon.wire.whole_files import storage
 
+_log = logging.getLogger("flwr")
 NAME = "events.jsonl"
+_ENOUGH = 10  # uploads for each client, after which the log names whom the run favours
 
 
 class Flowing(RunHook):
@@ -72,15 +75,9 @@ class Flowing(RunHook):
         ConfigError
             If something is raced, or the engine cannot play such a run.
         """
-        rule = server.strategy.participation
-        if not isinstance(rule, Buffered):
+        if not isinstance(server.strategy.participation, Buffered):
             return None
-        of_settings = ", ".join(f'{name}="auto"' for name in strategy.raced())
-        if raced := 'strategy="auto"' if rivals else of_settings:
-            raise ConfigError(
-                f"{rule!r} takes no {raced}: a race compares rounds, and these runs have "
-                f"none in common. Give the method and its settings, or another participation"
-            )
+        check_no_race(strategy, rivals)
         return cls(engine.flow(server), None if folder is None else Path(folder))
 
     def begin(self, run: Playing, known: Any) -> None:
@@ -112,7 +109,11 @@ class Flowing(RunHook):
 
         flow = self._current()
         flow.applying = applying
-        return flow.step()
+        early = self._is_early()
+        step = flow.step()
+        if early and not self._is_early() and (text := flow.favours):
+            _log.info("after %d uploads: %s", flow.used.sum(), text)
+        return step
 
     def _current(self) -> Flow:
         """Return the flow of the run's server; another one if the run has started again."""
@@ -122,6 +123,16 @@ class Flowing(RunHook):
             flow.follow(self._flow)
             self._flow = flow
         return self._flow
+
+    def _is_early(self) -> bool:
+        """Return whether the shares of the uploads do not yet tell much."""
+        return bool(self._flow.used.sum() < _ENOUGH * len(self._flow.used))
+
+    def conclude(self, run: Playing, *, whole: bool) -> None:
+        """Log the flow's doubts about a run that an error or a signal has ended."""
+        if not whole:
+            for text in self._flow.doubts():
+                _log.warning("%s", text)
 
     def _note(self, event: Event) -> None:
         what = f'"asked": {[*event.clients]}'

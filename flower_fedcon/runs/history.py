@@ -309,6 +309,8 @@ class HistoryFile:
 class EarlyStopping:
     """A callback that stops a run once a column is at or below a tolerance.
 
+    The log then says where, and why.
+
     Parameters
     ----------
     tolerance : float
@@ -320,14 +322,26 @@ class EarlyStopping:
         Allow early stopping in a private run (`GaussianDP`, private examples). The column, and thus
         the number of rounds, reveals something of the data that no noise protects and epsilon does
         not count.
+    at_least : bool (default: False)
+        Stop once the column is at or above the tolerance, as for an accuracy.
 
     >>> stop = EarlyStopping(1e-3)
     >>> stop({"round": 1, "residual": 0.5}), stop({"round": 2, "residual": 1e-4})
     (False, True)
+    >>> stop = EarlyStopping(0.9, "accuracy", at_least=True)
+    >>> stop({"round": 1, "accuracy": 0.5}), stop({"round": 2, "accuracy": 0.91})
+    (False, True)
     """
 
-    def __init__(self, tolerance: float, column: str = "residual", *, unsafe: bool = False) -> None:
-        self.tolerance = nonnegative("tolerance", tolerance)
+    def __init__(
+        self,
+        tolerance: float,
+        column: str = "residual",
+        *,
+        unsafe: bool = False,
+        at_least: bool = False,
+    ) -> None:
+        self.tolerance, self.at_least = nonnegative("tolerance", tolerance), at_least
         self.column, self.unsafe, self._seen = column, unsafe, False
 
     def __call__(self, record: Record) -> bool:
@@ -341,7 +355,24 @@ class EarlyStopping:
                 f"{why_not_recorded(self.column, record)}"
             )
         self._seen = True
-        return bool(value <= self.tolerance)
+        return self.reached(value)
+
+    @property
+    def level(self) -> str:
+        """The tolerance in words: "at most 0.001"."""
+        return f"at {'least' if self.at_least else 'most'} {self.tolerance:g}"
+
+    def reached(self, value: float) -> bool:
+        """Return whether a value of the column stops the run."""
+        return bool(value >= self.tolerance if self.at_least else value <= self.tolerance)
+
+    def why(self, record: Record) -> str:
+        """Return why the run stops with a record.
+
+        >>> EarlyStopping(1.0, "loss").why({"round": 6, "loss": 0.8671})
+        'loss 0.8671 is at most 1'
+        """
+        return f"{self.column} {self.value(record):.4g} is {self.level}"
 
     def value(self, record: Record) -> float | None:
         """Return a record's watched value, if it has one.

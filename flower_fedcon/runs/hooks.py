@@ -7,6 +7,7 @@ anything that it has paid for, and a row before callbacks see it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,11 +17,14 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import DivergedError
-from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.history import Callback, EarlyStopping, History, Record, row_name
+from flower_fedcon.runs.limits import Budget
 from flower_fedcon.runs.observing import is_unsafe
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.recording import Recorder
 from flower_fedcon.validation import Array
+
+_log = logging.getLogger("flwr")
 
 
 class Playing(Protocol):
@@ -183,8 +187,20 @@ class Callbacks(RunHook):
     """The plan's callbacks, each of which sees every row, also that at which another one stops."""
 
     def recorded(self, run: Playing, row: Record, seen: Mapping[bool, Record]) -> bool:
-        """Show a row, and return whether a callback ends the run."""
-        return any([one(seen[is_unsafe(one)]) for one in run.plan.callbacks])  # noqa: C419
+        """Show a row, and return whether a callback ends the run; the log says which, and why."""
+        ends = [one for one in run.plan.callbacks if one(seen[is_unsafe(one)])]
+        if ends and run.server.round < run.plan.num_rounds:
+            reasons = "; ".join(_why(one, seen[is_unsafe(one)]) for one in ends)
+            _log.info("stopped at %s %d: %s", row_name([row]), row["round"], reasons)
+        return bool(ends)
+
+
+def _why(callback: Callback, record: Record) -> str:
+    """Return why a callback ends a run with a record."""
+    if isinstance(callback, EarlyStopping | Budget):
+        return callback.why(record)
+    name = getattr(callback, "__name__", type(callback).__name__)
+    return f"the callback {name} returned True"
 
 
 class Hooks:

@@ -92,12 +92,15 @@ class Kept(RunHook):
         self._race_hook, self._problem = race_hook, problem
         self._found: dict[str, Any] | None = None
         self._fingerprint: checkpoint.Fingerprint = {}
+        self._clients: dict[str, Any] = {}
         self._before: dict[str, Any] | None = None  # during a round: the state it began with
         self._saved = time.monotonic()
 
     def parts(self, server: Server, *, rounds: bool) -> list[RunHook]:
         """Return what writes into the folder, in its order; `rounds` if the run has some."""
         parts: list[RunHook] = [Spending(self.path), self]
+        if not rounds and self._engine.clients_keep_states:
+            self._clients = checkpoint.with_clients(server.setup.clients)
         if rounds and not server.private.hides:
             parts.append(Cohorts(self.path, self._race_hook))
         return parts
@@ -199,7 +202,9 @@ class Kept(RunHook):
             "server": run.server.snapshot(),
             "rows": len(run.history.rows),
             "seconds": run.recorder.seconds,
-        } | checkpoint.with_states(run.hooks.snapshot())
+            **self._clients,
+            **checkpoint.with_states(run.hooks.snapshot()),
+        }
 
     def _write(self, run: Playing, content: dict[str, Any]) -> None:
         """Write a checkpoint."""

@@ -57,7 +57,21 @@ class Budget:
 
     def __call__(self, record: Record) -> bool:
         """Return whether a limit is reached."""
-        return any(SPENDING[name](record) >= limit for name, limit in self.limits.items())
+        return bool(self._spent(record))
+
+    def why(self, record: Record) -> str:
+        """Return why the run stops with a record.
+
+        >>> Budget(megabytes=2.0).why({"round": 9, "uplink_bytes": 2e6, "downlink_bytes": 5e5})
+        '2.5 of 2 megabytes are spent'
+        """
+        spent = self._spent(record).items()
+        return ", ".join(f"{v:.4g} of {self.limits[name]:g} {name} are spent" for name, v in spent)
+
+    def _spent(self, record: Record) -> dict[str, float]:
+        """Return the costs that have reached their limit."""
+        costs = {name: SPENDING[name](record) for name in self.limits}
+        return {name: cost for name, cost in costs.items() if cost >= self.limits[name]}
 
 
 class End(NamedTuple):
@@ -83,7 +97,7 @@ class Forecast:
 
     Rounds and budgets are assumed to be spent at the pace since the first record that it has seen;
     after that record alone, at the pace of the seconds in it. A column is assumed to decrease
-    geometrically, at the rate between these two records.
+    geometrically, at the rate between these two records, or to rise at a steady one.
 
     Parameters
     ----------
@@ -121,7 +135,7 @@ class Forecast:
         ends = [spent(lambda one: one["round"], self._rounds, last)]
         for stop in self._stops:
             share = self._fallen(stop, record)
-            ends.append(self._end(elapsed, share, f"{stop.column} at most {stop.tolerance:g}"))
+            ends.append(self._end(elapsed, share, f"{stop.column} {stop.level}"))
         for budget in self._budgets:
             for name, limit in budget.limits.items():
                 ends.append(spent(SPENDING[name], limit, f"{limit:g} {name}"))
@@ -134,10 +148,12 @@ class Forecast:
         return End(0.0 if reached else left, what, reached)
 
     def _fallen(self, stop: EarlyStopping, record: Record) -> float:
-        """Return the share of its way, in decades, that a column has covered."""
+        """Return the share of its way, downwards in decades, that a column has covered."""
         first, now = stop.value(self._first or record), stop.value(record)
-        if now is not None and now <= stop.tolerance:
+        if now is not None and stop.reached(now):
             return 1.0
+        if stop.at_least and now is not None and first is not None:
+            return max(0.0, (now - first) / (stop.tolerance - first)) if now > first else 0.0
         if now is None or first is None or not (now < first and stop.tolerance > 0):
             return 0.0
         return math.log(first / now) / math.log(first / stop.tolerance)

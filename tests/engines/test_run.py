@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +21,7 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems.reference import Reference
+from flower_fedcon.runs.limits import Budget
 from flower_fedcon.strategies import FedAvg, FedFW, FedFWPlus, FedSGM
 from flower_fedcon.wire.whole_files import atomic, write_text
 
@@ -117,6 +120,29 @@ def test_early_stopping():
     stop = EarlyStopping(1e-3, "relative")
     assert stop({"objective": 0.5, "residual": 0.5, "relative": 0.0})  # a metric of this name
     assert not stop({"round": 2})  # an evaluation has failed
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+def test_the_log_says_why_a_run_stops(engine, caplog):
+    """Once, and nothing where the last round stops it, too."""
+    caplog.set_level(logging.INFO, "flwr")
+
+    def enough(record):
+        return record["round"] == 6
+
+    value = lambda number, x: {"accuracy": number / 10}  # noqa: E731
+    for rounds, callback, told in (
+        (9, EarlyStopping(9.0, "objective"), "round 1: objective .* is at most 9"),
+        (9, EarlyStopping(0.4, "accuracy", at_least=True), "round 4: accuracy 0.4 is at least 0.4"),
+        (9, Budget(megabytes=1e-9), "round 1: .* of 1e-09 megabytes are spent"),
+        (9, enough, "round 6: the callback enough returned True"),
+        (6, enough, None),
+    ):
+        caplog.clear()
+        simulate(avg(), q6(), rounds, engine=engine, callbacks=[callback], evaluate=value)
+        found = [m for m in caplog.messages if "stopped at" in m]
+        assert len(found) == (told is not None)
+        assert told is None or re.fullmatch(f"stopped at {told}", found[0])
 
 
 class Measured(Quadratic):

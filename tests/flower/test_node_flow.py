@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,16 +16,20 @@ from fake_grid import FakeGrid, asked, on_grid
 from flows import COMPOSITE, PLAIN, PSI, N
 from flwr.app import Error, Message
 
-from flower_fedcon import Buffered, Clock, simulate
+from flower_fedcon import Buffered, Clock, EarlyStopping, simulate
+from flower_fedcon.aggregation import TrimmedMean
 from flower_fedcon.clients.area import AREAClientState
 from flower_fedcon.core.flow import START
+from flower_fedcon.core.infos import ClientInfo
 from flower_fedcon.engines import node_flow
-from flower_fedcon.errors import ConfigError, ParticipationError, RoundError
+from flower_fedcon.errors import ConfigError, FedConError, ParticipationError, RoundError
 from flower_fedcon.flower import mail
 from flower_fedcon.flower.stores import ContextStore
+from flower_fedcon.layout import Layout
 from flower_fedcon.privacy import SecAggPlus
 from flower_fedcon.runs import checkpoint
-from flower_fedcon.strategies import AREA, FedAvg, FedDR, Scaffold
+from flower_fedcon.schedules import Cosine
+from flower_fedcon.strategies import AREA, CompositeFL, FedAvg, FedDR, FedDualAvg, Scaffold
 from flower_fedcon.wire import state_files
 
 pytestmark = on_grid
@@ -210,6 +215,84 @@ def test_a_killed_run_uses_no_wave_s_number_again_and_is_repeated_from_its_log(
     assert np.array_equal(history["waves"], again["waves"])
 
 
+class Queued(SlowGrid):
+    """Client 5 says who it is once it is `free`, as where it is at work when it is asked."""
+
+    free = True
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        held = set[str]()
+        if not self.free:
+            held = {k for k in message_ids if self._asks_who(self.pushed[int(k[1:])])}
+        return super().pull_messages([k for k in message_ids if k not in held])
+
+    def _asks_who(self, message: Message) -> bool:
+        return message.metadata.dst_node_id == 995 and asked(message).get("action") == "describe"
+
+
+def stopped_and_resumed(grid: Queued, folder: Any, **options: Any) -> Any:
+    """Return the history of a run that is killed, and goes on without waiting for client 5."""
+    strategy = AREA(PSI, participation=Buffered(buffer=2))
+    given: dict[str, Any] = {"run_dir": folder, "checkpoint_every": 1, "evaluate_every": 1}
+
+    def stop(record: Any) -> None:
+        if record["round"] == 30:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        played(strategy, grid, 250, callbacks=[stop], **given)
+    grid.free = False
+
+    def release(record: Any) -> None:
+        grid.free = record["round"] >= 60
+
+    return played(strategy, grid, 250, resume=True, callbacks=[release], **given | options)
+
+
+def test_a_resumed_run_does_not_wait_for_those_that_are_at_work(tmp_path: Any, log: Any) -> None:
+    """Its checkpoint knows them; they take part once they have answered."""
+    history = stopped_and_resumed(Queued(COMPOSITE.objectives), tmp_path / "run")
+    assert any("going on with" in m and "client 5 will take part" in m for m in log.messages)
+    steps = [
+        event["step"]
+        for event in events(tmp_path / "run")
+        if event.get("outcome") == "used" and event["client"] == 5
+    ]
+    assert not [step for step in steps if 31 < step <= 60]
+    assert [step for step in steps if step > 60]
+    assert COMPOSITE.objective(history.x) - COMPOSITE.optimum.value <= 1e-5
+    assert history["lost"][-1] == 0
+
+
+def test_a_resumed_run_waits_for_min_clients_to_start(tmp_path: Any) -> None:
+    grid, limits = Queued(COMPOSITE.objectives), {"min_clients_to_start": 6, "start_timeout": 0.3}
+    with pytest.raises(FedConError, match=r"5 of 6 clients are online after 0.3 s"):
+        stopped_and_resumed(grid, tmp_path / "run", **limits)
+
+
+def test_a_client_that_comes_later_with_other_data_is_refused(tmp_path: Any, log: Any) -> None:
+    class Changed(Queued):
+        def replies_to(self, message: Message) -> list[Message]:
+            (reply,) = super().replies_to(message)
+            if self._asks_who(message) and not self.free:
+                reply.content["fitres.metrics"]["digest"] = 64 * "0"
+            return [reply]
+
+    history = stopped_and_resumed(Changed(COMPOSITE.objectives), tmp_path / "run")
+    assert "client 5 came back with different data" in log.text
+    assert history["refused"][-1] == 1
+
+
+def test_a_checkpoint_knows_clients_of_any_kind(tmp_path: Any) -> None:
+    infos = [
+        ClientInfo("a", 0, None, own_loop="app"),
+        ClientInfo("b", 20, Layout(((3, 2), (2,)), "float32", True, ("w", "b")), 2.5, 0.0, "12"),
+    ]
+    checkpoint.save(tmp_path, checkpoint.with_clients(infos))
+    assert checkpoint.known_clients(tmp_path) == infos
+    assert checkpoint.known_clients(tmp_path / "none") == []
+
+
 class Failing(SlowGrid):
     """Its calls fail from `after` to `until`, as `error` says."""
 
@@ -316,7 +399,80 @@ def test_what_nodes_cannot_be_asked_is_refused() -> None:
         list(strategy.configure_train(1, None, None, grid))
 
 
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: FedAvg(min_replies=2, participation=RULE), "no min_replies=2"),
+        (lambda: FedAvg(aggregation=TrimmedMean(0.2), participation=RULE), "no aggregation="),
+        (lambda: FedDualAvg(PSI, client_lr=Cosine(0.1, 9), participation=RULE),
+         "no client_lr=Cosine.*Give client_lr as a number"),
+        (lambda: FedAvg(client_lr="auto", participation=RULE), 'no client_lr="auto"'),
+        (lambda: AREA(PSI, participation=Buffered(2, concurrency=9)), "more than the 6 clients"),
+        (lambda: CompositeFL(PSI, participation=RULE), "cannot use replies to earlier models"),
+    ],
+)  # fmt: skip
+def test_what_the_arguments_rule_out_is_refused_before_nodes_are_asked(
+    make: Any, says: str
+) -> None:
+    grid = SlowGrid(COMPOSITE.objectives)
+    with pytest.raises(FedConError, match=says):
+        played(make(), grid, 5)
+    assert not grid.looks
+
+
 def test_the_log_says_how_far_a_run_is(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "flwr"):
         played(FedAvg(client_lr=0.01, participation=RULE), SlowGrid(COMPOSITE.objectives), 3)
     assert "[ROUND 3/3] 2 of 2 replies" in caplog.text
+
+
+def test_the_log_says_at_which_step_a_run_stops(log: Any) -> None:
+    strategy, grid = FedAvg(client_lr=0.01, participation=RULE), SlowGrid(COMPOSITE.objectives)
+    played(strategy, grid, 30, callbacks=[EarlyStopping(2.0, "replies")], evaluate_every=3)
+    assert [m for m in log.messages if "stopped at" in m] == [
+        "stopped at step 3: replies 2 is at most 2"
+    ]
+
+
+@pytest.mark.parametrize("ends", ["as planned", "by a callback", "by a kill", "exact"])
+def test_the_log_names_whom_a_run_favours(ends: str, log: Any) -> None:
+    """On the way and at the end, whatever ends it; an exact method favours nobody."""
+
+    def stop(record: Any) -> bool:
+        if record["round"] == 38 and ends == "by a kill":
+            raise KilledError
+        return bool(record["round"] == 38 and ends == "by a callback")
+
+    rule = Buffered(buffer=2)
+    strategy = FedAvg(client_lr=0.01, participation=rule)
+    if ends == "exact":
+        strategy = AREA(PSI, participation=rule)
+    options: dict[str, Any] = {"callbacks": [stop], "evaluate_every": 1}
+    with pytest.raises(KilledError) if ends == "by a kill" else nullcontext():
+        played(strategy, SlowGrid(COMPOSITE.objectives), 40, **options)
+    told = [m for m in log.messages if "The model favours the former" in m]
+    assert [m.startswith("after 60 uploads: ") for m in told] == [True, False] * (ends != "exact")
+
+
+@pytest.mark.parametrize(
+    ("buffer", "gone", "told"),
+    [
+        (N, 0, "6 clients are here, and buffer=6: each step waits for all 6"),
+        (2, 4, "2 clients are here, and buffer=2: each step waits for both"),
+        (3, 4, "2 clients are here, and buffer=3: a step waits until 1 more is"),
+        (2, 3, ""),
+    ],
+)
+def test_the_log_says_if_steps_wait_for_everyone(
+    buffer: int, gone: int, told: str, log: Any
+) -> None:
+    grid, strategy = SlowGrid(COMPOSITE.objectives), AREA(PSI, participation=Buffered(buffer))
+
+    def leave(record: Any) -> None:
+        for node in [*grid.nodes][:gone] if record["round"] == 20 else []:
+            del grid.nodes[node]
+
+    options: dict[str, Any] = {"callbacks": [leave], "evaluate_every": 1, "round_deadline": 0.5}
+    with pytest.raises(RoundError) if gone and buffer > N - gone else nullcontext():
+        played(strategy, grid, 40, **options)
+    assert [m for m in log.messages if "here, and buffer=" in m] == [told] * bool(told)

@@ -13,6 +13,7 @@ from problems import avg, q6, q6_objectives
 from flower_fedcon import Sample, simulate
 from flower_fedcon.engines import grid as grids
 from flower_fedcon.errors import ConfigError, RoundError
+from flower_fedcon.flower import mail
 from flower_fedcon.strategies import CompositeFL
 
 pytestmark = on_grid
@@ -47,6 +48,21 @@ class Hung(FakeGrid):
         sent = asked(message)
         hung = sent["action"] in self.kinds and sent["client"] == 2
         return [] if hung else super().replies_to(message)
+
+
+def test_a_start_that_waits_says_every_minute_for_whom_and_how_long(monkeypatch, log):
+    monkeypatch.setattr(mail, "POLL", (0.0, 5.0))
+    grid, limits = FakeGrid(q6_objectives()), {"start_timeout": 200, "min_clients_to_start": 2}
+    del grid.nodes[998]
+    avg().start(grid, num_rounds=1, **limits)
+    told = [m for m in log.messages if m.startswith("5 of 6 clients have answered")]
+    assert told[0] == "5 of 6 clients have answered; missing: client 2"
+    assert told[1].startswith(
+        f"{told[0]}. Waiting for 135 s more (start_timeout=200); then 2 suffice (min_clients_to_"
+    )
+    assert len(told) == 4
+    with pytest.raises(ConfigError, match="min_clients_to_start is 9"):
+        avg().start(grid, num_clients=6, min_clients_to_start=9)
 
 
 def trained(grid):

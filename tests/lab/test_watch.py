@@ -70,6 +70,17 @@ def test_the_first_end_by_the_pace_so_far():
     assert Forecast(4, (), clock)(row(4)).reached
 
 
+def test_a_column_that_rises_ends_a_run():
+    clock = Clock()
+    forecast = Forecast(100, [EarlyStopping(0.9, "accuracy", at_least=True)], clock)
+    forecast(row(1, accuracy=0.1))
+    clock.now = 4.0
+    half = forecast(row(5, accuracy=0.5))
+    assert (half.seconds, half.what) == (pytest.approx(4.0), "accuracy at least 0.9")
+    assert forecast(row(6, accuracy=0.05)).what == "round 100"
+    assert forecast(row(7, accuracy=0.95)) == (0.0, "accuracy at least 0.9", True)
+
+
 def test_a_resumed_run_is_as_fast_as_since_then():
     clock = Clock()
     forecast = Forecast(100, (), clock)
