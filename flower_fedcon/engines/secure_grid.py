@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from flower_fedcon.core.estimated import unweighted
 from flower_fedcon.core.exchange import OF_ROUNDS, exchange_of
 from flower_fedcon.core.flow import Flow
 from flower_fedcon.core.method import Method
@@ -78,7 +79,8 @@ class SecureGridEngine(GridEngine):
         if strategy.queries:
             reason = "it queries its clients before the step, and sees each answer"
         if strategy.inclusion is not None:
-            reason = "means weigh each by how often its client takes part: give unbiased=False"
+            plain = unweighted(strategy.participation)
+            reason = f"means weigh each by how often its client takes part: give {plain}"
         if strategy.aggregation is not None:
             reason = f"aggregation={strategy.aggregation!r} compares them: leave it out"
         if strategy.privacy is not None and not strategy.privacy.by_clients:
