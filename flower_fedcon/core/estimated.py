@@ -96,7 +96,7 @@ class Estimated(Participation):
 
 
 def unweighted(rule: Participation) -> str:
-    """Return what a message says to give for plain means, in the place of a rule with weights."""
+    """Return what a message says to give for plain means, in place of a rule with weights."""
     return repr(rule.among) if isinstance(rule, Estimated) else "unbiased=False"
 
 
