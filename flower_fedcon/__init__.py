@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from flower_fedcon.core.availability import Available, Cyclic, Markov
     from flower_fedcon.core.buffered import Buffered
     from flower_fedcon.core.clock import Clock, Deadline, Exponential, LogNormal, Uniform
+    from flower_fedcon.core.estimated import Estimated
     from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
     from flower_fedcon.core.weighted import Weighted
     from flower_fedcon.engines.patience import Patience
@@ -46,6 +47,7 @@ __all__ = [
     "Cyclic",
     "Deadline",
     "EarlyStopping",
+    "Estimated",
     "Exponential",
     "FedConError",
     "FederatedProblem",
@@ -88,6 +90,7 @@ _HOMES = {
     "Cyclic": "core.availability",
     "Deadline": "core.clock",
     "EarlyStopping": "runs.history",
+    "Estimated": "core.estimated",
     "Exponential": "core.clock",
     "FedConError": "errors",
     "FederatedProblem": "problems.federated",

@@ -21,6 +21,7 @@ import numpy as np
 
 from flower_fedcon.core.availability import read_rows
 from flower_fedcon.core.buffered import Buffered
+from flower_fedcon.core.estimated import Estimated
 from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.rng import CLOCK, stream
 from flower_fedcon.errors import ConfigError, repr_of
@@ -530,6 +531,11 @@ class Deadline(Participation):
 
     def __post_init__(self) -> None:
         positive("Deadline(seconds)", self.seconds)
+        if isinstance(self.among, Estimated):
+            raise ConfigError(
+                f"Deadline(among) draws clients, and weights come after the deadline: write "
+                f"Estimated(Deadline({self.seconds:g}, ...)), got {self.among!r}"
+            )
         if not isinstance(self.among, Participation) or isinstance(self.among, Deadline | Buffered):
             raise ConfigError(
                 f"Deadline(among) must be another rule of participation, got {self.among!r}"

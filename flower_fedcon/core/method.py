@@ -102,7 +102,10 @@ class Method(ABC, Generic[State]):
     _draws: Draws | None = None
     """The setup of the run; known once it is bound."""
     inclusion: Array | None = None
-    """Each client's probability of being in a cohort, if means use it; known once bound."""
+    """Each client's probability of being in a cohort, if means use it; known once bound.
+
+    With `Estimated` participation the server keeps it at the estimate for the coming round.
+    """
     constants: Any = None
     """The constants from `derive`."""
     regularizer: Any = None

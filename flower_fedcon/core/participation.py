@@ -33,7 +33,8 @@ class Participation(ABC):
     Your own rule defines `rate` and `draw`. If a cohort depends on the round or on earlier cohorts,
     it defines `step` instead of `draw`. `step` returns what it must remember: the rule itself does
     not change, so that a repeated or resumed run draws the same cohorts. A rule that prefers some
-    clients may define `inclusion` and set `unbiased = True`.
+    clients may define `inclusion` and set `unbiased = True`; if it does not know how often each
+    takes part, `Estimated` gives it weights.
 
     Examples
     --------

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flower_fedcon.core.estimated import unweighted
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Bernoulli, Participation, Sample
 from flower_fedcon.core.patterned_releases import PatternedReleases, separation_of
@@ -474,7 +475,7 @@ def check_private(strategy: Method[Any]) -> None:
         if setup.weighting != UNIFORM
         else "",
         "uploads would be weighed by how often their clients take part: give the participation "
-        "unbiased=False"
+        f"{unweighted(rule)}"
         if strategy.inclusion is not None
         else "",
         "your own train loops also send metrics and buffers: give nodes an objective, such as a "

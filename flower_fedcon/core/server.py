@@ -17,6 +17,7 @@ from flower_fedcon.core.batches import ORDER, ORDERS
 from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.clock import Clock, Deadline, Timekeeper
 from flower_fedcon.core.compressing import SETTING, Received
+from flower_fedcon.core.estimated import Estimated, Gaps
 from flower_fedcon.core.gate import Admitted, Gate, column_bytes
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.model_bound import ModelBound
@@ -167,13 +168,16 @@ class Server:
         self.columns: dict[str, float] = {}
         self._warned = False
         self._late = 0
-        if isinstance(deadline := method.participation, Deadline):
+        rule, self._gaps = method.participation, None
+        if isinstance(rule, Estimated):
+            self._gaps, rule = Gaps(setup.num_clients, rule.cutoff), rule.among
+        if isinstance(rule, Deadline):
             if self.clock is None:
                 raise ConfigError(
-                    f"{deadline!r} needs a clock for the clients' times: give clock=Clock(...), in "
+                    f"{rule!r} needs a clock for the clients' times: give clock=Clock(...), in "
                     f"a file a table [clock]"
                 )
-            self._within = self.clock.most = deadline.seconds
+            self._within = self.clock.most = rule.seconds
             method.draws.keep = self._in_time
             self._check_deadline()
 
@@ -275,6 +279,9 @@ class Server:
         if self.received is not None:
             self.received.keep()
         self.replies = len(uploads)
+        if self._gaps is not None:
+            self._gaps.note(uploads.clients)
+            self.strategy.inclusion = self._gaps.shares
         self.acknowledgements.used(uploads.clients, self.round if numbers is None else numbers)
         self.audit.applied(uploads.clients)
         if self.cohorts is not None:
@@ -447,6 +454,8 @@ class Server:
         server.round, server.audit, server.cohorts = self.round, self.audit, self.cohorts
         if self.clock is not None and server.clock is not None:
             server.clock.resume(self.clock.snapshot())
+        if self._gaps is not None:
+            server._resume_gaps(self._gaps.snapshot())
         server.cohort, server.replies = self.cohort, self.replies
         server.counts, server.work = self.counts, self.work
         server.buffers, server.buffer_names = self.buffers, self.buffer_names
@@ -461,6 +470,7 @@ class Server:
         received = {} if self.received is None else {SETTING: self.received.snapshot()}
         draws = self.strategy.draws
         memory = {"participation": draws.memory(self.round)} if draws.remembers else {}
+        gaps = {} if self._gaps is None else {"gaps": self._gaps.snapshot()}
         clock = {} if self.clock is None else {"clock": self.clock.snapshot()}
         scales = self.setup.scales
         estimated = {} if scales is None else {"scales": [*scales]}
@@ -468,6 +478,7 @@ class Server:
             self.private.snapshot()
             | received
             | memory
+            | gaps
             | clock
             | estimated
             | {
@@ -494,8 +505,16 @@ class Server:
         self.counts, self.work = Counter(snapshot["counts"]), Counter(snapshot["work"])
         if self.strategy.draws.remembers:
             self.strategy.draws.resume(self.round, snapshot["participation"])
+        if self._gaps is not None and "gaps" in snapshot:
+            self._resume_gaps(snapshot["gaps"])
         if self.clock is not None and "clock" in snapshot:
             self.clock.resume(snapshot["clock"])
         self.private.resume(snapshot)
         if self.received is not None:
             self.received.resume(snapshot[SETTING])
+
+    def _resume_gaps(self, snapshot: Array) -> None:
+        """Continue with the gaps of an earlier time."""
+        assert self._gaps is not None  # noqa: S101  (the callers' case)
+        self._gaps.resume(snapshot)
+        self.strategy.inclusion = self._gaps.shares

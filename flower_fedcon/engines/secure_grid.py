@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import Message
 
 from flower_fedcon.core.buffered import Buffered
+from flower_fedcon.core.estimated import unweighted
 from flower_fedcon.core.exchange import OF_ROUNDS, exchange_of
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Bernoulli
@@ -75,7 +76,8 @@ class SecureGridEngine(GridEngine):
         if strategy.queries:
             reason = "it queries its clients before the step, and sees each answer"
         if strategy.inclusion is not None:
-            reason = "means weigh each by how often its client takes part: give unbiased=False"
+            plain = unweighted(strategy.participation)
+            reason = f"means weigh each by how often its client takes part: give {plain}"
         if strategy.aggregation is not None:
             reason = f"aggregation={strategy.aggregation!r} compares them: leave it out"
         if strategy.privacy is not None and not strategy.privacy.by_clients:

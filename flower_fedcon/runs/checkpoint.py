@@ -55,7 +55,7 @@ _SERVER_FORM: dict[str, Any] = {
 
 _STATES, _OTHERS = ("ledgers", "race"), "hooks"  # the states of hooks by name, of others in a dict
 _INFOS = "infos"  # what the clients of a run on nodes that does not wait have said of themselves
-_OPTIONAL = {"privacy", "compression", "participation", "clock", "scales"}
+_OPTIONAL = {"privacy", "compression", "participation", "gaps", "clock", "scales"}
 _OPTIONAL |= {_INFOS, *_STATES, _OTHERS}
 
 Fingerprint: TypeAlias = dict[str, dict[str, Any]]
@@ -322,6 +322,7 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
         and _is_spent(server.get("privacy"))
         and all(isinstance(content.get(name, {}), dict) for name in ("ledgers", _OTHERS))
         and isinstance(server.get("compression"), Mirror | None)
+        and _are_gaps(server.get("gaps"), num_clients)
         and _is_time(server.get("clock"))
         and _are_scales(server.get("scales"), num_clients)
         and all(map(_is_entry, content["fingerprint"].values()))
@@ -347,6 +348,14 @@ def _is_spent(found: Any) -> bool:
     more = {"released", "asked"}
     fits = isinstance(found, dict) and found.keys() - more == {"spent", "clip"}
     return fits and type(found["spent"]) is int and found["spent"] >= 0 and found["clip"] > 0
+
+
+def _are_gaps(found: Any, num_clients: int) -> bool:
+    """Return whether these are clients' gaps, or None."""
+    if found is None:
+        return True
+    fits = isinstance(found, np.ndarray) and found.dtype == np.int64
+    return fits and found.shape == (3, num_clients) and bool((found >= 0).all())
 
 
 def _is_time(found: Any) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 from flower_fedcon import _HOMES
 from flower_fedcon.core.availability import Available
 from flower_fedcon.core.clock import DISTRIBUTIONS, Clock, Deadline
+from flower_fedcon.core.estimated import Estimated
 from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
 from flower_fedcon.errors import ConfigError, nearest, toml_remedy
 from flower_fedcon.regularizers.wrap import Foreign
@@ -202,7 +203,7 @@ def _typed_rule(name: str, arguments: Mapping[str, Any]) -> Participation:
         kind = own_object(name, "the participation rule")
     if kind is None:
         raise ConfigError(f"unknown participation {name!r}: {nearest(name, _rules())}")
-    if kind is Deadline and "among" in arguments:
+    if kind in (Deadline, Estimated) and "among" in arguments:
         arguments = {**arguments, "among": _participation(arguments["among"])}
     rule = _made(name, kind, arguments, "participation")
     if not isinstance(rule, Participation):

@@ -7,11 +7,14 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core import compressing
 from flower_fedcon.core.batches import ORDERS
 from flower_fedcon.core.client_side import ClientSide
 from flower_fedcon.core.docstrings import Entry, complete, with_inherited
+from flower_fedcon.core.estimated import Estimated, unweighted
 from flower_fedcon.core.flow_check import check_flow
 from flower_fedcon.core.method import State
 from flower_fedcon.core.participation import Full, Only, Participation
@@ -130,8 +133,8 @@ class FedConStrategy(FlowerStrategy[State]):
             raise ConfigError(
                 "participation must be Full(), Sample(fraction=0.5), Sample(count=3), "
                 "Bernoulli(p), Only(client), Weighted(weights), Cyclic(groups), "
-                "Markov(stay, back), Available(trace), Buffered(buffer) or a Participation of your "
-                "own, got "
+                "Markov(stay, back), Available(trace), Estimated(among), Buffered(buffer) or a "
+                "Participation of your own, got "
                 f"{participation!r}"
             )
         if isinstance(participation, Only) and self.client_side().state_type is not None:
@@ -333,7 +336,7 @@ class FedConStrategy(FlowerStrategy[State]):
                 f"needs every client in every round ({self.needs_everyone})",
                 "Full(), or an algorithm that allows sampling (`fedcon list`)",
             )
-        if setup.sampled:
+        if setup.sampled or isinstance(bound.participation, Estimated):
             bound.inclusion = _probabilities(bound)
         if self.batch_order != ORDERS[0]:
             steps = getattr(self, "local_steps", None)
@@ -383,13 +386,22 @@ def _probabilities(strategy: FedConStrategy[Any]) -> Array | None:
             reason = strategy.needs_uniform or "aggregation=... replaces the mean"
             strategy.refuse_participation(
                 f"cannot weigh uploads by how often clients take part ({reason})",
-                "unbiased=False, for plain means, or a method that weighs them (`fedcon info`)",
+                f"{unweighted(rule)}, for plain means, or a method that weighs them (`fedcon "
+                "info`)",
             )
         return None
+    if isinstance(rule, Estimated):
+        if never := n - rule.reached(n):
+            raise ParticipationError(
+                f"{rule!r}: {never} of {n} clients are never there, which no weight mends: leave "
+                f"them out of the problem, or use {unweighted(rule)}"
+            )
+        return np.ones(n)
     inclusion = rule.inclusion(n)
     if inclusion is None or inclusion.shape != (n,) or not (inclusion > 0).all():
         raise ParticipationError(
             f"{type(rule).__name__} has unbiased=True, but inclusion({n}) returns {inclusion!r}: "
-            f"return each client's probability of being in a cohort, > 0"
+            f"return each client's probability of being in a cohort, > 0, or leave unbiased "
+            f"out and use Estimated({type(rule).__name__}(...))"
         )
     return inclusion

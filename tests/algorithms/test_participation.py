@@ -38,8 +38,8 @@ RULES = [
     Markov(stay=[0.9, 0.1, 0.5, 0.5, 0.8, 0.3], back=0.4, count=2), Available(TRACE),
     Available(TRACE, count=2),
 ]  # fmt: skip
-NEED_MORE = ("Weighted", "Available", "Buffered", "Deadline", "my_rules")
-"""Rules in the page's table that are tested elsewhere: they need weights, a file or a clock."""
+NEED_MORE = ("Weighted", "Available", "Buffered", "Deadline", "Estimated", "my_rules")
+"""Rules in the page's table that are tested elsewhere: weights, files or clocks belong to them."""
 
 
 def rows_of_the_page() -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.core.buffered import Buffered
+from flower_fedcon.core.estimated import Estimated
 from flower_fedcon.objectives.client_axis import Stackable
 from flower_fedcon.objectives.cohorts import alike, unscaled
 from flower_fedcon.objectives.many import representatives
@@ -59,6 +60,8 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         return f"{other} is from another package, whose code may behave differently when traced"
     if isinstance(strategy.participation, Buffered):
         return "replies to earlier models come one by one, in an order that the clock decides"
+    if isinstance(strategy.participation, Estimated):
+        return "each round's weights are estimated from the replies of the rounds before"
     if strategy.participation.size(len(problem.objectives)) is None:
         return f"cohorts of {strategy.participation!r} differ in size from round to round"
     if strategy.privacy is not None:
