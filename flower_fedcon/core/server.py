@@ -168,7 +168,8 @@ class Server:
         self.columns: dict[str, float] = {}
         self._warned = False
         self._late = 0
-        rule, self._gaps = method.participation, None
+        self._gaps: Gaps | None = None
+        rule = method.participation
         if isinstance(rule, Estimated):
             self._gaps, rule = Gaps(setup.num_clients, rule.cutoff), rule.among
         if isinstance(rule, Deadline):
