@@ -99,6 +99,7 @@ PASTED = {
     ],
     "docs/participation.md": [
         ("python", f"{GUIDES}test_participation"),
+        ("python", "algorithms/test_estimated.py::test_the_page_s_block"),
         ("toml", "engines/test_clock.py::test_the_page_s_block"),
     ],
     "docs/policy.md": [("toml", f"{NODES}test_a_node_s_file_sets_its_policy")],

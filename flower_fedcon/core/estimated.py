@@ -45,7 +45,7 @@ class Estimated(Participation):
     Examples
     --------
     >>> from flower_fedcon import Markov
-    >>> rule = Estimated(Markov(stay=0.9, back=0.1), cutoff=50)
+    >>> rule = Estimated(Markov(stay=0.75, back=0.25), cutoff=50)
     >>> rule.rate(4)
     0.5
     """

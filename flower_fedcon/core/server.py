@@ -168,16 +168,17 @@ class Server:
         self.columns: dict[str, float] = {}
         self._warned = False
         self._late = 0
-        rule, self._gaps = method.participation, None
-        if isinstance(rule, Estimated):
-            self._gaps, rule = Gaps(setup.num_clients, rule.cutoff), rule.among
-        if isinstance(rule, Deadline):
+        self._gaps: Gaps | None = None
+        asks = method.participation
+        if isinstance(asks, Estimated):
+            self._gaps, asks = Gaps(setup.num_clients, asks.cutoff), asks.among
+        if isinstance(asks, Deadline):
             if self.clock is None:
                 raise ConfigError(
-                    f"{rule!r} needs a clock for the clients' times: give clock=Clock(...), in "
+                    f"{asks!r} needs a clock for the clients' times: give clock=Clock(...), in "
                     f"a file a table [clock]"
                 )
-            self._within = self.clock.most = rule.seconds
+            self._within = self.clock.most = asks.seconds
             method.draws.keep = self._in_time
             self._check_deadline()
 
