@@ -138,6 +138,11 @@ class Buffered(Participation):
         return float((1 + staleness) ** -self.discount)
 
 
+def unit_of(rule: Participation) -> str:
+    """Return what a run by this rule counts: "step" where it does not wait, else "round"."""
+    return "step" if isinstance(rule, Buffered) else "round"
+
+
 def favoured(bias: str, names: Sequence[str], used: Array) -> str:
     """Return a sentence on the clients that a biased method favours; "" if it favours none.
 

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result
 
 from flower_fedcon.core.agreement import Agreement
 from flower_fedcon.core.attachment import Attachment
-from flower_fedcon.core.buffered import Buffered
+from flower_fedcon.core.buffered import Buffered, unit_of
 from flower_fedcon.core.flow import Step
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, ClientInfo
@@ -100,6 +100,7 @@ class GridRun:
             )
         self._weighting = choice("weighting", weighting, WEIGHTINGS)
         self._strategy, self._engine = strategy, engine
+        self._unit = unit_of(strategy.participation)
         self._train_config = dict(train_config or {})
         self._evaluate_config = dict(evaluate_config or {})
         self._buffers = buffers
@@ -112,7 +113,7 @@ class GridRun:
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> RunResult:
         """Meet the clients, play the rounds, and return model and history."""
-        began = time.monotonic()
+        began, unit = time.monotonic(), self._unit.upper()
         result = RunResult()
 
         def report(record: Record) -> None:
@@ -122,7 +123,7 @@ class GridRun:
             if self._app is not None:
                 left_out |= self._app.of_single_clients  # the history has them
             text = ", ".join(f"{k} {v:.6g}" for k, v in record.items() if k not in left_out)
-            _log.info("[ROUND %d/%d] %s", record["round"], plan.num_rounds, text)
+            _log.info("[%s %d/%d] %s", unit, record["round"], plan.num_rounds, text)
             number, app = int(record["round"]), self._app
             result.train_metrics_clientapp[number] = MetricRecord({**record})
             if app is not None:
@@ -155,7 +156,8 @@ class GridRun:
             if means:
                 result.train_metrics_clientapp[round_.number] = MetricRecord({**means})
             _log.info(
-                "[ROUND %d/%d] %d of %d replies%s; %s so far%s%s",
+                "[%s %d/%d] %d of %d replies%s; %s so far%s%s",
+                unit,
                 round_.number,
                 plan.num_rounds,
                 self._server.replies,
@@ -171,7 +173,7 @@ class GridRun:
         if not before:
             first = centrally(0)  # like Flower's strategies
             if first:
-                _log.info("[ROUND 0/%d] evaluate_fn: %s", plan.num_rounds, dict(first))
+                _log.info("[%s 0/%d] evaluate_fn: %s", unit, plan.num_rounds, dict(first))
         self._introduce(plan)
         result.history = self._run.play(progress)
         result.arrays = self._record(result.history.x)
@@ -190,14 +192,14 @@ class GridRun:
         ):
             if measured:
                 last = {k: v for k, v in measured[max(measured)].items() if k not in of_single}
-                _log.info("\t%s, round %d: %s", title, max(measured), last)
+                _log.info("\t%s, %s %d: %s", title, self._unit, max(measured), last)
         return result
 
     def _introduce(self, plan: Plan) -> None:
         """Log the run's settings, like Flower's strategies."""
         setup, first = self._server.setup, self.arrays()
         _log.info("Starting %s strategy:", self._strategy.title)
-        _log.info("\t├── Number of rounds: %d", plan.num_rounds)
+        _log.info("\t├── Number of %ss: %d", self._unit, plan.num_rounds)
         _log.info("\t├── Clients: %d, weighting: %s", setup.num_clients, self._weighting)
         _log.info("\t├── ArrayRecord (%.2f MB)", _megabytes(first))
         if plan.run_dir is not None:
@@ -210,7 +212,8 @@ class GridRun:
         self._strategy.summary()
         bound, coming = self._server.strategy, self._server.round + 1
         named = [*bound.queries, *bound.expects(self._server.state)]
-        _log.info("In round %d each client uploads %s", coming, in_kinds(bound, named))
+        what = in_kinds(bound, named)
+        _log.info("In %s %d each client uploads %s", self._unit, coming, what)
 
     @property
     def _server(self) -> Server:

@@ -7,6 +7,7 @@ import logging
 from flwr.serverapp.strategy import Strategy
 
 from flower_fedcon.card import first_sentence, one_line
+from flower_fedcon.core.buffered import unit_of
 from flower_fedcon.core.method import Method, State
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower.refusals import check_callers
@@ -34,4 +35,5 @@ class SummarisedMethod(Method[State], Strategy):
         except ConfigError:  # your own algorithm need not have one
             return
         _log.info("\t├──> Problem: %s", one_line(card.problem))
-        _log.info("\t└──> Each round: %s", first_sentence(card.wire))
+        unit = unit_of(self.participation)
+        _log.info("\t└──> Each %s: %s", unit, first_sentence(card.wire))

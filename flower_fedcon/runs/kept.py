@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flower_fedcon.core.buffered import unit_of
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
@@ -133,11 +134,12 @@ class Kept(RunHook):
     def begin(self, run: Playing, known: Any) -> None:
         """Make the folder, or take up the run in it."""
         directory, plan, content = self._directory, self._plan, self._found
+        unit = unit_of(run.server.strategy.participation)
         self._saved = time.monotonic()
         if content is None:
             if plan.resume:
                 lacks = "no checkpoint in" if directory.exists else "there is no folder"
-                _log.warning("%s %s to resume: starting from round 1", lacks, self.path)
+                _log.warning("%s %s to resume: starting from %s 1", lacks, self.path, unit)
             algorithm = self._race_hook.stated(run.server)
             inputs = checkpoint.shortened(self._fingerprint)
             directory.create(run.server, plan, algorithm, self._problem, inputs)
@@ -148,12 +150,13 @@ class Kept(RunHook):
         if content["clients"] is not None:
             self._engine.load(content["clients"])
         self._begin_audit(run)
-        _log.info("resuming %s after round %d", self.path, run.server.round)
+        _log.info("resuming %s after %s %d", self.path, unit, run.server.round)
         if run.server.round > plan.num_rounds:
             _log.warning(
-                "%s holds %d rounds, more than the requested %d: this is its whole history",
+                "%s holds %d %ss, more than the requested %d: this is its whole history",
                 self.path,
                 run.server.round,
+                unit,
                 plan.num_rounds,
             )
 

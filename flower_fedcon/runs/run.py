@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
+from flower_fedcon.core.buffered import unit_of
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.flow import Step
 from flower_fedcon.core.method import Method
@@ -250,8 +251,9 @@ class Run:
         """
         self.hooks.pause(self, now=now or bool(self._interrupted))
         if self._interrupted:
+            unit = unit_of(self.server.strategy.participation)
             raise KeyboardInterrupt(
-                f"signal {self._interrupted[0]} after round {self.server.round}"
+                f"signal {self._interrupted[0]} after {unit} {self.server.round}"
             )
 
     def _conclude(self, *, whole: bool) -> None:

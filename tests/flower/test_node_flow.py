@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from contextlib import nullcontext
@@ -423,7 +424,11 @@ def test_what_the_arguments_rule_out_is_refused_before_nodes_are_asked(
 def test_the_log_says_how_far_a_run_is(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "flwr"):
         played(FedAvg(client_lr=0.01, participation=RULE), SlowGrid(COMPOSITE.objectives), 3)
-    assert "[ROUND 3/3] 2 of 2 replies" in caplog.text
+    assert "[STEP 3/3] 2 of 2 replies" in caplog.text
+    assert "Number of steps: 3" in caplog.text
+    assert "In step 1 each client uploads" in caplog.text
+    assert "train metrics, step 3" in caplog.text
+    assert not re.search(r"\brounds?\b(?!':)", caplog.text, re.IGNORECASE)  # but for the column
 
 
 def test_the_log_says_at_which_step_a_run_stops(log: Any) -> None:

@@ -41,10 +41,10 @@ def paced(root: Path, seconds: float) -> list[int]:
             run = deployment.submit(
                 APP, run_config("AREA", arguments, NEVER, folder, evaluate_every=0)
             )
-            if not wait_until(lambda: "In round 1 " in run.output, 300):  # noqa: B023
+            if not wait_until(lambda: " 1 each client uploads" in run.output, 300):  # noqa: B023
                 raise TimeoutError(run.output)
             time.sleep(seconds)
-            rounds = re.findall(rf"\[ROUND (\d+)/{NEVER}\]", run.output)
+            rounds = re.findall(rf"\[(?:ROUND|STEP) (\d+)/{NEVER}\]", run.output)
             found.append(int(rounds[-1]) if rounds else 0)
             deployment.stop_run(run)
             wait_until(lambda: not deployment.server_apps(), 60)
