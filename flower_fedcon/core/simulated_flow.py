@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -24,9 +24,10 @@ from flower_fedcon.core.flow_head import differing
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import TRAIN, Reply, Request
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError, DivergedError, FedConError
+from flower_fedcon.errors import ConfigError, DivergedError, FedConError, printable
 
 OUTCOMES = ("used", "stale", "dropped", "lost", "silent")
+_SHOWN = 200  # characters of what is wrong with a line
 
 
 class Task(NamedTuple):
@@ -145,6 +146,11 @@ class SimulatedFlow(Flow):
 
     def resume(self, found: Mapping[str, Any]) -> None:
         """Go on after a checkpoint: ask the waves that were under way again, uncounted."""
+        if "done" in found and self._clock.events is None:
+            raise ConfigError(
+                "this run repeats the log of another so far, and no other clock knows when the "
+                "work under way ends: give the same Clock(events=...), or another run_dir"
+            )
         super().resume(found)
         self._tasks = [Task(*task) for task in found["tasks"]]
         for each in found["open"]:
@@ -277,31 +283,60 @@ def read_events(path: Path, server: Server) -> list[dict[str, Any]]:
     ConfigError
         If it cannot be read, or is of another run.
     """
-    num_clients, apart = server.setup.num_clients, ""
+    events: list[dict[str, Any]] = []
     try:
-        events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        now, first = 0.0, 1
-        if events and "algorithm" in events[0]:
-            apart, first = differing(events.pop(0), server), 2
-        for number, event in enumerate([] if apart else events, start=first):
-            clients = event["asked"] if "asked" in event else [event["client"]]
-            numbers = [*clients, event["wave"], event["step"]]
-            whole = all(type(each) is int and each >= 0 for each in numbers)
-            if not clients or not whole or max(clients) >= num_clients:
-                raise ValueError(f"line {number} has no clients below {num_clients}, wave and step")
-            if not now <= event["seconds"] < math.inf:
-                raise ValueError(f"line {number}: {event['seconds']!r} seconds after {now:g}")
-            now = event["seconds"]
-            if "asked" not in event and event["outcome"] not in OUTCOMES:
-                raise ValueError(f"line {number}: unknown outcome {event['outcome']!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"Clock(events={str(path)!r}): cannot read it: {error!r}") from None
+        lines = path.read_text(encoding="utf-8").split("\n")
+        if not lines[-1]:
+            lines.pop()
+        apart = differing(json.loads(lines[0]), server) if has_head(lines) else ""
+        if not apart:
+            events = [*parsed(lines, server.setup.num_clients)]
+    except (OSError, ValueError, LookupError, RecursionError, TypeError) as error:
+        why = str(error) if isinstance(error, ValueError) else repr(error)
+        raise ConfigError(f"Clock(events={str(path)!r}): cannot read it: {why}") from None
     if apart:
         raise ConfigError(
             f"Clock(events={str(path)!r}): the log is of another run ({apart}): repeat it with "
             f"what it began with"
         )
     return events
+
+
+def has_head(lines: Sequence[str]) -> bool:
+    """Return whether a log's first line names its run; those of earlier versions do not."""
+    return bool(lines) and '"algorithm"' in lines[0]
+
+
+def parsed(lines: Sequence[str], num_clients: int) -> Iterator[dict[str, Any]]:
+    """Yield the events in the lines of a log, without the line that names the run.
+
+    Raises
+    ------
+    ValueError
+        If a line is not an event of so many clients, in the order of time. It has its number.
+    """
+    now, head = 0.0, has_head(lines)
+    for number, line in enumerate(lines[head:], start=1 + head):
+        try:
+            event = json.loads(line)
+            clients = event["asked"] if "asked" in event else [event["client"]]
+            numbers = [*clients, event["wave"], event["step"]]
+            whole = all(type(each) is int and 0 <= each < 2**63 for each in numbers)
+            ascending = whole and clients and clients == sorted({*clients})
+            if not ascending or clients[-1] >= num_clients:
+                raise ValueError(f"it has no clients below {num_clients}, wave and step")
+            seconds = event["seconds"]
+            if type(seconds) not in (int, float) or not now <= float(seconds) < math.inf:
+                raise ValueError(f"{seconds!r} seconds after {now:g}")
+            now = float(seconds)
+            if "asked" not in event and event["outcome"] not in OUTCOMES:
+                raise ValueError(f"unknown outcome {event['outcome']!r}")
+        except json.JSONDecodeError:
+            raise ValueError(f"line {number} is not whole") from None
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+            why = str(error) if type(error) is ValueError else repr(error)
+            raise ValueError(f"line {number}: {printable(why, _SHOWN)}") from None
+        yield event
 
 
 def simulated_flow(

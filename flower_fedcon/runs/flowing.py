@@ -28,8 +28,9 @@ from flower_fedcon.core.flow_check import check_no_race
 from flower_fedcon.core.flow_head import head_of
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.server import Server
+from flower_fedcon.core.simulated_flow import has_head, parsed
 from flower_fedcon.runs.hooks import Playing, RunHook
-from flower_fedcon.wire.whole_files import storage
+from flower_fedcon.wire.whole_files import storage, sync
 
 _log = logging.getLogger("flwr")
 NAME = "events.jsonl"
@@ -96,10 +97,14 @@ class Flowing(RunHook):
                 self._lines.append(json.dumps(head_of(run.server)) + "\n")
                 self._write()
                 return
-            lines = self._path.read_bytes().splitlines(keepends=True)[: self._written]
+            lines = self._path.read_bytes().split(b"\n")[:-1][: self._written]
             if len(lines) < self._written:
                 raise OSError(f"it has {len(lines)} of the {self._written} lines so far")
-            os.truncate(self._path, sum(map(len, lines)))
+            try:
+                _check([line.decode() for line in lines], run.server.setup.num_clients)
+            except (RecursionError, ValueError) as error:
+                raise OSError(f"it is damaged: {error}. Start in another run directory") from None
+            os.truncate(self._path, sum(map(len, lines)) + len(lines))
 
     def step(self, run: Playing) -> Step:
         """Do the next step."""
@@ -153,6 +158,12 @@ class Flowing(RunHook):
         """Write the last events."""
         self._write()
 
+    def sync(self) -> None:
+        """Flush the events to disk."""
+        if self._path is not None:
+            with storage(f"write {self._path}"):
+                sync(self._path)
+
     def _write(self) -> None:
         if self._path is None or not self._lines:
             return
@@ -169,3 +180,29 @@ class Flowing(RunHook):
         """Return the work that is under way, and how many lines come before."""
         flow = self._current().snapshot()
         return {"flow": flow, "events": self._written + len(self._lines)}
+
+
+def _check(lines: Sequence[str], num_clients: int) -> None:
+    """Raise unless these lines of a log can follow one another.
+
+    Raises
+    ------
+    ValueError
+    """
+    work: dict[int, int] = {}  # the wave of each client at work
+    wave = done = 0
+    if has_head(lines):
+        json.loads(lines[0])
+    for number, event in enumerate(parsed(lines, num_clients), start=1 + has_head(lines)):
+        before = event["step"] - (event.get("outcome") == "used")
+        if before < done:
+            raise ValueError(f"line {number}: step {event['step']} after {done} steps")
+        done = before
+        if "asked" not in event:
+            if work.pop(event["client"], 0) != event["wave"]:
+                raise ValueError(f"line {number}: client {event['client']} was not asked for it")
+            continue
+        if event["wave"] <= wave:
+            raise ValueError(f"line {number}: wave {event['wave']} after wave {wave}")
+        wave = event["wave"]
+        work |= dict.fromkeys(event["asked"], wave)

@@ -53,14 +53,14 @@ def atomic(path: Path, *, private: bool = False) -> Iterator[Path]:
         temporary = Path(name)
         try:
             yield temporary
-            _sync(temporary)
+            sync(temporary)
             if not private:
                 temporary.chmod(0o644)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync(path.parent)
+        sync(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -214,7 +214,7 @@ def in_use(folder: Path) -> bool:
     return False
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Bring a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

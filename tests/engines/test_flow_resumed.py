@@ -80,7 +80,21 @@ def test_a_log_of_events_repeats_a_run(name: str, tmp_path: Any) -> None:
     ("log", "says"),
     [
         (None, "cannot read it"),
-        ("{]\n", "cannot read it"),
+        ("{]\n", "cannot read it: line 1 is not whole"),
+        ("[" * 100_000 + "\n", "cannot read it: line 1: RecursionError"),
+        ("[" * 100_000 + '"algorithm"', "cannot read it: RecursionError"),
+        (
+            '{"seconds": 1' + "0" * 400 + ', "wave": 1, "asked": [0, 1], "step": 0}\n',
+            "cannot read it: line 1: OverflowError",
+        ),
+        (
+            '{"seconds": 0.0, "wave": 1, "asked": [0, 1], "step": 0}\n{"seconds": 1.0, "wa',
+            "cannot read it: line 2 is not whole",
+        ),
+        (
+            '{"seconds": 0.0, "wave": 1, "asked": [1, 1], "step": 0}\n',
+            "cannot read it: line 1: it has no clients below 6",
+        ),
         ('{"seconds": 1.0}\n', "cannot read it"),
         ("", r"the log ends in step 1: give num_rounds=0"),
         (
@@ -134,6 +148,66 @@ def test_a_log_without_some_events_is_no_log_to_go_on_with(tmp_path: Any) -> Non
     log = tmp_path / "run" / "events.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:9]))
     with pytest.raises(StorageError, match=r"events.jsonl: it has 9 of the \d+ lines so far"):
+        played("FedDR", resume=True, **options)
+
+
+def _lines(change: Any) -> Any:
+    return lambda text: b"".join(change(text.splitlines(keepends=True)))
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda text: text[:-1], r"it has \d+ of the \d+ lines"),
+        (lambda text: text[:-40] + b"\0" * 39 + b"\n", r"is damaged: line \d+ is not whole"),
+        (_lines(lambda own: [*own[:3], own[2], *own[3:]]), "line 4: client . was not asked for it"),
+        (_lines(lambda own: [*own[:2], own[3], own[2], *own[4:]]), "damaged: line 4: .* seconds "),
+        (lambda text: b"\n\n" + text, "is damaged: line 1 is not whole"),
+        (lambda text: b"\0" * len(text), "it has 0 of"),
+        (lambda text: text.replace(b'"client": ', b'"client": 1'), "it has no clients below 6"),
+    ],
+)
+def test_a_damaged_log_is_no_log_to_go_on_with(damage: Any, says: str, tmp_path: Any) -> None:
+    options: dict[str, Any] = {"run_dir": tmp_path / "run", "checkpoint_every": 5}
+    played("FedDR", steps=10, **options)
+    log = tmp_path / "run" / "events.jsonl"
+    whole = log.read_bytes()
+    log.write_bytes(damage(whole))
+    with pytest.raises(StorageError, match=rf"events.jsonl: .*{says}"):
+        played("FedDR", resume=True, **options)
+    log.write_bytes(whole + b'{"seconds": 1')  # written after the checkpoint: cut off
+    assert len(played("FedDR", resume=True, **options)) == 20
+
+
+def test_events_are_on_the_disk_before_a_checkpoint_counts_them(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, fsync, save = [], os.fsync, checkpoint.save
+
+    def note(descriptor: int) -> None:
+        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def saved(folder: Any, content: Any) -> None:
+        assert "events.jsonl" in done
+        assert (
+            len((folder / "events.jsonl").read_text().splitlines())
+            == content["hooks"]["flow"]["events"]
+        )
+        done.clear()
+        save(folder, content)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(checkpoint, "save", saved)
+    played("FedDR", steps=3, run_dir=tmp_path / "run", checkpoint_every=1)
+
+
+def test_a_repeated_run_does_not_go_on_by_a_clock(tmp_path: Any) -> None:
+    """Nobody knows when the work under way would end."""
+    played("FedDR", run_dir=tmp_path / "whole")
+    options: dict[str, Any] = {"run_dir": tmp_path / "run", "allow_changes": ["clock"]}
+    played("FedDR", steps=8, clock=Clock(events=tmp_path / "whole" / "events.jsonl"), **options)
+    with pytest.raises(ConfigError, match="repeats the log of another so far, and no other clock"):
         played("FedDR", resume=True, **options)
 
 
