@@ -121,8 +121,9 @@ def test_start():
 
 
 def test_participation():
-    (names,) = run_page("participation")
+    names, weighed = run_page("participation")
     assert 0 < names["history"]["residual"][-1] < 0.05 * names["history"]["residual"][0]
+    assert weighed["strategy"].participation.cutoff == 50
 
 
 def test_rounds_without_waiting(capsys):

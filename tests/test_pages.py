@@ -98,8 +98,7 @@ PASTED = {
         ("toml", f"{GUIDES}test_rounds_without_waiting"),
     ],
     "docs/participation.md": [
-        ("python", f"{GUIDES}test_participation"),
-        ("python", "algorithms/test_estimated.py::test_the_page_s_block"),
+        ("python python", f"{GUIDES}test_participation"),
         ("toml", "engines/test_clock.py::test_the_page_s_block"),
     ],
     "docs/policy.md": [("toml", f"{NODES}test_a_node_s_file_sets_its_policy")],

@@ -14,7 +14,6 @@ from everywhere import agrees_everywhere
 from harness import OpenRun
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pages import blocks
 from problems import q6
 
 from flower_fedcon import (
@@ -40,7 +39,6 @@ from flower_fedcon.core.estimated import Gaps
 from flower_fedcon.errors import ConfigError, ParticipationError
 from flower_fedcon.objectives import LeastSquares, ManyClients
 from flower_fedcon.privacy import GaussianDP
-from flower_fedcon.problems import quadratics
 from flower_fedcon.registry import algorithms, strategy_class
 from flower_fedcon.runs.toml import argument, parse_value, tabled, write_value
 from flower_fedcon.schedules import Inverse
@@ -305,10 +303,3 @@ def test_runs_that_take_no_weights_say_so() -> None:
 def test_files_state_it(rule: Estimated) -> None:
     again = argument("participation", parse_value(write_value(tabled(rule))))
     assert repr(again) == repr(rule)
-
-
-def test_the_page_s_block() -> None:
-    namespace: dict[str, Any] = {}
-    exec(blocks("python", "docs/participation.md")[1], namespace)
-    problem = quadratics(clients=20, columns=2)
-    assert np.isfinite(simulate(namespace["strategy"], problem, 20, engine="stacked").x).all()
