@@ -25,7 +25,8 @@ class Patience:
     start_timeout : float, optional
         The time to wait for the clients at the start; by default `timeout`.
     min_clients_to_start : int, optional
-        The number of clients that suffices after `start_timeout`; by default all.
+        The number of clients that suffices after `start_timeout`; by default all. A run with
+        `Buffered` that is resumed goes on as soon as so many have answered, by default `buffer`.
     grace : float, optional
         How long a round or an evaluation waits for further replies when it has enough; by default
         its whole timeout.

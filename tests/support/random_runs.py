@@ -30,14 +30,15 @@ COINS = ["Scaffnew", "TAMUNA", "LoCoDL"]
 SOLVES = ["DualFL", "APDAInexact", "FedProx", "FedExProx", "FedPD", "FedDR", "FedDyn", "FiveGCS"]
 WOLFE = ["FedFW", "FedFWPlus", "AveragedFW"]
 OTHERS = ["FedSGM", "FedProxAL", "FedNewton"]
-LATER = ["SDANE", "AREA"]  # at the end: a method's place draws its runs
+MEMORIES = ["AREA", "MIFA", "FedVARP"]
+LATER = ["SDANE", *MEMORIES]  # at the end: a method's place draws its runs
 METHODS = [*STEPS, *AVERAGING, *COINS, *SOLVES, *WOLFE, *OTHERS, *LATER]
 
 WITH_PSI = {"FedMiD", "FedDualAvg", "CompositeFL", *AVERAGING, "FedDR"}
-MAY_HAVE_PSI = {"FedAvg", "Scaffnew", "DualFL", "FedNewton", "AREA"}
+MAY_HAVE_PSI = {"FedAvg", "Scaffnew", "DualFL", "FedNewton", "AREA", "MIFA"}
 EVERYONE = {"FedLin", "Scaffnew", "LoCoDL", "APDAInexact", "FedPD", "FedProxAL"}
 ONE_SIZE = {"TAMUNA", "CompositeFL", "FiveGCS"}
-BATCHES = {*STEPS, "Scaffnew", "AREA", *AVERAGING} - {"FedLin"}
+BATCHES = {*STEPS, "Scaffnew", *MEMORIES, *AVERAGING} - {"FedLin"}
 LAYERED = {"FedAvg", "FedMiD", "FedDualAvg", "Scaffold", "FedProx"}
 SETTINGS: dict[str, Options] = {
     "LoCoDL": {"client_lr": 0.1, "communication_probability": 0.4, "strong_convexity": 0.1},
@@ -126,9 +127,9 @@ def draw(method: str, number: int) -> Drawn:
     else:
         objectives = [LOSSES[kind](rng, A) for A in tables]
     options = {**SETTINGS.get(method, {}), **_participation(method, rng, n)}
-    if method in (*STEPS, *AVERAGING, "FedSGM", "AREA"):
+    if method in (*STEPS, *AVERAGING, "FedSGM", *MEMORIES):
         options["local_steps"] = int(rng.integers(1, 6))
-    if method in (*STEPS, "AREA"):
+    if method in (*STEPS, *MEMORIES):
         options["client_lr"] = float(rng.choice([0.05, 0.1, 0.2]))
     if method in AVERAGING:
         options |= {"strong_convexity": 0.3, "damping": 30.0}
