@@ -126,14 +126,16 @@ def read_cohorts(folder: str | Path) -> list[dict[str, Any]]:
 
     Examples
     --------
+    >>> from tempfile import TemporaryDirectory
     >>> from flower_fedcon import Sample, read_cohorts, simulate
     >>> from flower_fedcon.problems import digits
     >>> from flower_fedcon.strategies import FedAvg
-    >>> folder = getfixture("tmp_path") / "run"
     >>> rule = Sample(count=3)
-    >>> _ = simulate(FedAvg(participation=rule), digits(), num_rounds=2, run_dir=folder)
-    >>> [row["round"] for row in read_cohorts(folder)], read_cohorts(folder)[0]["used"]
-    ([1, 2], [...])
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = simulate(FedAvg(participation=rule), digits(), num_rounds=2, run_dir=folder)
+    ...     first, second = read_cohorts(folder)
+    >>> second["round"], len(second["used"])
+    (2, 3)
     """
     path = Path(folder) / NAME
     try:
