@@ -40,7 +40,7 @@ def takers(part: type[Any]) -> dict[str, list[str]]:
     >>> from flower_fedcon.optimizers import Adam
     >>> from flower_fedcon.schedules import Cosine
     >>> takers(Adam), takers(Cosine)["client_lr"][:3]
-    ({'server_optimizer': ['FedAvg', 'Scaffold']}, ['FedAvg', 'FedMiD', 'FedDualAvg'])
+    ({'server_optimizer': ['FedAvg', 'FedVARP', 'Scaffold']}, ['FedAvg', 'FedMiD', 'FedDualAvg'])
     """
     from flower_fedcon.compressors import EF21
     from flower_fedcon.registry import algorithms
