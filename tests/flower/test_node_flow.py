@@ -259,13 +259,13 @@ def stopped_and_resumed(grid: Queued, folder: Any, **options: Any) -> Any:
             raise KilledError
 
     with pytest.raises(KilledError):
-        played(strategy, grid, 250, callbacks=[stop], **given)
+        played(strategy, grid, 400, callbacks=[stop], **given)
     grid.free = False
 
     def release(record: Any) -> None:
         grid.free = record["round"] >= 60
 
-    return played(strategy, grid, 250, resume=True, callbacks=[release], **given | options)
+    return played(strategy, grid, 400, resume=True, callbacks=[release], **given | options)
 
 
 def test_a_resumed_run_does_not_wait_for_those_that_are_at_work(tmp_path: Any, log: Any) -> None:
