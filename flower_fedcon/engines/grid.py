@@ -25,7 +25,6 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.engines.node_flow import NodeFlow
 from flower_fedcon.engines.patience import Patience
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower import codec, incoming, mail, messages
 from flower_fedcon.flower.app_side import AppSide
 from flower_fedcon.flower.incoming import Fault, Parts
@@ -310,11 +309,7 @@ class GridEngine(Engine):
 
         def parts() -> Parts:
             received = messages.reply_parts(content, messages.TRAIN)
-            if self._app is not None:
-                return self._app.hear(client, received)
-            if (named := received.config.get("client", client)) != client:
-                raise ConfigError(f"it is a reply of client number {named}, not of this one")
-            return received
+            return received if self._app is None else self._app.hear(client, received)
 
         return incoming.reply(client, self._most, parts)
 

@@ -131,24 +131,6 @@ def test_broken_replies_do_not_move_the_optimum(make: Any, problem: Any) -> None
     assert problem.objective(history.x) - problem.optimum.value <= 1e-3
 
 
-def test_a_reply_with_another_client_s_content_is_dropped(caplog: Any) -> None:
-    """Also of the same wave, and under its own node's name."""
-    replies: dict[tuple[int, int], Message] = {}
-
-    def swap(message: Message, reply: Message) -> list[Message]:
-        if asked(message).get("action") != "train":
-            return [reply]
-        client, wave = asked(message)["client"], asked(message)["round"]
-        replies[client, wave] = reply
-        other = replies.get((0, wave)) if client == 1 else None
-        return [reply if other is None else Message(other.content, reply_to=message)]
-
-    grid = SlowGrid(COMPOSITE.objectives, alter=swap)
-    history = played(FedDR(PSI, participation=RULE), grid, 20)
-    assert history["dropped"][-1] >= 1
-    assert "it is a reply of client number 0, not of this one" in caplog.text
-
-
 class KilledError(BaseException):
     pass
 
