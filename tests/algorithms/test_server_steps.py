@@ -111,7 +111,7 @@ def test_the_page_s_numbers():
 
 def test_info_says_what_a_part_is_and_who_takes_it(run_command):
     for name, words in (
-        ("Adam", ("FedAdam", "tau", "server_optimizer= FedAvg, Scaffold")),
+        ("Adam", ("FedAdam", "tau", "server_optimizer= FedAvg, FedVARP, Scaffold")),
         (
             "InverseSqrt",
             ("initial / sqrt(t)", "client_lr= FedAvg, FedMiD, FedDualAvg, Scaffold"),
