@@ -114,7 +114,7 @@ def test_info_says_what_a_part_is_and_who_takes_it(run_command):
         ("Adam", ("FedAdam", "tau", "server_optimizer= FedAvg, FedVARP, Scaffold")),
         (
             "InverseSqrt",
-            ("initial / sqrt(t)", "client_lr= FedAvg, FedMiD, FedDualAvg, Scaffold"),
+            ("initial / sqrt(t)", "client_lr= FedAvg, FedMiD, FedDualAvg, MIFA"),
         ),
         ("EF21", ("Error feedback by a memory", "compression= FedAvg, FedMiD,")),
         ("TopK", ("fraction", "downlink_compressor= FedSGM")),

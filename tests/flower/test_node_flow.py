@@ -182,7 +182,7 @@ def test_a_reply_that_stops_midway_keeps_nobody_waiting(monkeypatch: pytest.Monk
             released.set()
 
     history = played(
-        AREA(PSI, participation=Buffered()), grid, 150, timeout=0.3, callbacks=[note],
+        AREA(PSI, participation=Buffered()), grid, MANY, timeout=0.3, callbacks=[note],
         evaluate_every=1,
     )  # fmt: skip
     assert grid.halted is not None
