@@ -164,7 +164,8 @@ def test_bundled_experiments_run(path):
     assert found.title
     assert found.paper
     for i, strategy in enumerate(found.strategies().values()):
-        history = simulate(strategy, found.problem(), 2, on_mismatch=found.on_mismatch(i))
+        options = {"on_mismatch": found.on_mismatch(i), "clock": found.clock}
+        history = simulate(strategy, found.problem(), 2, **options)
         assert np.isfinite(history["objective"]).all()
 
 
