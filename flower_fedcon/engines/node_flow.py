@@ -143,10 +143,6 @@ class NodeFlow(Flow):
             self._told.add(text)
             _log.info("%s", text)
 
-    def _at_work(self) -> set[int]:
-        waiting = {client for _, client, _ in self._come}
-        return waiting | {job.client for job in self._jobs.values()}
-
     def _look(self) -> Mapping[str, int]:
         """Return the clients that are online, with their nodes; asked at most once a second."""
         if time.monotonic() >= self._looked + _LOOK:
@@ -179,7 +175,7 @@ class NodeFlow(Flow):
             self._delay = mail.POLL[0]
             return self._come.popleft()
         if time.monotonic() >= self._useful + self._deadline:
-            faults = {c: self._faults.get(c, "no reply") for c in self._at_work() | {*self._faults}}
+            faults = {c: self._faults.get(c, "no reply") for c in {*self._work, *self._faults}}
             reasons = "; ".join(self._server.in_words(dict(sorted(faults.items()))))
             raise RoundError(
                 f"step {self._server.round + 1}: no usable reply in {self._deadline:.0f} s "

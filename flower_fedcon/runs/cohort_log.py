@@ -24,7 +24,7 @@ from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, StorageError
 from flower_fedcon.runs.hooks import Playing, RunHook
 from flower_fedcon.runs.race_hook import RaceHook
-from flower_fedcon.wire.whole_files import read_bytes, storage
+from flower_fedcon.wire.whole_files import read_bytes, storage, sync
 
 NAME = "cohorts.jsonl"
 _HELD = 100_000  # clients: a short round does not wait for the disk
@@ -99,6 +99,11 @@ class Cohorts(RunHook):
         self._write()
         racing = [server.cohorts for server in self._servers()]
         return {"written": self._written, "racing": racing if any(racing) else []}
+
+    def sync(self) -> None:
+        """Flush the lines to disk."""
+        with storage(f"write {self._path}"):
+            sync(self._path)
 
     def ended(self, run: Playing) -> None:
         """Write the last lines."""

@@ -175,6 +175,9 @@ class RunHook:
         A run that has ended by an error is not whole.
         """
 
+    def sync(self) -> None:
+        """Bring to the disk what a checkpoint is about to count."""
+
     def ended(self, run: Playing) -> None:
         """Write results to the run's folder, also after an error."""
 
@@ -273,6 +276,11 @@ class Hooks:
         """Let all put results into the history."""
         for part in self.parts:
             part.conclude(run, whole=whole)
+
+    def sync(self) -> None:
+        """Let all bring to the disk what a checkpoint is about to count."""
+        for part in self.parts:
+            part.sync()
 
     def ended(self, run: Playing) -> None:
         """Let all write results."""

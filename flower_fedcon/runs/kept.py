@@ -17,7 +17,6 @@ from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
 from flower_fedcon.runs.cohort_log import Cohorts
 from flower_fedcon.runs.directory import RunDirectory, versions
-from flower_fedcon.runs.flowing import Flowing
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.hooks import Playing, RunHook
 from flower_fedcon.runs.plan import Plan
@@ -215,9 +214,7 @@ class Kept(RunHook):
         run.hooks.writing(run)  # never less than a checkpoint has
         self._directory.sync()
         run.server.audit.sync()
-        for part in run.hooks.parts:
-            if isinstance(part, Flowing):
-                part.sync()
+        run.hooks.sync()
         states = {"clients": self._engine.save(), "versions": versions()}
         checkpoint.save(self.path, content | states)
 
