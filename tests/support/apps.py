@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import tomllib
 from contextlib import contextmanager
@@ -31,19 +30,30 @@ def written(folder: Path, texts: dict[str, str]) -> Path:
 
 @contextmanager
 def modules(folder: Path):
-    """Yield an app's client and server modules, which lie in its folder or in its package."""
+    """Yield an app's client and server modules, which lie in its folder or in its package.
+
+    Others may have left modules of the same names: Flower, when it makes a bundle, imports an app's
+    package.
+    """
     (file,) = [*folder.glob("client_app.py"), *folder.glob("*/client_app.py")]
-    package = "" if file.parent == folder else f"{file.parent.name}."
+    package = "" if file.parent == folder else file.parent.name
+    heads = {package} if package else {each.stem for each in folder.glob("*.py")}
     sys.path.insert(0, str(folder))
     try:
+        _forget(heads)
+        prefix = f"{package}." if package else ""
         yield tuple(
-            importlib.import_module(f"{package}{name}") for name in ("client_app", "server_app")
+            importlib.import_module(f"{prefix}{name}") for name in ("client_app", "server_app")
         )
     finally:
         sys.path.remove(str(folder))
-        for name, module in [*sys.modules.items()]:
-            if str(getattr(module, "__file__", None)).startswith(f"{folder}{os.sep}"):
-                del sys.modules[name]
+        _forget(heads)
+
+
+def _forget(heads: set[str]) -> None:
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in heads:
+            del sys.modules[name]
 
 
 class AppGrid(FakeGrid):
