@@ -25,6 +25,7 @@ from flower_fedcon.aggregation import CoordinateMedian
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.advice.facts import facts_of
 from flower_fedcon.objectives import LeastSquares, LossBound, Quadratic
+from flower_fedcon.problems.fitting import why_unfit
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, Regularizer
 from flower_fedcon.sets import L2Ball
@@ -76,8 +77,8 @@ def said(caplog: pytest.LogCaptureFixture) -> Any:
 # --- clients that take part unequally often ------------------------------------------------------
 
 MEMORIES = {
-    "area": (AREA, {}), "mifa": (MIFA, {}), "fedvarp": (FedVARP, {}), "feddr": (FedDR, {"regularizer": None}),
-    "feddyn": (FedDyn, {}), "scaffold": (Scaffold, {"local_steps": 2}),
+    "area": (AREA, {}), "mifa": (MIFA, {}), "fedvarp": (FedVARP, {}), "feddyn": (FedDyn, {}),
+    "feddr": (FedDR, {"regularizer": None}), "scaffold": (Scaffold, {"local_steps": 2}),
     "fednewton": (FedNewton, {}), "fedfw": (FedFW, {"constraint": L2Ball(1.0)}),
     "fedfwplus": (FedFWPlus, {"constraint": L2Ball(1.0)}),
 }  # fmt: skip
@@ -161,6 +162,13 @@ def test_a_modulus_that_is_stated_to_be_0(kind: Any) -> None:
             simulate(kind(), with_flat(*others), 1)
 
 
+def test_methods_that_are_left_out_for_a_modulus_of_0() -> None:
+    known = {"each": False, "sampled": False, "convex": True}
+    for strongly_convex, words in ((False, "mu is 0 for some client"), (None, "mu is not known")):
+        why = why_unfit(LoCoDL.card(), LoCoDL, strongly_convex=strongly_convex, **known)
+        assert words in why
+
+
 def test_a_problem_without_slope_has_a_known_smoothness() -> None:
     problem = FederatedProblem([CONSTANT, CONSTANT])
     assert any("L = 0" in line for line in facts_of(problem, Full()).lines())
@@ -172,7 +180,7 @@ def test_a_modulus_above_what_a_theory_takes_is_said(said: Any) -> None:
     for kind in (LoCoDL, FiveGCS, SDANE):
         assert words in said(kind(strong_convexity=2.0), problem)
         assert "strong_convexity" not in said(kind(strong_convexity=1.0), problem)
-        with pytest.raises(ConfigError, match="at most the smoothness L = 3, got 3.5"):
+        with pytest.raises(ConfigError, match=r"at most the smoothness L = 3, got 3\.5"):
             simulate(kind(strong_convexity=3.5), problem, 1)
     psi = L1(0.1)
     convex = FederatedProblem(problem.objectives, regularizer=psi)
