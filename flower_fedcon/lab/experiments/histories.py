@@ -24,7 +24,7 @@ CELLS = "cells.json"
 """A study's file with the labels of its cells, in order."""
 
 METHOD = "method"
-"""In the place of a setting: the algorithm's label in the experiment file."""
+"""A key like that of a setting: the algorithm's label in the experiment file."""
 
 FAILED = "failed.json"
 """A study's file with the reasons of cells without a finished run, by label."""

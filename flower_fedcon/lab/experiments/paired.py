@@ -134,8 +134,8 @@ class PairedTable(NamedTuple):
         every = [one for row in self.rows.values() for one in row if one is not None]
         test = {"mean": "the paired t-test", "median": "Wilcoxon's signed-rank test"}[middle]
         notes = [
-            f"{middle} difference to {self.against} over the same seeds, with its 95 % interval and "
-            f"the p-value of {test}, two-sided"
+            f"{middle} difference to {self.against} over the same seeds, with its 95 % interval "
+            f"and the p-value of {test}, two-sided"
         ]
         if any(LEAST <= one.pairs < one.total for one in every):
             notes.append("where not all arrived, over the seeds with which both did")
