@@ -295,8 +295,10 @@ class FedConStrategy(FlowerStrategy[State]):
         ConfigError
         """
         setup, mu = self.setup, getattr(self, "strong_convexity", None)
-        L = getattr(self, "smoothness", None) or (None if setup.estimated else setup.smoothness)
-        if not isinstance(mu, float) or not L:  # nor of constant objectives
+        if not isinstance(mu, float) or setup.estimated:
+            return
+        L = getattr(self, "smoothness", None) or setup.smoothness
+        if not L:  # unknown, or of constant objectives
             return
         L += getattr(self, "regularization", 0.0)
         if mu > L * (1 + 1e-6):
@@ -312,14 +314,14 @@ class FedConStrategy(FlowerStrategy[State]):
     def cautions(self, setup: Setup) -> list[str]:
         """Return warnings about a run with this setup, before it begins."""
         texts, given = super().cautions(setup), getattr(self, "strong_convexity", None)
-        mu = setup.strong_convexity
-        if isinstance(given, float) and mu is not None and not self.guesses_modulus:
-            mu += getattr(self, "regularization", 0.0)
-            if given > mu * (1 + 1e-6):
-                texts.append(
-                    f"strong_convexity={given:.6g} is above the clients' mu = {mu:.6g}, so its "
-                    f"theory does not hold: give at most that"
-                )
+        if not isinstance(given, float) or self.guesses_modulus:
+            return texts
+        mu, own = setup.strong_convexity, getattr(self, "regularization", 0.0)
+        if mu is not None and given > (mu + own) * (1 + 1e-6):
+            texts.append(
+                f"strong_convexity={given:.6g} is above the clients' mu = {mu:.6g}, so its theory "
+                f"does not hold: give at most that"
+            )
         return texts
 
     def within_prox(self, step: float, multiple: float = 1.0) -> float:
