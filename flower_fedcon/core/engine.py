@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.evaluation import Record
 from flower_fedcon.core.flow import Flow, Step
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
@@ -61,6 +62,14 @@ class Engine(ABC):
     @abstractmethod
     def evaluate(self, x: Array) -> Record:
         """Return the record of a model: "objective" and further measures."""
+
+    def value_at(self, x: Array, strategy: Method[Any]) -> float:
+        """Return F at a model, for a bound strategy that minimises F.
+
+        NaN if the problem does not allow this model, if the strategy minimises something else, and
+        where clients would have to be asked for it.
+        """
+        return math.nan
 
     def advance(self, server: Server, rounds: int) -> int:
         """Do up to so many rounds by itself and return their number; 0 if it needs a request."""

@@ -190,6 +190,21 @@ class Method(ABC, Generic[State]):
         """
         return []
 
+    def minimises_mean(self) -> bool:
+        """Return whether what it minimises in this run is F; not a robust centre of it, say."""
+        everyone = self.participation.reached(self.setup.num_clients) == self.setup.num_clients
+        private = self.privacy is not None  # with clipping
+        return everyone and self.aggregation is None and self.clip is None and not private
+
+    def cautions(self, setup: Setup) -> list[str]:
+        """Return warnings about a run with this setup, before it begins."""
+        if not (setup.sampled and self.sampling_bias):
+            return []
+        return [
+            f"rounds leave clients out, and {self.sampling_bias}: `fedcon info {self.name}` says "
+            f"under participation how much it matters"
+        ]
+
     def longest_prox(self) -> float:
         """Return the longest step at which it takes the regularizer's prox; 0 for none."""
         return 0.0
@@ -331,6 +346,14 @@ class Method(ABC, Generic[State]):
     def says(self, hook: str) -> bool:
         """Return whether this method defines the hook of this name, such as "personal"."""
         return getattr(type(self), hook) is not getattr(Method, hook)
+
+    @classmethod
+    def favours_frequent(cls) -> bool:
+        """Return whether its plain means favour clients that take part more often.
+
+        By default unless it declares that its limit is the same however often each client answers.
+        """
+        return bool(cls.needs_fresh or cls.async_bias)
 
     def weighs(self, rule: Participation) -> bool:
         """Return whether means weight uploads by how often a rule's clients take part."""

@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
+from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError, clients_by_name
 from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.validation import Array, count, up_to_one
 from flower_fedcon.wire.digests import digest, shown
 
 _log = logging.getLogger("flwr")
 _TRIES = 1000  # how often a cohort without a client in time is drawn again
+_EXACT = 1e-9  # of shares that a rule states; those of a trial have a wider margin
 _KEPT = 512  # rounds that can be asked for again without a replay of earlier ones
 
 
@@ -331,11 +332,12 @@ def check_rule(
     names: Sequence[str],
     rng: Callable[[int], np.random.Generator],
     *,
-    weighed: bool = False,
+    even: bool = False,
 ) -> None:
     """Refuse a rule that changes as it draws; warn of a rule that prefers some clients.
 
-    There is no warning if uploads are weighted by how often clients take part.
+    With `even` clients count alike however often they take part, since uploads are weighted or
+    the method remembers everyone's. Then the warning is only of clients that never take part.
 
     Raises
     ------
@@ -344,12 +346,21 @@ def check_rule(
         different cohort from the same generator.
     """
     n, rule = len(names), rule.drawn_by
-    shares, error = rule.inclusion(n), 1e-9
+    shares, error = rule.inclusion(n), _EXACT
     if not is_ours(type(rule)):
         _check_pure(rule, n, rng)
         if shares is None and not _overrides(rule, "step"):
             shares, error = _measured(rule, n)
-    if weighed or shares is None or shares.max() - shares.min() <= error:
+    if even and shares is not None:
+        never = [] if error > _EXACT else [names[j] for j in np.flatnonzero(shares == 0).tolist()]
+        if never:
+            _log.warning(
+                "participation: %d of %d clients never take part (%s), so the model is not that of "
+                "all clients: leave them out of the problem, or give another rule",
+                len(never), n, clients_by_name(never),
+            )  # fmt: skip
+        return
+    if shares is None or shares.max() - shares.min() <= error:
         return
     low, high = int(shares.argmin()), int(shares.argmax())
     _log.warning(

@@ -347,7 +347,12 @@ class Setup:
     @property
     def strong_convexity(self) -> float | None:
         """The smallest strong convexity mu of the clients; None unless all are known."""
-        return min(self._scaled("strong_convexity"), default=None)
+        return min(self.moduli, default=None)
+
+    @property
+    def moduli(self) -> list[float]:
+        """The strong convexity mu_i of each client; empty unless all are known."""
+        return self._scaled("strong_convexity")
 
     def _scaled(self, name: str) -> list[float]:
         """Return the constants of the scaled objectives; none unless all are known."""

@@ -64,10 +64,12 @@ def check_participation(strategy: Method[Any], setup: Setup) -> None:
     ------
     ConfigError
     """
-    if setup.sampled:
-        rng = partial(stream, setup.seed, COHORT)
-        rule = strategy.participation.for_clients(setup.clients)
-        check_rule(rule, setup.names, rng, weighed=strategy.weighs(rule))
+    if not setup.sampled:
+        return
+    rng = partial(stream, setup.seed, COHORT)
+    rule = strategy.participation.for_clients(setup.clients)
+    even = strategy.weighs(rule) or not strategy.favours_frequent()
+    check_rule(rule, setup.names, rng, even=even)
 
 
 def check_weighting(strategy: Method[Any], setup: Setup) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import Record
 from flower_fedcon.core.infos import ClientInfos
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import ClientInfo, RunInfo
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
 from flower_fedcon.objectives import ManyClients
 from flower_fedcon.objectives.foreign import why_no_batches
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.privacy.ledger import Ledger
+from flower_fedcon.problems.mismatch import value_for
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.ledgers import ledgers_of
 from flower_fedcon.wire.own_code import with_place
@@ -74,6 +76,10 @@ class InProcess(Engine):
     def evaluate(self, x: Array) -> Record:
         """Return the problem's record of a model."""
         return self._problem.evaluate(x)
+
+    def value_at(self, x: Array, strategy: Method[Any]) -> float:
+        """Return F at a model that the problem allows, for a strategy that minimises F."""
+        return value_for(strategy, self._problem, x)
 
     def _told(self, client: int, error: Exception) -> str:
         """Return an error's text as a node sends it; log the first unexpected error in full."""

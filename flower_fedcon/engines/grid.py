@@ -31,6 +31,7 @@ from flower_fedcon.flower.incoming import Fault, Parts
 from flower_fedcon.flower.mail import Arrival, Post, Waiting
 from flower_fedcon.flower.nodes import Nodes, alike, in_words
 from flower_fedcon.flower.refusals import check_shares
+from flower_fedcon.problems.mismatch import value_for
 from flower_fedcon.regularizers import Indicator
 from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
@@ -356,6 +357,10 @@ class GridEngine(Engine):
             grace=patience.grace,
         )
         return self._mean(self._post.exchange(self._questions(x), how), x)
+
+    def value_at(self, x: Array, strategy: Method[Any]) -> float:
+        """Return F at a model in a simulation, which has the problem."""
+        return math.nan if self._problem is None else value_for(strategy, self._problem, x)
 
     def evaluation(self, x: Array) -> list[Message]:
         """Return the messages that ask the clients to evaluate a model."""

@@ -25,7 +25,7 @@ from flower_fedcon.problems.functional import FunctionalConstraints, check_bound
 from flower_fedcon.problems.reference import Reference, solve
 from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
 from flower_fedcon.runs.history import Record
-from flower_fedcon.runs.relative import ROUNDING
+from flower_fedcon.runs.relative import ROUNDING, TINY
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.solvers.units import mean_curvatures
 from flower_fedcon.validation import Array, choice, float_array, nonnegative
@@ -336,6 +336,15 @@ class FederatedProblem:
         if self._own_metrics:
             record |= pooled([metrics(x) for metrics in self._own_metrics], self.names)
         return record | numbers({name: metric(x) for name, metric in self.metrics.items()})
+
+    def value_within(self, packed: Array) -> float:
+        """Return F of a packed model; NaN outside D, or above a functional constraint's bound."""
+        D, size = self.constraint, float(np.linalg.norm(packed))
+        if D is not None and D.violation(packed) > TINY * size:
+            return math.nan
+        if self._functional.any and float(self._functional.values(packed).max()) > 0:
+            return math.nan
+        return self._objective(packed)
 
     def _check_residual(self, x: Array, record: Record, optimum: Reference) -> None:
         """Raise if F(x) is below F* by more than rounding, and by more than convexity allows."""

@@ -27,7 +27,7 @@ def why_unfit(
     card: Card,
     kind: type[Method[Any]],
     *,
-    strongly_convex: bool,
+    strongly_convex: bool | None,
     convex: bool | None,
     each: bool,
     sampled: bool,
@@ -40,8 +40,8 @@ def why_unfit(
     ----------
     card : Card
     kind : type
-    strongly_convex : bool
-        Whether the clients' objectives are known to be so.
+    strongly_convex : bool, optional
+        Whether the clients' objectives are so; None if that is unknown.
     convex : bool, optional
         Whether they are; None if that is unknown.
     each : bool
@@ -61,7 +61,8 @@ def why_unfit(
     if scope.shared_minimiser:
         return "is for objectives with a minimiser that (nearly) all share"
     if scope.convexity == "strong" and not strongly_convex:
-        return "is for strongly convex objectives, and mu is not known to be > 0"
+        known = "not known to be > 0" if strongly_convex is None else "0 for some client"
+        return f"is for strongly convex objectives, and mu is {known}"
     if scope.hessians and not twice:
         return "is for objectives with hessian(x), the matrix of second derivatives"
     if scope.convexity in ("convex", "strong") and not convex:
@@ -146,7 +147,7 @@ def contenders(
             reason = why_unfit(
                 card,
                 kind,
-                strongly_convex=bool(mu),
+                strongly_convex=None if mu is None else mu > 0,
                 convex=None if mu is None else True,
                 each=problem.has_functional_constraint and problem.constraints == "each",
                 sampled=setup.sampled,

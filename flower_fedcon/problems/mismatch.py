@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Indicator, Regularizer
 from flower_fedcon.sets import ConstraintSet
-from flower_fedcon.validation import parameters
+from flower_fedcon.validation import Array, parameters
 from flower_fedcon.wire.digests import digest
 
 ON_MISMATCH = "error", "warn"
@@ -93,6 +94,13 @@ L1Ball(radius=0.1) (problem.constraint), or say on_mismatch="warn" if this is me
         needed = "constraints" if isinstance(wanted[0], Indicator) else "regularizers"
         return _told(facts, f"take an algorithm that works with such {needed} (`fedcon list`)")
     return _told(facts, f"give the problem {_names(used)} too")
+
+
+def value_for(strategy: Method[Any], problem: FederatedProblem, x: Array) -> float:
+    """Return F(x) for a bound strategy that minimises F; NaN for others, and for x outside D."""
+    if not strategy.minimises_mean() or why_mismatched(strategy, problem) is not None:
+        return math.nan
+    return problem.value_within(x)
 
 
 _CONSTRAINTS = {

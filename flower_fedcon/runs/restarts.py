@@ -13,7 +13,7 @@ from flower_fedcon.errors import DivergedError
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.hooks import Playing, RunHook
 from flower_fedcon.runs.race_hook import RaceHook
-from flower_fedcon.runs.scouting import Guard, sharper
+from flower_fedcon.runs.scouting import Guard, ended_above, sharper
 from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr.strategies")
@@ -114,7 +114,11 @@ class Restarts(RunHook):
         return True
 
     def doubts(self, run: Playing) -> Iterator[str]:
-        """Yield that the objective has not fallen."""
-        last = run.history.rows[-1] if run.history.rows else {}
-        if self._guard is not None and (doubt := self._guard.doubt(run.server, last)):
-            yield f"{run.server.strategy.title}: {doubt}"
+        """Yield that the objective has not fallen, or has grown."""
+        last, server = run.history.rows[-1] if run.history.rows else {}, run.server
+        if self._guard is not None:
+            doubt = self._guard.doubt(server, last)
+        else:
+            doubt = ended_above(server, run.engine, run.start, last)
+        if doubt:
+            yield f"{server.strategy.title}: {doubt}"

@@ -91,6 +91,8 @@ class Run:
         wings = [kind.of(plan, strategy, setup) for kind in hook_registry.hooks()]
         self.recorder = Recorder(plan, strategy, engine)
         check_participation(strategy, setup)
+        for text in strategy.cautions(setup):
+            _strategies_log.warning("%s: %s", strategy.title, text)
         kept = None if plan.run_dir is None else Kept(plan, engine, race_hook, problem)
         self._kept = kept
         try:

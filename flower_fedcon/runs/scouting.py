@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import SCALES, Setup
@@ -15,11 +17,13 @@ from flower_fedcon.core.scales import FAR, ONE, SEVERAL, UNIT, Scales, not_belie
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, DivergedError, RoundError, UnknownScaleError
 from flower_fedcon.runs.final_sums import asked, is_refusal
+from flower_fedcon.runs.relative import ROUNDING
 from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr.strategies")
 _TRIES = 3
 _GROWTH, _FACTOR = 10.0, 4.0
+_SINGLE = 1e-5  # rounding in single precision
 _SHORT = 8  # rounds of a run in which a method may still be about to begin
 
 
@@ -186,6 +190,25 @@ class Guard:
                 f"round {server.round}: the objective has grown to {objective:.4g}: the run "
                 f"diverges. Use smaller steps"
             )
+
+
+def ended_above(server: Server, engine: Engine, x0: Array, last: Mapping[str, float]) -> str:
+    """Return a warning if a run whose clients state L ends above F(x0); "" otherwise.
+
+    Not in its first rounds, as for `Guard`; nor where F(x0) says nothing (`Engine.value_at`).
+    """
+    L, strategy = server.setup.smoothness, server.strategy
+    if server.round < _SHORT or L is None or "objective" not in last:
+        return ""
+    first, end = engine.value_at(x0, strategy), last["objective"]
+    rounding = _SINGLE if x0.dtype == np.float32 else ROUNDING
+    if not end - first > rounding * max(abs(first), abs(end)) or math.isinf(first):
+        return ""
+    return (
+        f"the objective ends at {end:.6g}, above F(x0) = {first:.6g}, and the clients state L = "
+        f"{L:.3g}. If the start is no solution, the steps are too long: give shorter ones, take "
+        f"local_steps=1, or check that no objective states too small a smoothness"
+    )
 
 
 def sharper(setup: Setup) -> Setup:

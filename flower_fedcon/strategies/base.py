@@ -32,6 +32,7 @@ from flower_fedcon.server.schedules import Schedule, rate_or_schedule
 from flower_fedcon.strategies.families.arguments import Common as Common
 from flower_fedcon.strategies.families.arguments import check_convexity, names_checked
 from flower_fedcon.strategies.families.ladders import condition
+from flower_fedcon.strategies.families.moduli import stated_zero
 from flower_fedcon.validation import (
     AUTO,
     Array,
@@ -274,12 +275,54 @@ class FedConStrategy(FlowerStrategy[State]):
             If it is left out, and not all clients state one above 0.
         """
         mu = given or self.setup.strong_convexity
-        if not mu:
+        if mu is None:
             raise ConfigError(
                 f"{self.title} needs strong_convexity > 0, which not all clients state: give "
                 "strong_convexity=..."
             )
+        if not mu:
+            raise ConfigError(
+                f"{self.title} needs strong_convexity > 0, and {stated_zero(self.setup)}, or take "
+                f"a method for convex objectives (`fedcon list`)"
+            )
         return mu
+
+    def _check_modulus(self) -> None:
+        """Raise if a strong convexity that is given is above the smoothness that clients state.
+
+        Raises
+        ------
+        ConfigError
+        """
+        setup, mu = self.setup, getattr(self, "strong_convexity", None)
+        if not isinstance(mu, float) or setup.estimated:
+            return
+        L = getattr(self, "smoothness", None) or setup.smoothness
+        if not L:  # unknown, or of constant objectives
+            return
+        L += getattr(self, "regularization", 0.0)
+        if mu > L * (1 + 1e-6):
+            raise ConfigError(
+                f"{self.title}: strong_convexity must be at most the smoothness L = {L:.6g}, got "
+                f"{mu!r}: no objective bends more than its L: give less, or leave it out for the "
+                f"clients' own"
+            )
+
+    guesses_modulus: ClassVar[bool] = False
+    """Whether `strong_convexity` may be above the clients' mu: a guess of a restricted one."""
+
+    def cautions(self, setup: Setup) -> list[str]:
+        """Return warnings about a run with this setup, before it begins."""
+        texts, given = super().cautions(setup), getattr(self, "strong_convexity", None)
+        if not isinstance(given, float) or self.guesses_modulus:
+            return texts
+        mu, own = setup.strong_convexity, getattr(self, "regularization", 0.0)
+        if mu is not None and given > (mu + own) * (1 + 1e-6):
+            texts.append(
+                f"strong_convexity={given:.6g} is above the clients' mu = {mu:.6g}, so its theory "
+                f"does not hold: give at most that"
+            )
+        return texts
 
     def within_prox(self, step: float, multiple: float = 1.0) -> float:
         """Return a step, shortened if psi does not have a prox at `multiple` times the step."""
@@ -350,6 +393,7 @@ class FedConStrategy(FlowerStrategy[State]):
                     f"{self.title} draws the number of its local steps, and takes no batch_order="
                     f"{self.batch_order!r}: leave it out"
                 )
+        bound._check_modulus()
         bound._settle()
         check_convexity(bound)  # again, since a path sets new regularizers
         bound.constants = bound.derive()

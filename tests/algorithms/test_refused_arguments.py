@@ -165,7 +165,8 @@ CONFIG = [
     (lambda: opened(FedExProx(step_size=1.0)),
      "smoothness L_i is unknown: give extrapolation a number"),
     (lambda: opened(SDANE()), "smoothness L is unknown: give proximal, from delta"),
-    (lambda: played(FiveGCS(), flat()), "5GCS needs strong_convexity > 0, which not all"),
+    (lambda: played(FiveGCS(), flat()),
+     r"5GCS needs .* > 0, and clients 0, 1 state mu = 0\. Give each objective a square"),
     (lambda: opened(FiveGCS(strong_convexity=0.1)), "give smoothness, or primal_lr"),
     (lambda: opened(FastFedDA(Zero(), **MU, local_steps=1, weight_power=2.0)),
      "L is unknown: give weight_shift, about 4 L/mu"),
@@ -177,7 +178,7 @@ CONFIG = [
     (lambda: played(DualFL(), unknown()),
      "modulus is unknown: give strong_convexity, or regularization"),
     (lambda: played(DualFL(), FederatedProblem([Quadratic(np.diag([1.0, 0.0]), np.ones(2))])),
-     "modulus is 0: give strong_convexity, or regularization"),
+     r"client 0 states mu = 0\. Give each objective a square \(such as l2=0.01\), or regulariz"),
     (lambda: opened(FedSGM(tolerance=0.1), facility(clients=2, columns=3)),
      "gradients at the start are unknown: give lipschitz"),
     # --- steps

@@ -33,7 +33,15 @@ from flower_fedcon.errors import AlgorithmError, ConfigError, ParticipationError
 from flower_fedcon.objectives import LeastSquares, Quadratic
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.toml import argument, parse_value, tabled, write_value
-from flower_fedcon.strategies import CompositeFL, FedAvg, FedDR, FedMiD, FedProx, Scaffold
+from flower_fedcon.strategies import (
+    CompositeFL,
+    FedAvg,
+    FedDR,
+    FedExProx,
+    FedMiD,
+    FedProx,
+    Scaffold,
+)
 
 UNEQUAL = [0.2, 0.9, 0.5, 0.4, 0.7, 0.3]
 
@@ -295,8 +303,11 @@ def test_other_methods_refuse_weights_or_warn(caplog: pytest.LogCaptureFixture) 
     composite = CompositeFL(L1(0.1), **options, participation=Weighted(UNEQUAL, count=2))
     with pytest.raises(ParticipationError, match="Sample"):
         simulate(composite, FederatedProblem(q6_objectives(), regularizer=L1(0.1)), 1)
+    caplog.clear()
     with caplog.at_level(logging.WARNING):
         simulate(Scaffold(**options, participation=Weighted(UNEQUAL)), problem, 1)
+        assert "unequally often" not in caplog.text  # its limit is the same
+        simulate(FedExProx(participation=Weighted(UNEQUAL)), problem, 1)
     assert "unequally often" in caplog.text
     assert Scaffold.card().weights.startswith("none: c is the mean")
     assert FedDR.card().weights.startswith("none: ")

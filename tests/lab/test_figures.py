@@ -13,6 +13,7 @@ from left import PDF, PNG, begins
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments import figures
 from flower_fedcon.lab.experiments.figures import _is_long, plot_histories
+from flower_fedcon.lab.experiments.seed_statistics import mean
 
 
 def test_plot(fedcon):
@@ -197,3 +198,85 @@ def test_words_of_panels_lie_apart(tmp_path, drawn):
         for box, other in itertools.combinations(boxes, 2):
             assert not box.overlaps(other)
         assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+# --- where axes end ------------------------------------------------------------------------------
+
+
+def test_rounding_does_not_stretch_a_logarithmic_axis(tmp_path, drawn):
+    """The axis ends at the power of ten below the smallest value that is no rounding."""
+    path, slow = tmp_path / "figure.png", rows(residual=[1.0, 0.1, 3e-3])
+    for ends, bottom in (
+        ([1.0, 1e-4, 1e-16], 1e-5),
+        ([1.0, 2e-5, 0.0], None),  # a gap; no value is below
+        ([1.0, 2e-9, 3e-12], None),  # as an F of 1 still shows
+        ([1.0, 2e-9, 3e-13], 1e-9),
+    ):
+        told = []
+        histories = {"fast": rows(residual=ends), "slow": slow}
+        plot_histories(histories, path, x="rounds", say=told.append)
+        low, high = drawn[-1].axes[0].get_ylim()
+        if bottom is None:
+            assert low > min(end for end in ends if end) / 10
+        else:
+            assert low == bottom
+            assert "fast: 1 of 3 points below the axis: residual is rounding there" in told
+        assert 1 < high < 10
+    only = {"a": rows(residual=[1e-15, 2e-16])}  # nothing else to see
+    plot_histories(only, path, x="rounds")
+    assert drawn[-1].axes[0].get_ylim()[0] < 2e-16
+    large = [row(n, objective=1e6 + r, residual=r) for n, r in enumerate((1e6, 1.0, 1e-7), 1)]
+    plot_histories({"a": large}, path, x="rounds")
+    assert drawn[-1].axes[0].get_ylim()[0] == 0.1
+    zero = [row(n, objective=r, residual=r) for n, r in enumerate((1.0, 1e-6, 1e-11), 1)]
+    plot_histories({"a": zero}, path, x="rounds")  # F* = 0: the last is no rounding
+    assert drawn[-1].axes[0].get_ylim()[0] < 1e-11
+    certificates = rows(kkt=[2.0, 1e-3, 1e-17])
+    plot_histories({"a": certificates}, path, x="rounds", y="kkt")
+    assert drawn[-1].axes[0].get_ylim()[0] == 1e-4
+    relative = rows(residual=[1.0, 1e-2, 1e-16], relative=[100.0, 1.0, 1e-14])
+    plot_histories({"a": relative}, path, x="rounds", y="relative")
+    assert drawn[-1].axes[0].get_ylim()[0] == 0.1
+
+
+def test_a_seed_at_the_optimum_does_not_stretch_a_band(tmp_path, drawn):
+    seeds = [rows(residual=[1.0, 0.1, last]) for last in (1e-3, 1e-16)]
+    plot_histories({"a": mean(seeds)}, tmp_path / "f.png", x="rounds", seeds={"a": seeds})
+    assert drawn[-1].axes[0].get_ylim()[0] == 1e-4
+    seeds = [rows(residual=[1.0, 0.1, last]) for last in (1e-3, 1e-8)]
+    plot_histories({"a": mean(seeds)}, tmp_path / "f.png", x="rounds", seeds={"a": seeds})
+    assert drawn[-1].axes[0].get_ylim()[0] < 1e-8
+
+
+def test_ends_of_axes_can_be_given(tmp_path, drawn):
+    path, histories = tmp_path / "figure.png", {"a": rows(residual=[1.0, 1e-2, 1e-16])}
+    plot_histories(histories, path, xlim={"bytes": (None, 1e-5)}, ylim=(1e-6, None))
+    rounds, sent, _ = drawn[-1].axes
+    assert rounds.get_ylim()[0] == sent.get_ylim()[0] == 1e-6
+    assert sent.get_xlim() == (0, 1e-5)
+    assert rounds.get_xlim()[1] > 3
+    plot_histories(histories, path, x="rounds", xlim={"": (1, 2)}, ylim=(None, 5.0))
+    assert drawn[-1].axes[0].get_xlim() == (1, 2)
+    assert drawn[-1].axes[0].get_ylim() == (1e-3, 5.0)
+    plot_histories(histories, path, x="rounds", ylim=(1e-20, 1.0))
+    assert drawn[-1].axes[0].get_ylim() == (1e-20, 1.0)
+    held = {"a": rows(residual=[1.0, 0.1], test_auc=[0.5, 0.75])}
+    plot_histories(held, path, x="rounds", ylim=(1e-3, 1))
+    assert drawn[-1].axes[1].get_ylim()[0] > 0.4
+
+
+def test_ends_of_axes_that_cannot_be(fedcon):
+    ran(fedcon, "run", "small.toml", "--rounds", "3", "--run-dir", "one")
+    for options, words in (
+        (["--ylim", "1"], "write two increasing numbers"),
+        (["--ylim", "2,1"], "write two increasing numbers"),
+        (["--ylim", ","], "write two increasing numbers"),
+        (["--ylim", "nan,1"], "write two increasing numbers"),
+        (["--ylim", "0,1"], "--ylim: the axis is logarithmic: give ends above 0"),
+        (["--xlim", "0,9"], "--xlim is for one of the panels' axes, rounds, bytes, seconds"),
+        (["--xlim", "round=0,9"], "no panel has this axis: did you mean 'rounds'"),
+        (["--kind", "roc", "--ylim", "0,1"], "--kind draws no history"),
+    ):
+        assert words in refusal(fedcon, "plot", "one", "-o", "a.png", *options)
+    command = ("plot", "one", "-o", "a.png", "--x", "rounds", "--xlim", "1,2", "--ylim", "1e-3,")
+    assert fedcon(*command) == (0, "figure: a.png\n", "")

@@ -496,3 +496,23 @@ def test_the_page_s_blocks(run_command, tmp_path):
     (stated,) = blocks("toml", "docs/report.md")
     check_keys(tomllib.loads(stated)["run"], ("rounds", "audit"))
     assert (tmp_path / "runs" / "first" / "fedfw" / "audit.jsonl").exists()
+
+
+def test_rounding_does_not_stretch_the_axes_of_a_page(tmp_path):
+    """By the rule of `fedcon plot`; and ends of axes can be given."""
+    text = "round,objective,residual,uplink_bytes,downlink_bytes,seconds\n"
+    text += "".join(f"{n},1.0,{r},8.0,8.0,1.0\n" for n, r in enumerate((1.0, 3e-4, 1e-16), 1))
+    curves = read_folders(noted(tmp_path, history_csv=text))
+    progress = charts(curves)[0]["columns"]
+    assert {column["key"]: column["least"] for column in progress} == {
+        "residual": 1e-4, "objective": 0.0
+    }  # fmt: skip
+    text = page(curves, "", {"rounds": (0.0, 9.0)}, {"residual": (None, 2.0)})
+    assert '"xlim":{"rounds":[0.0,9.0]},"ylim":{"residual":[null,2.0]}' in text
+    for more, words in (
+        ({"xlim": {"round": (0.0, 1.0)}}, "--xlim round: no curve has this axis: did you mean"),
+        ({"ylim": {"residue": (0.0, 1.0)}}, "did you mean 'residual'"),
+        ({"xlim": {"": (0.0, 1.0)}}, "name the axis, as in --xlim bytes=1,100"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            page(curves, "", **more)

@@ -19,8 +19,8 @@ from flower_fedcon.lab.experiments.targets import (
     Cell,
     Target,
     TargetTable,
-    _with_spread,
     targets_of,
+    with_spread,
 )
 from flower_fedcon.lab.experiments.tuning import _score
 from flower_fedcon.runs.history import EarlyStopping, History
@@ -75,7 +75,7 @@ def test_what_is_spent_to_a_level(fedcon, runs):
     options = ["--to", "residual=3.0", "--to", f"residual={level}", "--of", "rounds"]
     out = ran(fedcon, "table", "many", *options, "-o", "t/a.csv", "-o", "t/a.tex")
     rounds = found.rows["Mirror, 2 steps"][0].spent
-    shown = " ± ".join(_with_spread(statistics.fmean(rounds), statistics.stdev(rounds)))
+    shown = " ± ".join(with_spread(statistics.fmean(rounds), statistics.stdev(rounds)))
     assert shown in out
     with Path("t/a.csv").open() as file:
         lines = list(csv.DictReader(file))
@@ -120,7 +120,7 @@ def test_cells():
     labels = {"50% of L_1": Cell([10.0, 14.0], 3), "b": Cell([], 2), "c": Cell([7.0], 1)}
     table = TargetTable(heads, {label: [cell] for label, cell in labels.items()}, "mean")
     assert [table.texts(label) for label in labels] == [
-        ["12.0 ± 2.8, 2 of 3"], ["never (0 of 2)"], ["7"]
+        ["12.0 ± 2.8 (2 of 3)"], ["never (0 of 2)"], ["7"]
     ]  # fmt: skip
     tex = table.latex()
     assert "50\\% of L\\_1 & $12.0 \\pm 2.8$ (2/3)" in tex

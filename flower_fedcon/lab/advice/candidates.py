@@ -105,7 +105,7 @@ def candidates(
             else why_unfit(
                 card,
                 kind,
-                strongly_convex=facts.strongly_convex,
+                strongly_convex=None if facts.strong_convexity is None else facts.strongly_convex,
                 convex=facts.convex,
                 each=facts.term == "each",
                 sampled=facts.sampled,

@@ -76,7 +76,7 @@ class Facts:
         curve = "convex, as far as a few points show" if self.convex else "not convex"
         if self.strongly_convex:
             curve = "strongly convex"
-        bounds = [f"L = {self.smoothness:.3g}{said}" if self.smoothness else "L not known"]
+        bounds = ["L not known" if self.smoothness is None else f"L = {self.smoothness:.3g}{said}"]
         if self.strongly_convex:
             bounds.append(f"mu = {self.strong_convexity:.3g}")
         kind = "constraint set" if self.constrained else "regularizer"

@@ -217,6 +217,22 @@ def plot(
     log: Annotated[
         bool, typer.Option("--log", help="Use a logarithmic axis for y; values <= 0 become gaps.")
     ] = False,
+    xlim: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[X=]LOW,HIGH",
+            help="Ends of the axis across, such as 0,100, or rounds=0,100 where panels differ; one "
+            "of the two may be left out, as in 10,. May be repeated.",
+        ),
+    ] = None,
+    ylim: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOW,HIGH",
+            help="Ends of the axis of y, such as 1e-6,1 or 1e-6,. By default a logarithmic axis "
+            "ends above values that are rounding.",
+        ),
+    ] = None,
     panel: Annotated[
         str | None,
         typer.Option(
@@ -240,7 +256,7 @@ def plot(
     ] = None,
 ) -> None:
     """Draw histories of runs, with bands over seeds, or results of runs on tables."""
-    from flower_fedcon.lab.experiments.figures import check_figure, plot_histories
+    from flower_fedcon.lab.experiments.figures import check_figure, parse_limits, plot_histories
     from flower_fedcon.lab.experiments.histories import histories_of, panels_of
     from flower_fedcon.validation import positive
 
@@ -259,8 +275,10 @@ def plot(
     if kind is not None:
         from flower_fedcon.lab.report.study_figures import plot_study
 
-        if x or y or log or panel:
-            raise ConfigError("--kind draws no history: leave --x, --y, --log and --panel out")
+        if x or y or log or panel or xlim or ylim:
+            raise ConfigError(
+                "--kind draws no history: leave --x, --y, --log, --panel, --xlim and --ylim out"
+            )
         plot_study(folders, kind, output, width)
         for path in output:
             say(f"figure: {path}")
@@ -268,8 +286,10 @@ def plot(
     histories, seeds = histories_of(folders)
     by = None if panel is None else panels_of(folders, panel)
     plot_histories(
-        histories, output, x=against, y=y, seeds=seeds, by=by, width=width, log=log, say=say
-    )
+        histories, output, x=against, y=y, seeds=seeds, by=by, width=width, log=log, say=say,
+        xlim=dict(parse_limits("xlim", text) for text in xlim or ()),
+        ylim=None if ylim is None else parse_limits("ylim", ylim)[1],
+    )  # fmt: skip
     for path in output:
         say(f"figure: {path}")
 
@@ -300,6 +320,7 @@ COMMANDS = {
         120,
         "fedcon plot runs/lasso runs/lasso-2 -o residual.png",
         "fedcon plot runs/digits_l1 -o accuracy.pdf --x rounds --y test_accuracy",
+        "fedcon plot runs/lasso -o residual.pdf --x rounds --xlim 0,200 --ylim 1e-6,",
         "fedcon plot runs/readmission --kind forest -o forest.pdf -o forest.svg",
     ),
 }

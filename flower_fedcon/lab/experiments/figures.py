@@ -7,7 +7,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -58,10 +58,12 @@ PAPER: dict[Any, Any] = {
     "legend.fontsize": 6.5,
     "axes.linewidth": 0.6,
 }
-_ROUNDING = 1e-12  # relative to the objective: F - F* at the optimum, by rounding
+_ROUNDING = 1e-12  # relative to the objective, or to the largest value of another column
 _NARROWEST = 1.6  # inches that a panel needs in print
 _LETTERS = 98  # characters of one point's size that fit above an inch of panel with its margins
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (9, 3)))
+Limits: TypeAlias = tuple[float | None, float | None]
+"""The ends of an axis; None for one that follows from what is drawn."""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
 
@@ -76,6 +78,8 @@ def plot_histories(
     by: Mapping[str, tuple[str, str]] | None = None,
     width: float | None = None,
     log: bool = False,
+    xlim: Mapping[str, Limits] | None = None,
+    ylim: Limits | None = None,
     say: Callable[[str], object] = _log.warning,
 ) -> Path:
     """Draw F - F* of several runs, and return the file's path.
@@ -107,6 +111,11 @@ def plot_histories(
         Draw y on a logarithmic axis, with gaps where it is <= 0. Without it, this axis is used for
         F - F*, "relative", and a column whose values are all positive and span more than two
         decades.
+    xlim : dict, optional
+        Abscissa -> the ends of its axes, each a number or None; "" stands for the only abscissa.
+    ylim : pair, optional
+        The ends of the axes of y, each a number or None. By default a logarithmic axis does not
+        go down to values that are rounding; see `lower_end`.
     say : callable, optional
         Called with a line of text for each run that cannot be drawn completely; by default it is a
         warning in the log. The legend names these runs, too.
@@ -157,10 +166,24 @@ def plot_histories(
     panels = _panels(histories, column, x, by)
     if y is None and by is None and (beside := _held_out(histories)):
         panels.append(_Panel(panels[0].x, beside, "", list(histories)))
+    across = _across(xlim or {}, [panel.x for panel in panels])
     missing = {label: _missing(rows, column, logarithmic) for label, rows in histories.items()}
     for label, what in missing.items():
         if what:
             say(f"{label}: {what}")
+    least = 0.0
+    if logarithmic or spans(histories, column):
+        bands = [lowest(runs) for runs in (seeds or {}).values() if len(runs) > 1]
+        least = lower_end([*histories.values(), *bands], column)
+    if least and (ylim is None or ylim[0] is None):
+        ylim = (least, None if ylim is None else ylim[1])
+        for label, rows in histories.items():
+            values = values_of(rows, column, positive=True)
+            if under := int((values < least).sum()):
+                say(
+                    f"{label}: {under} of {len(values)} points below the axis: {column} is "
+                    f"rounding there"
+                )
 
     names = {label: label if by is None else by[label][1] for label in histories}
     places = {name: i for i, name in enumerate(dict.fromkeys(names.values()))}
@@ -191,6 +214,8 @@ def plot_histories(
             if len(histories) == 1:
                 _draw_clients(axis, next(iter(histories.values())), (panel.x, panel.column))
             _dress(axis, panel.x, [histories[label][-1] for label in panel.labels])
+            if panel.x in across:
+                _limit(axis, "x", across[panel.x])
             _mark(axis)
             letters = int(_LETTERS * size[0] / wide / axis.title.get_fontsize())
             if panel.title:
@@ -211,6 +236,8 @@ def plot_histories(
                 figure.supylabel(text, fontsize=7)  # an axis alone may be too short for it
         if logarithmic or spans(histories, column):
             axes[0].set_yscale("log")
+        if ylim is not None:
+            _limit(axes[0], "y", ylim)
         if title:
             figure.suptitle(title)
         lines: dict[str, Any] = {}
@@ -224,6 +251,81 @@ def plot_histories(
         )  # fmt: skip
         save_figure(figure, targets)
     return targets[0]
+
+
+def lower_end(histories: Iterable[Sequence[Record]], column: str) -> float:
+    """Return where a logarithmic axis ends below; 0 if all positive values are to be seen.
+
+    Values below 1e-12 of the largest |F| (for F - F*), of 1 (for "relative"), or of the column's
+    largest value if that is more, are rounding. If there are such values, the axis ends at the
+    power of ten below the smallest other value, with some room.
+
+    >>> lower_end([[{"objective": 2.0, "residual": r} for r in (1.0, 3e-5, 1e-16)]], "residual")
+    1e-05
+    >>> lower_end([[{"objective": 2.0, "residual": r} for r in (1.0, 3e-5, 1e-9)]], "residual")
+    0.0
+    """
+    rows = [row for history in histories for row in history]
+    values = values_of(rows, column, positive=True)
+    values = values[np.isfinite(values)]
+    size = {"residual": np.abs(values_of(rows, "objective")), RELATIVE: np.ones(1)}.get(column)
+    largest = np.nanmax(values, initial=0.0 if size is None else np.nanmax(size, initial=0.0))
+    seen = values[values > _ROUNDING * largest]
+    if len(seen) == len(values) or not len(seen):
+        return 0.0
+    return float(10.0 ** math.floor(math.log10(seen.min()) - 0.05))
+
+
+def parse_limits(option: str, text: str) -> tuple[str, Limits]:
+    """Return the ends of an axis, and the name before them.
+
+    >>> parse_limits("xlim", "rounds=0,100"), parse_limits("ylim", "1e-6,")
+    (('rounds', (0.0, 100.0)), ('', (1e-06, None)))
+    """
+    name, _, ends = text.rpartition("=")
+    try:
+        low, high = (float(end) if end.strip() else None for end in ends.split(","))
+    except ValueError:
+        low = high = math.nan
+    said = [end for end in (low, high) if end is not None]
+    if not said or not all(map(math.isfinite, said)) or (len(said) == 2 and said[0] >= said[1]):
+        raise ConfigError(
+            f"--{option} {text}: write two increasing numbers such as 1e-6,1, of which one may be "
+            f"left out, as in 1e-6,"
+        )
+    return name.strip(), (low, high)
+
+
+def _across(given: Mapping[str, Limits], drawn: Sequence[str]) -> dict[str, Limits]:
+    """Return the limits by abscissa, of those that are drawn."""
+    names = list(dict.fromkeys(drawn))
+    for name in given:
+        if not name and len(names) > 1:
+            raise ConfigError(
+                f"--xlim is for one of the panels' axes, {', '.join(names)}: name it, as in "
+                f"--xlim {names[0]}=0,100"
+            )
+        if name and name not in names:
+            raise ConfigError(f"--xlim {name}: no panel has this axis: {nearest(name, names)}")
+    return {name or names[0]: ends for name, ends in given.items()}
+
+
+def _limit(axis: Axes, name: str, ends: Limits) -> None:
+    """Set the ends of an axis.
+
+    Raises
+    ------
+    ConfigError
+        If a logarithmic one would begin at 0 or below.
+    """
+    low, high = ends
+    logarithmic = (axis.get_xscale() if name == "x" else axis.get_yscale()) == "log"
+    if logarithmic and any(end is not None and end <= 0 for end in ends):
+        raise ConfigError(f"--{name}lim: the axis is logarithmic: give ends above 0, or none")
+    if name == "x":
+        axis.set_xlim(low, high)
+    else:
+        axis.set_ylim(low, high)
 
 
 class _Panel(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.folders import labels_of, unused
@@ -22,6 +22,9 @@ Seeds: TypeAlias = dict[str, list[Sequence[Record]]]
 
 CELLS = "cells.json"
 """A study's file with the labels of its cells, in order."""
+
+METHOD = "method"
+"""A key like that of a setting: the algorithm's label in the experiment file."""
 
 FAILED = "failed.json"
 """A study's file with the reasons of cells without a finished run, by label."""
@@ -64,40 +67,93 @@ def histories_of(folders: Sequence[Path]) -> tuple[Histories, Seeds]:
     return histories, seeds
 
 
-def panels_of(folders: Sequence[Path], key: str) -> dict[str, tuple[str, str]]:
-    """Return the panel of each label, by a setting of its run, and its name without that.
+class Place(NamedTuple):
+    """Where a label stands by some settings of its runs.
+
+    Attributes
+    ----------
+    texts : tuple of str
+        A text for each key.
+    rest : str
+        The label without these texts.
+    """
+
+    texts: tuple[str, ...]
+    rest: str
+
+
+def places_of(folders: Sequence[Path], keys: Sequence[str]) -> dict[str, Place]:
+    """Return where the labels stand by some settings of their runs.
 
     Parameters
     ----------
     folders : sequence of Path
         Of runs, comparisons or studies.
-    key : str
-        A key of ``[algorithm]``, "participation", or a key of another table, such as
-        "problem.seed".
+    keys : sequence of str
+        Keys of ``[algorithm]``, "participation", or keys of other tables, such as "problem.seed";
+        "method" is the label in the experiment file, without the settings of a study.
 
     Raises
     ------
     ConfigError
-        If no run has the setting.
+        If no run has a setting.
     """
-    table, _, name = key.rpartition(".")
-    panels, settings = {}, set()
-    called: dict[tuple[str, str], str] = {}
+    settings, called = set(), dict[tuple[str, str], str]()
     for folder in folders:
         if (path := folder / CONFIG).is_file():
             called |= names_of_values(check_sweep(read_toml(path).get("sweep", {})))
+    places, unknown = {}, set(keys)
     for label, members in labelled(folders).items():
-        tables = read_toml(members[0] / CONFIG)
-        settings |= tables.get(table or "algorithm", {}).keys()
-        value = value_at(tables, key)
-        value = "full" if value is None and key == "participation" else value
-        text = "other" if value is None else setting_text(key, value)
-        text = called.get((key, write_value(value)), text) if value is not None else text
-        rest = f", {label}, ".replace(f", {text}, ", ", ").strip(", ")
-        panels[label] = (text, rest or label)
-    if all(panel == "other" for panel, _ in panels.values()):
-        raise ConfigError(f"no run has the setting {key!r}: {nearest(name, settings)}")
-    return panels
+        tables, texts, rest = read_toml(members[0] / CONFIG), [], f", {label}, "
+        for key in keys:
+            if key == METHOD:
+                texts.append(_method(label, members[0]))
+            else:
+                settings |= tables.get(key.rpartition(".")[0] or "algorithm", {}).keys()
+                value = value_at(tables, key)
+                value = "full" if value is None and key == "participation" else value
+                text = "other" if value is None else setting_text(key, value)
+                named = None if value is None else called.get((key, write_value(value)))
+                texts.append(named or text)
+            unknown -= {key} if texts[-1] != "other" else set()
+            rest = rest.replace(f", {texts[-1]}, ", ", ", 1)
+        places[label] = Place(tuple(texts), rest.strip(", "))
+    for key in keys:
+        if key in unknown:
+            raise ConfigError(
+                f"no run has the setting {key!r}: {nearest(key.rpartition('.')[2], settings)}"
+            )
+    return places
+
+
+def panels_of(folders: Sequence[Path], key: str) -> dict[str, tuple[str, str]]:
+    """Return the panel of each label, by a setting of its run, and its name without that.
+
+    See `places_of`.
+    """
+    places = places_of(folders, [key])
+    return {label: (place.texts[0], place.rest or label) for label, place in places.items()}
+
+
+def _method(label: str, folder: Path) -> str:
+    """Return a label without the settings of the study that a run belongs to."""
+    for above in (folder, *folder.parents):
+        if (above / CELLS).is_file():
+            fits = [own for own in labels_of(above) if f"{label}, ".startswith(f"{own}, ")]
+            return max(fits, key=len, default=label)
+    return label
+
+
+def seeds_of(folders: Sequence[Path]) -> list[str]:
+    """Return the seeds of runs that share a label: of the run, and of the problem if it has one."""
+    seeds = []
+    for folder in folders:
+        tables = read_toml(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+        of_run, of_problem = (tables.get(table, {}).get("seed") for table in ("run", "problem"))
+        said = [] if of_run is None else [str(of_run)]
+        said += [] if of_problem is None else [f"problem {of_problem}"]
+        seeds.append(", ".join(said) or folder.name)
+    return seeds
 
 
 def setting_text(key: str, value: object) -> str:

@@ -8,10 +8,15 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.lab.experiments.histories import failed_in, histories_of
+from flower_fedcon.lab.experiments.histories import (
+    failed_in,
+    histories_of,
+    labelled,
+    seeds_of,
+)
 from flower_fedcon.runs.history import Record, row_name, why_not_recorded
 
 SPENT = {
@@ -51,17 +56,23 @@ class Cell(NamedTuple):
     spent : list of float
         The costs of the runs that reached it.
     total : int
-        The number of runs.
+        The number of runs; 0 if the table has no such label.
+    seeds : dict
+        The runs' costs by their seeds, NaN for those that did not reach it.
+    failed : bool
+        Whether a study has no finished run of this label.
     """
 
     spent: list[float]
     total: int
+    seeds: Mapping[str, float] = {}
+    failed: bool = False
 
     def numbers(self, middle: str) -> tuple[float, float, float]:
         """Return the middle and both ends of the spread; NaN if no run reached the target.
 
-        They are the mean, and one standard deviation below and above; or the median, least and
-        greatest.
+        They are the mean, and one standard deviation below and above, NaN of one run; or the
+        median, least and greatest.
 
         >>> Cell([1.0, 2.0, 6.0], 4).numbers("median"), Cell([1.0, 3.0], 2).numbers("mean")[0]
         ((2.0, 1.0, 6.0), 2.0)
@@ -71,7 +82,7 @@ class Cell(NamedTuple):
         if middle == "median":
             return statistics.median(self.spent), min(self.spent), max(self.spent)
         mean = statistics.fmean(self.spent)
-        spread = statistics.stdev(self.spent) if len(self.spent) > 1 else 0.0
+        spread = statistics.stdev(self.spent) if len(self.spent) > 1 else math.nan
         return mean, mean - spread, mean + spread
 
 
@@ -82,13 +93,17 @@ class TargetTable(NamedTuple):
     ----------
     heads : list of (Target, str)
     rows : dict
-        Label -> the cells.
+        Row -> the cells: of each head, in each column.
     middle : str
         "mean" or "median".
     failed : dict
         Label -> why a cell of a study has no run; each gets a row.
     counted : str
         What the histories' rows are: "rounds", "steps", or "rounds or steps".
+    columns : sequence of str
+        What the labels of a column have in common; "" for a table of one label a row.
+    row_key, column_key : str
+        Which settings make the rows and the columns.
     """
 
     heads: list[tuple[Target, str]]
@@ -96,42 +111,67 @@ class TargetTable(NamedTuple):
     middle: str
     failed: Mapping[str, str] = {}
     counted: str = "rounds"
+    columns: Sequence[str] = ("",)
+    row_key: str = ""
+    column_key: str = ""
 
     @property
     def titles(self) -> list[str]:
         """The titles above the cells."""
-        return [
-            f"{to.column} at the end"
-            if to.at_end
-            else f"{self._head(of)} to {to.column} {to.level:g}"
-            for to, of in self.heads
-        ]
+        titles = [self.title(to, of) for to, of in self.heads]
+        if not self.is_crossed:
+            return titles
+        if len(titles) == 1:
+            return list(self.columns)
+        return [f"{column}: {title}" for column in self.columns for title in titles]
+
+    @property
+    def stub(self) -> str:
+        """The title above the rows' names."""
+        names = [key.rpartition(".")[2] for key in self.row_key.split(",") if key]
+        text = ", ".join(names).replace("_", " ")
+        return text[:1].upper() + text[1:] if text else "Algorithm"
+
+    @property
+    def is_crossed(self) -> bool:
+        """Whether the columns are settings of runs."""
+        return any(self.columns)
+
+    def title(self, to: Target, of: str) -> str:
+        """Return what the numbers under a head are."""
+        if to.at_end:
+            return f"{to.column} at the end"
+        return f"{self._head(of)} to {to.column} {to.level:g}"
 
     def texts(self, label: str) -> list[str]:
-        """Return a label's cells as text: "12 ± 3 (4 of 5)", "12 (9 to 16)", "never"."""
+        """Return a row's cells as text: "12 ± 3 (4 of 5)", "12 (9 to 16), 4 of 5", "never"."""
         return [self._text(cell) for cell in self.rows[label]]
 
     def _head(self, of: str) -> str:
         return self.counted if of == "rounds" else _title(of)
 
     def _text(self, cell: Cell) -> str:
-        if not cell.spent:
-            return "never" if cell.total == 1 else f"never (0 of {cell.total})"
-        middle, low, high = cell.numbers(self.middle)
-        text = _number(middle)
-        if cell.total > 1 and self.middle == "mean":
-            text = " ± ".join(_with_spread(middle, (high - low) / 2))
-        elif cell.total > 1:
-            text += f" ({_number(low)} to {_number(high)})"
         arrived, total = len(cell.spent), cell.total
-        return text if arrived == total else f"{text}, {arrived} of {total}"
+        if not total:
+            return "failed" if cell.failed else ""
+        if not arrived:
+            return "never" if total == 1 else f"never (0 of {total})"
+        middle, low, high = cell.numbers(self.middle)
+        text, few = number(middle), arrived < total
+        if arrived == 1:
+            return f"{text} (1 of {total})" if few else text
+        if self.middle == "mean":
+            text = " ± ".join(with_spread(middle, (high - low) / 2))
+            return f"{text} ({arrived} of {total})" if few else text
+        text += f" ({number(low)} to {number(high)})"
+        return f"{text}, {arrived} of {total}" if few else text
 
     @property
     def notes(self) -> list[str]:
         """What a reader must know of the numbers."""
         cells = [cell for row in self.rows.values() for cell in row]
         notes = []
-        if any(cell.total > 1 for cell in cells):
+        if any(len(cell.spent) > 1 for cell in cells):
             said = {"mean": "mean and standard deviation", "median": "median, least and greatest"}
             notes.append(f"{said[self.middle]} over the seeds")
         if any(0 < len(cell.spent) < cell.total for cell in cells):
@@ -143,65 +183,98 @@ class TargetTable(NamedTuple):
             )
         return notes
 
-    def csv(self) -> str:
-        """Return the table as CSV: a line for each cell."""
-        out = io.StringIO(newline="")
+    def csv(
+        self, titles: Sequence[str] = (), more: Mapping[str, Sequence[Sequence[str]]] | None = None
+    ) -> str:
+        """Return the table as CSV: a line for each cell.
+
+        `more` has each row's cells in further columns with these titles.
+        """
+        out, none = io.StringIO(newline=""), [""] * len(titles)
         writer = csv.writer(out)
-        writer.writerow(["label", "column", "level", "spent", self.middle, "low", "high", "arrived",
-                         "runs", "failed"])  # fmt: skip
+        across = [self.column_key or "label"] if self.is_crossed else []
+        writer.writerow([self.row_key or "label", *across, "column", "level", "spent", self.middle,
+                         "low", "high", "arrived", "runs", "failed", *titles])  # fmt: skip
+        places = [(column, *head) for column in self.columns for head in self.heads]
         for label, cells in self.rows.items():
-            for (target, of), cell in zip(self.heads, cells, strict=True):
-                arrived = len(cell.spent)
-                level = "" if target.at_end else target.level
-                numbers = [repr(n) if arrived else "" for n in cell.numbers(self.middle)]
-                writer.writerow(
-                    [label, target.column, level, _title(of), *numbers, arrived, cell.total, ""]
-                )
+            further = [none] * len(cells) if more is None else more[label]
+            for (column, to, of), cell, end in zip(places, cells, further, strict=True):
+                if not cell.total and not cell.failed:
+                    continue
+                own: list[Any] = [to.column, "" if to.at_end else to.level, _title(of)]
+                own += ["" if math.isnan(n) else repr(n) for n in cell.numbers(self.middle)]
+                own += [len(cell.spent), cell.total, "failed" if cell.failed else ""]
+                writer.writerow([label, *([column] if across else []), *own, *end])
         for label, why in self.failed.items():
-            writer.writerow([label, *[""] * 6, 0, 0, why])
+            writer.writerow([label, *[""] * (6 + len(across)), 0, 0, why, *none])
         return out.getvalue()
 
     def latex(self) -> str:
         r"""Return the table as LaTeX with the rules of the package booktabs."""
-        levels = [
-            "at the end" if to.at_end else f"{_tex(to.column)} $\\le {_power(to.level)}$"
-            for to, _ in self.heads
-        ]
-        body = [
-            f"{_tex(label)} & {' & '.join(map(self._latex, cells))} \\\\"
-            for label, cells in self.rows.items()
-        ]
-        width = len(self.heads)
+        body = {label: [self._latex(cell) for cell in cells] for label, cells in self.rows.items()}
+        return self.tabular(body, self.notes)
+
+    def tabular(self, rows: Mapping[str, Sequence[str]], notes: Sequence[str]) -> str:
+        """Return cells in LaTeX as a table with these heads, and notes below it."""
+        width = len(self.heads) * len(self.columns)
+        body = [f"{tex(label)} & {' & '.join(cells)} \\\\" for label, cells in rows.items()]
         body += [
-            f"{_tex(label)} & \\multicolumn{{{width}}}{{l}}{{failed: {_tex(why)}}} \\\\"
+            f"{tex(label)} & \\multicolumn{{{width}}}{{l}}{{failed: {tex(why)}}} \\\\"
             for label, why in self.failed.items()
         ]
         lines = [
             "% \\usepackage{booktabs}",
-            f"\\begin{{tabular}}{{l{'r' * len(self.heads)}}}",
+            f"\\begin{{tabular}}{{l{'r' * width}}}",
             "\\toprule",
-            " & ".join(["", *(_tex(self._head(of)) for _, of in self.heads)]) + " \\\\",
-            " & ".join(["", *levels]) + " \\\\",
+            *self._latex_heads(),
             "\\midrule",
             *body,
             "\\bottomrule",
             "\\end{tabular}",
         ]
-        if self.notes:
-            note = "; ".join(self.notes).replace("10^6", "$10^6$")
+        if notes:
+            note = "; ".join(notes).replace("10^6", "$10^6$")
             lines.append(f"\\par\\smallskip{{\\footnotesize {note[0].upper()}{note[1:]}.\\par}}")
         return "\n".join(lines) + "\n"
 
+    def _latex_heads(self) -> list[str]:
+        """Return the lines of the heads: with columns, two levels of them."""
+        levels = [
+            "at the end" if to.at_end else f"{tex(to.column)} $\\le {_power(to.level)}$"
+            for to, _ in self.heads
+        ]
+        names, many = [tex(self._head(of)) for _, of in self.heads], len(self.columns)
+        if not self.is_crossed:
+            return [" & ".join(["", *row]) + " \\\\" for row in (names, levels)]
+        across, each = [tex(column) for column in self.columns], len(names)
+        if each == 1:
+            what = levels[0] if self.heads[0][0].at_end else f"to {levels[0]}"
+            above, spans, below = [f"{names[0]} {what}"], [(2, many + 1)], [across]
+        else:
+            spans = [(2 + i * each, 1 + (i + 1) * each) for i in range(many)]
+            above, below = across, [names * many, levels * many]
+        spanned = [
+            f"\\multicolumn{{{last - first + 1}}}{{c}}{{{text}}}"
+            for text, (first, last) in zip(above, spans, strict=True)
+        ]
+        return [
+            " & ".join(["", *spanned]) + " \\\\",
+            " ".join(f"\\cmidrule(lr){{{first}-{last}}}" for first, last in spans),
+            *(" & ".join(["", *row]) + " \\\\" for row in below),
+        ]
+
     def _latex(self, cell: Cell) -> str:
+        if not cell.total:
+            return "failed" if cell.failed else ""
         share = "" if len(cell.spent) == cell.total else f" ({len(cell.spent)}/{cell.total})"
         if not cell.spent:
             return f"---{share if cell.total > 1 else ''}"
         middle, low, high = cell.numbers(self.middle)
-        if cell.total == 1:
-            return _maths(middle)
+        if len(cell.spent) == 1:
+            return f"{_maths(middle)}{share}"
         if self.middle == "mean":
-            both = _with_spread(middle, (high - low) / 2)
-            return f"${_scientific(both[0])} \\pm {_scientific(both[1])}${share}"
+            both = with_spread(middle, (high - low) / 2)
+            return f"${scientific(both[0])} \\pm {scientific(both[1])}${share}"
         return f"{_maths(middle)} [{_maths(low)}, {_maths(high)}]{share}"
 
 
@@ -255,10 +328,14 @@ def targets_of(
         If a folder holds no run, or a column was not recorded.
     """
     histories, seeds = histories_of(folders)
+    members = labelled(folders)
     heads = [(target, name) for target in to for name in ([target.column] if target.at_end else of)]
     failed = failed_in(folders)
     rows = {
-        label: [_cell(seeds.get(label, [rows]), target, name) for target, name in heads]
+        label: [
+            _cell(seeds.get(label, [rows]), seeds_of(members[label]), target, name)
+            for target, name in heads
+        ]
         for label, rows in histories.items()
         if label not in failed
     }
@@ -266,8 +343,8 @@ def targets_of(
     return TargetTable(heads, rows, middle, failed, counted)
 
 
-def _cell(runs: Sequence[Sequence[Record]], target: Target, of: str) -> Cell:
-    spent = []
+def _cell(runs: Sequence[Sequence[Record]], seeds: Sequence[str], target: Target, of: str) -> Cell:
+    costs = []
     for rows in runs:
         header: Mapping[str, float] = {name: 0 for row in rows for name in row}
         if target.column not in header:
@@ -275,12 +352,12 @@ def _cell(runs: Sequence[Sequence[Record]], target: Target, of: str) -> Cell:
                 f"unknown column {target.column!r}: {why_not_recorded(target.column, list(header))}"
             )
         if target.at_end:
-            spent.append(float(rows[-1].get(target.column, math.nan)))
+            costs.append((True, float(rows[-1].get(target.column, math.nan))))
             continue
         first = next((r for r in rows if r.get(target.column, math.inf) <= target.level), None)
-        if first is not None:
-            spent.append(_spent(first, of))
-    return Cell(spent, len(runs))
+        costs.append((False, math.nan) if first is None else (True, _spent(first, of)))
+    by_seed = {seed: cost for seed, (_, cost) in zip(seeds, costs, strict=True)}
+    return Cell([cost for arrived, cost in costs if arrived], len(runs), by_seed)
 
 
 def _spent(row: Record, of: str) -> float:
@@ -296,40 +373,40 @@ def _title(of: str) -> str:
 
 
 def _maths(value: float) -> str:
-    """Return a number as mathematics, with the digits of `_number`."""
-    text = _number(value)
+    """Return a number as mathematics, with the digits of `number`."""
+    text = number(value)
     return f"${_power(float(text)) if 'e' in text else text}$"
 
 
-def _scientific(text: str) -> str:
+def scientific(text: str) -> str:
     r"""Return a number's text as mathematics, with its digits.
 
-    >>> _scientific("2.50e+07"), _scientific("1.180")
+    >>> scientific("2.50e+07"), scientific("1.180")
     ('2.50 \\cdot 10^{7}', '1.180')
     """
     digits, _, exponent = text.partition("e")
     return f"{digits} \\cdot 10^{{{int(exponent)}}}" if exponent else digits
 
 
-def _with_spread(value: float, spread: float) -> tuple[str, str]:
+def with_spread(value: float, spread: float) -> tuple[str, str]:
     """Return a number and its spread, both to the second significant digit of the spread.
 
-    >>> _with_spread(1.1812, 0.0379), _with_spread(12345678.0, 345678.0), _with_spread(12.0, 0.0)
+    >>> with_spread(1.1812, 0.0379), with_spread(12345678.0, 345678.0), with_spread(12.0, 0.0)
     (('1.181', '0.038'), ('1.235e+07', '3.5e+05'), ('12', '0'))
     """
     if not spread or not math.isfinite(spread):
-        return _number(value), _number(spread)
+        return number(value), number(spread)
     last = int(f"{spread:.1e}".partition("e")[2]) - 1  # the place of the last digit, as a power
-    if "e" not in _number(max(abs(value), spread)):
+    if "e" not in number(max(abs(value), spread)):
         return f"{value:.{max(0, -last)}f}", f"{spread:.{max(0, -last)}f}"
     first = int(f"{value:e}".partition("e")[2])
     return f"{value:.{max(0, first - last)}e}", f"{spread:.1e}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Return a number with the digits that a table needs.
 
-    >>> _number(1234.0), _number(12.345), _number(12345678.0), _number(0.0123)
+    >>> number(1234.0), number(12.345), number(12345678.0), number(0.0123)
     ('1234', '12.3', '1.23e+07', '0.0123')
     """
     if value == int(value) and abs(value) < 1e5:
@@ -337,10 +414,10 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if 1000 <= abs(value) < 1e5 else f"{value:.3g}"
 
 
-def _tex(text: str) -> str:
+def tex(text: str) -> str:
     r"""Return a text with LaTeX's special characters escaped.
 
-    >>> _tex("l1_ratio 50%")
+    >>> tex("l1_ratio 50%")
     'l1\\_ratio 50\\%'
     """
     special = {c: f"\\{c}" for c in "#$%&_{}"}

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.core.gate import COUNTS
-from flower_fedcon.lab.experiments.figures import LABELS, abscissa_of, axes_of, spans, values_of
+from flower_fedcon.lab.experiments.figures import (
+    LABELS,
+    abscissa_of,
+    axes_of,
+    lower_end,
+    spans,
+    values_of,
+)
 from flower_fedcon.lab.report.contents import Curves
 from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
@@ -36,9 +43,9 @@ TITLES = {
 def charts(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     """Return the charts of a page, in the form that its script reads.
 
-    A chart has `title`, and `columns`: each with `title`, `log` (whether it spans decades), and
-    `lines` with `name`, `colour` (a number) and, as lists, `x` by abscissa, `y` and, over seeds,
-    `low` and `high`.
+    A chart has `title`, and `columns`: each with `title`, `log` (whether it spans decades), `least`
+    (where a logarithmic axis ends below, 0 for no end), and `lines` with `name`, `colour` (a
+    number) and, as lists, `x` by abscissa, `y` and, over seeds, `low` and `high`.
     """
     names = list(dict.fromkeys(name for each in curves for row in each.rows for name in row))
     plain = [name for name in names if "/" not in name and name != "round"]
@@ -75,6 +82,7 @@ def _column(curves: Sequence[Curves], name: str, points: int) -> dict[str, Any]:
         "key": name,
         "title": LABELS.get(name, name.replace("_", " ")),
         "log": name == "residual" or spans(histories, name),
+        "least": lower_end([rows for each in curves for rows in (each.rows, each.low)], name),
         "lines": lines,
     }
 
@@ -102,7 +110,9 @@ def _of_clients(
         title = metric.replace("_", " ")
         if len(lines) > _EACH:
             title += f" (the first {_EACH} of {len(lines)})"
-        columns.append({"key": metric, "title": title, "log": False, "lines": lines[:_EACH]})
+        columns.append(
+            {"key": metric, "title": title, "log": False, "least": 0.0, "lines": lines[:_EACH]}
+        )
     return columns
 
 

@@ -83,6 +83,23 @@
     });
   }
 
+  // Where an axis ends: as given, and a logarithmic one above values that are rounding.
+  function ends(given, type, values, least) {
+    const place = (v) => (type === "log" ? Math.log10(v) : v);
+    const usable = (v) => v !== undefined && v !== null && (type !== "log" || v > 0);
+    let [low, high] = given || [];
+    if (!usable(low) && type === "log" && least) low = least;
+    if (!usable(low) && !usable(high)) return {};
+    const shown = values.filter(usable).map(place);
+    let from = usable(low) ? place(low) : shown.reduce((a, b) => Math.min(a, b), Infinity);
+    let to = usable(high) ? place(high) : shown.reduce((a, b) => Math.max(a, b), -Infinity);
+    if (!(from < to)) return {};
+    const margin = 0.05 * (to - from);
+    if (!usable(low)) from -= margin;
+    if (!usable(high)) to += margin;
+    return { range: [from, to] };
+  }
+
   function chart({ title, columns }) {
     const plot = element("div", { className: "plot" });
     const state = { column: 0, x: "rounds", logX: "linear", logY: columns[0].log ? "log" : "linear" };
@@ -97,16 +114,25 @@
         automargin: true, exponentformat: "power", ...(type === "log" ? { dtick: undefined } : {}),
       });
       const made = layout({ lines: column.lines.length });
-      made.xaxis = axis(state.logX, axes[state.x][1]);
-      made.yaxis = axis(state.logY, plain(column.title));
+      const values = column.lines.flatMap((line) => line.y).filter((y) => y !== null);
+      const reach = column.lines.flatMap((line) => line.high || []).concat(values);
+      const across = column.lines.flatMap((line) => line.x[state.x]);
+      made.xaxis = {
+        ...axis(state.logX, axes[state.x][1]), ...ends(data.xlim[state.x], state.logX, across, 0),
+      };
+      const up = ends(data.ylim[column.key], state.logY, reach, column.least);
+      made.yaxis = { ...axis(state.logY, plain(column.title)), ...up };
       // Another quantity or scale begins with its whole range; hidden curves stay hidden.
       made.xaxis.uirevision = `${state.x} ${state.logX}`;
       made.yaxis.uirevision = `${state.column} ${state.logY}`;
       Plotly.react(plot, traces(column, state.x), made, config);
-      const values = column.lines.flatMap((line) => line.y).filter((y) => y !== null);
-      const low = values.filter((y) => y <= 0).length;
-      note.textContent = state.logY === "log" && low
-        ? `${low} of ${values.length} values are 0 or less, and have no place on this scale.` : "";
+      const low = values.filter((y) => y <= 0).length, bottom = up.range && 10 ** up.range[0];
+      const under = bottom ? values.filter((y) => y > 0 && y < bottom).length : 0;
+      const said = state.logY !== "log" ? [] : [
+        ...(low ? [`${low} of ${values.length} values are 0 or less, and have no place on this scale.`] : []),
+        ...(under ? [`${under} of ${values.length} values lie below the axis.`] : []),
+      ];
+      note.textContent = said.join(" ");
     }
 
     const scales = { linear: "linear", log: "log" };

@@ -13,6 +13,7 @@ from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.solvers import gap_tolerance
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimisationOptions
 from flower_fedcon.strategies.families.mirrored import HasMirror, Mirrored
+from flower_fedcon.strategies.families.moduli import stated_zero
 from flower_fedcon.validation import (
     AUTO,
     choice,
@@ -118,6 +119,10 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         """Return the rho that a race tries: the rule's and 0; more than nu/L has no proof."""
         return [value, value / 4, 0.0]
 
+    def minimises_mean(self) -> bool:
+        """Return whether it minimises F, without a square that `regularization` adds."""
+        return super().minimises_mean() and not self.regularization
+
     def derive(self) -> DualConstants:
         """Settle the form, nu, rho and constants that follow."""
         if self.momentum == AUTO:
@@ -185,10 +190,12 @@ def choose_modulus(setup: Setup, given: float | None, regularization: float) -> 
     mu, alpha = setup.strong_convexity, regularization
     nu = given or (mu or 0.0) + alpha
     if nu == 0:
+        known = "the clients' modulus is unknown: give strong_convexity"
+        if mu is not None:
+            known = stated_zero(setup)
         raise ConfigError(
-            "DualFL needs strongly convex objectives, and the clients' modulus is "
-            f"{'unknown' if mu is None else 0}: give strong_convexity, or regularization=alpha "
-            "to add alpha/2 ||x||^2 to each"
+            f"DualFL needs strongly convex objectives, and {known}, or regularization=alpha to add "
+            f"alpha/2 ||x||^2 to each"
         )
     if mu is not None and nu > (mu + alpha) * _SLACK:
         raise ConfigError(

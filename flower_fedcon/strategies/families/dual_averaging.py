@@ -38,6 +38,7 @@ class DualAveraging(OwnSteps[State]):
         K >= 1; by default 1.
     """
 
+    guesses_modulus = True
     own_loop_decides: ClassVar[tuple[str, ...]] = ()
     needs_uncompressed = "its rounds get larger and larger weights, and so do compression errors"
     needs_gradient = "its model of f assumes gradients of a strongly convex function"

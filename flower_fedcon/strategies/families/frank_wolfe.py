@@ -91,6 +91,11 @@ class FrankWolfe(Mirrored[State]):
                 'gradient="stochastic" and a batch_size, or neither'
             )
 
+    @classmethod
+    def favours_frequent(cls) -> bool:
+        """Return False: x_bar is the mean of all x_i, also of clients that are away."""
+        return False
+
     def first_stage(self) -> int:
         """Return 27: the first rounds visit the same vertices for every penalty."""
         return 27
