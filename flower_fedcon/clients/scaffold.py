@@ -46,7 +46,7 @@ class ScaffoldClient(LocalPassClient[ScaffoldClientState]):
         return _with(state, WindowMeans.of(state.c, self.model_axes, down["window"]))
 
     def restore(self, down: Payload, given: Payload) -> ScaffoldClientState:
-        """Take c_i, and with windows m_i and n_i, from the server's mirror; without one all start at 0."""
+        """Take c_i, m_i and n_i from the server's mirror; without one all start at 0."""
         return self.initialize(down)._replace(**given)
 
     def on_acknowledged(self, state: ScaffoldClientState, down: Payload) -> ScaffoldClientState:

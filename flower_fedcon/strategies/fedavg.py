@@ -13,13 +13,13 @@ Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularize
 server_momentum, m = 0 at the start; with beta = 0, the default, m is the mean itself. P = window,
 gamma = amplification; with gamma = 1, the default, the second line of step 4 changes nothing.
 
-State: none on the client; w, with momentum m, and with an amplification w_0 on the server.
+State: none on the client; w, with momentum m, and with an amplification w_0, on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: any; under heterogeneity, or with a nonsmooth psi, the fixed point is biased: this is
 the algorithm.
-Windows: Amplified FedAvg is for clients that take turns, with P a multiple of a cycle, so that each
-client counts alike in w - w_0, however the server made this change. A window that the end of a run
-cuts off is not amplified.
+Windows: Amplified FedAvg is for clients that take turns, with P a multiple of a cycle, so that all
+clients count alike in w - w_0, however the server made this change. The fixed point of P rounds is
+that without amplification. A window that the end of a run cuts off is not amplified.
 Own steps: with `client_lr=DeltaSGD()`, "adaptive", client i finds its eta in step 2 from how its
 gradients change (`flower_fedcon.schedules`). A client with a smaller L_i moves further. If clients
 share a minimiser, it is still the limit; else clients weigh about in proportion to their steps T_i.
@@ -39,7 +39,7 @@ Sashank Reddi, "Federated Composite Optimization", ICML 2021 (arXiv:2011.08474).
 FedAvgM's: Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown, "Measuring the Effects of Non-Identical Data
 Distribution for Federated Visual Classification", 2019 (arXiv:1909.06335). The windows are those of
 Michael Crawshaw, Mingrui Liu, "Federated Learning under Periodic Client Participation and
-Heterogeneous Data: A New Communication-Efficient Algorithm and Analysis", NeurIPS 2024, with the
+Heterogeneous Data: A New Communication-Efficient Algorithm and Analysis", NeurIPS 2024, and of the
 authors' program.
 """
 
@@ -80,8 +80,9 @@ class FedAvg(AmplifiedSteps[FedAvgState]):
     Parameters
     ----------
     client_lr : float, Schedule, OwnRate, "auto" or "adaptive", optional
-        eta_c > 0, at most 1/L; by default 1/L, with gamma > 1 less by the factor gamma K P. A schedule of `flower_fedcon.schedules` changes it
-        by the round. "adaptive" is the schedules' `DeltaSGD()`: each client finds its own steps.
+        eta_c > 0, at most 1/L; by default 1/L, and 1/(L K P gamma) if gamma > 1. A schedule of
+        `flower_fedcon.schedules` changes it by the round. "adaptive" is the schedules'
+        `DeltaSGD()`: each client finds its own steps.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_momentum : float or "auto" (default: 0.0)

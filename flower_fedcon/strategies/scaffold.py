@@ -11,36 +11,39 @@ Round, for a cohort S, from c = c_i = 0:
     4. upload y - x and dc_i
     5. server:    x := x + eta_g mean_S(y_i - x);  c := c + (1/N) sum_S dc_i
 
-With windows of P rounds c and c_i stay as they are within one. Beside them each client keeps the
-mean m_i of its gradients in the window, which is c_i before its first round in it:
-    3. client i:  g_i = c_i + dc_i as above;  n_i, the rounds that i has taken part in, counts on
-                  dc_i = (g_i - m_i)/n_i;  m_i := m_i + dc_i
-    5. server:    m := m + (1/N) sum_S dc_i, which is the mean of all m_i
-                  at the end of a window:  x := x_0 + gamma (x - x_0);  c := m, c_i := m_i,  with
-                  x_0 the model at its start
+With windows of P rounds c and the c_i stay as they are within one. Client i also keeps m_i, the
+mean of its gradients in the window, which is c_i before its first round there, and n_i, how many
+rounds these are. Steps 3 and 5 are then
+    3. client i:  n_i := n_i + 1;  dc_i = (g_i - m_i)/n_i, with g_i = c_i + (dc_i of above)
+                  m_i := m_i + dc_i
+    5. server:    x as above;  m := m + (1/N) sum_S dc_i, which stays the mean of all m_i
+                  after P rounds:  x := x_0 + gamma (x - x_0), x_0 the x of P rounds ago
+                                   c := m;  all clients  c_i := m_i, n_i := 0
 
-Symbols: eta_l = client_lr, eta_g = server_lr, K = local_steps, P = window, gamma = amplification.
-c moves by 1/N and stays the mean of ALL c_i. With 1/|S| it would not, and the limit would be wrong
+Symbols: eta_l = client_lr, eta_g = server_lr, K = local_steps, P = window, gamma = amplification. c
+moves by 1/N and stays the mean of ALL c_i. With 1/|S| it would not, and the limit would be wrong
 for cohorts of varying size.
 
 State: c_i on the client; x, c and, with a mirror, the c_i (N d numbers) on the server. With windows
-also m_i, n_i and the window's number on the client, in the mirror, and m and x_0 on the server.
+m_i, n_i and the window's number beside each c_i (2 N d numbers in the mirror), and m and x_0 on the
+server.
 Wire: 2 vectors down (with windows also 1 number); 1 vector up (2 in option "I", without mirror, and
 from your own train loops if local_steps is left out).
-Participation: any, and replies to earlier models (`Buffered`): all uploads are 0 exactly at the
-optimum, so that it does not move if some clients answer more often; convergence is measured. With a
-mirror, option "II" sends no dc_i: it follows from what the server knows.
-Windows: Amplified Scaffold is option "II" with windows, for clients that take turns: P is a multiple
-of a cycle. With P = gamma = 1 it is Scaffold itself. With option "I" m_i is the mean of the
-gradients at the models that were sent. The fixed point is the optimum for each P and gamma. A
-client that takes part several times in a window counts in m by the mean of its rounds, and one that
-does not keeps its c_i. The end of a run does not end a window: the last rounds are then not
-amplified, so a number of rounds that is a multiple of P is best.
-Compression: EF21, of y - x and dc_i, which vanish at the optimum: c_i (with windows m_i), the
-memory, moves by the decoded upload, and c (m) stays the mean. The fixed point is the same.
-Lost state: c_i, m_i and n_i come from the mirror. Without it all clients start again from c = c_i = 0 (a
-collective reset; x stays). If a single client returned with c_i = 0, c would differ from the mean
-of the c_i forever: on the tests' quadratics the limit is then 0.14 to 0.24 from the optimum.
+Participation: any, and without windows replies to earlier models (`Buffered`): all uploads are 0
+exactly at the optimum, so that it does not move if some clients answer more often; convergence is
+measured. With a mirror, option "II" sends no dc_i: it follows from what the server knows.
+Windows: Amplified Scaffold is option "II" with gamma > 1, and P a multiple of a cycle of clients
+that take turns. A window of one round with gamma = 1 is Scaffold, by the option's own g_i; with
+option "I" m_i is the mean of the gradients at the models that were sent. The fixed point is the
+optimum for any P and gamma, since all dc_i are 0 there. Each round of a client counts alike in m_i,
+and a client without a round in the window keeps its c_i. A window that the end of a run cuts off is
+not amplified.
+Compression: EF21, of y - x and dc_i, which vanish at the optimum: c_i (m_i), the memory, moves by
+the decoded upload, and c (m) stays the mean of them. The fixed point is the same.
+Lost state: c_i, m_i and n_i come from the mirror. Without it all clients start again from c = c_i =
+0, with windows also m = m_i = 0 (a collective reset; x stays). If a single client returned with c_i
+= 0, c would differ from the mean of the c_i forever: on the tests' quadratics the limit is then
+0.14 to 0.24 from the optimum.
 
 Not for: a psi that is not smooth (CompositeFL), and clients that take part rarely: their control
 variates are stale.
@@ -49,7 +52,8 @@ Source: Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank Reddi, Seb
 Theertha Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020
 (arXiv:1910.06378), Algorithm 1; second-hand, from later papers. The windows are those of Michael
 Crawshaw, Mingrui Liu, "Federated Learning under Periodic Client Participation and Heterogeneous
-Data: A New Communication-Efficient Algorithm and Analysis", NeurIPS 2024, with the authors' program.
+Data: A New Communication-Efficient Algorithm and Analysis", NeurIPS 2024, and of the authors'
+program.
 """
 
 from __future__ import annotations
@@ -65,8 +69,8 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.server.optimizers import OptimizerState
 from flower_fedcon.server.windows import Window, WindowMeans
-from flower_fedcon.strategies.families.control_variates import CorrectedSteps
 from flower_fedcon.strategies.families.amplified_steps import AmplifiedSteps, WindowOptions
+from flower_fedcon.strategies.families.control_variates import CorrectedSteps
 from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.payloads import Payload
 
@@ -89,8 +93,8 @@ class Scaffold(AmplifiedSteps[ScaffoldState], CorrectedSteps[ScaffoldState]):
     Parameters
     ----------
     client_lr : float, Schedule or "auto", optional
-        eta_l > 0; by default 1/(4 L K), with windows less by the factor gamma P. A schedule of `flower_fedcon.schedules` changes it by the
-        round.
+        eta_l > 0; by default 1/(4 L K), and with windows 1/(4 L K gamma P). A schedule of
+        `flower_fedcon.schedules` changes it by the round.
     local_steps : int or "auto", optional
         K >= 1; by default 5.
     server_lr : float (default: 1.0)
@@ -103,7 +107,7 @@ class Scaffold(AmplifiedSteps[ScaffoldState], CorrectedSteps[ScaffoldState]):
     mirror : bool (default: True)
         Keep a copy of every c_i on the server.
     window : int (default: 1)
-        P >= 1, the rounds in which c and the c_i stay the same.
+        P >= 1, the number of rounds in which c and the c_i stay the same.
     amplification : float (default: 1.0)
         gamma > 0: how many times a window's change of x counts; the authors take 1.5.
 

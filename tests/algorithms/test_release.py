@@ -41,7 +41,8 @@ SUMS: list[tuple[str, dict[str, Any]]] = [
     ("compositefl", WITHOUT),
 ]  # fmt: skip
 SINGLE: list[tuple[str, dict[str, Any]]] = [
-    ("scaffold", {}), ("scaffold", WINDOW), ("feddyn", {}), ("fivegcs", {}), ("feddr", {}), ("dualfl", {}),
+    ("scaffold", {}), ("scaffold", WINDOW), ("feddyn", {}), ("fivegcs", {}), ("feddr", {}),
+    ("dualfl", {}),
     ("dualfl", {"participation": HALF}), ("compositefl", {}), ("compositefl", {"participation":
     Sample(count=3)}), ("fedfw", {"participation": HALF}), ("fedfwplus", {"participation": HALF}),
     ("fednewton", {"participation": HALF}), ("fedexprox", {"extrapolation": "diversity"}),
