@@ -43,6 +43,11 @@ def check_flow(strategy: Method[Any]) -> None:
             strategy.batch_order != ORDERS[0],
             "epochs count a client's rounds one after another",
         ),
+        "window": (getattr(strategy, "window", 1) > 1, "a window counts rounds of cohorts"),
+        "amplification": (
+            getattr(strategy, "amplification", 1.0) != 1,
+            "it is for the change of the model over rounds of cohorts",
+        ),
         getattr(strategy, "penalty_name", ""): (
             getattr(strategy, "balances", False),
             "residuals of different models cannot be compared",

@@ -38,13 +38,13 @@ class StateColumns(Sequence[Versions]):
 
     Examples
     --------
-    >>> from flower_fedcon.clients.scaffold import ScaffoldClientState
+    >>> from flower_fedcon.clients.mifa import MIFAClientState
     >>> rounds, none = np.array([3, 0]), np.zeros(2, int)
-    >>> form, c = (ARRAY, 0.0), np.ones((1, 2))
-    >>> kind, arrays = np.array([[1, 0], [0, 0]]), ({"c": c}, {})
-    >>> columns = StateColumns(ScaffoldClientState, 1, rounds, none, none, kind, [form], arrays)
+    >>> form, g = (ARRAY, 0.0), np.ones((1, 2))
+    >>> kind, arrays = np.array([[1, 0], [0, 0]]), ({"g": g}, {})
+    >>> columns = StateColumns(MIFAClientState, 1, rounds, none, none, kind, [form], arrays)
     >>> columns[0].acknowledged, columns[1].round
-    (ScaffoldClientState(c=array([1., 1.]), resets=0.0), 0)
+    (MIFAClientState(g=array([1., 1.]), resets=0.0), 0)
     """
 
     def __init__(

@@ -7,14 +7,19 @@ Round, for a cohort S:
     2. client i:  v = w;  K times  v := v - eta_c (grad f_i(v) + q),  q a subgradient of psi at v
     3. upload v - w
     4. server:    m := beta m + mean_S(v_i - w);  w := w + eta_s m
+                  every P rounds:  w := w_0 + gamma (w - w_0),  w_0 the model P rounds ago
 
 Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularizer, beta =
-server_momentum, m = 0 at the start; with beta = 0, the default, m is the mean itself.
+server_momentum, m = 0 at the start; with beta = 0, the default, m is the mean itself. P = window,
+gamma = amplification; with gamma = 1, the default, the second line of step 4 changes nothing.
 
-State: none on the client; w, and with momentum m, on the server.
+State: none on the client; w, with momentum m, and with an amplification w_0, on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: any; under heterogeneity, or with a nonsmooth psi, the fixed point is biased: this is
 the algorithm.
+Windows: Amplified FedAvg is for clients that take turns, with P a multiple of a cycle, so that all
+clients count alike in w - w_0, however the server made this change. The fixed point of P rounds is
+that without amplification. A window that the end of a run cuts off is not amplified.
 Own steps: with `client_lr=DeltaSGD()`, "adaptive", client i finds its eta in step 2 from how its
 gradients change (`flower_fedcon.schedules`). A client with a smaller L_i moves further. If clients
 share a minimiser, it is still the limit; else clients weigh about in proportion to their steps T_i.
@@ -32,7 +37,10 @@ Source: Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüer
 (arXiv:1602.05629); with a subgradient as the baseline (Algorithm 1) of Honglin Yuan, Manzil Zaheer,
 Sashank Reddi, "Federated Composite Optimization", ICML 2021 (arXiv:2011.08474). The momentum is
 FedAvgM's: Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown, "Measuring the Effects of Non-Identical Data
-Distribution for Federated Visual Classification", 2019 (arXiv:1909.06335).
+Distribution for Federated Visual Classification", 2019 (arXiv:1909.06335). The windows are those of
+Michael Crawshaw, Mingrui Liu, "Federated Learning under Periodic Client Participation and
+Heterogeneous Data: A New Communication-Efficient Algorithm and Analysis", NeurIPS 2024, and of the
+authors' program.
 """
 
 from __future__ import annotations
@@ -48,7 +56,8 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.server.optimizers import OptimizerState
 from flower_fedcon.server.own_rates import DeltaSGD
-from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
+from flower_fedcon.server.windows import Window
+from flower_fedcon.strategies.families.amplified_steps import AmplifiedSteps, WindowOptions
 from flower_fedcon.validation import AUTO, Array, chosen, nonnegative
 from flower_fedcon.wire.payloads import Payload
 
@@ -62,22 +71,28 @@ class FedAvgState(NamedTuple):
     w: Array  # global model, shape of x0
     m: Array | None = None  # momentum, shape of x0; None without
     optimizer: OptimizerState | None = None  # of server_optimizer; None without
+    window: Window | None = None  # None without amplification
 
 
-class FedAvg(LocalSteps[FedAvgState]):
+class FedAvg(AmplifiedSteps[FedAvgState]):
     """FedAvg; with a `regularizer`, its subgradient is added to each local gradient.
 
     Parameters
     ----------
     client_lr : float, Schedule, OwnRate, "auto" or "adaptive", optional
-        eta_c > 0, at most 1/L; by default 1/L. A schedule of `flower_fedcon.schedules` changes it
-        by the round. "adaptive" is the schedules' `DeltaSGD()`: each client finds its own steps.
+        eta_c > 0, at most 1/L; by default 1/L, and 1/(L K P gamma) if gamma > 1. A schedule of
+        `flower_fedcon.schedules` changes it by the round. "adaptive" is the schedules'
+        `DeltaSGD()`: each client finds its own steps.
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_momentum : float or "auto" (default: 0.0)
         beta in [0, 1).
     server_optimizer : ServerOptimizer, optional
         A rule of `flower_fedcon.optimizers`, whose step replaces m. The fixed points stay the same.
+    window : int (default: 1)
+        P >= 1, the rounds after which w is amplified; with gamma = 1 without an effect.
+    amplification : float (default: 1.0)
+        gamma > 0: how many times the window's change of w counts; the authors take up to 3.
     regularizer : Regularizer, optional
         psi; it needs a subgradient.
 
@@ -119,7 +134,7 @@ class FedAvg(LocalSteps[FedAvgState]):
         *,
         server_momentum: float | str = 0.0,
         regularizer: Any = None,
-        **steps: Unpack[StepOptions],
+        **steps: Unpack[WindowOptions],
     ) -> None:
         super().__init__(**steps)
         self.server_momentum = chosen(nonnegative, "server_momentum", server_momentum)
@@ -131,6 +146,18 @@ class FedAvg(LocalSteps[FedAvgState]):
                 f"and {self.server_optimizer!r}: leave one out"
             )
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether windows change anything."""
+        return self.amplification != 1
+
+    def safe_share(self) -> float:
+        """Return the largest safe step times L: amplified, a window moves by one step of 1/L."""
+        if self.amplification <= 1:
+            return super().safe_share()
+        each = max(1.0, self.server_lr) * self.local_steps
+        return float(1 / (each * self.window * self.amplification))
 
     def smoothness_for(self, name: str, about: str) -> float:
         """Return L plus psi's curvature far out, as of a square, since psi has no prox here."""
@@ -153,7 +180,7 @@ class FedAvg(LocalSteps[FedAvgState]):
         """Start at x0."""
         if self.regularizer is not None:
             self.regularizer.subgradient(x0)  # raises here rather than in round 1
-        return FedAvgState(w=x0)
+        return FedAvgState(w=x0, window=self.first_window(x0))
 
     def why_independent(self) -> str:
         """Return why the noise of rounds must be independent with these arguments; "" if not."""
@@ -161,6 +188,8 @@ class FedAvg(LocalSteps[FedAvgState]):
             return (
                 "with server_momentum or a server_optimizer its model is not the sum of the changes"
             )
+        if self.windowed:
+            return "with an amplification its model is not the sum of the changes"
         return ""
 
     def broadcast(self, state: FedAvgState) -> Payload:
@@ -173,4 +202,7 @@ class FedAvg(LocalSteps[FedAvgState]):
         if self.server_momentum and state.m is not None:
             m = self.server_momentum * state.m + m
         move, optimizer = self.server_move(m, state.optimizer)
-        return FedAvgState(state.w + move, m if self.server_momentum else None, optimizer)
+        w, window = state.w + move, state.window
+        if window is not None:
+            w, window, _ = self.amplified(w, window)
+        return FedAvgState(w, m if self.server_momentum else None, optimizer, window)

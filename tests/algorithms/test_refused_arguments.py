@@ -21,7 +21,7 @@ from problems import (
 )
 from q6_runs import PSI, unknown
 
-from flower_fedcon import Bernoulli, FederatedProblem, Only, Sample, simulate
+from flower_fedcon import Bernoulli, Buffered, FederatedProblem, Only, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
 from flower_fedcon.compressors import QSGD, Natural, RandK, TopK
 from flower_fedcon.core.participation import Participation
@@ -221,6 +221,12 @@ CONFIG = [
     (lambda: FedDyn(proximal="balancing"), "must be a number"),
     (lambda: FedDR(MCP(1.0, 3.0), step_size="balanced"), "up to inf"),
     (lambda: played(FedPD(step_size="balanced", privacy=NOISE)), "no noise protects"),
+    *((lambda kind=kind, more=more: kind(**STEPS, **more), words) for kind in (FedAvg, Scaffold)
+      for more, words in (
+        ({"window": 0}, "window must be a whole number >= 1, got 0"),
+        ({"window": 2.5}, "window must be a whole number >= 1, got 2.5"),
+        ({"amplification": 0}, "amplification must be finite and > 0, got 0"),
+    )),
     # --- control variates
     (lambda: LoCoDL(uplink_compressor=TopK(count=2)),
      "uplink_compressor must be unbiased, such as RandK"),
@@ -371,6 +377,11 @@ COHORTS = [
     (lambda: played(FiveGCS(participation=Bernoulli(0.5))),
      "5GCS needs cohorts of one size, got Bernoulli"),
     (lambda: played(FiveGCS(participation=Odd())), "cohorts of one size"),
+    *((lambda kind=kind, more=more: opened(kind(**STEPS, **more, participation=Buffered())), words)
+      for kind in (FedAvg, Scaffold) for more, words in (
+        ({"window": 5}, "takes no window=5 with Buffered.*counts rounds of cohorts.*Leave window"),
+        ({"amplification": 1.5}, "takes no amplification=1.5 with Buffered.*over rounds of coh"),
+    )),
 ]  # fmt: skip
 MISMATCHES = [
     (lambda: played(FedProxAL(coupling=1.0), q6_limited()),

@@ -17,6 +17,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.registry import algorithms, strategy_class
 
 HALF, WITHOUT = Sample(fraction=0.5), {"mirror": False}
+WINDOW = {"window": 2, "amplification": 1.5}
 PLAIN = {"uplink": None, "downlink": None}
 SUMS: list[tuple[str, dict[str, Any]]] = [
     *((name, {"participation": Full()}) for name in (
@@ -31,6 +32,7 @@ SUMS: list[tuple[str, dict[str, Any]]] = [
     )),
     ("fastfedda", {"output": "average"}),
     ("scaffold", {**WITHOUT, "option": "I"}), ("scaffold", {**WITHOUT, "participation": HALF}),
+    ("scaffold", {**WITHOUT, **WINDOW, "participation": HALF}), ("fedavg", WINDOW),
     ("feddyn", WITHOUT), ("feddyn", {**WITHOUT, "participation": HALF}),
     ("fivegcs", WITHOUT), ("fivegcs", {**WITHOUT, "participation": HALF}),
     ("feddr", WITHOUT), ("feddr", {**WITHOUT, "participation": HALF}),
@@ -39,7 +41,8 @@ SUMS: list[tuple[str, dict[str, Any]]] = [
     ("compositefl", WITHOUT),
 ]  # fmt: skip
 SINGLE: list[tuple[str, dict[str, Any]]] = [
-    ("scaffold", {}), ("feddyn", {}), ("fivegcs", {}), ("feddr", {}), ("dualfl", {}),
+    ("scaffold", {}), ("scaffold", WINDOW), ("feddyn", {}), ("fivegcs", {}), ("feddr", {}),
+    ("dualfl", {}),
     ("dualfl", {"participation": HALF}), ("compositefl", {}), ("compositefl", {"participation":
     Sample(count=3)}), ("fedfw", {"participation": HALF}), ("fedfwplus", {"participation": HALF}),
     ("fednewton", {"participation": HALF}), ("fedexprox", {"extrapolation": "diversity"}),

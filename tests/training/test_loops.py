@@ -45,6 +45,8 @@ CORRECTIONS = [
     Scaffold(**STEPS),
     Scaffold(**STEPS, mirror=False),
     Scaffold(**STEPS, **HALF),
+    Scaffold(**STEPS, window=3, amplification=1.5, **HALF),
+    FedAvg(**STEPS, window=3, amplification=1.5),
     FedExProx(step_size=0.5, extrapolation=1.5, **SOLVER),
     FedExProx(step_size=0.5, extrapolation="diversity", **SOLVER, **HALF),
     FedDyn(proximal=2.0, **SOLVER),
