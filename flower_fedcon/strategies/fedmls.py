@@ -55,6 +55,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.scales import UNIT
 from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
@@ -82,13 +83,15 @@ class FedMLS(FedConStrategy[FedMLSState]):
     step_growth : float (default: 1.0)
         K0 > 0: round t takes ceil(K0 t) local steps.
     distance, lipschitz : float, optional
-        D >= ||x0 - x*|| and G, the Lipschitz constant of every f_i, for the rule of lambda_0; by
-        default guesses: G the longest gradient of an f_i at the start, D = G/L.
+        D, about ||x0 - x*||, and G, the Lipschitz constant of every f_i, for the rule of lambda_0.
+        G is by default the longest gradient of an f_i at the start, and D is G/L if clients state
+        L. Losses with kinks have none, and then D must be given: a D that is ten times too short
+        or too long takes up to ten times the rounds.
 
     Raises
     ------
     ConfigError
-        If an argument is out of range, or G or D is needed and unknown.
+        If an argument is out of range, or D is needed and no L is stated.
     ParticipationError
         If the run leaves clients out.
 
@@ -100,7 +103,7 @@ class FedMLS(FedConStrategy[FedMLSState]):
     >>> from flower_fedcon.objectives import LeastAbsoluteDeviations
     >>> clients = [LeastAbsoluteDeviations(np.ones((1, 1)), [b]) for b in (1.0, 2.0, 6.0)]
     >>> problem = FederatedProblem(clients)
-    >>> strategy = FedMLS(distance=6.0, lipschitz=1.0)
+    >>> strategy = FedMLS(distance=2.0)
     >>> simulate(strategy, problem, num_rounds=100).x.round(1)
     array([2.])
     """
@@ -147,8 +150,14 @@ class FedMLS(FedConStrategy[FedMLSState]):
         }
 
     def _reach(self) -> float:
-        """Return a guess of D: the length of a gradient step of 1/L, a lower bound."""
-        return float(self.lipschitz) / self.smoothness_for("distance", "about ||x0 - x*||")
+        """Return a guess of D: the length of a gradient step of 1/L."""
+        L = self.setup.smoothness
+        if L is None:
+            raise ConfigError(
+                "FedMLS: losses with kinks have no smoothness L from which the length of steps "
+                "would follow: give distance, about ||x0 - x*||, or step_size"
+            )
+        return float(self.lipschitz) / (L or UNIT)
 
     def _balanced(self) -> float:
         """Return the lambda_0 with which the bound is least."""

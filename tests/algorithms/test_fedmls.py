@@ -198,13 +198,17 @@ def test_what_it_refuses_says_why():
             simulate(FedMLS(step_size=1.0, **arguments), absolute(), 1)
 
 
-def test_without_smoothness_the_scales_are_estimated(caplog):
-    """Losses with kinks state no L: where gradients change is their unit of length."""
-    with caplog.at_level(logging.INFO):
-        history = simulate(FedMLS(), hinge(), 60, engine="stacked")
-    assert "do not state their smoothness" in caplog.text
-    far = history["objective"] - hinge().optimum.value
-    assert far[-1] < 0.1 * far[0]
+def test_without_smoothness_a_distance_is_asked_for():
+    """Estimates of L from jumps of gradients would be of rows, not of the problem."""
+    for own in ({}, {"lipschitz": 2.0}):
+        with pytest.raises(
+            ConfigError, match=r"give distance, about \|\|x0 - x\*\|\|, or step_size"
+        ):
+            simulate(FedMLS(**own), hinge(), 1)
+    problem = hinge()
+    history = simulate(FedMLS(distance=3.0), problem, 60, engine="stacked")
+    far = history["objective"] - problem.optimum.value
+    assert far[-1] < 0.05 * far[0]
 
 
 # --- the losses -----------------------------------------------------------------------------------

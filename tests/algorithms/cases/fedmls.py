@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract
+from contract import Case, Contract, about
 from kinks import absolute, hinge
 from problems import q6
 
@@ -23,20 +23,18 @@ def fedmls():
     #   z = 11/12 - 3/4 (67/72 - 1157/1080) = 46/45,  w = (17/18 + 46/45)/2 = 59/60
     clients = [LeastAbsoluteDeviations([[a]], [b]) for a, b in ((1.0, 3.0), (2.0, 0.0))]
     problem = FederatedProblem(clients, x0=np.ones(1))
-    return FedMLS(step_size=4.0, step_growth=1.0), problem, [17 / 18, 59 / 60]
+    return FedMLS(step_size=4.0), problem, [17 / 18, 59 / 60]
 
-
-ONE = {"step_growth": 1.0}
 
 CONTRACT = Contract(
     cases=[
-        Case("quadratics", q6, {"step_size": 0.6, **ONE}, 150, 0, 1, "residual"),
-        Case("absolute loss", absolute, {"step_size": 8.0, **ONE}, 200, 0, 1, "residual"),
-        Case("hinge loss", hinge, {"step_size": 8.0, **ONE}, 200, 0, 1, "residual"),
+        Case("smooth", q6, {"step_size": 0.6}, 200, 0, 3e-5, "residual"),
+        Case("absolute", absolute, {"step_size": 16.0}, 200, **about(1.078e-3), measure="residual"),
+        Case("hinge", hinge, {"step_size": 16.0}, 200, **about(2.361e-3), measure="residual"),
     ],
     sampled=[],
     first_rounds=[fedmls],
-    small={"step_size": 1.0, "step_growth": 1.0},
+    small={"step_size": 1.0},
     lost="heals",
     refuses=[
         Sample(fraction=0.5),
