@@ -1,13 +1,14 @@
 """Rounds and subgradients to an accuracy, for two losses with kinks: the table of which_method.md.
 
-    python docs/nonsmooth_losses.py [ROUNDS]
+    python docs/nonsmooth_losses.py
 
 Ten clients of forty rows: a support vector machine, sorted by label, and least absolute deviations
 with heavy tails and a level of each client's own. SciPy's linear programs find the optima. Each
-method is given the best of a grid of steps for each accuracy, FedMLS also its rule.
+method is given the best of a grid of steps for each accuracy, FedMLS also by its rule from D.
+Lines have rounds and a client's subgradients for each accuracy.
 """
 
-import sys
+from math import ceil
 
 import numpy as np
 from scipy.optimize import linprog
@@ -18,7 +19,7 @@ from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.strategies import FedAvg, FedMLS
 
 CLIENTS, ROWS, ENTRIES = 10, 40, 20
-ACCURACIES = 0.1, 0.03, 0.01, 0.003  # of F(x0) - F*
+ACCURACIES = 0.03, 0.01, 0.003, 0.001, 0.0003  # of F(x0) - F*
 GRID = [10.0**k for k in np.arange(-3, 1.01, 0.5)]  # of D/G
 
 
@@ -87,49 +88,54 @@ def first(errors, accuracy):
     return there[0] + 1 if len(there) else np.inf
 
 
-def methods(D, G, N):
-    """Yield a label, subgradients of a client after so many rounds, and a grid of strategies."""
-    for K in (1, 10):
+def methods(D, G, steepest):
+    """Yield a label, rounds, a client's subgradients in so many of them, and a grid."""
+    for K, rounds in ((1, 3000), (10, 1000)):
         steps = [c * D / G / K for c in GRID]
         yield (
             f"FedAvg, {K} a round",
+            rounds,
             lambda t, K=K: K * t,
             [FedAvg(client_lr=s, local_steps=K) for s in steps]
             + [FedAvg(client_lr=InverseSqrt(3 * s), local_steps=K) for s in steps],
         )
-    for K in (1.0, 4.0, 16.0):
-        best = N * D / G * np.sqrt(24 / (1 + 8 / K))
-        steps = [c * best for c in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)]
-        yield (
-            f"FedMLS, {K:g} t",
-            lambda t, K=K: K * t * (t + 1) / 2,
-            [FedMLS(step_size=s, step_growth=K) for s in steps],
-        )
-        yield (
-            f"FedMLS, {K:g} t, by rule",
-            lambda t, K=K: K * t * (t + 1) / 2,
-            [FedMLS(step_growth=K)],
-        )
+    # The step of the theory for all rounds, from the numbers that FedMLS takes for its rule.
+    yield (
+        "FedAvg, D and G given",
+        3000,
+        lambda t: t,
+        [FedAvg(client_lr=InverseSqrt(D / steepest), local_steps=1)],
+    )
+    for K, rounds in ((1.0, 500), (4.0, 250)):
+        own = {"step_growth": K}
+        for words, factors in (("", (0.3, 1.0, 3.0, 10.0)), (", D given", (1.0,))):
+            yield (
+                f"FedMLS, {K:g} t{words}",
+                rounds,
+                lambda t, K=K: sum(ceil(K * s) for s in range(1, t + 1)),
+                [FedMLS(distance=factor * D, **own) for factor in factors],
+            )
 
 
-def main(rounds):
+def main():
     for name, sample in (("SVM", machine), ("LAD", deviations)):
         make, least, D, G = problem_of(sample(np.random.default_rng(0)))
-        start = make().objective(np.zeros(ENTRIES))
+        problem, x0 = make(), np.zeros(ENTRIES)
+        start = problem.objective(x0)
+        steepest = max(np.linalg.norm(f.gradient(x0)) for f in problem.objectives)
         print(f"{name}: F* = {least:.6f}, F(x0) = {start:.4f}, D = {D:.3g}, G = {G:.3g}")
-        for label, total, grid in methods(D, G, CLIENTS):
-            count = min(rounds, 300) if "MLS" in label else rounds
-            errors = [curve(made, make, least, count) for made in grid]
+        for label, rounds, total, grid in methods(D, G, steepest):
+            errors = [curve(made, make, least, rounds) for made in grid]
             line = f"  {label:22}"
             for accuracy in ACCURACIES:
                 t = min(first(each, accuracy) for each in errors)
-                line += f" {t:6g} rounds {total(t) if t < np.inf else t:8g} |"
+                line += f" {t:5g} {total(t) if t < np.inf else t:7g} |"
             ends = [each[-1] for each in errors]
             best = int(np.nanargmin(ends))
-            tail = np.arange(count // 4, count)
+            tail = np.arange(rounds // 10, rounds)
             slope = np.polyfit(np.log(tail + 1), np.log(errors[best][tail]), 1)[0]
             print(f"{line} end {ends[best]:.2g} (grid {best}), slope {slope:.2f}", flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)
+    main()

@@ -33,7 +33,8 @@ by K0 + 8.
 
 State: w_i and z_i on the client; w, z and y on the server.
 Wire: 1 vector and 1 number down; 1 vector up.
-Participation: full.
+Participation: full. An absent client's y_i would be of another round, and the server weighs how far
+it is off by (t+1)/4.
 Lost state: w_i = z_i := y, with which y_i = y, as the argument for a round needs. The error that
 this makes falls like 1/t.
 

@@ -15,6 +15,7 @@ from kinks import (
     hinge_rows,
     least_deviations,
 )
+from pages import blocks
 from problems import q6, q6_l1
 
 from flower_fedcon import Buffered, FederatedProblem, Only, Sample, simulate
@@ -209,6 +210,15 @@ def test_without_smoothness_a_distance_is_asked_for():
     history = simulate(FedMLS(distance=3.0), problem, 60, engine="stacked")
     far = history["objective"] - problem.optimum.value
     assert far[-1] < 0.05 * far[0]
+
+
+def test_the_page_s_block(capsys):
+    """Between the third and the fourth of six rows every model is a median."""
+    (block,) = blocks("python", "docs/which_method.md")
+    names: dict = {}
+    exec(compile(block, "which_method.md", "exec"), names)
+    assert "a median of all:" in capsys.readouterr().out
+    assert 2 <= names["history"].x.item() <= 3
 
 
 # --- the losses -----------------------------------------------------------------------------------
