@@ -78,6 +78,7 @@ PASTED = {
         ("toml", "math/test_partition_rules.py::test_the_page_s_block"),
     ],
     "docs/faults.md": [("python", f"{GUIDES}test_faults")],
+    "docs/which_method.md": [("python", "algorithms/test_fedmls.py::test_the_page_s_block")],
     "docs/flower_app.md": [("python python toml", APP)],
     "docs/own_algorithm.md": [
         ("python python python", f"{GUIDES}test_an_algorithm_of_one_s_own"),

@@ -26,6 +26,10 @@ from flower_fedcon.objectives.many import ManyClients as ManyClients
 from flower_fedcon.objectives.network import TanhNetwork as TanhNetwork
 from flower_fedcon.objectives.neyman_pearson import NeymanPearson as NeymanPearson
 from flower_fedcon.objectives.noisy import Noisy as Noisy
+from flower_fedcon.objectives.nonsmooth import (
+    LeastAbsoluteDeviations as LeastAbsoluteDeviations,
+)
+from flower_fedcon.objectives.nonsmooth import SupportVectorMachine as SupportVectorMachine
 from flower_fedcon.objectives.offset import WithOffset as WithOffset
 from flower_fedcon.objectives.private_objective import PrivateObjective as PrivateObjective
 from flower_fedcon.objectives.profiled import Profiled as Profiled

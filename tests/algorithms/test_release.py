@@ -23,6 +23,7 @@ SUMS: list[tuple[str, dict[str, Any]]] = [
     *((name, {"participation": Full()}) for name in (
         "fedavg", "fedmid", "feddualavg", "fastfedda", "cfedda", "mcfedda", "averagedfw", "fedlin",
         "fedprox", "sdane", "scaffnew", "apdainexact", "fedpd", "fedfw", "fedfwplus", "fednewton",
+        "fedmls",
     )),
     ("fedexprox", {"extrapolation": "constant"}),
     ("fedsgm", PLAIN), ("fedsgm", {**PLAIN, "participation": HALF}),
@@ -51,7 +52,7 @@ SINGLE: list[tuple[str, dict[str, Any]]] = [
 NOT_PRIVATE = [
     case
     for case in SUMS
-    if case[0] in ("fedsgm", "fednewton") or case == ("sdane", {"participation": HALF})
+    if case[0] in ("fedsgm", "fednewton", "fedmls") or case == ("sdane", {"participation": HALF})
 ]
 PRIVATE = [case for case in SUMS if case not in NOT_PRIVATE]
 

@@ -61,7 +61,7 @@ def test_derivatives_and_constants(kind, weighted, sparse):
         np.testing.assert_allclose(Scaled(f, 2.0).hessian(x), 2 * hessian)
         curvatures = np.linalg.eigvalsh(hessian)
         assert f.strong_convexity <= curvatures[0] + 1e-12
-        if kind in ("poisson", "gamma", "negative_binomial"):
+        if kind in ("poisson", "gamma", "negative_binomial", "absolute", "hinge"):
             assert f.smoothness is None
         else:
             assert curvatures[-1] <= f.smoothness * (1 + 1e-12)

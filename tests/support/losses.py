@@ -51,6 +51,8 @@ LOSSES = {
     "negative_binomial": lambda A, rows, **more: losses.NegativeBinomialRegression(
         A, COUNTS[rows], 0.7, 0.3, **more
     ),
+    "absolute": lambda A, rows, **more: losses.LeastAbsoluteDeviations(A, B[rows], 0.3, **more),
+    "hinge": lambda A, rows, **more: losses.SupportVectorMachine(A, np.sign(B[rows]), 0.3, **more),
     "pseudo_huber": lambda A, rows, **more: PseudoHuber(A, B[rows], 0.3, **more),
 }
 SURVIVAL = {

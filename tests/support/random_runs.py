@@ -31,14 +31,14 @@ SOLVES = ["DualFL", "APDAInexact", "FedProx", "FedExProx", "FedPD", "FedDR", "Fe
 WOLFE = ["FedFW", "FedFWPlus", "AveragedFW"]
 OTHERS = ["FedSGM", "FedProxAL", "FedNewton"]
 MEMORIES = ["AREA", "MIFA", "FedVARP"]
-LATER = ["SDANE", *MEMORIES]  # at the end: a method's place draws its runs
+LATER = ["SDANE", *MEMORIES, "FedMLS"]  # at the end: a method's place draws its runs
 METHODS = [*STEPS, *AVERAGING, *COINS, *SOLVES, *WOLFE, *OTHERS, *LATER]
 
 WITH_PSI = {"FedMiD", "FedDualAvg", "CompositeFL", *AVERAGING, "FedDR"}
 MAY_HAVE_PSI = {"FedAvg", "Scaffnew", "DualFL", "FedNewton", "AREA", "MIFA"}
-EVERYONE = {"FedLin", "Scaffnew", "LoCoDL", "APDAInexact", "FedPD", "FedProxAL"}
+EVERYONE = {"FedLin", "Scaffnew", "LoCoDL", "APDAInexact", "FedPD", "FedProxAL", "FedMLS"}
 ONE_SIZE = {"TAMUNA", "CompositeFL", "FiveGCS"}
-BATCHES = {*STEPS, "Scaffnew", *MEMORIES, *AVERAGING} - {"FedLin"}
+BATCHES = {*STEPS, "Scaffnew", *MEMORIES, *AVERAGING, "FedMLS"} - {"FedLin"}
 LAYERED = {"FedAvg", "FedMiD", "FedDualAvg", "Scaffold", "FedProx"}
 SETTINGS: dict[str, Options] = {
     "LoCoDL": {"client_lr": 0.1, "communication_probability": 0.4, "strong_convexity": 0.1},
@@ -52,6 +52,7 @@ SETTINGS: dict[str, Options] = {
     "FedFW": {"penalty": 0.5},
     "FedFWPlus": {"penalty": 0.5},
     "SDANE": {"proximal": 1.0},
+    "FedMLS": {"step_size": 1.0, "step_growth": 1.5},
 }
 
 
