@@ -40,9 +40,7 @@ class Reduced:
         The steps, from 0, after which y_i is their point.
     """
 
-    def __init__(
-        self, client: ScaffnewClient, y: Array, at_y: Array, refreshed: set[int]
-    ) -> None:
+    def __init__(self, client: ScaffnewClient, y: Array, at_y: Array, refreshed: set[int]) -> None:
         self._client, self._refreshed, self._asked = client, refreshed, 0
         self.y, self.at_y = y, at_y
 

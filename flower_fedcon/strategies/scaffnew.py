@@ -43,9 +43,9 @@ Wire: 1 vector and 1 number down, 1 number more to a client that stops early; 1 
 Participation: full.
 Compression: EF21, of v_i - x_bar: the client uses the decoded v_i in step 2, so that the h_i sum to
 0. The fixed point is the same.
-Lost state: h_i := 0, and y_i := x_bar. Step 4 uploads h_i with xhat_i, so that the sum is 0 again after one round.
-Uploading xhat_i alone, as the h_i sum to 0, would make the loss permanent, and the round with psi
-wrong.
+Lost state: h_i := 0, and y_i := x_bar. Step 4 uploads h_i with xhat_i, so that the sum is 0 again
+after one round. Uploading xhat_i alone, as the h_i sum to 0, would make the loss permanent, and the
+round with psi wrong.
 
 Not for: absent clients (TAMUNA allows them), and rounds that must have a fixed length.
 
@@ -243,6 +243,8 @@ class Scaffnew(RandomRounds[ScaffnewState]):
 
     def personal(self, state: ScaffnewState, client: int, ack: int) -> Payload:
         """Tell a client the step in which it stops, if that is before the round's end."""
+        if np.ndim(client):  # all of them, in a round to be compiled
+            raise TypeError("each client stops in a step of its own")
         q = self.constants.stops[client]
         if not q:
             return {}
