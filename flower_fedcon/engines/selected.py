@@ -95,8 +95,8 @@ class Selected(StepTaker):
     def again(self, x: Array) -> Array:
         """Return the gradients of the last minibatches."""
         if self._all_rows:
-            return self._stack.gradient(x, self._which)
-        return self._stack.batch_gradient(x, self._which, self._last_rows)
+            return self._noised(self._stack.gradient(x, self._which))
+        return self._noised(self._stack.batch_gradient(x, self._which, self._last_rows))
 
     def _streams_of(self, purpose: int) -> list[np.random.Generator]:
         """Return each client's own stream of its round."""
