@@ -66,7 +66,7 @@ def expect_outcomes(y: Any) -> None:
     >>> expect_outcomes(["yes", "no"]), expect_outcomes(np.array([1.0, 2.0]))
     (None, None)
     """
-    if np.ndim(y) == 0 or (hasattr(y, "dtype") and np.asarray(y).dtype.kind in "biuf"):
+    if y is None or getattr(getattr(y, "dtype", None), "kind", "O") in "biuf":
         return
     cells = np.asarray(y, dtype=object).reshape(-1).tolist()
     if missing := [row for row, cell in enumerate(cells) if _is_missing(cell)]:

@@ -117,8 +117,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
     def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Array]:
         expect_unmasked("X", X)
         expect_unmasked("y", y)
-        if np.asarray(y).dtype.names is None:
-            expect_outcomes(y)
+        expect_outcomes(y)
         arrays: tuple[Any, Array] = self._numbers(X, y, **checks)
         if checks.get("y_numeric") and arrays[1].dtype.kind in "US":
             raise ValueError(

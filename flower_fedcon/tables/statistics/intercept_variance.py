@@ -240,13 +240,14 @@ class _Profile:
         left = n - p if reml else n
         rss, slope = float(b @ M @ b), M1 @ b
         digit = _ROUNDING * float(np.finfo(float).eps)  # of the scores, whose squares' sum this is:
-        if left > 0 and not rss > digit * digit * float(x @ M[:p, :p] @ x):
+        exact = left > 0 and not rss > digit * digit * float(x @ M[:p, :p] @ x)
+        if exact and n > p + groups:
             raise ConfigError(
                 "the columns and intercepts fit all outcomes exactly, so nothing is left of which "
                 "a residual variance follows: check the target, which may be constant or computed "
                 "from the columns"
             )
-        if not left > 0:
+        if exact or not left > 0:
             raise ConfigError(
                 f"{n:g} rows are too few for {p} coefficients and a residual variance: leave "
                 f"columns out"
