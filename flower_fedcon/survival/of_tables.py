@@ -79,4 +79,6 @@ def curves_of_tables(
         for k, label in enumerate(labels)
     }
     several = len(labels) > 1
-    return curves, LogRank.of_counts(n, d, labels, stratified) if several else None
+    return curves, LogRank.of_counts(
+        n, d, labels, stratified, grid=grid is not None
+    ) if several else None

@@ -122,7 +122,7 @@ def logrank(
     if len(arms) < 2:
         raise ConfigError(f"by must have at least two arms, got {arms.tolist()[0]!r} in all rows")
     _, _, n, d = counts_of_sites(times, events, arm, len(arms), groups, grid, min_rows)
-    return LogRank.of_counts(n, d, arms, bool(stratified))
+    return LogRank.of_counts(n, d, arms, bool(stratified), grid=grid is not None)
 
 
 def checked(time: Any, event: Any) -> tuple[Array, Array]:

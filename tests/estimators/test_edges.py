@@ -135,9 +135,7 @@ def test_a_feature_with_the_name_of_a_made_column_is_refused(tmp_path, name):
 
 def test_an_estimator_s_column_may_not_be_named_as_its_intercept():
     frame = pd.DataFrame(X, columns=["(intercept)", "b"])
-    with pytest.raises(
-        ConfigError, match="two columns of the model have"
-    ):
+    with pytest.raises(ConfigError, match="two columns of the model have"):
         FederatedElasticNet(0, inference="model").fit(frame, COUNTS, GROUPS)
 
 

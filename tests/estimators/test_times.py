@@ -127,3 +127,23 @@ def test_shifts_and_units_of_columns_change_no_cox_model(shift, unit, method):
                 hazard[:, 1],
                 rtol=1e-6,
             )
+
+
+def test_a_test_on_a_grid_says_what_the_grid_does():
+    """Of data sets without an effect, two of three have the p-value of all times in the span."""
+    inside = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        times, arms = rng.exponential(size=200), rng.integers(0, 2, 200)
+        events = times < rng.exponential(2.0, 200)
+        grid = np.quantile(times[events], [0.2, 0.4, 0.6, 0.8, 1.0])
+        test = logrank(times, events, arms, arms * 0 + seed, grid=grid)
+        low, high = test.span
+        assert low < test.pvalue < high
+        inside.append(low <= logrank(times, events, arms).pvalue <= high)
+    assert 0.5 < np.mean(inside) < 0.95
+    assert "on a grid, of all times about" in repr(test)
+    assert "A finer grid narrows that" in test.caution
+    whole = logrank(times, events, arms)
+    assert whole.span == (whole.pvalue, whole.pvalue)
+    assert whole.caution == ""

@@ -287,7 +287,7 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
     for stratified in (False, True) if len(by_arm) > 1 else ():
         try:
             arms = np.array(curves.arms)
-            test = LogRank.of_counts(curves.at_risk, curves.events, arms, stratified)
+            test = LogRank.of_counts(curves.at_risk, curves.events, arms, stratified, grid=True)
         except ConfigError as error:
             yield f"log-rank test: {error}"
         else:
@@ -296,6 +296,8 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
                 f"{kind}: chi2 {test.statistic:.5g}, degrees of freedom {test.degrees}, "
                 f"p = {test.pvalue:.3g}"
             )
+            if test.caution and not stratified:
+                yield f"  {test.caution}"
 
 
 def centred(x: Array, preparation: Preparation, server: Server) -> Array:
