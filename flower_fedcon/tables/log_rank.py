@@ -13,9 +13,9 @@ from flower_fedcon.errors import ConfigError, pandas
 from flower_fedcon.validation import Array
 
 _ROUNDING = 1e-10  # of a sum over the intervals, relative
-# The deviation of a test's root on a grid from that of all times, relative to the root of `share`:
-# of 500 data sets with 4 to 40 intervals, 100 to 1000 rows and hazard ratios from 1 to 2.5.
-_MOVES, _LITTLE = 0.6, 0.01
+# How far a test's root on a grid is from that of all times, relative to the root of `share`: 94 %
+# of 300 data sets without an effect, with 3 to 20 intervals and 100 to 500 rows, were nearer.
+_MOVES, _LITTLE = 1.2, 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,11 +125,11 @@ class LogRank:
 
     @property
     def span(self) -> tuple[float, float]:
-        """The p-values between which that of all times lies in about two of three data sets.
+        """The p-values between which that of all times lies in about nine of ten data sets.
 
         On a grid events in one interval count as simultaneous. That moves the root of the
-        statistic up or down, by about 0.6 times the root of `share`; and strong effects look
-        weaker than they are. Without a grid both ends are `pvalue`.
+        statistic up or down, by at most 1.2 times the root of `share` in most of them; and strong
+        effects look weaker than they are. Without a grid both ends are `pvalue`.
         """
         root, moved = math.sqrt(self.statistic), _MOVES * math.sqrt(self.share)
         ends = [max(root + sign * moved, 0.0) ** 2 for sign in (1, -1)]
@@ -145,7 +145,7 @@ class LogRank:
         return (
             f"the grid counts events in one interval, on average {100 * self.share:.2g} % of those "
             f"at risk, as simultaneous; if they were not, p of all times is about {low:.2g} to "
-            f"{high:.2g} in two of three such data sets. A finer grid narrows that"
+            f"{high:.2g} in nine of ten such data sets. A finer grid narrows that"
         )
 
     def to_frame(self) -> Any:

@@ -130,7 +130,7 @@ def test_shifts_and_units_of_columns_change_no_cox_model(shift, unit, method):
 
 
 def test_a_test_on_a_grid_says_what_the_grid_does():
-    """Of data sets without an effect, two of three have the p-value of all times in the span."""
+    """Of data sets without an effect, most have the p-value of all times in the span."""
     inside = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -141,7 +141,7 @@ def test_a_test_on_a_grid_says_what_the_grid_does():
         low, high = test.span
         assert low < test.pvalue < high
         inside.append(low <= logrank(times, events, arms).pvalue <= high)
-    assert 0.5 < np.mean(inside) < 0.95
+    assert np.mean(inside) > 0.8
     assert "on a grid, of all times about" in repr(test)
     assert "A finer grid narrows that" in test.caution
     whole = logrank(times, events, arms)
