@@ -156,3 +156,20 @@ def test_times_in_rows_to_predict_are_refused(tmp_path):
     for column in (DAYS[:3], pd.Timestamp("2020") + DAYS[:3]):
         with pytest.raises(ConfigError, match="rows to predict holds d"):
             model.predict(pd.DataFrame({"days": column}))
+
+
+@pytest.mark.parametrize("ratio", [1e2, 1e3, 1e5])
+def test_random_intercepts_of_groups_far_apart(ratio):
+    """Effects are then those of own intercepts; the fit ends in a few exchanges."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(12), 8)
+    A = rng.normal(size=(96, 2))
+    y = A @ [1.0, -1.0] + ratio * rng.normal(size=12)[groups] + rng.normal(size=96)
+    random, own = (
+        FederatedElasticNet(0, inference="model", max_iter=60, site_effects=kind).fit(A, y, groups)
+        for kind in ("random", "own")
+    )
+    assert random.n_iter_ < 40
+    np.testing.assert_allclose(random.coef_, own.coef_, atol=20 / ratio**2 + 1e-9)
+    intercepts = np.array([(y - A @ own.coef_)[groups == j].mean() for j in range(12)])
+    assert random.site_sd_ == pytest.approx(intercepts.std(), rel=1e-3)
